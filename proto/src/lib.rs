@@ -1,1 +1,20 @@
-//! proto.
+//! What crosses a process boundary in Volley.
+//!
+//! Wire messages, ids, the training [`spec`], the model [`store`]'s layout, and the plan nodes
+//! ([`plan`]) with their codecs. Both sides of every boundary depend on this crate and on nothing
+//! of each other. It is not the place for behaviour: planning lives in the scheduler and client,
+//! training in the trainer. What a plan node needs at run time it finds behind a trait of
+//! [`runtime`], which only the executor implements, so the scheduler plans training without
+//! linking a tensor library.
+
+mod error;
+mod name;
+
+pub mod plan;
+pub mod runtime;
+pub mod spec;
+pub mod store;
+pub mod wire;
+
+pub use error::{Error, Result};
+pub use name::{ModelName, ModelRef, TrainId, did_you_mean};

@@ -1,0 +1,210 @@
+//! Volley's nodes on the wire: Ballista's codecs, and ours in front of them.
+//!
+//! Ours start with a magic string that no protobuf message of Ballista's can start with, followed
+//! by JSON. Everything else is passed on.
+
+use std::sync::Arc;
+
+use ballista_core::serde::{BallistaLogicalExtensionCodec, BallistaPhysicalExtensionCodec};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::TableProvider;
+use datafusion::common::TableReference;
+use datafusion::datasource::file_format::FileFormatFactory;
+use datafusion::error::Result;
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_proto::logical_plan::LogicalExtensionCodec;
+use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use serde::{Deserialize, Serialize};
+
+use super::train::only;
+use super::{PredictExec, PredictNode, TrainExec, TrainNode};
+use crate::spec::TrainSpec;
+use crate::{Error, ModelRef};
+
+const MAGIC: &[u8] = b"\xffvolley\x01";
+
+/// One of Volley's nodes without its inputs.
+#[derive(Serialize, Deserialize)]
+enum Node {
+    Train { spec: Arc<TrainSpec> },
+    Predict { model: ModelRef, column: String },
+}
+
+impl Node {
+    fn encode(&self, buf: &mut Vec<u8>) -> Result<()> {
+        buf.extend_from_slice(MAGIC);
+        serde_json::to_writer(buf, self).map_err(|e| Error::malformed("plan node", e))?;
+        Ok(())
+    }
+
+    /// The node, or `None` when the bytes are not Volley's.
+    fn decode(buf: &[u8]) -> Result<Option<Self>> {
+        let decode = |json| serde_json::from_slice(json);
+        let node = buf.strip_prefix(MAGIC).map(decode).transpose();
+        Ok(node.map_err(|e| Error::malformed("plan node", e))?)
+    }
+}
+
+/// Encodes logical plans.
+#[derive(Debug, Default)]
+pub struct VolleyLogicalCodec {
+    inner: BallistaLogicalExtensionCodec,
+}
+
+impl LogicalExtensionCodec for VolleyLogicalCodec {
+    fn try_decode(
+        &self,
+        buf: &[u8],
+        inputs: &[LogicalPlan],
+        context: &TaskContext,
+    ) -> Result<Extension> {
+        let node: Arc<dyn datafusion::logical_expr::UserDefinedLogicalNode> =
+            match Node::decode(buf)? {
+                None => return self.inner.try_decode(buf, inputs, context),
+                Some(Node::Train { spec }) => {
+                    Arc::new(TrainNode::try_new(spec, only(inputs.to_vec())?)?)
+                }
+                Some(Node::Predict { model, column }) => {
+                    Arc::new(PredictNode::try_new(model, column, only(inputs.to_vec())?)?)
+                }
+            };
+        Ok(Extension { node })
+    }
+
+    fn try_encode(&self, extension: &Extension, buf: &mut Vec<u8>) -> Result<()> {
+        let node = extension.node.as_any();
+        if let Some(train) = node.downcast_ref::<TrainNode>() {
+            Node::Train { spec: Arc::clone(train.spec()) }.encode(buf)
+        } else if let Some(predict) = node.downcast_ref::<PredictNode>() {
+            let (model, column) = (predict.model().clone(), predict.column().to_owned());
+            Node::Predict { model, column }.encode(buf)
+        } else {
+            self.inner.try_encode(extension, buf)
+        }
+    }
+
+    fn try_decode_table_provider(
+        &self,
+        buf: &[u8],
+        table: &TableReference,
+        schema: SchemaRef,
+        context: &TaskContext,
+    ) -> Result<Arc<dyn TableProvider>> {
+        self.inner.try_decode_table_provider(buf, table, schema, context)
+    }
+
+    fn try_encode_table_provider(
+        &self,
+        table: &TableReference,
+        provider: Arc<dyn TableProvider>,
+        buf: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.inner.try_encode_table_provider(table, provider, buf)
+    }
+
+    fn try_decode_file_format(
+        &self,
+        buf: &[u8],
+        context: &TaskContext,
+    ) -> Result<Arc<dyn FileFormatFactory>> {
+        self.inner.try_decode_file_format(buf, context)
+    }
+
+    fn try_encode_file_format(
+        &self,
+        buf: &mut Vec<u8>,
+        format: Arc<dyn FileFormatFactory>,
+    ) -> Result<()> {
+        self.inner.try_encode_file_format(buf, format)
+    }
+
+    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+        self.inner.try_decode_udf(name, buf)
+    }
+
+    fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.inner.try_encode_udf(function, buf)
+    }
+
+    fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
+        self.inner.try_decode_udaf(name, buf)
+    }
+
+    fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.inner.try_encode_udaf(function, buf)
+    }
+
+    fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
+        self.inner.try_decode_udwf(name, buf)
+    }
+
+    fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.inner.try_encode_udwf(function, buf)
+    }
+}
+
+/// Encodes physical plans.
+#[derive(Debug, Default)]
+pub struct VolleyPhysicalCodec {
+    inner: BallistaPhysicalExtensionCodec,
+}
+
+impl PhysicalExtensionCodec for VolleyPhysicalCodec {
+    fn try_decode(
+        &self,
+        buf: &[u8],
+        inputs: &[Arc<dyn ExecutionPlan>],
+        context: &TaskContext,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match Node::decode(buf)? {
+            None => self.inner.try_decode(buf, inputs, context, converter),
+            Some(Node::Train { spec }) => Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?))),
+            Some(Node::Predict { model, column }) => {
+                Ok(Arc::new(PredictExec::new(model, column, only(inputs.to_vec())?)))
+            }
+        }
+    }
+
+    fn try_encode(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        buf: &mut Vec<u8>,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<()> {
+        if let Some(train) = plan.downcast_ref::<TrainExec>() {
+            Node::Train { spec: Arc::clone(train.spec()) }.encode(buf)
+        } else if let Some(predict) = plan.downcast_ref::<PredictExec>() {
+            let (model, column) = (predict.model().clone(), predict.column().to_owned());
+            Node::Predict { model, column }.encode(buf)
+        } else {
+            self.inner.try_encode(plan, buf, converter)
+        }
+    }
+
+    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+        self.inner.try_decode_udf(name, buf)
+    }
+
+    fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.inner.try_encode_udf(function, buf)
+    }
+
+    fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
+        self.inner.try_decode_udaf(name, buf)
+    }
+
+    fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.inner.try_encode_udaf(function, buf)
+    }
+
+    fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
+        self.inner.try_decode_udwf(name, buf)
+    }
+
+    fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.inner.try_encode_udwf(function, buf)
+    }
+}

@@ -1,0 +1,24 @@
+//! Volley's plan nodes, and how they cross the wire.
+//!
+//! ```text
+//! logical            physical                                      stages
+//! TrainNode          TrainExec                                     barrier stage: one task a rank,
+//!   └ input            └ RepartitionExec Hash(keys, M shards)        all at once or none
+//!                          └ input                                 ──exchange──
+//!                                                                  the input's own stages
+//! PredictNode        PredictExec                                   part of any stage
+//!   └ input            └ input
+//! ```
+//!
+//! The nodes describe; they hold no behaviour of training or prediction. They find that behind
+//! [`crate::runtime`] when they execute, which happens on executors only.
+
+mod codec;
+mod planner;
+mod predict;
+mod train;
+
+pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
+pub use planner::VolleyQueryPlanner;
+pub use predict::{PredictExec, PredictNode};
+pub use train::{TrainExec, TrainNode, train_schema};

@@ -1,0 +1,99 @@
+//! What plan nodes need at run time, as traits that only the executor implements.
+//!
+//! An executor puts a [`Runtimes`] into the session configuration of its tasks; the nodes of
+//! [`crate::plan`] look it up there when they execute. Anywhere else the lookup fails with an
+//! error that says so: the scheduler and the client plan these nodes, they never run them.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use tokio_util::sync::CancellationToken;
+
+use crate::ModelRef;
+use crate::spec::TrainSpec;
+
+/// Runs ranks and predictors: one per executor.
+#[derive(Debug, Clone)]
+pub struct Runtimes {
+    /// Runs the ranks of barrier stages.
+    pub ranks: Arc<dyn RankRuntime>,
+    /// Loads models for prediction.
+    pub models: Arc<dyn ModelRuntime>,
+}
+
+impl Runtimes {
+    /// The runtimes installed in the task's session.
+    ///
+    /// # Errors
+    /// When there are none: the plan was run outside of an executor.
+    pub fn of(context: &TaskContext) -> Result<Arc<Self>> {
+        context.session_config().get_extension::<Self>().ok_or_else(|| {
+            DataFusionError::Execution(
+                "training and prediction run on Volley executors only: connect the session to a \
+                 Volley cluster"
+                    .into(),
+            )
+        })
+    }
+}
+
+/// Runs one rank of a barrier stage.
+#[async_trait]
+pub trait RankRuntime: Send + Sync + Debug {
+    /// Streams the task's shards, trains, and returns one row in the schema of
+    /// [`crate::plan::train_schema`].
+    ///
+    /// # Errors
+    /// Whatever ended the rank; the root cause first, also when it lay with a peer.
+    async fn run(&self, task: RankTask) -> Result<RecordBatch>;
+}
+
+/// One rank's task.
+#[allow(missing_debug_implementations)] // streams have no Debug
+pub struct RankTask {
+    /// What to train.
+    pub spec: Arc<TrainSpec>,
+    /// Which task of the barrier stage this is.
+    pub identity: TaskIdentity,
+    /// The rows of each of its virtual shards, in the order of `identity.partitions`.
+    pub shards: Vec<SendableRecordBatchStream>,
+    /// Cancelled when the job is, or when nobody waits for the rank any more.
+    pub cancel: CancellationToken,
+}
+
+/// Which task of which job and stage a plan runs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskIdentity {
+    /// The job.
+    pub job_id: String,
+    /// The stage.
+    pub stage_id: usize,
+    /// The task's number within its stage.
+    pub task_id: usize,
+    /// The stage's partitions that this task runs, by their global number.
+    pub partitions: Vec<usize>,
+}
+
+/// Loads models for prediction, and keeps those in use.
+#[async_trait]
+pub trait ModelRuntime: Send + Sync + Debug {
+    /// A predictor for the model.
+    ///
+    /// # Errors
+    /// When the store does not hold the model, or it cannot be decoded.
+    async fn predictor(&self, model: &ModelRef) -> Result<Arc<dyn Predictor>>;
+}
+
+/// Predicts batches with one loaded model.
+pub trait Predictor: Send + Sync + Debug {
+    /// One `Float32` prediction a row, in the label's own scale. Reads the batch's columns by name.
+    ///
+    /// # Errors
+    /// When a feature column is missing or of a type the model was not trained on.
+    fn predict(&self, rows: &RecordBatch) -> Result<ArrayRef>;
+}

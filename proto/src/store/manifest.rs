@@ -1,0 +1,136 @@
+//! A published version's manifest: everything about a model but its numbers.
+
+use std::time::SystemTime;
+
+use datafusion::arrow::datatypes::{DataType, Schema};
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{Feature, FeatureKind, LabelTransform, TrainSpec};
+use crate::{Error, Result, did_you_mean};
+
+/// Everything about a published model but its weights and vocabularies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The layout's version; a reader refuses what it does not know.
+    pub format: u32,
+    /// The model's version, from 1; 0 until it is published.
+    pub version: u32,
+    /// When it was published.
+    #[serde(with = "humantime_serde")]
+    pub published: SystemTime,
+    /// The spec it was trained by.
+    pub spec: TrainSpec,
+    /// What was learnt of each feature's column, in the spec's order.
+    pub features: Vec<FeatureSummary>,
+    /// Trainable parameters.
+    pub parameters: u64,
+    /// The number the output is scaled by (1 where it is not).
+    pub output_scale: f64,
+    /// Rows trained on in each epoch, by all ranks.
+    pub train_rows: u64,
+    /// Rows evaluated after each epoch.
+    pub eval_rows: u64,
+    /// Ranks that trained.
+    pub world_size: usize,
+    /// One record an epoch.
+    pub history: Vec<EpochRecord>,
+    /// The epoch, from 1, whose weights were published.
+    pub kept_epoch: usize,
+}
+
+/// What was learnt of a feature's column.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FeatureSummary {
+    /// The column.
+    pub column: String,
+    /// How it enters the network.
+    pub kind: FeatureKind,
+    /// The column's Arrow type in training, as text.
+    pub data_type: String,
+    /// Distinct values, null included where it occurred; `None` for a continuous feature.
+    pub vocabulary: Option<usize>,
+}
+
+/// One epoch of training, over all ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EpochRecord {
+    /// The epoch, from 1.
+    pub epoch: usize,
+    /// Optimizer steps done since training began.
+    pub steps: u64,
+    /// Rows trained on in this epoch.
+    pub rows: u64,
+    /// Mean training loss (without the L2 term), in the transformed label's scale.
+    pub loss: f64,
+    /// Mean evaluation loss.
+    pub eval_loss: Option<f64>,
+    /// Mean absolute error of evaluation, in the transformed label's scale.
+    pub eval_mae: Option<f64>,
+    /// `sqrt(mean(((y − ŷ)/y)²))` of evaluation in the label's own scale, over rows with y > 0.001.
+    pub eval_rmspe: Option<f64>,
+    /// Seconds the epoch took, evaluation included (rank 0's clock).
+    pub seconds: f64,
+    /// Of these, seconds in forward, backward and optimizer (mean over ranks).
+    pub compute_seconds: f64,
+    /// Of these, seconds in collectives, waiting for peers included (mean over ranks).
+    pub reduce_seconds: f64,
+}
+
+impl Manifest {
+    /// The layout this build writes and reads.
+    pub const FORMAT: u32 = 1;
+
+    /// The name of the column that prediction adds: `predicted_<label>`, as in BigQuery ML.
+    pub fn prediction_column(&self) -> String {
+        format!("predicted_{}", self.spec.label.column)
+    }
+
+    /// Whether predictions are exponentiated.
+    pub fn exponentiates(&self) -> bool {
+        self.spec.label.transform == LabelTransform::Ln
+    }
+
+    /// Checks that rows of this schema can be predicted.
+    ///
+    /// # Errors
+    /// Names the feature column that is missing or of a type the model was not trained on.
+    pub fn check_input(&self, input: &Schema) -> Result<()> {
+        for (Feature { column, kind }, summary) in self.spec.features.iter().zip(&self.features) {
+            let Ok(field) = input.field_with_name(column) else {
+                let names = input.fields().iter().map(|field| field.name().as_str());
+                return Err(Error::UnknownColumn {
+                    column: column.clone(),
+                    role: "the prediction's input (the model was trained on it)",
+                    hint: did_you_mean(column, names),
+                });
+            };
+            kind.check(column, input)?;
+            if *kind == FeatureKind::Categorical
+                && !same_values(field.data_type(), &summary.data_type)
+            {
+                return Err(Error::ColumnType {
+                    column: column.clone(),
+                    role: "the prediction's input",
+                    actual: field.data_type().to_string(),
+                    expected: format!("{} as in training", summary.data_type),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether values of the two types compare as the same categories: all integers do, all texts do.
+fn same_values(actual: &DataType, trained: &str) -> bool {
+    fn class(data_type: &str) -> &str {
+        match data_type {
+            "Int8" | "Int16" | "Int32" | "Int64" | "UInt8" | "UInt16" | "UInt32" | "UInt64" => {
+                "integer"
+            }
+            "Utf8" | "LargeUtf8" | "Utf8View" => "text",
+            other => other,
+        }
+    }
+    class(&actual.to_string()) == class(trained)
+}

@@ -1,0 +1,17 @@
+//! The model store: where models live, laid out so that a reader never sees half of one.
+//!
+//! ```text
+//! <store URL>/models/<name>/<version>/claim.json         reserves the version for one run
+//!                                    /weights.safetensors and what else the trainer wrote
+//!                                    /manifest.json      written last: the version exists
+//! ```
+//!
+//! A rank writes, clients and predictors read. A version is visible once its manifest is there;
+//! the manifest is removed first when a model is dropped. The current version of a model is its
+//! highest. The store knows the files' names and the manifest, not what the other files hold.
+
+mod manifest;
+mod model_store;
+
+pub use manifest::{EpochRecord, FeatureSummary, Manifest};
+pub use model_store::{ModelStore, ModelSummary};

@@ -1,0 +1,285 @@
+//! The store's operations over an `object_store`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use url::Url;
+
+use super::Manifest;
+use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
+
+const MANIFEST: &str = "manifest.json";
+const CLAIM: &str = "claim.json";
+
+/// A model store, by its URL.
+#[derive(Clone)]
+pub struct ModelStore {
+    url: Url,
+    objects: Arc<dyn ObjectStore>,
+    root: Path,
+}
+
+/// One line of a store's listing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSummary {
+    /// The model.
+    pub name: ModelName,
+    /// Its published versions, ascending.
+    pub versions: Vec<u32>,
+    /// When the current version was published.
+    pub published: SystemTime,
+}
+
+impl fmt::Debug for ModelStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelStore").field("url", &self.url.as_str()).finish_non_exhaustive()
+    }
+}
+
+impl ModelStore {
+    /// Opens the store at a URL: `file:///…`; a local directory is made when something is written.
+    ///
+    /// # Errors
+    /// When the URL's scheme is not supported.
+    pub fn open(url: &Url) -> Result<Self> {
+        let refuse = |reason: String| Error::StoreUrl { url: url.to_string(), reason };
+        if url.scheme() != "file" {
+            let reason = format!("scheme {:?} is not supported: use file:///…", url.scheme());
+            return Err(refuse(reason));
+        }
+        let (objects, root) = object_store::parse_url(url).map_err(|e| refuse(e.to_string()))?;
+        Ok(Self { url: url.clone(), objects: Arc::from(objects), root })
+    }
+
+    /// The store's URL for a directory, which need not exist yet.
+    ///
+    /// # Errors
+    /// When the path cannot be made absolute.
+    pub fn directory_url(path: &std::path::Path) -> Result<Url> {
+        let refuse = |reason: &str| Error::StoreUrl {
+            url: path.display().to_string(),
+            reason: reason.to_owned(),
+        };
+        let absolute = std::path::absolute(path).map_err(|e| refuse(&e.to_string()))?;
+        Url::from_directory_path(&absolute).map_err(|()| refuse("not an absolute path"))
+    }
+
+    /// The store's URL.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Fails unless the store can be written to.
+    ///
+    /// # Errors
+    /// Says what the store answered.
+    pub async fn check_writable(&self) -> Result<()> {
+        let probe = self.root.clone().join(format!(".probe-{}", TrainId::generate()));
+        let put = self.objects.put(&probe, Bytes::new().into()).await;
+        put.map_err(|source| self.error("write to it", source))?;
+        let deleted = self.objects.delete(&probe).await;
+        deleted.map_err(|source| self.error("delete from it", source))
+    }
+
+    /// The models with at least one published version, by name.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn list(&self) -> Result<Vec<ModelSummary>> {
+        let mut summaries = Vec::new();
+        for name in self.names().await? {
+            let versions = self.versions(&name).await?;
+            if let Some(current) = versions.last() {
+                let published = self.manifest(&name, Some(*current)).await?.published;
+                summaries.push(ModelSummary { name, versions, published });
+            }
+        }
+        Ok(summaries)
+    }
+
+    /// The model's published versions, ascending; empty when there is no such model.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn versions(&self, name: &ModelName) -> Result<Vec<u32>> {
+        let mut versions = Vec::new();
+        for version in self.claimed(name).await? {
+            if self.exists(&self.file(name, version, MANIFEST)).await? {
+                versions.push(version);
+            }
+        }
+        versions.sort_unstable();
+        Ok(versions)
+    }
+
+    /// The manifest of a version, or of the current one.
+    ///
+    /// # Errors
+    /// When there is no such model (the nearest name is suggested) or version, or it is malformed.
+    pub async fn manifest(&self, name: &ModelName, version: Option<u32>) -> Result<Manifest> {
+        let versions = self.versions(name).await?;
+        let Some(current) = versions.last().copied() else {
+            return Err(self.unknown(name).await);
+        };
+        let version = version.unwrap_or(current);
+        if !versions.contains(&version) {
+            let available: Vec<_> = versions.iter().map(u32::to_string).collect();
+            let (name, available) = (name.to_string(), available.join(", "));
+            return Err(Error::UnknownVersion { name, version, available });
+        }
+        let bytes = self.read_file(name, version, MANIFEST).await?;
+        let manifest: Manifest = serde_json::from_slice(&bytes)
+            .map_err(|source| Error::malformed("model manifest", source))?;
+        if manifest.format == Manifest::FORMAT {
+            Ok(manifest)
+        } else {
+            let known = Manifest::FORMAT;
+            let reason = format!("its format is {}, this build reads {known}", manifest.format);
+            Err(Error::malformed("model manifest", reason))
+        }
+    }
+
+    /// One of the files published with a version.
+    ///
+    /// # Errors
+    /// When there is no such file or it cannot be read.
+    pub async fn read(&self, model: &ModelRef, file: &str) -> Result<Bytes> {
+        self.read_file(&model.name, model.version, file).await
+    }
+
+    /// Publishes a new version: the files first, the manifest last. Returns the version.
+    ///
+    /// # Errors
+    /// When the store cannot be written; nothing is visible then.
+    pub async fn publish(
+        &self,
+        mut manifest: Manifest,
+        files: Vec<(&'static str, Bytes)>,
+    ) -> Result<u32> {
+        let name = manifest.spec.model.clone();
+        let version = self.claim(&name, manifest.spec.train_id).await?;
+        for (file, bytes) in files {
+            self.write_file(&name, version, file, bytes).await?;
+        }
+        manifest.version = version;
+        let json = serde_json::to_vec_pretty(&manifest)
+            .map_err(|source| Error::malformed("model manifest", source))?;
+        self.write_file(&name, version, MANIFEST, json.into()).await?;
+        Ok(version)
+    }
+
+    /// Removes every version of a model. Returns how many were published.
+    ///
+    /// # Errors
+    /// When there is no such model, or it cannot be deleted.
+    pub async fn drop_model(&self, name: &ModelName) -> Result<usize> {
+        let versions = self.versions(name).await?;
+        if versions.is_empty() {
+            return Err(self.unknown(name).await);
+        }
+        for version in &versions {
+            let deleted = self.objects.delete(&self.file(name, *version, MANIFEST)).await;
+            deleted.map_err(|source| self.error("delete from it", source))?;
+        }
+        let files: Vec<_> = self
+            .objects
+            .list(Some(&self.directory(name)))
+            .map_ok(|object| object.location)
+            .try_collect()
+            .await
+            .map_err(|source| self.error("list it", source))?;
+        for file in files {
+            let deleted = self.objects.delete(&file).await;
+            deleted.map_err(|source| self.error("delete from it", source))?;
+        }
+        Ok(versions.len())
+    }
+
+    /// Reserves the next version for a run, so that two runs never write the same files.
+    async fn claim(&self, name: &ModelName, run: TrainId) -> Result<u32> {
+        let mut version = self.claimed(name).await?.into_iter().max().unwrap_or(0) + 1;
+        loop {
+            let path = self.file(name, version, CLAIM);
+            let body = Bytes::from(format!("{{\"train_id\":\"{run}\"}}"));
+            let create = PutOptions { mode: PutMode::Create, ..Default::default() };
+            match self.objects.put_opts(&path, body.into(), create).await {
+                Ok(_) => return Ok(version),
+                Err(object_store::Error::AlreadyExists { .. }) => version += 1,
+                Err(source) => return Err(self.error("write to it", source)),
+            }
+        }
+    }
+
+    /// The names under `models/`, sorted, whether anything is published under them or not.
+    async fn names(&self) -> Result<Vec<ModelName>> {
+        let mut names: Vec<_> = self
+            .directories(&self.root.clone().join("models"))
+            .await?
+            .into_iter()
+            .filter_map(|name| name.parse().ok())
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// The versions that some run has claimed, in no order.
+    async fn claimed(&self, name: &ModelName) -> Result<Vec<u32>> {
+        let directories = self.directories(&self.directory(name)).await?;
+        Ok(directories.into_iter().filter_map(|version| version.parse().ok()).collect())
+    }
+
+    async fn directories(&self, path: &Path) -> Result<Vec<String>> {
+        let found = self.objects.list_with_delimiter(Some(path)).await;
+        let prefixes = found.map_err(|source| self.error("list it", source))?.common_prefixes;
+        Ok(prefixes.iter().filter_map(|prefix| prefix.filename().map(str::to_owned)).collect())
+    }
+
+    async fn exists(&self, path: &Path) -> Result<bool> {
+        match self.objects.head(path).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(source) => Err(self.error("read from it", source)),
+        }
+    }
+
+    async fn read_file(&self, name: &ModelName, version: u32, file: &str) -> Result<Bytes> {
+        let path = self.file(name, version, file);
+        let read = async { self.objects.get(&path).await?.bytes().await };
+        read.await.map_err(|source| self.error(format!("read {path}"), source))
+    }
+
+    async fn write_file(
+        &self,
+        name: &ModelName,
+        version: u32,
+        file: &str,
+        bytes: Bytes,
+    ) -> Result<()> {
+        let path = self.file(name, version, file);
+        let written = self.objects.put(&path, bytes.into()).await;
+        written.map(drop).map_err(|source| self.error(format!("write {path}"), source))
+    }
+
+    async fn unknown(&self, name: &ModelName) -> Error {
+        let known = self.names().await.unwrap_or_default();
+        let hint = did_you_mean(name.as_str(), known.iter().map(ModelName::as_str));
+        Error::UnknownModel { name: name.to_string(), store: self.url.to_string(), hint }
+    }
+
+    fn directory(&self, name: &ModelName) -> Path {
+        self.root.clone().join("models").join(name.as_str())
+    }
+
+    fn file(&self, name: &ModelName, version: u32, file: &str) -> Path {
+        self.directory(name).join(version.to_string()).join(file)
+    }
+
+    fn error(&self, action: impl Into<String>, source: object_store::Error) -> Error {
+        Error::Store { store: self.url.to_string(), action: action.into(), source }
+    }
+}
