@@ -83,6 +83,9 @@ mod readiness;
 mod ring;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use call::{Algorithm, Call, ElementType, Op};
 pub use communicator::{Communicator, Counters};
 pub use endpoint::{Endpoint, Listener};
