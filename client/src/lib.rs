@@ -1,1 +1,4 @@
 //! client.
+
+#[cfg(feature = "standalone")]
+pub mod standalone;

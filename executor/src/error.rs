@@ -103,7 +103,11 @@ pub(crate) enum RankError {
     },
     /// A peer failed first.
     #[error("rank {rank} on executor {executor} failed: {message}")]
-    Peer { rank: u64, executor: String, message: String },
+    Peer {
+        rank: u64,
+        executor: String,
+        message: String,
+    },
     /// The model could not be published.
     #[error("cannot publish model {model}")]
     Publish {
@@ -113,7 +117,11 @@ pub(crate) enum RankError {
     },
     /// The rank's thread could not run to its end.
     #[error("rank {rank} on executor {executor} panicked: {message}")]
-    Panic { rank: usize, executor: String, message: String },
+    Panic {
+        rank: usize,
+        executor: String,
+        message: String,
+    },
     /// The job was cancelled.
     #[error("training {train} was cancelled")]
     Cancelled { train: String },

@@ -19,7 +19,9 @@ pub struct Executor {
 
 impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executor").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Executor")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -30,10 +32,15 @@ impl Executor {
     /// When the work folder, the device or the address cannot be used, or the scheduler does not
     /// answer or accept it.
     pub async fn start(config: ExecutorConfig) -> Result<Self> {
-        let work_dir = |source| Error::WorkDir { path: config.work_dir.clone(), source };
+        let work_dir = |source| Error::WorkDir {
+            path: config.work_dir.clone(),
+            source,
+        };
         std::fs::create_dir_all(&config.work_dir).map_err(work_dir)?;
-        let device = resolve_device(config.device)
-            .map_err(|source| Error::Device { device: config.device.to_string(), source })?;
+        let device = resolve_device(config.device).map_err(|source| Error::Device {
+            device: config.device.to_string(),
+            source,
+        })?;
         tracing::info!(executor = %config.id, %device, vcores = config.vcores, "starting");
         let channel = ballista::connect(&config).await?;
         let runtimes = Runtimes {

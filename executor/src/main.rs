@@ -52,7 +52,10 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let args = Args::parse();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -65,7 +68,11 @@ fn main() -> anyhow::Result<()> {
 async fn run(args: Args) -> anyhow::Result<()> {
     let temporary = match args.work_dir {
         Some(_) => None,
-        None => Some(tempfile::Builder::new().prefix("volley-executor-").tempdir()?),
+        None => Some(
+            tempfile::Builder::new()
+                .prefix("volley-executor-")
+                .tempdir()?,
+        ),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let config = ExecutorConfig {

@@ -17,7 +17,9 @@ pub struct TaskFailure {
 impl TaskFailure {
     /// Marks an error's message, its causes included, each said once.
     pub fn new(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self { message: chain(error) }
+        Self {
+            message: chain(error),
+        }
     }
 
     /// The message of the first failure marked in a text.

@@ -34,7 +34,10 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let args = Args::parse();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -47,7 +50,9 @@ fn main() -> anyhow::Result<()> {
 async fn run(args: Args) -> anyhow::Result<()> {
     let config = SchedulerConfig {
         bind: args.bind,
-        advertise_host: args.advertise_host.unwrap_or_else(|| args.bind.ip().to_string()),
+        advertise_host: args
+            .advertise_host
+            .unwrap_or_else(|| args.bind.ip().to_string()),
         executor_timeout: args.executor_timeout,
     };
     tracing::info!(?config, "starting");

@@ -81,7 +81,11 @@ pub(crate) struct Task {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WaitReason {
     /// Executors are there, but other tasks hold their slots.
-    Slots { needed: usize, free: usize, registered: usize },
+    Slots {
+        needed: usize,
+        free: usize,
+        registered: usize,
+    },
     /// A gang ahead of it waits.
     Turn { ahead: String },
     /// Executors have left since the job was admitted.
@@ -91,7 +95,11 @@ pub(crate) enum WaitReason {
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Slots { needed, free, registered } => write!(
+            Self::Slots {
+                needed,
+                free,
+                registered,
+            } => write!(
                 f,
                 "needs a free slot on {needed} executors at once: {free} of {registered} have one"
             ),
@@ -127,11 +135,13 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
                 Decision::Tasks(place_slices(executors, *pending, *most))
             }
             Kind::Whole => Decision::Tasks(place_whole(executors)),
-            Kind::Gang { started, .. } if *started > 0 => Decision::Abort(
-                "a rank of the training was lost with its executor".to_owned(),
-            ),
+            Kind::Gang { started, .. } if *started > 0 => {
+                Decision::Abort("a rank of the training was lost with its executor".to_owned())
+            }
             Kind::Gang { ranks, shards, .. } => match waiting {
-                Some(ahead) => Decision::Wait(WaitReason::Turn { ahead: ahead.to_owned() }),
+                Some(ahead) => Decision::Wait(WaitReason::Turn {
+                    ahead: ahead.to_owned(),
+                }),
                 None => {
                     let decision = place_gang(executors, *ranks, *shards);
                     if matches!(decision, Decision::Wait(_)) {
@@ -149,21 +159,36 @@ fn place_slices(executors: &mut [Executor], mut pending: usize, most: Option<usi
     let mut tasks = Vec::new();
     while pending > 0 {
         // Spread a stage over executors: an even share each, the emptiest first.
-        let open = executors.iter().filter(|executor| executor.free > 0).count();
-        let Some(executor) = emptiest(executors) else { break };
+        let open = executors
+            .iter()
+            .filter(|executor| executor.free > 0)
+            .count();
+        let Some(executor) = emptiest(executors) else {
+            break;
+        };
         let share = pending.div_ceil(open);
         let partitions = share.min(executor.free).min(most.unwrap_or(usize::MAX));
         executor.free -= partitions;
         pending -= partitions;
-        tasks.push(Task { executor: executor.id.clone(), partitions, slots: partitions });
+        tasks.push(Task {
+            executor: executor.id.clone(),
+            partitions,
+            slots: partitions,
+        });
     }
     tasks
 }
 
 fn place_whole(executors: &mut [Executor]) -> Vec<Task> {
-    let Some(executor) = emptiest(executors) else { return Vec::new() };
+    let Some(executor) = emptiest(executors) else {
+        return Vec::new();
+    };
     executor.free -= 1;
-    vec![Task { executor: executor.id.clone(), partitions: usize::MAX, slots: 1 }]
+    vec![Task {
+        executor: executor.id.clone(),
+        partitions: usize::MAX,
+        slots: 1,
+    }]
 }
 
 fn place_gang(executors: &mut [Executor], ranks: Ranks, shards: usize) -> Decision {
@@ -175,15 +200,26 @@ fn place_gang(executors: &mut [Executor], ranks: Ranks, shards: usize) -> Decisi
     if needed > registered {
         return Decision::Wait(WaitReason::Executors { needed, registered });
     }
-    let mut open: Vec<_> = executors.iter_mut().filter(|executor| executor.free > 0).collect();
+    let mut open: Vec<_> = executors
+        .iter_mut()
+        .filter(|executor| executor.free > 0)
+        .collect();
     if open.len() < needed {
-        return Decision::Wait(WaitReason::Slots { needed, free: open.len(), registered });
+        return Decision::Wait(WaitReason::Slots {
+            needed,
+            free: open.len(),
+            registered,
+        });
     }
     open.sort_by(|a, b| b.free.cmp(&a.free).then_with(|| a.id.cmp(&b.id)));
     let task = |(rank, executor): (usize, &mut &mut Executor)| {
         executor.free -= 1;
         let partitions = shards / needed + usize::from(rank < shards % needed);
-        Task { executor: executor.id.clone(), partitions, slots: 1 }
+        Task {
+            executor: executor.id.clone(),
+            partitions,
+            slots: 1,
+        }
     };
     Decision::Start(open.iter_mut().take(needed).enumerate().map(task).collect())
 }
@@ -207,16 +243,34 @@ mod tests {
     use super::*;
 
     fn cluster(free: &[usize]) -> Vec<Executor> {
-        let executor = |(n, free): (usize, &usize)| Executor { id: format!("e{n}"), free: *free };
+        let executor = |(n, free): (usize, &usize)| Executor {
+            id: format!("e{n}"),
+            free: *free,
+        };
         free.iter().enumerate().map(executor).collect()
     }
 
     fn gang(job: &str, ranks: Ranks, started: usize) -> Demand {
-        Demand { job: job.into(), stage: 1, kind: Kind::Gang { ranks, shards: 10, started } }
+        Demand {
+            job: job.into(),
+            stage: 1,
+            kind: Kind::Gang {
+                ranks,
+                shards: 10,
+                started,
+            },
+        }
     }
 
     fn slices(job: &str, pending: usize) -> Demand {
-        Demand { job: job.into(), stage: 1, kind: Kind::Slices { pending, most: None } }
+        Demand {
+            job: job.into(),
+            stage: 1,
+            kind: Kind::Slices {
+                pending,
+                most: None,
+            },
+        }
     }
 
     /// `executor:partitions` of the decision's tasks, or the reason.
@@ -234,14 +288,26 @@ mod tests {
     }
 
     fn run(free: &[usize], demands: &[Demand]) -> Vec<String> {
-        place(&mut cluster(free), demands).iter().map(script).collect()
+        place(&mut cluster(free), demands)
+            .iter()
+            .map(script)
+            .collect()
     }
 
     #[test]
     fn a_gang_starts_whole_one_rank_an_executor() {
-        assert_eq!(run(&[1, 1], &[gang("a", Ranks::Exactly(2), 0)]), ["start e0:5 e1:5"]);
-        assert_eq!(run(&[4, 4, 1], &[gang("a", Ranks::Exactly(3), 0)]), ["start e0:4 e1:3 e2:3"]);
-        assert_eq!(run(&[1, 1, 1], &[gang("a", Ranks::All, 0)]), ["start e0:4 e1:3 e2:3"]);
+        assert_eq!(
+            run(&[1, 1], &[gang("a", Ranks::Exactly(2), 0)]),
+            ["start e0:5 e1:5"]
+        );
+        assert_eq!(
+            run(&[4, 4, 1], &[gang("a", Ranks::Exactly(3), 0)]),
+            ["start e0:4 e1:3 e2:3"]
+        );
+        assert_eq!(
+            run(&[1, 1, 1], &[gang("a", Ranks::All, 0)]),
+            ["start e0:4 e1:3 e2:3"]
+        );
     }
 
     #[test]
@@ -256,11 +322,17 @@ mod tests {
     fn a_waiting_gang_keeps_slots_from_later_jobs_but_not_from_earlier_ones() {
         assert_eq!(
             run(&[1, 0], &[gang("a", Ranks::Exactly(2), 0), slices("b", 4)]),
-            ["wait: needs a free slot on 2 executors at once: 1 of 2 have one", "tasks "]
+            [
+                "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
+                "tasks "
+            ]
         );
         assert_eq!(
             run(&[1, 0], &[slices("a", 4), gang("b", Ranks::Exactly(2), 0)]),
-            ["tasks e0:1", "wait: needs a free slot on 2 executors at once: 0 of 2 have one"]
+            [
+                "tasks e0:1",
+                "wait: needs a free slot on 2 executors at once: 0 of 2 have one"
+            ]
         );
         assert_eq!(
             run(&[3, 0], &[gang("a", Ranks::Exactly(2), 0), slices("b", 4)])[1],
@@ -270,7 +342,10 @@ mod tests {
 
     #[test]
     fn a_second_gang_waits_for_the_first() {
-        let demands = [gang("a", Ranks::Exactly(2), 0), gang("b", Ranks::Exactly(2), 0)];
+        let demands = [
+            gang("a", Ranks::Exactly(2), 0),
+            gang("b", Ranks::Exactly(2), 0),
+        ];
         assert_eq!(
             run(&[1, 1], &demands),
             [
@@ -278,8 +353,14 @@ mod tests {
                 "wait: needs a free slot on 2 executors at once: 0 of 2 have one"
             ]
         );
-        assert_eq!(run(&[1, 0], &demands)[1], "wait: waits behind the training of job a");
-        assert_eq!(run(&[2, 2], &demands), ["start e0:5 e1:5", "start e0:5 e1:5"]);
+        assert_eq!(
+            run(&[1, 0], &demands)[1],
+            "wait: waits behind the training of job a"
+        );
+        assert_eq!(
+            run(&[2, 2], &demands),
+            ["start e0:5 e1:5", "start e0:5 e1:5"]
+        );
     }
 
     #[test]
@@ -301,7 +382,11 @@ mod tests {
     #[test]
     fn admission_says_what_is_missing() {
         assert_eq!(never_fits(Ranks::Exactly(2), 2), None);
-        assert!(never_fits(Ranks::Exactly(4), 2).unwrap().contains("needs 4 ranks"));
+        assert!(
+            never_fits(Ranks::Exactly(4), 2)
+                .unwrap()
+                .contains("needs 4 ranks")
+        );
         assert!(never_fits(Ranks::All, 0).is_some());
     }
 
@@ -314,9 +399,17 @@ mod tests {
 
     #[test]
     fn a_collapsing_stage_runs_as_one_task() {
-        let whole = Demand { job: "a".into(), stage: 1, kind: Kind::Whole };
+        let whole = Demand {
+            job: "a".into(),
+            stage: 1,
+            kind: Kind::Whole,
+        };
         let decisions = place(&mut cluster(&[1, 3]), &[whole]);
-        let task = Task { executor: "e1".into(), partitions: usize::MAX, slots: 1 };
+        let task = Task {
+            executor: "e1".into(),
+            partitions: usize::MAX,
+            slots: 1,
+        };
         assert_eq!(decisions, [Decision::Tasks(vec![task])]);
     }
 }

@@ -33,7 +33,9 @@ pub struct Scheduler {
 
 impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Scheduler")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -43,7 +45,10 @@ impl Scheduler {
     /// # Errors
     /// When the address cannot be listened on, or Ballista's scheduler does not start.
     pub async fn start(config: SchedulerConfig) -> Result<Self> {
-        let bind = |source| Error::Bind { address: config.bind, source };
+        let bind = |source| Error::Bind {
+            address: config.bind,
+            source,
+        };
         let listener = TcpListener::bind(config.bind).await.map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
 
@@ -55,13 +60,23 @@ impl Scheduler {
 
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, address, ballista.clone(), registry, stop.clone()));
+        serving.spawn(serve(
+            listener,
+            address,
+            ballista.clone(),
+            registry,
+            stop.clone(),
+        ));
         serving.spawn(async move {
             fail_stop.run(ballista).await;
             Ok(())
         });
         tracing::info!(%address, "scheduler listens");
-        Ok(Self { address, serving, stop })
+        Ok(Self {
+            address,
+            serving,
+            stop,
+        })
     }
 
     /// The address it listens on.
@@ -133,10 +148,16 @@ async fn serve(
         .max_decoding_message_size(limit);
     let (rendezvous, training) = services(registry);
     let mut routes = RoutesBuilder::default();
-    routes.add_service(grpc).add_service(rendezvous).add_service(training);
+    routes
+        .add_service(grpc)
+        .add_service(rendezvous)
+        .add_service(training);
     let router = get_routes(Arc::new(ballista)).merge(routes.routes().into_axum_router());
-    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>())
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
-        .map_err(|source| Error::Serve { address, source })
+    axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .with_graceful_shutdown(stop.cancelled_owned())
+    .await
+    .map_err(|source| Error::Serve { address, source })
 }

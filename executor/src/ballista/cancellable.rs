@@ -13,9 +13,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::execution_plan::{
-    ChildrenPropertiesMode, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -94,7 +92,9 @@ impl ExecutionPlan for Cancellable {
         let schema = rows.schema();
         let cancelled = self.cancel.clone().cancelled_owned();
         let end = futures::stream::once(async {
-            Err(DataFusionError::External(Box::new(BallistaError::Cancelled)))
+            Err(DataFusionError::External(Box::new(
+                BallistaError::Cancelled,
+            )))
         });
         // `take_until` drops nothing by itself: the error after it ends the reader, which drops us.
         let token = self.cancel.clone();

@@ -5,6 +5,7 @@
 //! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
 //!   Every other error is marked, so that the client can tell the user what was wrong.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use ballista_core::serde::protobuf::{
 use ballista_executor::execution_engine::{
     DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
 };
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
@@ -38,7 +40,9 @@ pub(super) struct VolleyEngine {
 
 impl VolleyEngine {
     pub(super) fn new(connections: Arc<dyn BallistaClientPool>) -> Self {
-        Self { inner: DefaultExecutionEngine::with_client_pool(connections) }
+        Self {
+            inner: DefaultExecutionEngine::with_client_pool(connections),
+        }
     }
 }
 
@@ -104,7 +108,10 @@ impl QueryStageExecutor for VolleyStage {
     ) -> Result<Vec<ShuffleWritePartition>> {
         // Dropped with this future, however it ends.
         let _stop = self.cancel.clone().drop_guard();
-        self.stage.execute_query_stage(task_id, context).await.map_err(classify)
+        self.stage
+            .execute_query_stage(task_id, context)
+            .await
+            .map_err(classify)
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
@@ -119,47 +126,74 @@ impl QueryStageExecutor for VolleyStage {
         self.stage.collect_window_state_reports()
     }
 
-    fn collect_column_stats(
-        &self,
-    ) -> Vec<ballista_core::serde::protobuf::TaskColumnStats> {
+    fn collect_column_stats(&self) -> Vec<ballista_core::serde::protobuf::TaskColumnStats> {
         self.stage.collect_column_stats()
     }
 }
 
 /// Gives a task's error the class that Ballista acts on, and the words that the user is told.
 fn classify(error: DataFusionError) -> DataFusionError {
-    let ballista = |error: &(dyn std::error::Error + 'static)| {
-        error.downcast_ref::<BallistaError>().map(|error| match error {
-            BallistaError::Cancelled => Class::Cancelled,
-            BallistaError::FetchFailed(..) => Class::AsIs,
-            _ => Class::Failed,
-        })
-    };
-    match find_in_chain(&error, ballista) {
-        Some(Class::Cancelled) => DataFusionError::External(Box::new(BallistaError::Cancelled)),
-        Some(Class::AsIs) => error,
-        Some(Class::Failed) | None => {
-            DataFusionError::External(Box::new(TaskFailure::new(error.find_root())))
+    let cause = unwrap(&error);
+    match cause.downcast_ref::<BallistaError>() {
+        Some(BallistaError::Cancelled) => {
+            DataFusionError::External(Box::new(BallistaError::Cancelled))
         }
+        // Ballista looks for it through all the layers by itself.
+        Some(BallistaError::FetchFailed(..)) => error,
+        _ => DataFusionError::External(Box::new(TaskFailure::new(cause))),
     }
 }
 
-enum Class {
-    Cancelled,
-    AsIs,
-    Failed,
+/// The error inside the layers that DataFusion, Arrow and Ballista put around errors of others.
+fn unwrap<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    loop {
+        let inner: &'a (dyn Error + 'static) = if let Some(error) = error.downcast_ref() {
+            match error {
+                DataFusionError::External(inner) => inner.as_ref(),
+                DataFusionError::Shared(inner) => inner.as_ref(),
+                DataFusionError::Context(_, inner) => inner.as_ref(),
+                DataFusionError::ArrowError(inner, _) => inner.as_ref(),
+                _ => return error,
+            }
+        } else if let Some(ArrowError::ExternalError(inner)) = error.downcast_ref() {
+            inner.as_ref()
+        } else if let Some(error) = error.downcast_ref() {
+            match error {
+                BallistaError::DataFusionError(inner) => inner.as_ref(),
+                BallistaError::ArrowError(inner) => inner.as_ref(),
+                _ => return error,
+            }
+        } else {
+            return error;
+        };
+        error = inner;
+    }
 }
 
-fn find_in_chain<T>(
-    error: &(dyn std::error::Error + 'static),
-    find: impl Fn(&(dyn std::error::Error + 'static)) -> Option<T>,
-) -> Option<T> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = find(error) {
-            return Some(found);
-        }
-        next = error.source();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(error: BallistaError) -> DataFusionError {
+        let shared = DataFusionError::Shared(Arc::new(DataFusionError::External(Box::new(error))));
+        let ballista = BallistaError::DataFusionError(Box::new(shared));
+        DataFusionError::External(Box::new(ballista)).context("while writing")
     }
-    None
+
+    #[test]
+    fn a_wrapped_cancellation_stays_one() {
+        let error = classify(wrapped(BallistaError::Cancelled));
+        assert!(matches!(
+            &error,
+            DataFusionError::External(e)
+                if matches!(e.downcast_ref(), Some(BallistaError::Cancelled))
+        ));
+    }
+
+    #[test]
+    fn every_other_error_is_marked_with_its_own_words() {
+        let error = classify(wrapped(BallistaError::General("label is null".into())));
+        let text = format!("{error:?}");
+        assert!(TaskFailure::find(&text).is_some_and(|said| said.ends_with("label is null")));
+    }
 }

@@ -6,4 +6,4 @@ mod engine;
 mod flight;
 mod process;
 
-pub(crate) use process::{Process, start};
+pub(crate) use process::{Process, connect, start};

@@ -55,7 +55,9 @@ pub(crate) struct Process {
 
 /// A channel to the scheduler, tried until the deadline.
 pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
-    let address = || Error::SchedulerAddress { address: config.scheduler.clone() };
+    let address = || Error::SchedulerAddress {
+        address: config.scheduler.clone(),
+    };
     let endpoint = Endpoint::from_shared(format!("http://{}", config.scheduler))
         .map_err(|_| address())?
         .connect_timeout(Duration::from_secs(2))
@@ -66,7 +68,11 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
             Ok(channel) => return Ok(channel),
             Err(source) if Instant::now() >= deadline => {
                 let (address, waited) = (config.scheduler.clone(), config.connect_timeout);
-                return Err(Error::Connect { address, waited, source });
+                return Err(Error::Connect {
+                    address,
+                    waited,
+                    source,
+                });
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
@@ -140,7 +146,14 @@ async fn try_start(
             tracing::error!(%error, "the task server ended");
         }
     });
-    Ok(Process { config: config.clone(), scheduler, services, shutdown, stop_requests, stop })
+    Ok(Process {
+        config: config.clone(),
+        scheduler,
+        services,
+        shutdown,
+        stop_requests,
+        stop,
+    })
 }
 
 impl Process {
@@ -182,12 +195,17 @@ impl Drop for Process {
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|source| Error::Bind { address, source })
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Bind { address, source })
 }
 
 fn local_port(listener: &TcpListener, config: &ExecutorConfig) -> Result<u16> {
     let address = SocketAddr::new(config.bind, 0);
-    listener.local_addr().map(|bound| bound.port()).map_err(|source| Error::Bind { address, source })
+    listener
+        .local_addr()
+        .map(|bound| bound.port())
+        .map_err(|source| Error::Bind { address, source })
 }
 
 fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> ExecutorProcessConfig {
@@ -212,23 +230,26 @@ fn ballista_executor(
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
     let spill_dir = work_dir.to_owned();
     let base: RuntimeProducer = Arc::new(move |_| {
-        RuntimeEnvBuilder::new().with_temp_file_path(&spill_dir).build_arc()
+        RuntimeEnvBuilder::new()
+            .with_temp_file_path(&spill_dir)
+            .build_arc()
     });
-    let memory_per_slot = usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX)
-        / config.vcores.max(1);
+    let memory_per_slot =
+        usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX) / config.vcores.max(1);
     let share: MemoryPoolPolicy = Arc::new(move |base, _, slots| {
         let size = memory_per_slot.saturating_mul(slots.max(1) as usize);
         let pool = Arc::new(FairSpillPool::new(size));
-        RuntimeEnvBuilder::from_runtime_env(&base).with_memory_pool(pool).build_arc()
+        RuntimeEnvBuilder::from_runtime_env(&base)
+            .with_memory_pool(pool)
+            .build_arc()
     });
     let of_task: RuntimeProducer = {
         let (base, share) = (Arc::clone(&base), Arc::clone(&share));
         Arc::new(move |config| share(base(config)?, config, 1))
     };
     let runtimes = Arc::new(runtimes);
-    let sessions: ConfigProducer = Arc::new(move || {
-        SessionConfig::new_with_ballista().with_extension(Arc::clone(&runtimes))
-    });
+    let sessions: ConfigProducer =
+        Arc::new(move || SessionConfig::new_with_ballista().with_extension(Arc::clone(&runtimes)));
     BallistaExecutor::new(
         structure_executor_metadata(options, vcores),
         work_dir,

@@ -18,7 +18,9 @@ use volley_proto::runtime::{RankRuntime, RankTask};
 use volley_proto::spec::{Device, TrainSpec};
 use volley_proto::store::ModelStore;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
-use volley_trainer::{Artifacts, LoadedShards, Outcome, ResolvedDevice, load, resolve_device, train};
+use volley_trainer::{
+    Artifacts, LoadedShards, Outcome, ResolvedDevice, load, resolve_device, train,
+};
 
 use super::progress::reporter;
 use super::rendezvous::Rendezvous;
@@ -54,11 +56,20 @@ impl RankHost {
 
     /// The device for a job: its own wish, else the executor's.
     fn device(&self, spec: &TrainSpec) -> Result<ResolvedDevice, volley_trainer::Error> {
-        resolve_device(if spec.device == Device::Auto { self.device } else { spec.device })
+        resolve_device(if spec.device == Device::Auto {
+            self.device
+        } else {
+            spec.device
+        })
     }
 
     async fn try_run(&self, task: RankTask) -> Result<RecordBatch, RankError> {
-        let RankTask { spec, identity, shards, cancel } = task;
+        let RankTask {
+            spec,
+            identity,
+            shards,
+            cancel,
+        } = task;
         let rendezvous =
             Rendezvous::new(self.scheduler.clone(), spec.train_id, self.executor.clone());
         let bound = Listener::bind(&self.host, Some(&self.socket_dir)).map_err(Into::into);
@@ -70,11 +81,19 @@ impl RankHost {
         tracing::info!(train = %spec.train_id, rank = seat.rank, world_size = seat.world_size,
             generation = seat.generation, "rank joined");
         let shards = identity.partitions.iter().copied().zip(shards).collect();
-        let ran = self.run_rank(&spec, &seat, listener, membership, shards, &rendezvous, &cancel);
+        let ran = self.run_rank(
+            &spec,
+            &seat,
+            listener,
+            membership,
+            shards,
+            &rendezvous,
+            &cancel,
+        );
         match ran.await {
-            Err(_) if cancel.is_cancelled() => {
-                Err(RankError::Cancelled { train: spec.train_id.to_string() })
-            }
+            Err(_) if cancel.is_cancelled() => Err(RankError::Cancelled {
+                train: spec.train_id.to_string(),
+            }),
             Err(error) => Err(self.root_cause(&rendezvous, &seat, error).await),
             Ok(row) => Ok(row),
         }
@@ -100,7 +119,7 @@ impl RankHost {
             ..Options::default()
         };
         let abort = cancel.clone();
-        let connect = move || Communicator::connect(listener, membership, options, abort);
+        let connect = move || Communicator::connect(listener, &membership, &options, &abort);
         let communicator = tokio::task::spawn_blocking(connect)
             .await
             .map_err(|panic| self.panicked(seat, &panic))?
@@ -111,14 +130,29 @@ impl RankHost {
         let load_seconds = started.elapsed().as_secs_f64();
 
         let (reporter, send) = reporter(rendezvous.clone(), seat.generation, seat.rank);
-        let thread = RankThread { spec, communicator, device, reporter };
+        let thread = RankThread {
+            spec,
+            communicator,
+            device,
+            reporter,
+        };
         let training = thread.start(seat.rank, loaded, load_seconds, cancel.clone());
         let (trained, ()) = tokio::join!(training, send);
         let trained = trained.ok_or_else(|| self.panicked(seat, &"see the executor's log"))?;
         let (outcome, communicator) = trained.map_err(failed)?;
-        let version = self.publish(spec, seat, outcome.artifacts, communicator).await?;
-        row(spec, seat, &self.executor, &device_name, version, load_seconds, &outcome.report)
-            .map_err(|source| self.panicked(seat, &source))
+        let version = self
+            .publish(spec, seat, outcome.artifacts, communicator)
+            .await?;
+        row(
+            spec,
+            seat,
+            &self.executor,
+            &device_name,
+            version,
+            load_seconds,
+            &outcome.report,
+        )
+        .map_err(|source| self.panicked(seat, &source))
     }
 
     /// Rank 0 publishes the model; the others succeed only once it has.
@@ -131,7 +165,11 @@ impl RankHost {
     ) -> Result<u32, RankError> {
         let mut version = Vec::new();
         if let Some(Artifacts { manifest, files }) = artifacts {
-            let publish = async { ModelStore::open(&spec.store)?.publish(manifest, files).await };
+            let publish = async {
+                ModelStore::open(&spec.store)?
+                    .publish(manifest, files)
+                    .await
+            };
             let published = publish.await.map_err(|source| RankError::Publish {
                 model: spec.model.to_string(),
                 source,
@@ -150,21 +188,38 @@ impl RankHost {
     }
 
     /// Reports the failure; where it is only the loss of a peer, the peer's own account replaces it.
-    async fn root_cause(&self, rendezvous: &Rendezvous, seat: &Seat, error: RankError) -> RankError {
-        let peer_lost =
-            matches!(&error, RankError::Rank { source, .. } if source.is_peer_loss());
-        let root = rendezvous.fail(seat.generation, seat.rank, chain(&error), peer_lost).await;
+    async fn root_cause(
+        &self,
+        rendezvous: &Rendezvous,
+        seat: &Seat,
+        error: RankError,
+    ) -> RankError {
+        let peer_lost = matches!(&error, RankError::Rank { source, .. } if source.is_peer_loss());
+        let root = rendezvous
+            .fail(seat.generation, seat.rank, chain(&error), peer_lost)
+            .await;
         root.filter(|_| peer_lost).unwrap_or(error)
     }
 
     fn failed(&self, seat: &Seat, source: volley_trainer::Error) -> RankError {
-        let Seat { rank, world_size, .. } = *seat;
-        RankError::Rank { rank, world_size, executor: self.executor.clone(), source }
+        let Seat {
+            rank, world_size, ..
+        } = *seat;
+        RankError::Rank {
+            rank,
+            world_size,
+            executor: self.executor.clone(),
+            source,
+        }
     }
 
     fn panicked(&self, seat: &Seat, message: &dyn std::fmt::Display) -> RankError {
         let (executor, message) = (self.executor.clone(), message.to_string());
-        RankError::Panic { rank: seat.rank, executor, message }
+        RankError::Panic {
+            rank: seat.rank,
+            executor,
+            message,
+        }
     }
 }
 
@@ -190,11 +245,19 @@ struct Seat {
 
 impl Seat {
     /// Before the rendezvous.
-    const NONE: Self = Self { generation: 0, rank: 0, world_size: 0 };
+    const NONE: Self = Self {
+        generation: 0,
+        rank: 0,
+        world_size: 0,
+    };
 
     fn of(membership: &Membership) -> Self {
         let (generation, rank) = (membership.generation, membership.rank);
-        Self { generation, rank, world_size: membership.world_size() }
+        Self {
+            generation,
+            rank,
+            world_size: membership.world_size(),
+        }
     }
 }
 
@@ -215,17 +278,33 @@ impl<O: volley_trainer::Observer + Send + 'static> RankThread<'_, O> {
         load_seconds: f64,
         cancel: CancellationToken,
     ) -> Option<Trained> {
-        let Self { spec, mut communicator, device, reporter } = self;
+        let Self {
+            spec,
+            mut communicator,
+            device,
+            reporter,
+        } = self;
         let spec = Arc::clone(spec);
         let (done, trained) = oneshot::channel();
         let work = move || {
             reporter.loaded(shards.rows(), load_seconds);
-            let outcome = train(&spec, shards, &mut communicator, &device, &reporter, &cancel);
+            let outcome = train(
+                &spec,
+                shards,
+                &mut communicator,
+                &device,
+                &reporter,
+                &cancel,
+            );
             // Nobody waits when the task was cancelled.
-            done.send(outcome.map(|outcome| (outcome, communicator))).ok();
+            done.send(outcome.map(|outcome| (outcome, communicator)))
+                .ok();
         };
         let name = format!("rank-{rank}");
-        let spawned = std::thread::Builder::new().name(name).stack_size(STACK).spawn(work);
+        let spawned = std::thread::Builder::new()
+            .name(name)
+            .stack_size(STACK)
+            .spawn(work);
         if let Err(error) = spawned {
             tracing::error!(%error, "cannot start the rank's thread");
         }
@@ -245,7 +324,9 @@ fn row(
 ) -> Result<RecordBatch, datafusion::arrow::error::ArrowError> {
     let text = |value: &str| Arc::new(StringArray::from(vec![value])) as ArrayRef;
     let small = |value: usize| {
-        Arc::new(UInt32Array::from(vec![u32::try_from(value).unwrap_or(u32::MAX)])) as ArrayRef
+        Arc::new(UInt32Array::from(vec![
+            u32::try_from(value).unwrap_or(u32::MAX),
+        ])) as ArrayRef
     };
     let large = |value: u64| Arc::new(UInt64Array::from(vec![value])) as ArrayRef;
     let real = |value: Option<f64>| Arc::new(Float64Array::from(vec![value])) as ArrayRef;
@@ -272,4 +353,3 @@ fn row(
         ],
     )
 }
-

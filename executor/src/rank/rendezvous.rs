@@ -25,7 +25,11 @@ pub(super) struct Rendezvous {
 
 impl Rendezvous {
     pub(super) fn new(channel: Channel, train: TrainId, executor: String) -> Self {
-        Self { client: RendezvousClient::new(channel), train, executor }
+        Self {
+            client: RendezvousClient::new(channel),
+            train,
+            executor,
+        }
     }
 
     /// Joins the gang; returns once all of its ranks have.
@@ -35,8 +39,10 @@ impl Rendezvous {
         endpoint: &Endpoint,
         timeout: Duration,
     ) -> Result<Membership, RankError> {
-        let malformed =
-            |source| RankError::Membership { train: self.train.to_string(), source };
+        let malformed = |source| RankError::Membership {
+            train: self.train.to_string(),
+            source,
+        };
         let mut request = tonic::Request::new(wire::JoinRequest {
             train_id: self.train.to_string(),
             job_id: task.job_id.clone(),
@@ -52,11 +58,25 @@ impl Rendezvous {
             let (train, message) = (self.train.to_string(), status.message().to_owned());
             RankError::Rendezvous { train, message }
         })?;
-        let wire::Membership { generation, rank, endpoints, .. } = joined.into_inner();
+        let wire::Membership {
+            generation,
+            rank,
+            endpoints,
+            ..
+        } = joined.into_inner();
         let decode = |endpoint: &Vec<u8>| serde_json::from_slice(endpoint);
-        let peers = endpoints.iter().map(decode).collect::<Result<_, _>>().map_err(malformed)?;
+        let peers = endpoints
+            .iter()
+            .map(decode)
+            .collect::<Result<_, _>>()
+            .map_err(malformed)?;
         let group = self.train.to_string();
-        Ok(Membership { group, generation, rank: usize::try_from(rank).unwrap_or(usize::MAX), peers })
+        Ok(Membership {
+            group,
+            generation,
+            rank: usize::try_from(rank).unwrap_or(usize::MAX),
+            peers,
+        })
     }
 
     /// Tells what the rank has done. A report that is lost is no reason to stop.

@@ -22,12 +22,14 @@ pub(super) fn held_slots(graph: &ExecutionGraphBox) -> impl Iterator<Item = (&st
         ExecutionStage::Running(running) => Some(running),
         _ => None,
     });
-    running.flat_map(|stage| &stage.task_infos).filter_map(|task| match &task.task_status {
-        Status::Running(running) => {
-            Some((running.executor_id.as_str(), task.vcores_consumed as usize))
-        }
-        _ => None,
-    })
+    running
+        .flat_map(|stage| &stage.task_infos)
+        .filter_map(|task| match &task.task_status {
+            Status::Running(running) => {
+                Some((running.executor_id.as_str(), task.vcores_consumed as usize))
+            }
+            _ => None,
+        })
 }
 
 /// Whether a task of the stage ran or runs on the executor.
@@ -66,7 +68,11 @@ pub(super) fn demands(graph: &ExecutionGraphBox) -> Vec<Demand> {
 fn kind(stage: &RunningStage) -> Kind {
     if let Some(train) = find_train(&stage.plan) {
         let (ranks, shards) = (train.spec().ranks, stage.partitions);
-        return Kind::Gang { ranks, shards, started: stage.task_infos.len() };
+        return Kind::Gang {
+            ranks,
+            shards,
+            started: stage.task_infos.len(),
+        };
     }
     if collapses_input(&stage.plan) {
         return Kind::Whole;
@@ -77,7 +83,10 @@ fn kind(stage: &RunningStage) -> Kind {
         .get::<BallistaConfig>()
         .map(BallistaConfig::max_partitions_per_task)
         .filter(|most| *most > 0);
-    Kind::Slices { pending: stage.pending.remaining(), most }
+    Kind::Slices {
+        pending: stage.pending.remaining(),
+        most,
+    }
 }
 
 /// The stage's training node, if it is a barrier stage.
@@ -114,7 +123,9 @@ pub(super) fn bind(
         return None;
     }
     let task_id = stage.task_infos.len();
-    let attempts = partitions.iter().map(|partition| stage.task_failure_numbers[*partition]);
+    let attempts = partitions
+        .iter()
+        .map(|partition| stage.task_failure_numbers[*partition]);
     let task_attempt = attempts.max().unwrap_or(0);
     let vcores_consumed = u32::try_from(task.slots).unwrap_or(u32::MAX);
     let mut info = create_task_info(task.executor.clone(), task_id);
@@ -123,7 +134,11 @@ pub(super) fn bind(
     stage.task_infos.push(info);
     let description = TaskDescription {
         session_id: session_id.to_owned(),
-        key: TaskKey { job_id: job_id.clone(), stage_id: stage.stage_id, task_id },
+        key: TaskKey {
+            job_id: job_id.clone(),
+            stage_id: stage.stage_id,
+            task_id,
+        },
         stage_attempt_num: stage.stage_attempt_num,
         task_attempt,
         global_input_partition_ids: partitions,

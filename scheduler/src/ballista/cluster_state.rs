@@ -14,9 +14,7 @@ use ballista_core::serde::protobuf::ExecutorHeartbeat;
 use ballista_core::serde::protobuf::job_status::Status;
 use ballista_core::serde::scheduler::{ExecutorData, ExecutorMetadata};
 use ballista_scheduler::cluster::memory::InMemoryClusterState;
-use ballista_scheduler::cluster::{
-    BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot,
-};
+use ballista_scheduler::cluster::{BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot};
 use ballista_scheduler::config::TaskDistributionPolicy;
 use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::task_manager::JobInfoCache;
@@ -49,13 +47,19 @@ pub(crate) struct VolleyClusterState {
 
 impl fmt::Debug for VolleyClusterState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VolleyClusterState").field("slots", &self.slots).finish_non_exhaustive()
+        f.debug_struct("VolleyClusterState")
+            .field("slots", &self.slots)
+            .finish_non_exhaustive()
     }
 }
 
 impl VolleyClusterState {
     pub(crate) fn new(events: Arc<dyn ClusterEvents>) -> Self {
-        Self { registered: InMemoryClusterState::default(), slots: Mutex::default(), events }
+        Self {
+            registered: InMemoryClusterState::default(),
+            slots: Mutex::default(),
+            events,
+        }
     }
 
     /// How many executors are registered.
@@ -70,8 +74,14 @@ impl VolleyClusterState {
         stage: usize,
     ) -> Vec<BoundTask> {
         let (job_id, session_id) = (graph.job_id().clone(), graph.session_id().to_owned());
-        let others: Vec<_> = graph.running_stages().into_iter().filter(|s| *s != stage).collect();
-        let Some(stage) = graph.fetch_running_stage(&others) else { return Vec::new() };
+        let others: Vec<_> = graph
+            .running_stages()
+            .into_iter()
+            .filter(|s| *s != stage)
+            .collect();
+        let Some(stage) = graph.fetch_running_stage(&others) else {
+            return Vec::new();
+        };
         let train = bind::find_train(&stage.plan).map(|train| train.spec().train_id);
         let mut bind_all = |tasks: &[crate::placement::Task]| -> Vec<BoundTask> {
             let bind = |task| bind::bind(stage, &session_id, &job_id, task);
@@ -82,7 +92,8 @@ impl VolleyClusterState {
             (Decision::Start(tasks), Some(train)) => {
                 let bound = bind_all(&tasks);
                 let rank = |(executor, task): &BoundTask| (task.key.task_id, executor.clone());
-                self.events.gang_started(train, bound.iter().map(rank).collect());
+                self.events
+                    .gang_started(train, bound.iter().map(rank).collect());
                 bound
             }
             (Decision::Wait(reason), Some(train)) => {
@@ -116,7 +127,10 @@ impl ClusterState for VolleyClusterState {
         jobs.sort_by(|a, b| a.0.as_str().cmp(b.0.as_str()));
         let mut graphs: Vec<RwLockWriteGuard<'_, ExecutionGraphBox>> = Vec::new();
         for (_, job) in jobs {
-            graphs.push(job.execution_graph.write().await);
+            let mut graph = job.execution_graph.write().await;
+            // Stages whose inputs are ready start to run only when somebody asks.
+            graph.revive();
+            graphs.push(graph);
         }
 
         let mut held: HashMap<&str, usize> = HashMap::new();
@@ -130,7 +144,10 @@ impl ClusterState for VolleyClusterState {
             .filter(|(id, _)| alive.as_ref().is_none_or(|alive| alive.contains(*id)))
             .map(|(id, slots)| {
                 let held = held.get(id.as_str()).copied().unwrap_or(0);
-                Executor { id: id.clone(), free: slots.saturating_sub(held) }
+                Executor {
+                    id: id.clone(),
+                    free: slots.saturating_sub(held),
+                }
             })
             .collect();
         executors.sort_by(|a, b| a.id.cmp(&b.id));

@@ -27,12 +27,15 @@ enum Command {
 
 impl FailStop {
     /// The events' sender and their executor. Gangs' events go to the registry.
-    pub(crate) fn new(
-        registry: Registry,
-        reasons: AbortReasons,
-    ) -> (impl ClusterEvents, Self) {
+    pub(crate) fn new(registry: Registry, reasons: AbortReasons) -> (impl ClusterEvents, Self) {
         let (sender, commands) = mpsc::unbounded_channel();
-        (Events { registry, commands: sender }, Self { commands, reasons })
+        (
+            Events {
+                registry,
+                commands: sender,
+            },
+            Self { commands, reasons },
+        )
     }
 
     /// Ends jobs as asked, for as long as the cluster's state exists.
@@ -65,7 +68,11 @@ async fn jobs_on(ballista: &BallistaScheduler, executor: &str) -> Vec<JobId> {
     let mut jobs = Vec::new();
     for (job, info) in ballista.state.task_manager.get_running_job_cache().iter() {
         let graph = info.execution_graph.read().await;
-        if graph.stages().values().any(|stage: &ExecutionStage| ran_on(stage, executor)) {
+        if graph
+            .stages()
+            .values()
+            .any(|stage: &ExecutionStage| ran_on(stage, executor))
+        {
             jobs.push(job.clone());
         }
     }

@@ -21,9 +21,13 @@ use crate::placement::never_fits;
 /// Builds sessions that plan Volley's nodes for this cluster.
 pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilder {
     Arc::new(move |config| {
-        let planner = Arc::new(AdmittingPlanner { cluster: Arc::clone(&cluster) });
+        let planner = Arc::new(AdmittingPlanner {
+            cluster: Arc::clone(&cluster),
+        });
         let state = default_session_builder(config)?;
-        Ok(SessionStateBuilder::new_from_existing(state).with_query_planner(planner).build())
+        Ok(SessionStateBuilder::new_from_existing(state)
+            .with_query_planner(planner)
+            .build())
     })
 }
 

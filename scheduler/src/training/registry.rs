@@ -80,7 +80,10 @@ mod tests {
         let look = |run: &Run| (!run.events().is_empty()).then_some("found");
         assert_eq!(registry.wait(train, LONG, look, |_| "late").await, None);
         registry.update(train, |_| ());
-        assert_eq!(registry.wait(train, LONG, look, |_| "late").await, Some("late"));
+        assert_eq!(
+            registry.wait(train, LONG, look, |_| "late").await,
+            Some("late")
+        );
         let waiting = tokio::spawn({
             let registry = registry.clone();
             async move { registry.wait(train, LONG, look, |_| "late").await }

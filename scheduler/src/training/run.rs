@@ -26,9 +26,16 @@ pub(crate) enum Event {
     /// The gang waits for slots.
     Waiting { reason: String },
     /// A generation has been bound.
-    Started { generation: u64, executors: Vec<String> },
+    Started {
+        generation: u64,
+        executors: Vec<String>,
+    },
     /// A rank has streamed its shards.
-    Loaded { rank: usize, rows: u64, seconds: f64 },
+    Loaded {
+        rank: usize,
+        rows: u64,
+        seconds: f64,
+    },
     /// An epoch is done.
     Epoch(EpochRecord),
     /// The generation has ended in failure.
@@ -55,7 +62,8 @@ pub(crate) struct Membership {
 impl Run {
     /// The gang waits; said once for each reason.
     pub(crate) fn waits(&mut self, reason: String) {
-        let said = matches!(self.events.last(), Some(Event::Waiting { reason: last }) if *last == reason);
+        let said =
+            matches!(self.events.last(), Some(Event::Waiting { reason: last }) if *last == reason);
         if !said {
             self.events.push(Event::Waiting { reason });
         }
@@ -66,24 +74,42 @@ impl Run {
         self.generation += 1;
         self.root = None;
         let executors = tasks.iter().map(|(_, executor)| executor.clone()).collect();
-        let member = |(task, executor)| Member { task, executor, endpoint: None };
+        let member = |(task, executor)| Member {
+            task,
+            executor,
+            endpoint: None,
+        };
         self.members = tasks.into_iter().map(member).collect();
-        self.events.push(Event::Started { generation: self.generation, executors });
+        self.events.push(Event::Started {
+            generation: self.generation,
+            executors,
+        });
     }
 
     /// A task reports where its rank can be reached. False when it is no member.
     pub(crate) fn joins(&mut self, task: usize, executor: &str, endpoint: Bytes) -> bool {
         let mine = |member: &&mut Member| member.task == task && member.executor == executor;
         let member = self.members.iter_mut().find(mine);
-        member.map(|member| member.endpoint = Some(endpoint)).is_some()
+        member
+            .map(|member| member.endpoint = Some(endpoint))
+            .is_some()
     }
 
     /// The membership for a task, once all have joined.
     pub(crate) fn membership(&self, task: usize) -> Option<Membership> {
         let rank = self.members.iter().position(|member| member.task == task)?;
-        let endpoints = self.members.iter().map(|m| m.endpoint.clone()).collect::<Option<_>>()?;
+        let endpoints = self
+            .members
+            .iter()
+            .map(|m| m.endpoint.clone())
+            .collect::<Option<_>>()?;
         let executors = self.members.iter().map(|m| m.executor.clone()).collect();
-        Some(Membership { generation: self.generation, rank, endpoints, executors })
+        Some(Membership {
+            generation: self.generation,
+            rank,
+            endpoints,
+            executors,
+        })
     }
 
     /// The ranks that have not joined, as text.
@@ -135,7 +161,11 @@ mod tests {
     }
 
     fn failure(rank: usize, error: &str) -> Failure {
-        Failure { rank, executor: "x".into(), error: error.into() }
+        Failure {
+            rank,
+            executor: "x".into(),
+            error: error.into(),
+        }
     }
 
     #[test]
@@ -165,8 +195,19 @@ mod tests {
         run.joins(1, "b", "B".into());
         run.starts(vec![(2, "a".into()), (3, "c".into())]);
         assert_eq!(run.membership(2), None);
-        run.reports(1, Event::Loaded { rank: 0, rows: 1, seconds: 0.0 });
-        assert!(!run.events().iter().any(|event| matches!(event, Event::Loaded { .. })));
+        run.reports(
+            1,
+            Event::Loaded {
+                rank: 0,
+                rows: 1,
+                seconds: 0.0,
+            },
+        );
+        assert!(
+            !run.events()
+                .iter()
+                .any(|event| matches!(event, Event::Loaded { .. }))
+        );
     }
 
     #[test]

@@ -17,11 +17,12 @@ const ROOT_CAUSE_PATIENCE: Duration = Duration::from_secs(3);
 const WATCH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The services over a registry.
-pub(crate) fn services(
-    registry: Registry,
-) -> (RendezvousServer<Service>, TrainingServer<Service>) {
+pub(crate) fn services(registry: Registry) -> (RendezvousServer<Service>, TrainingServer<Service>) {
     let service = Service { registry };
-    (RendezvousServer::new(service.clone()), TrainingServer::new(service))
+    (
+        RendezvousServer::new(service.clone()),
+        TrainingServer::new(service),
+    )
 }
 
 #[derive(Debug, Clone)]
@@ -38,9 +39,9 @@ impl Rendezvous for Service {
         let join = request.into_inner();
         let train = train_id(&join.train_id)?;
         let task = index(join.task_id)?;
-        let joined = self
-            .registry
-            .update(train, |run| run.joins(task, &join.executor_id, join.endpoint.into()));
+        let joined = self.registry.update(train, |run| {
+            run.joins(task, &join.executor_id, join.endpoint.into())
+        });
         if !joined {
             return Err(Status::failed_precondition(format!(
                 "task {task} on executor {} belongs to no generation of training {train}",
@@ -74,7 +75,11 @@ impl Rendezvous for Service {
         let train = train_id(&progress.train_id)?;
         let event = match progress.event {
             Some(progress_request::Event::Loaded(wire::Loaded { rows, seconds })) => {
-                Event::Loaded { rank: index(progress.rank)?, rows, seconds }
+                Event::Loaded {
+                    rank: index(progress.rank)?,
+                    rows,
+                    seconds,
+                }
             }
             Some(progress_request::Event::Epoch(json)) => Event::Epoch(
                 serde_json::from_slice(&json)
@@ -82,7 +87,8 @@ impl Rendezvous for Service {
             ),
             None => return Err(Status::invalid_argument("progress without an event")),
         };
-        self.registry.update(train, |run| run.reports(progress.generation, event));
+        self.registry
+            .update(train, |run| run.reports(progress.generation, event));
         Ok(Response::new(wire::ProgressResponse {}))
     }
 
@@ -94,13 +100,29 @@ impl Rendezvous for Service {
         let train = train_id(&fail.train_id)?;
         let rank = index(fail.rank)?;
         tracing::warn!(%train, rank, executor = %fail.executor_id, error = %fail.error, "rank failed");
-        let failure = Failure { rank, executor: fail.executor_id, error: fail.error };
+        let failure = Failure {
+            rank,
+            executor: fail.executor_id,
+            error: fail.error,
+        };
         let (generation, peer_lost) = (fail.generation, fail.peer_lost);
-        self.registry.update(train, |run| run.fails(generation, failure, peer_lost));
-        let patience = if peer_lost { ROOT_CAUSE_PATIENCE } else { Duration::ZERO };
-        let root = self.registry.wait(train, patience, |run| run.root().cloned().map(Some), |_| None);
+        self.registry
+            .update(train, |run| run.fails(generation, failure, peer_lost));
+        let patience = if peer_lost {
+            ROOT_CAUSE_PATIENCE
+        } else {
+            Duration::ZERO
+        };
+        let root = self.registry.wait(
+            train,
+            patience,
+            |run| run.root().cloned().map(Some),
+            |_| None,
+        );
         let root = root.await.flatten().filter(|root| root.rank != rank);
-        Ok(Response::new(wire::FailResponse { root: root.map(Into::into) }))
+        Ok(Response::new(wire::FailResponse {
+            root: root.map(Into::into),
+        }))
     }
 }
 
@@ -115,12 +137,20 @@ impl Training for Service {
         let news = self.registry.wait(
             train,
             WATCH_PATIENCE,
-            |run| run.events().get(seen..).filter(|news| !news.is_empty()).map(<[_]>::to_vec),
+            |run| {
+                run.events()
+                    .get(seen..)
+                    .filter(|news| !news.is_empty())
+                    .map(<[_]>::to_vec)
+            },
             |_| Vec::new(),
         );
         // A run is unknown until its gang is first looked at.
         let events = news.await.unwrap_or_default();
-        let events = events.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
+        let events = events
+            .into_iter()
+            .map(TryInto::try_into)
+            .collect::<Result<_, _>>()?;
         Ok(Response::new(wire::WatchResponse { events }))
     }
 }
@@ -138,8 +168,16 @@ impl From<Membership> for wire::Membership {
 
 impl From<Failure> for wire::Failure {
     fn from(failure: Failure) -> Self {
-        let Failure { rank, executor, error } = failure;
-        Self { rank: rank as u64, executor_id: executor, error }
+        let Failure {
+            rank,
+            executor,
+            error,
+        } = failure;
+        Self {
+            rank: rank as u64,
+            executor_id: executor,
+            error,
+        }
     }
 }
 
@@ -149,12 +187,22 @@ impl TryFrom<Event> for wire::Event {
     fn try_from(event: Event) -> Result<Self, Status> {
         let event = match event {
             Event::Waiting { reason } => event::Event::Waiting(wire::Waiting { reason }),
-            Event::Started { generation, executors } => {
-                event::Event::Started(wire::Started { generation, executors })
-            }
-            Event::Loaded { rank, rows, seconds } => {
-                event::Event::Loaded(wire::RankLoaded { rank: rank as u64, rows, seconds })
-            }
+            Event::Started {
+                generation,
+                executors,
+            } => event::Event::Started(wire::Started {
+                generation,
+                executors,
+            }),
+            Event::Loaded {
+                rank,
+                rows,
+                seconds,
+            } => event::Event::Loaded(wire::RankLoaded {
+                rank: rank as u64,
+                rows,
+                seconds,
+            }),
             Event::Epoch(record) => event::Event::Epoch(
                 serde_json::to_vec(&record).map_err(|e| Status::internal(e.to_string()))?,
             ),
@@ -165,7 +213,11 @@ impl TryFrom<Event> for wire::Event {
 }
 
 fn describe(failure: &Failure) -> String {
-    let Failure { rank, executor, error } = failure;
+    let Failure {
+        rank,
+        executor,
+        error,
+    } = failure;
     format!("rank {rank} on executor {executor} failed: {error}")
 }
 
