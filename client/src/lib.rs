@@ -10,6 +10,8 @@ mod estimator;
 mod model;
 mod session;
 mod sql;
+#[cfg(test)]
+mod testing;
 
 pub use config::SessionConfig;
 pub use datafusion;
@@ -17,4 +19,4 @@ pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use model::{DataFrameExt, Model};
 pub use session::{Output, Session};
-pub use sql::{OptionValue, Statement, TrainOption, TrainOptions, train_options};
+pub use sql::{OptionValue, SplitMethod, Statement, TrainOption, TrainOptions, train_options};
