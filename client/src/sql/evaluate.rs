@@ -4,10 +4,12 @@
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Column;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::functions::expr_fn::{abs, ln, sqrt};
 use datafusion::functions_aggregate::expr_fn::{avg, count, var_pop};
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, col, lit, when};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, col, lit, when,
+};
 use volley_proto::did_you_mean;
 use volley_proto::store::Manifest;
 
@@ -43,7 +45,7 @@ pub(super) fn metrics(manifest: &Manifest, predicted: LogicalPlan) -> Result<Log
     let number = |name: &str| {
         let (qualifier, field) = predicted.schema().qualified_field_with_unqualified_name(name)?;
         let column = Expr::Column(Column::from((qualifier, field)));
-        Ok::<_, DataFusionError>(cast(column, DataType::Float64))
+        column.cast_to(&DataType::Float64, predicted.schema())
     };
     let label = number(&manifest.spec.label.column)?.alias("label");
     let prediction = number(&manifest.prediction_column())?.alias("prediction");

@@ -356,7 +356,7 @@ mod tests {
             ("CREATE MODEL m OPTIONS (epochs = 1 seed = 2) AS SELECT 1", (1, 36)),
             ("CREATE MODEL m\n  OPTIONS (epochs = 1) SELECT 1", (2, 24)),
             ("CREATE MODEL m OPTIONS (epochs = 1", (1, 35)),
-            ("CREATE MODEL m AS SELECT FROM WHERE", (1, 31)),
+            ("CREATE MODEL m AS SELECT 1 FROM", (1, 32)),
             ("CREATE OR REPLACE MODEL IF NOT EXISTS m AS SELECT 1", (1, 39)),
             ("CREATE MODEL m AS DELETE FROM t", (1, 19)),
         ] {

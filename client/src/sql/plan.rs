@@ -128,7 +128,7 @@ mod tests {
                 let at = |what: &str| plan.find(what).unwrap_or_else(|| panic!("{what} in {plan}"));
                 let predict = at("Predict: known version 1 AS predicted_Sales");
                 assert!(at("predicted_Sales > Float32(10)") < predict, "{plan}");
-                assert!(at("Promo = Utf8View(\"x\")") > predict, "{plan}");
+                assert!(at("Promo = Utf8(\"x\")") > predict, "{plan}");
             }
         });
     }
