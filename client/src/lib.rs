@@ -10,6 +10,8 @@ mod estimator;
 mod model;
 mod session;
 mod sql;
+#[cfg(feature = "standalone")]
+pub mod standalone;
 #[cfg(test)]
 mod testing;
 
