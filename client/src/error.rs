@@ -1,0 +1,339 @@
+//! The crate's error, and what is worth showing of the engine's.
+//!
+//! An error that starts on an executor reaches the client as text, wrapped once by every layer it
+//! passed. [`root_cause`] takes off the layers that say nothing, and only those.
+
+use std::time::Duration;
+
+use datafusion::error::DataFusionError;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong in a session.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nobody answered at the scheduler's address.
+    #[error(
+        "no scheduler answers at {address} (waited {}): start a local cluster with `volley \
+         cluster up`, or name another address with --scheduler host:port",
+        humantime::format_duration(*waited)
+    )]
+    Connect {
+        /// The address as configured.
+        address: String,
+        /// How long was waited.
+        waited: Duration,
+        /// The last attempt's error.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// A setting that DataFusion and Ballista do not take.
+    #[error("SET {key} = {value}: {reason}")]
+    Setting {
+        /// The setting.
+        key: String,
+        /// The value as typed.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A script that is not SQL as Volley knows it.
+    #[error("line {line}, column {column}: {message}")]
+    Syntax {
+        /// The line in the script, from 1.
+        line: u64,
+        /// The column in the line, from 1.
+        column: u64,
+        /// What was found and what would have been right.
+        message: String,
+    },
+    /// A place for one query that was given something else.
+    #[error("expected one query, found {found}")]
+    OneQuery {
+        /// What there was.
+        found: String,
+    },
+    /// An option that `CREATE MODEL` does not know.
+    #[error("unknown option {option:?}{hint}; the options are: {known}")]
+    UnknownOption {
+        /// The option as typed.
+        option: String,
+        /// A suggestion, starting with "; ", or nothing.
+        hint: String,
+        /// All options.
+        known: String,
+    },
+    /// An option given more than once.
+    #[error("option {option} is given twice")]
+    RepeatedOption {
+        /// The option.
+        option: String,
+    },
+    /// An option that is needed and not there.
+    #[error("option {option} is missing: {expected}")]
+    MissingOption {
+        /// The option.
+        option: &'static str,
+        /// What to write.
+        expected: &'static str,
+    },
+    /// Two input columns of one name.
+    #[error("the input has two columns {column:?}: give one of them another name (AS …)")]
+    RepeatedColumn {
+        /// The name.
+        column: String,
+    },
+    /// Something Volley knows of and cannot do.
+    #[error("not supported: {what}")]
+    NotSupported {
+        /// What was asked for, and what there is instead.
+        what: String,
+    },
+    /// A model that exists already.
+    #[error(
+        "model {name} exists already (version {version}): CREATE OR REPLACE MODEL publishes a new \
+         version"
+    )]
+    ModelExists {
+        /// The model.
+        name: String,
+        /// Its current version.
+        version: u32,
+    },
+    /// An `ML` function that does not exist or is called wrongly.
+    #[error("ML.{function}: {reason}")]
+    MlFunction {
+        /// The function as typed.
+        function: String,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// A rule of names, specs or the model store that was broken.
+    #[error(transparent)]
+    Proto(#[from] volley_proto::Error),
+    /// The engine could not plan or run a query.
+    #[error("{cause}")]
+    Engine {
+        /// The root cause as text.
+        cause: String,
+        /// The engine's error with all its layers, which the text repeats.
+        original: Box<DataFusionError>,
+    },
+}
+
+impl From<DataFusionError> for Error {
+    /// Finds the error that is Volley's own, where one started it all; else the root cause.
+    fn from(error: DataFusionError) -> Self {
+        own(error).unwrap_or_else(|error| {
+            let cause = root_cause(&error.find_root().to_string());
+            Self::Engine {
+                cause,
+                original: Box::new(error),
+            }
+        })
+    }
+}
+
+impl From<Error> for DataFusionError {
+    fn from(error: Error) -> Self {
+        Self::External(Box::new(error))
+    }
+}
+
+/// The error of this project that DataFusion carries, or DataFusion's as it was.
+fn own(error: DataFusionError) -> Result<Error, DataFusionError> {
+    match error {
+        DataFusionError::External(carried) => {
+            let carried = match carried.downcast::<Error>() {
+                Ok(error) => return Ok(*error),
+                Err(other) => other,
+            };
+            let carried = match carried.downcast::<volley_proto::Error>() {
+                Ok(error) => return Ok(Error::Proto(*error)),
+                Err(other) => other,
+            };
+            match carried.downcast::<DataFusionError>() {
+                Ok(error) => own(*error),
+                Err(other) => Err(DataFusionError::External(other)),
+            }
+        }
+        DataFusionError::Context(context, error) => {
+            own(*error).map_err(|error| DataFusionError::Context(context, Box::new(error)))
+        }
+        DataFusionError::Diagnostic(diagnostic, error) => {
+            own(*error).map_err(|error| DataFusionError::Diagnostic(diagnostic, Box::new(error)))
+        }
+        other => Err(other),
+    }
+}
+
+/// What is left of an error's text without the layers that say nothing.
+///
+/// Layers are prefixes such as `Execution error: ` and `Job x failed: `, and values printed by
+/// `Debug` such as `DataFusionError(Execution("…"))`. Whatever is not known to be one stays.
+fn root_cause(text: &str) -> String {
+    let mut cause = text.trim().to_owned();
+    while let Some(inner) = without_prefix(&cause).or_else(|| without_debug(&cause)) {
+        if inner.is_empty() {
+            break;
+        }
+        cause = inner;
+    }
+    cause
+}
+
+/// The text behind one prefix, if it has one.
+fn without_prefix(text: &str) -> Option<String> {
+    const PREFIXES: &[&str] = &[
+        "Execution error: ",
+        "External error: ",
+        "Error during planning: ",
+        "Schema error: ",
+        "Arrow error: ",
+        "DataFusion error: ",
+        "General error: ",
+        "Internal Ballista error: ",
+        "Task failed due to runtime execution error: ",
+        "Task failed due to IO error: ",
+        "Fail to execute query due to ",
+    ];
+    /// Prefixes with a word in them: what comes before it and after it.
+    const AROUND: &[(&str, &str)] = &[
+        ("Job ", " failed: "),
+        ("Job failed due to stage ", " failed: "),
+    ];
+    let plain = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
+    let around = || {
+        AROUND.iter().find_map(|(before, after)| {
+            let (word, rest) = text.strip_prefix(before)?.split_once(after)?;
+            (!word.contains(char::is_whitespace)).then_some(rest)
+        })
+    };
+    plain.or_else(around).map(|rest| rest.trim().to_owned())
+}
+
+/// The value in one layer of `Debug`, if the text is one.
+fn without_debug(text: &str) -> Option<String> {
+    const LAYERS: &[&str] = &[
+        "DataFusionError(",
+        "ArrowError(",
+        "Execution(",
+        "Plan(",
+        "External(",
+        "Shared(",
+        "General(",
+        "Internal(",
+        "GrpcActionError(",
+        "ExternalError(",
+    ];
+    if text.starts_with("Status {") {
+        let (_, message) = text.split_once("message: ")?;
+        return string_literal(message).map(|(message, _)| message);
+    }
+    let inner = LAYERS.iter().find_map(|layer| text.strip_prefix(layer))?;
+    if let Some((message, rest)) = string_literal(inner) {
+        return rest.ends_with(')').then_some(message);
+    }
+    // Some layers have a second field, the backtrace, which is empty.
+    let inner = inner.strip_suffix(')')?;
+    let shorter = inner
+        .strip_suffix(", None")
+        .or_else(|| inner.strip_suffix(", Some(\"\")"));
+    Some(shorter.unwrap_or(inner).to_owned())
+}
+
+/// A string literal as `Debug` prints it, and what follows it.
+fn string_literal(text: &str) -> Option<(String, &str)> {
+    let mut rest = text.strip_prefix('"')?.char_indices();
+    let body = &text[1..];
+    let mut value = String::new();
+    while let Some((at, c)) = rest.next() {
+        match c {
+            '"' => return Some((value, &body[at + 1..])),
+            '\\' => match rest.next()?.1 {
+                'n' => value.push('\n'),
+                't' => value.push('\t'),
+                'r' => value.push('\r'),
+                'u' => {
+                    let digits = rest.as_str().strip_prefix('{')?.split_once('}')?.0;
+                    value.push(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?);
+                    rest.nth(digits.len() + 1);
+                }
+                other => value.push(other),
+            },
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_off_layers_that_say_nothing() {
+        for (text, expected) in [
+            ("Execution error: boom", "boom"),
+            (
+                "Execution error: Job 7EnTdU failed: Job failed due to stage 2 failed: Task failed \
+                 due to runtime execution error: DataFusionError(Execution(\"rank 1: cannot load \\\"m\\\"\"))\n",
+                "rank 1: cannot load \"m\"",
+            ),
+            (
+                "Execution error: Job x failed: Job failed due to stage 1 failed: Task failed due \
+                 to runtime execution error: DataFusionError(ArrowError(DivideByZero, Some(\"\")))\n",
+                "DivideByZero",
+            ),
+            (
+                "Task failed due to runtime execution error: \
+                 DataFusionError(Shared(External(Execution(\"a\\nb\\u{1b}\"))))",
+                "a\nb\u{1b}",
+            ),
+            (
+                "Execution error: Status { code: Internal, message: \"no\", x: 1 }",
+                "no",
+            ),
+            (
+                "Error during planning: table 't' not found",
+                "table 't' not found",
+            ),
+        ] {
+            assert_eq!(root_cause(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn leaves_what_it_does_not_know() {
+        for text in [
+            "Resources exhausted: no memory",
+            "Execution(\"open",
+            "Io(Custom { kind: Other })",
+            "Job a b failed: c",
+            "",
+        ] {
+            assert_eq!(root_cause(text), text);
+        }
+    }
+
+    #[test]
+    fn keeps_errors_of_its_own() {
+        let own = || Error::NotSupported { what: "x".into() };
+        let nested = DataFusionError::Context(
+            "planning".into(),
+            Box::new(DataFusionError::External(Box::new(DataFusionError::from(
+                own(),
+            )))),
+        );
+        assert!(matches!(Error::from(nested), Error::NotSupported { .. }));
+        let name = "a/b".parse::<volley_proto::ModelName>().unwrap_err();
+        assert!(matches!(
+            Error::from(DataFusionError::from(name)),
+            Error::Proto(_)
+        ));
+        let engine = DataFusionError::Execution("boom".into()).context("while testing");
+        assert!(matches!(Error::from(engine), Error::Engine { cause, .. } if cause == "boom"));
+    }
+}

@@ -1,0 +1,79 @@
+//! A published model in Rust.
+
+use datafusion::dataframe::DataFrame;
+use url::Url;
+use volley_proto::ModelName;
+use volley_proto::store::{EpochRecord, Manifest};
+
+use crate::sql::predict;
+use crate::{Result, Session};
+
+/// One published version of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    store: Url,
+    manifest: Manifest,
+}
+
+impl Model {
+    /// The current version of a model in the session's store.
+    ///
+    /// # Errors
+    /// When there is no such model.
+    pub async fn load(session: &Session, name: &str) -> Result<Self> {
+        Self::load_version(session, &name.parse()?, None).await
+    }
+
+    /// A version of a model, or its current one.
+    ///
+    /// # Errors
+    /// When there is no such model or version.
+    pub async fn load_version(
+        session: &Session,
+        name: &ModelName,
+        version: Option<u32>,
+    ) -> Result<Self> {
+        let manifest = session.store().manifest(name, version).await?;
+        Ok(Self {
+            store: session.store().url().clone(),
+            manifest,
+        })
+    }
+
+    /// The rows with one more column, the prediction.
+    ///
+    /// # Errors
+    /// When the rows lack a feature the model was trained on.
+    pub fn transform(&self, rows: DataFrame) -> Result<DataFrame> {
+        let (state, plan) = rows.into_parts();
+        Ok(DataFrame::new(
+            state,
+            predict(&self.manifest, &self.store, plan)?,
+        ))
+    }
+
+    /// One record an epoch.
+    pub fn history(&self) -> &[EpochRecord] {
+        &self.manifest.history
+    }
+
+    /// Everything about the model but its numbers.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+}
+
+/// Volley's verbs on DataFusion's dataframes.
+pub trait DataFrameExt: Sized {
+    /// The rows with one more column, the model's prediction.
+    ///
+    /// # Errors
+    /// When the rows lack a feature the model was trained on.
+    fn predict(self, model: &Model) -> Result<Self>;
+}
+
+impl DataFrameExt for DataFrame {
+    fn predict(self, model: &Model) -> Result<Self> {
+        model.transform(self)
+    }
+}
