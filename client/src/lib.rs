@@ -1,1 +1,3 @@
 //! client.
+
+pub mod rossmann;

@@ -14,15 +14,15 @@ SELECT 1 AS step, 'store with store_states' AS joined, a.n AS rows_before, b.n A
 FROM (SELECT count(*) AS n FROM store) AS a CROSS JOIN (SELECT count(*) AS n FROM stores) AS b
 UNION ALL
 SELECT 2, 'train and test with store', a.n, b.n
-FROM (SELECT count(*) AS n FROM sales) AS a CROSS JOIN (SELECT sum(n) AS n FROM sales_days) AS b
+FROM (SELECT count(*) AS n FROM sales) AS a CROSS JOIN (SELECT coalesce(sum(n), 0) AS n FROM sales_days) AS b
 UNION ALL
 SELECT 3, 'train and test with googletrend of the state', a.n, b.n
-FROM (SELECT sum(n) AS n FROM sales_days) AS a CROSS JOIN (
+FROM (SELECT coalesce(sum(n), 0) AS n FROM sales_days) AS a CROSS JOIN (
   SELECT coalesce(sum(n), 0) AS n FROM sales_days AS days JOIN trends
   ON days."State" = trends."State" AND days."Year" = trends."Year" AND days."Week" = trends."Week") AS b
 UNION ALL
 SELECT 4, 'train and test with googletrend of Germany', a.n, b.n
-FROM (SELECT sum(n) AS n FROM sales_days) AS a CROSS JOIN (
+FROM (SELECT coalesce(sum(n), 0) AS n FROM sales_days) AS a CROSS JOIN (
   SELECT coalesce(sum(n), 0) AS n FROM sales_days AS days JOIN trends
   ON trends."State" IS NULL AND days."Year" = trends."Year" AND days."Week" = trends."Week") AS b
 UNION ALL
@@ -30,7 +30,7 @@ SELECT 5, 'weather with state_names', a.n, b.n
 FROM (SELECT count(*) AS n FROM weather) AS a CROSS JOIN (SELECT count(*) AS n FROM weather_by_state) AS b
 UNION ALL
 SELECT 6, 'train and test with weather', a.n, b.n
-FROM (SELECT sum(n) AS n FROM sales_days) AS a CROSS JOIN (
+FROM (SELECT coalesce(sum(n), 0) AS n FROM sales_days) AS a CROSS JOIN (
   SELECT coalesce(sum(n), 0) AS n FROM sales_days AS days JOIN weather_by_state AS weather
   ON days."State" = weather."State" AND days."Date" = weather."Date") AS b;
 

@@ -47,8 +47,8 @@ WINDOW
 CREATE OR REPLACE VIEW stores AS
 SELECT
   store."Store", "State", "StoreType", "Assortment", "PromoInterval",
-  coalesce("CompetitionOpenSinceYear", 1900) AS "CompetitionOpenSinceYear",
-  coalesce("Promo2SinceYear", 1900) AS "Promo2SinceYear",
+  CAST(coalesce("CompetitionOpenSinceYear", 1900) AS INT) AS "CompetitionOpenSinceYear",
+  CAST(coalesce("Promo2SinceYear", 1900) AS INT) AS "Promo2SinceYear",
   CASE WHEN "CompetitionOpenSinceYear" > 1900
     THEN make_date("CompetitionOpenSinceYear", coalesce("CompetitionOpenSinceMonth", 1), 15)
   END AS competition_since,
