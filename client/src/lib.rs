@@ -11,6 +11,8 @@ mod model;
 pub mod rossmann;
 mod session;
 mod sql;
+#[cfg(feature = "standalone")]
+pub mod standalone;
 
 pub use config::SessionConfig;
 pub use datafusion;

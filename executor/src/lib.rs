@@ -1,1 +1,20 @@
-//! executor.
+//! Volley's executor: Ballista's, embedded, with ranks.
+//!
+//! ```text
+//!   Ballista's task ──► engine: identity, cancel token, error classes ──► the stage's plan
+//!                                                                          │ TrainExec
+//!   rank host:  meet the peers ──► stream the shards ──► train on a thread of its own ──► publish
+//! ```
+//!
+//! It runs what the scheduler gives it. It decides nothing about placement or membership.
+
+mod ballista;
+mod config;
+mod error;
+mod executor;
+mod models;
+mod rank;
+
+pub use config::ExecutorConfig;
+pub use error::{Error, Result};
+pub use executor::Executor;

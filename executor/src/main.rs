@@ -1,2 +1,105 @@
-//! Binary.
-fn main() {}
+//! `volley-executor`: an executor as a process of its own.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use uuid::Uuid;
+use volley_executor::{Executor, ExecutorConfig};
+use volley_proto::spec::Device;
+
+/// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
+///
+/// Several may run on one host; each picks free ports by itself and needs a work folder of its own.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// The scheduler
+    #[arg(long, env = "VOLLEY_SCHEDULER", value_name = "HOST:PORT")]
+    scheduler: String,
+    /// Unique id in the cluster [default: a new one]
+    #[arg(long, env = "VOLLEY_EXECUTOR_ID")]
+    id: Option<String>,
+    /// Address to listen on
+    #[arg(long, env = "VOLLEY_EXECUTOR_BIND", default_value = "127.0.0.1")]
+    bind: IpAddr,
+    /// Host name that peers reach the executor by [default: the bound address]
+    #[arg(long, env = "VOLLEY_EXECUTOR_ADVERTISE_HOST")]
+    advertise_host: Option<String>,
+    /// Slots: partitions worked on at once [default: the number of cores]
+    #[arg(long, env = "VOLLEY_VCORES", value_parser = clap::value_parser!(u16).range(1..))]
+    vcores: Option<u16>,
+    /// Folder for shuffle files and sockets [default: a temporary one, removed at the end]
+    #[arg(long, env = "VOLLEY_WORK_DIR")]
+    work_dir: Option<PathBuf>,
+    /// Memory for queries; beyond it they spill to the work folder
+    #[arg(long, env = "VOLLEY_MEMORY", default_value = "4GiB")]
+    memory: ByteSize,
+    /// Where ranks compute: auto, cpu or cuda:N
+    #[arg(long, env = "VOLLEY_DEVICE", default_value = "auto")]
+    device: Device,
+    /// How long to try to reach the scheduler at start
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    connect_timeout: Duration,
+    /// How often to tell the scheduler that the executor lives
+    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
+    heartbeat: Duration,
+}
+
+fn main() -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let args = Args::parse();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        // Planning recurses deeply.
+        .thread_stack_size(16 * 1024 * 1024)
+        .build()?
+        .block_on(run(args))
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let temporary = match args.work_dir {
+        Some(_) => None,
+        None => Some(
+            tempfile::Builder::new()
+                .prefix("volley-executor-")
+                .tempdir()?,
+        ),
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let config = ExecutorConfig {
+        id: args.id.unwrap_or_else(|| Uuid::now_v7().to_string()),
+        scheduler: args.scheduler,
+        connect_timeout: args.connect_timeout,
+        bind: args.bind,
+        advertise_host: args.advertise_host.unwrap_or_else(|| args.bind.to_string()),
+        vcores: args.vcores.map_or(cores, usize::from),
+        work_dir: args
+            .work_dir
+            .or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()))
+            .unwrap_or_default(),
+        memory: args.memory,
+        device: args.device,
+        heartbeat: args.heartbeat,
+    };
+    tracing::info!(?config, "starting");
+    let executor = Executor::start(config).await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    executor.run_until(told).await?;
+    tracing::info!("stopped");
+    Ok(())
+}

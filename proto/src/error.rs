@@ -10,7 +10,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A model name that SQL could not have written.
-    #[error("{name:?} is not a model name: letters, digits, '_' and '-', starting with a letter or '_', at most 128 bytes")]
+    #[error(
+        "{name:?} is not a model name: letters, digits, '_' and '-', starting with a letter or '_', at most 128 bytes"
+    )]
     ModelName {
         /// What was typed.
         name: String,
@@ -36,7 +38,9 @@ pub enum Error {
         hint: String,
     },
     /// A column whose type does not suit its role.
-    #[error("column {column:?} cannot be used as {role}: its type is {actual}, expected {expected}")]
+    #[error(
+        "column {column:?} cannot be used as {role}: its type is {actual}, expected {expected}"
+    )]
     ColumnType {
         /// The column.
         column: String,
@@ -103,7 +107,10 @@ impl Error {
         what: &'static str,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::Malformed { what, source: source.into() }
+        Self::Malformed {
+            what,
+            source: source.into(),
+        }
     }
 }
 

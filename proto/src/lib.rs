@@ -10,6 +10,7 @@
 mod error;
 mod name;
 
+pub mod failure;
 pub mod plan;
 pub mod runtime;
 pub mod spec;

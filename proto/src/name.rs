@@ -27,12 +27,19 @@ impl FromStr for ModelName {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let head = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
-        let rest = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+        let head = name
+            .chars()
+            .next()
+            .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+        let rest = name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
         if head && rest && name.len() <= 128 {
             Ok(Self(name.to_owned()))
         } else {
-            Err(Error::ModelName { name: name.to_owned() })
+            Err(Error::ModelName {
+                name: name.to_owned(),
+            })
         }
     }
 }
@@ -91,7 +98,9 @@ impl FromStr for TrainId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Uuid::parse_str(text).map(Self).map_err(|source| Error::malformed("train id", source))
+        Uuid::parse_str(text)
+            .map(Self)
+            .map_err(|source| Error::malformed("train id", source))
     }
 }
 
@@ -134,7 +143,12 @@ pub fn did_you_mean<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a st
     let lower = typed.to_lowercase();
     candidates
         .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(&lower, &candidate.to_lowercase()), candidate))
+        .map(|candidate| {
+            (
+                strsim::jaro_winkler(&lower, &candidate.to_lowercase()),
+                candidate,
+            )
+        })
         .filter(|(score, _)| *score > 0.8)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| format!("; did you mean {candidate:?}?"))
@@ -157,7 +171,10 @@ mod tests {
 
     #[test]
     fn suggests_the_nearest() {
-        assert_eq!(did_you_mean("Slaes", ["Store", "Sales"]), "; did you mean \"Sales\"?");
+        assert_eq!(
+            did_you_mean("Slaes", ["Store", "Sales"]),
+            "; did you mean \"Sales\"?"
+        );
         assert_eq!(did_you_mean("zzz", ["Store", "Sales"]), "");
     }
 }

@@ -32,13 +32,16 @@ impl Runtimes {
     /// # Errors
     /// When there are none: the plan was run outside of an executor.
     pub fn of(context: &TaskContext) -> Result<Arc<Self>> {
-        context.session_config().get_extension::<Self>().ok_or_else(|| {
-            DataFusionError::Execution(
+        context
+            .session_config()
+            .get_extension::<Self>()
+            .ok_or_else(|| {
+                DataFusionError::Execution(
                 "training and prediction run on Volley executors only: connect the session to a \
                  Volley cluster"
                     .into(),
             )
-        })
+            })
     }
 }
 

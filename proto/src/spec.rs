@@ -270,18 +270,39 @@ impl TrainSpec {
     pub fn check(&self, input: &Schema) -> Result<()> {
         self.check_numbers()?;
         if self.features.is_empty() {
-            return Err(option("features", "none", "a model needs at least one feature column"));
+            return Err(option(
+                "features",
+                "none",
+                "a model needs at least one feature column",
+            ));
         }
         for (index, feature) in self.features.iter().enumerate() {
-            if self.features[..index].iter().any(|other| other.column == feature.column) {
-                return Err(option("features", &feature.column, "the column is named twice"));
+            if self.features[..index]
+                .iter()
+                .any(|other| other.column == feature.column)
+            {
+                return Err(option(
+                    "features",
+                    &feature.column,
+                    "the column is named twice",
+                ));
             }
             if feature.column == self.label.column {
-                return Err(option("features", &feature.column, "the label cannot be a feature"));
+                return Err(option(
+                    "features",
+                    &feature.column,
+                    "the label cannot be a feature",
+                ));
             }
             feature.kind.check(&feature.column, input)?;
         }
-        check_column(&self.label.column, "the label", input, "a number", DataType::is_numeric)?;
+        check_column(
+            &self.label.column,
+            "the label",
+            input,
+            "a number",
+            DataType::is_numeric,
+        )?;
         if let Split::Column(column) = &self.split {
             check_column(column, "data_split_col", input, "text or a boolean", |t| {
                 is_text(t) || *t == DataType::Boolean
@@ -304,7 +325,11 @@ impl TrainSpec {
             return Err(option(name, "0", "expected at least 1"));
         }
         if let Some(width) = self.network.hidden_units.iter().find(|width| **width == 0) {
-            return Err(option("hidden_units", &width.to_string(), "expected at least 1"));
+            return Err(option(
+                "hidden_units",
+                &width.to_string(),
+                "expected at least 1",
+            ));
         }
         match self.ranks {
             Ranks::Exactly(0) => return Err(option("ranks", "0", "expected at least 1, or 'all'")),
@@ -314,18 +339,48 @@ impl TrainSpec {
             }
             _ => {}
         }
-        let Adam { learn_rate, beta_1, beta_2, epsilon, .. } = self.optimizer;
+        let Adam {
+            learn_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            ..
+        } = self.optimizer;
         let share = |value: f64| (0.0..1.0).contains(&value);
         let numbers = [
-            ("dropout", self.network.dropout, share(self.network.dropout), "0 ≤ dropout < 1"),
-            ("l2_reg", self.l2, self.l2 >= 0.0 && self.l2.is_finite(), "a number ≥ 0"),
-            ("learn_rate", learn_rate, learn_rate > 0.0 && learn_rate.is_finite(), "a number > 0"),
+            (
+                "dropout",
+                self.network.dropout,
+                share(self.network.dropout),
+                "0 ≤ dropout < 1",
+            ),
+            (
+                "l2_reg",
+                self.l2,
+                self.l2 >= 0.0 && self.l2.is_finite(),
+                "a number ≥ 0",
+            ),
+            (
+                "learn_rate",
+                learn_rate,
+                learn_rate > 0.0 && learn_rate.is_finite(),
+                "a number > 0",
+            ),
             ("adam_beta_1", beta_1, share(beta_1), "0 ≤ β < 1"),
             ("adam_beta_2", beta_2, share(beta_2), "0 ≤ β < 1"),
-            ("adam_epsilon", epsilon, epsilon > 0.0 && epsilon.is_finite(), "a number > 0"),
+            (
+                "adam_epsilon",
+                epsilon,
+                epsilon > 0.0 && epsilon.is_finite(),
+                "a number > 0",
+            ),
         ];
         if let Some((name, value, _, expected)) = numbers.iter().find(|(_, _, fine, _)| !fine) {
-            return Err(option(name, &value.to_string(), &format!("expected {expected}")));
+            return Err(option(
+                name,
+                &value.to_string(),
+                &format!("expected {expected}"),
+            ));
         }
         match self.split {
             Split::Random(fraction) if !(fraction > 0.0 && fraction < 1.0) => Err(option(
@@ -345,13 +400,17 @@ impl FeatureKind {
     /// Names the column, with the nearest name where there is none such.
     pub fn check(self, column: &str, input: &Schema) -> Result<()> {
         match self {
-            Self::Categorical => {
-                check_column(column, "categorical", input, "a whole number, text, a boolean or a date", |t| {
+            Self::Categorical => check_column(
+                column,
+                "categorical",
+                input,
+                "a whole number, text, a boolean or a date",
+                |t| {
                     t.is_integer()
                         || is_text(t)
                         || matches!(t, DataType::Boolean | DataType::Date32)
-                })
-            }
+                },
+            ),
             Self::Continuous => {
                 check_column(column, "continuous", input, "a number or a boolean", |t| {
                     t.is_numeric() || *t == DataType::Boolean
@@ -362,11 +421,18 @@ impl FeatureKind {
 }
 
 fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+    matches!(
+        data_type,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
+    )
 }
 
 fn option(option: &str, value: &str, expected: &str) -> Error {
-    Error::Option { option: option.into(), value: value.into(), expected: expected.into() }
+    Error::Option {
+        option: option.into(),
+        value: value.into(),
+        expected: expected.into(),
+    }
 }
 
 fn check_column(
@@ -379,7 +445,11 @@ fn check_column(
     let Ok(field) = input.field_with_name(column) else {
         let names = input.fields().iter().map(|field| field.name().as_str());
         let hint = did_you_mean(column, names);
-        return Err(Error::UnknownColumn { column: column.into(), role, hint });
+        return Err(Error::UnknownColumn {
+            column: column.into(),
+            role,
+            hint,
+        });
     };
     if suits(field.data_type()) {
         Ok(())

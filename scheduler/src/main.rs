@@ -1,2 +1,81 @@
-//! Binary.
-fn main() {}
+//! `volley-scheduler`: the scheduler as a process of its own.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use volley_scheduler::{Scheduler, SchedulerConfig};
+
+/// Volley's scheduler: plans jobs, places tasks and gangs, and lets ranks meet.
+///
+/// Executors register with it (`volley-executor --scheduler HOST:PORT`), clients submit to it
+/// (`volley --scheduler HOST:PORT`), and it answers REST on the same port (`/api/state`,
+/// `/api/executors`, `/api/jobs`).
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Address to listen on; port 0 picks a free one
+    #[arg(long, env = "VOLLEY_SCHEDULER_BIND", default_value = "127.0.0.1:50050")]
+    bind: SocketAddr,
+    /// Host name that executors and clients reach the scheduler by [default: the bound address]
+    #[arg(long, env = "VOLLEY_SCHEDULER_ADVERTISE_HOST")]
+    advertise_host: Option<String>,
+    /// Time without a sign of life after which an executor is lost
+    #[arg(long, env = "VOLLEY_EXECUTOR_TIMEOUT", default_value = "10s", value_parser = humantime::parse_duration)]
+    executor_timeout: Duration,
+    /// File to write HOST:PORT to once the scheduler listens
+    #[arg(long)]
+    address_file: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let args = Args::parse();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        // Planning recurses deeply.
+        .thread_stack_size(16 * 1024 * 1024)
+        .build()?
+        .block_on(run(args))
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let config = SchedulerConfig {
+        bind: args.bind,
+        advertise_host: args
+            .advertise_host
+            .unwrap_or_else(|| args.bind.ip().to_string()),
+        executor_timeout: args.executor_timeout,
+    };
+    tracing::info!(?config, "starting");
+    let scheduler = Scheduler::start(config).await?;
+    if let Some(path) = &args.address_file {
+        publish(path, &scheduler.address().to_string())
+            .with_context(|| format!("cannot write the address file {}", path.display()))?;
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    scheduler.run_until(told).await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Writes the file whole or not at all, so that a reader never sees half an address.
+fn publish(path: &Path, text: &str) -> std::io::Result<()> {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, text)?;
+    std::fs::rename(partial, path)
+}

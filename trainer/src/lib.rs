@@ -1,1 +1,3 @@
 //! trainer.
+
+pub mod collective;

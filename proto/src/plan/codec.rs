@@ -76,7 +76,10 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
     fn try_encode(&self, extension: &Extension, buf: &mut Vec<u8>) -> Result<()> {
         let node = extension.node.as_any();
         if let Some(train) = node.downcast_ref::<TrainNode>() {
-            Node::Train { spec: Arc::clone(train.spec()) }.encode(buf)
+            Node::Train {
+                spec: Arc::clone(train.spec()),
+            }
+            .encode(buf)
         } else if let Some(predict) = node.downcast_ref::<PredictNode>() {
             let (model, column) = (predict.model().clone(), predict.column().to_owned());
             Node::Predict { model, column }.encode(buf)
@@ -92,7 +95,8 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         schema: SchemaRef,
         context: &TaskContext,
     ) -> Result<Arc<dyn TableProvider>> {
-        self.inner.try_decode_table_provider(buf, table, schema, context)
+        self.inner
+            .try_decode_table_provider(buf, table, schema, context)
     }
 
     fn try_encode_table_provider(
@@ -161,10 +165,14 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match Node::decode(buf)? {
             None => self.inner.try_decode(buf, inputs, context, converter),
-            Some(Node::Train { spec }) => Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?))),
-            Some(Node::Predict { model, column }) => {
-                Ok(Arc::new(PredictExec::new(model, column, only(inputs.to_vec())?)))
+            Some(Node::Train { spec }) => {
+                Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?)))
             }
+            Some(Node::Predict { model, column }) => Ok(Arc::new(PredictExec::new(
+                model,
+                column,
+                only(inputs.to_vec())?,
+            ))),
         }
     }
 
@@ -175,7 +183,10 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
         if let Some(train) = plan.downcast_ref::<TrainExec>() {
-            Node::Train { spec: Arc::clone(train.spec()) }.encode(buf)
+            Node::Train {
+                spec: Arc::clone(train.spec()),
+            }
+            .encode(buf)
         } else if let Some(predict) = plan.downcast_ref::<PredictExec>() {
             let (model, column) = (predict.model().clone(), predict.column().to_owned());
             Node::Predict { model, column }.encode(buf)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::error::Result;
 use datafusion::catalog::Session;
+use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
@@ -49,7 +49,11 @@ impl ExtensionPlanner for VolleyExtensions {
             Ok(Some(Arc::new(exec)))
         } else if let Some(predict) = node.as_any().downcast_ref::<PredictNode>() {
             let (model, column) = (predict.model().clone(), predict.column().to_owned());
-            Ok(Some(Arc::new(PredictExec::new(model, column, only(inputs.to_vec())?))))
+            Ok(Some(Arc::new(PredictExec::new(
+                model,
+                column,
+                only(inputs.to_vec())?,
+            ))))
         } else {
             Ok(None)
         }

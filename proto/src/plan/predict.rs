@@ -43,13 +43,21 @@ impl PredictNode {
     /// # Errors
     /// When the input has a column of that name already.
     pub fn try_new(model: ModelRef, column: String, input: LogicalPlan) -> Result<Self> {
-        let fields = input.schema().iter().map(|(q, field)| (q.cloned(), Arc::clone(field)));
+        let fields = input
+            .schema()
+            .iter()
+            .map(|(q, field)| (q.cloned(), Arc::clone(field)));
         let prediction = (None, Arc::new(prediction_field(&column)));
         let schema = DFSchema::new_with_metadata(
             fields.chain([prediction]).collect(),
             input.schema().metadata().clone(),
         )?;
-        Ok(Self { model, column, input, schema: Arc::new(schema) })
+        Ok(Self {
+            model,
+            column,
+            input,
+            schema: Arc::new(schema),
+        })
     }
 
     /// The model.
@@ -79,7 +87,9 @@ impl Hash for PredictNode {
 
 impl PartialOrd for PredictNode {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.model.partial_cmp(&other.model).filter(|_| self == other)
+        self.model
+            .partial_cmp(&other.model)
+            .filter(|_| self == other)
     }
 }
 
@@ -133,7 +143,11 @@ impl PredictExec {
         let rows = input.schema();
         let prediction = Arc::new(prediction_field(&column));
         let schema: SchemaRef = Arc::new(Schema::new_with_metadata(
-            rows.fields().iter().cloned().chain([prediction]).collect::<Vec<_>>(),
+            rows.fields()
+                .iter()
+                .cloned()
+                .chain([prediction])
+                .collect::<Vec<_>>(),
             rows.metadata().clone(),
         ));
         let properties = Arc::new(PlanProperties::new(
@@ -142,7 +156,12 @@ impl PredictExec {
             EmissionType::Incremental,
             Boundedness::Bounded,
         ));
-        Self { model, column, input, properties }
+        Self {
+            model,
+            column,
+            input,
+            properties,
+        }
     }
 
     /// The model.
@@ -187,7 +206,11 @@ impl ExecutionPlan for PredictExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(self.model.clone(), self.column.clone(), only(children)?)))
+        Ok(Arc::new(Self::new(
+            self.model.clone(),
+            self.column.clone(),
+            only(children)?,
+        )))
     }
 
     fn with_new_children(

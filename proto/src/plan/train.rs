@@ -77,7 +77,11 @@ impl TrainNode {
     pub fn try_new(spec: Arc<TrainSpec>, input: LogicalPlan) -> Result<Self> {
         spec.check(input.schema().as_arrow())?;
         let schema = Arc::new(DFSchema::try_from(train_schema())?);
-        Ok(Self { spec, input, schema })
+        Ok(Self {
+            spec,
+            input,
+            schema,
+        })
     }
 
     /// What is trained.
@@ -103,7 +107,10 @@ impl Hash for TrainNode {
 
 impl PartialOrd for TrainNode {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.spec.train_id.partial_cmp(&other.spec.train_id).filter(|_| self == other)
+        self.spec
+            .train_id
+            .partial_cmp(&other.spec.train_id)
+            .filter(|_| self == other)
     }
 }
 
@@ -161,7 +168,13 @@ impl TrainExec {
             EmissionType::Final,
             Boundedness::Bounded,
         ));
-        Self { spec, input, properties, identity: None, cancel: CancellationToken::new() }
+        Self {
+            spec,
+            input,
+            properties,
+            identity: None,
+            cancel: CancellationToken::new(),
+        }
     }
 
     /// What is trained.
@@ -171,7 +184,11 @@ impl TrainExec {
 
     /// The same node as run by one task, stopped by its token.
     pub fn in_task(&self, identity: TaskIdentity, cancel: CancellationToken) -> Self {
-        Self { identity: Some(identity), cancel, ..self.clone() }
+        Self {
+            identity: Some(identity),
+            cancel,
+            ..self.clone()
+        }
     }
 }
 
@@ -214,7 +231,11 @@ impl ExecutionPlan for TrainExec {
         let input = shard(&self.spec, only(children)?)?;
         let renewed = Self::over(Arc::clone(&self.spec), input);
         let (identity, cancel) = (self.identity.clone(), self.cancel.clone());
-        Ok(Arc::new(Self { identity, cancel, ..renewed }))
+        Ok(Arc::new(Self {
+            identity,
+            cancel,
+            ..renewed
+        }))
     }
 
     fn with_new_children(
@@ -242,8 +263,12 @@ impl ExecutionPlan for TrainExec {
         let shards = (0..self.input.output_partitioning().partition_count())
             .map(|shard| self.input.execute(shard, Arc::clone(&context)))
             .collect::<Result<Vec<_>>>()?;
-        let task =
-            RankTask { spec: Arc::clone(&self.spec), identity, shards, cancel: self.cancel.clone() };
+        let task = RankTask {
+            spec: Arc::clone(&self.spec),
+            identity,
+            shards,
+            cancel: self.cancel.clone(),
+        };
         let run = async move { runtimes.ranks.run(task).await };
         Ok(Box::pin(RecordBatchStreamAdapter::new(
             train_schema(),
@@ -258,10 +283,7 @@ impl ExecutionPlan for TrainExec {
 /// would be given `target_partitions` partitions rather than M; so the node puts its own back
 /// whenever its child is replaced. Once the plan is cut into stages, the child is the reader of an
 /// exchange and stays as it is.
-fn shard(
-    spec: &TrainSpec,
-    input: Arc<dyn ExecutionPlan>,
-) -> Result<Arc<dyn ExecutionPlan>> {
+fn shard(spec: &TrainSpec, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let exchanged = input.is::<ShuffleReaderExec>()
         || input.is::<UnresolvedShuffleExec>()
         || input.name() == "ExchangeExec"; // adaptive planning's exchange; private to its crate
@@ -281,7 +303,10 @@ fn shard(
         let index = |name: &String| Ok(key(schema.index_of(name)?));
         spec.shard_by.iter().map(index).collect::<Result<_>>()?
     };
-    Ok(Arc::new(RepartitionExec::try_new(input, Partitioning::Hash(keys, spec.shards))?))
+    Ok(Arc::new(RepartitionExec::try_new(
+        input,
+        Partitioning::Hash(keys, spec.shards),
+    )?))
 }
 
 /// The node's one line in a plan.
@@ -289,7 +314,15 @@ struct Summary<'a>(&'a TrainSpec);
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TrainSpec { model, ranks, shards, epochs, batch_size, device, .. } = self.0;
+        let TrainSpec {
+            model,
+            ranks,
+            shards,
+            epochs,
+            batch_size,
+            device,
+            ..
+        } = self.0;
         write!(
             f,
             "model={model}, ranks={ranks:?}, shards={shards}, epochs={epochs}, \

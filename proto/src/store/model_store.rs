@@ -37,7 +37,9 @@ pub struct ModelSummary {
 
 impl fmt::Debug for ModelStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelStore").field("url", &self.url.as_str()).finish_non_exhaustive()
+        f.debug_struct("ModelStore")
+            .field("url", &self.url.as_str())
+            .finish_non_exhaustive()
     }
 }
 
@@ -47,13 +49,20 @@ impl ModelStore {
     /// # Errors
     /// When the URL's scheme is not supported.
     pub fn open(url: &Url) -> Result<Self> {
-        let refuse = |reason: String| Error::StoreUrl { url: url.to_string(), reason };
+        let refuse = |reason: String| Error::StoreUrl {
+            url: url.to_string(),
+            reason,
+        };
         if url.scheme() != "file" {
             let reason = format!("scheme {:?} is not supported: use file:///…", url.scheme());
             return Err(refuse(reason));
         }
         let (objects, root) = object_store::parse_url(url).map_err(|e| refuse(e.to_string()))?;
-        Ok(Self { url: url.clone(), objects: Arc::from(objects), root })
+        Ok(Self {
+            url: url.clone(),
+            objects: Arc::from(objects),
+            root,
+        })
     }
 
     /// The store's URL for a directory, which need not exist yet.
@@ -79,7 +88,10 @@ impl ModelStore {
     /// # Errors
     /// Says what the store answered.
     pub async fn check_writable(&self) -> Result<()> {
-        let probe = self.root.clone().join(format!(".probe-{}", TrainId::generate()));
+        let probe = self
+            .root
+            .clone()
+            .join(format!(".probe-{}", TrainId::generate()));
         let put = self.objects.put(&probe, Bytes::new().into()).await;
         put.map_err(|source| self.error("write to it", source))?;
         let deleted = self.objects.delete(&probe).await;
@@ -96,7 +108,11 @@ impl ModelStore {
             let versions = self.versions(&name).await?;
             if let Some(current) = versions.last() {
                 let published = self.manifest(&name, Some(*current)).await?.published;
-                summaries.push(ModelSummary { name, versions, published });
+                summaries.push(ModelSummary {
+                    name,
+                    versions,
+                    published,
+                });
             }
         }
         Ok(summaries)
@@ -130,7 +146,11 @@ impl ModelStore {
         if !versions.contains(&version) {
             let available: Vec<_> = versions.iter().map(u32::to_string).collect();
             let (name, available) = (name.to_string(), available.join(", "));
-            return Err(Error::UnknownVersion { name, version, available });
+            return Err(Error::UnknownVersion {
+                name,
+                version,
+                available,
+            });
         }
         let bytes = self.read_file(name, version, MANIFEST).await?;
         let manifest: Manifest = serde_json::from_slice(&bytes)
@@ -139,7 +159,10 @@ impl ModelStore {
             Ok(manifest)
         } else {
             let known = Manifest::FORMAT;
-            let reason = format!("its format is {}, this build reads {known}", manifest.format);
+            let reason = format!(
+                "its format is {}, this build reads {known}",
+                manifest.format
+            );
             Err(Error::malformed("model manifest", reason))
         }
     }
@@ -169,7 +192,8 @@ impl ModelStore {
         manifest.version = version;
         let json = serde_json::to_vec_pretty(&manifest)
             .map_err(|source| Error::malformed("model manifest", source))?;
-        self.write_file(&name, version, MANIFEST, json.into()).await?;
+        self.write_file(&name, version, MANIFEST, json.into())
+            .await?;
         Ok(version)
     }
 
@@ -183,7 +207,10 @@ impl ModelStore {
             return Err(self.unknown(name).await);
         }
         for version in &versions {
-            let deleted = self.objects.delete(&self.file(name, *version, MANIFEST)).await;
+            let deleted = self
+                .objects
+                .delete(&self.file(name, *version, MANIFEST))
+                .await;
             deleted.map_err(|source| self.error("delete from it", source))?;
         }
         let files: Vec<_> = self
@@ -206,7 +233,10 @@ impl ModelStore {
         loop {
             let path = self.file(name, version, CLAIM);
             let body = Bytes::from(format!("{{\"train_id\":\"{run}\"}}"));
-            let create = PutOptions { mode: PutMode::Create, ..Default::default() };
+            let create = PutOptions {
+                mode: PutMode::Create,
+                ..Default::default()
+            };
             match self.objects.put_opts(&path, body.into(), create).await {
                 Ok(_) => return Ok(version),
                 Err(object_store::Error::AlreadyExists { .. }) => version += 1,
@@ -230,13 +260,21 @@ impl ModelStore {
     /// The versions that some run has claimed, in no order.
     async fn claimed(&self, name: &ModelName) -> Result<Vec<u32>> {
         let directories = self.directories(&self.directory(name)).await?;
-        Ok(directories.into_iter().filter_map(|version| version.parse().ok()).collect())
+        Ok(directories
+            .into_iter()
+            .filter_map(|version| version.parse().ok())
+            .collect())
     }
 
     async fn directories(&self, path: &Path) -> Result<Vec<String>> {
         let found = self.objects.list_with_delimiter(Some(path)).await;
-        let prefixes = found.map_err(|source| self.error("list it", source))?.common_prefixes;
-        Ok(prefixes.iter().filter_map(|prefix| prefix.filename().map(str::to_owned)).collect())
+        let prefixes = found
+            .map_err(|source| self.error("list it", source))?
+            .common_prefixes;
+        Ok(prefixes
+            .iter()
+            .filter_map(|prefix| prefix.filename().map(str::to_owned))
+            .collect())
     }
 
     async fn exists(&self, path: &Path) -> Result<bool> {
@@ -250,7 +288,8 @@ impl ModelStore {
     async fn read_file(&self, name: &ModelName, version: u32, file: &str) -> Result<Bytes> {
         let path = self.file(name, version, file);
         let read = async { self.objects.get(&path).await?.bytes().await };
-        read.await.map_err(|source| self.error(format!("read {path}"), source))
+        read.await
+            .map_err(|source| self.error(format!("read {path}"), source))
     }
 
     async fn write_file(
@@ -262,13 +301,19 @@ impl ModelStore {
     ) -> Result<()> {
         let path = self.file(name, version, file);
         let written = self.objects.put(&path, bytes.into()).await;
-        written.map(drop).map_err(|source| self.error(format!("write {path}"), source))
+        written
+            .map(drop)
+            .map_err(|source| self.error(format!("write {path}"), source))
     }
 
     async fn unknown(&self, name: &ModelName) -> Error {
         let known = self.names().await.unwrap_or_default();
         let hint = did_you_mean(name.as_str(), known.iter().map(ModelName::as_str));
-        Error::UnknownModel { name: name.to_string(), store: self.url.to_string(), hint }
+        Error::UnknownModel {
+            name: name.to_string(),
+            store: self.url.to_string(),
+            hint,
+        }
     }
 
     fn directory(&self, name: &ModelName) -> Path {
@@ -280,6 +325,10 @@ impl ModelStore {
     }
 
     fn error(&self, action: impl Into<String>, source: object_store::Error) -> Error {
-        Error::Store { store: self.url.to_string(), action: action.into(), source }
+        Error::Store {
+            store: self.url.to_string(),
+            action: action.into(),
+            source,
+        }
     }
 }

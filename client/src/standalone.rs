@@ -1,0 +1,154 @@
+//! A cluster inside this process: one scheduler, some executors, loopback and free ports only.
+//!
+//! The same scheduler and executors as in a cluster of processes, talking over the same wires; only
+//! the process is shared. It is for trying things out, for examples and for small jobs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use volley_executor::{Executor, ExecutorConfig};
+use volley_proto::spec::Device;
+use volley_scheduler::{Scheduler, SchedulerConfig};
+
+/// How long the parts may take to stop before they are dropped.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What an embedded cluster is made of.
+#[derive(Debug, Clone)]
+pub struct StandaloneConfig {
+    /// How many executors, and so how many ranks at most.
+    pub executors: usize,
+    /// Slots of each executor.
+    pub vcores: usize,
+    /// Where executors keep shuffle files; a temporary folder, removed at the end, when `None`.
+    pub work_dir: Option<PathBuf>,
+    /// Where ranks compute.
+    pub device: Device,
+    /// Memory for queries, of each executor.
+    pub memory: ByteSize,
+}
+
+impl Default for StandaloneConfig {
+    /// Two executors that share the cores.
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            executors: 2,
+            vcores: cores.div_ceil(2),
+            work_dir: None,
+            device: Device::Auto,
+            memory: ByteSize::gib(4),
+        }
+    }
+}
+
+/// Why an embedded cluster did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StandaloneError {
+    /// No temporary folder could be made.
+    #[error("cannot make a temporary work folder")]
+    WorkDir(#[source] std::io::Error),
+    /// The scheduler did not start.
+    #[error("the embedded scheduler did not start")]
+    Scheduler(#[source] volley_scheduler::Error),
+    /// An executor did not start.
+    #[error("embedded executor {id} did not start")]
+    Executor {
+        /// Its id.
+        id: String,
+        /// Why not.
+        #[source]
+        source: volley_executor::Error,
+    },
+}
+
+/// A running embedded cluster; dropping it stops it.
+#[derive(Debug)]
+pub struct Standalone {
+    scheduler: String,
+    stop: CancellationToken,
+    parts: JoinSet<()>,
+    _work_dir: Option<TempDir>,
+}
+
+impl Standalone {
+    /// Starts the cluster; all executors are registered when this returns.
+    ///
+    /// # Errors
+    /// When a part of it does not start.
+    pub async fn start(config: StandaloneConfig) -> Result<Self, StandaloneError> {
+        let (work_dir, temporary) = match config.work_dir {
+            Some(dir) => (dir, None),
+            None => {
+                let dir = tempfile::Builder::new().prefix("volley-").tempdir();
+                let dir = dir.map_err(StandaloneError::WorkDir)?;
+                (dir.path().to_owned(), Some(dir))
+            }
+        };
+        let stop = CancellationToken::new();
+        let mut parts = JoinSet::new();
+        let bind = SchedulerConfig {
+            bind: ([127, 0, 0, 1], 0).into(),
+            ..Default::default()
+        };
+        let scheduler = Scheduler::start(bind)
+            .await
+            .map_err(StandaloneError::Scheduler)?;
+        let address = scheduler.address().to_string();
+        let stopped = stop.clone().cancelled_owned();
+        parts.spawn(async move {
+            if let Err(error) = scheduler.run_until(stopped).await {
+                tracing::error!(%error, "the embedded scheduler ended");
+            }
+        });
+        for number in 0..config.executors {
+            let id = format!("embedded-{number}");
+            let executor = ExecutorConfig {
+                vcores: config.vcores,
+                device: config.device,
+                memory: config.memory,
+                ..ExecutorConfig::local(&id, &address, work_dir.join(&id))
+            };
+            let executor = Executor::start(executor)
+                .await
+                .map_err(|source| StandaloneError::Executor { id, source })?;
+            let stopped = stop.clone().cancelled_owned();
+            parts.spawn(async move {
+                if let Err(error) = executor.run_until(stopped).await {
+                    tracing::error!(%error, "an embedded executor ended");
+                }
+            });
+        }
+        Ok(Self {
+            scheduler: address,
+            stop,
+            parts,
+            _work_dir: temporary,
+        })
+    }
+
+    /// The scheduler, as `host:port`.
+    pub fn scheduler(&self) -> &str {
+        &self.scheduler
+    }
+
+    /// Stops the cluster and waits until it has stopped.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        let all = async { while self.parts.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_PATIENCE, all).await.is_err() {
+            tracing::warn!("parts of the embedded cluster did not stop in {STOP_PATIENCE:?}");
+        }
+    }
+}
+
+impl Drop for Standalone {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,74 @@
+//! Idle connections to other executors' Flight services, kept for the next fetch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ballista_core::client::BallistaClient;
+use ballista_core::client_pool::{BallistaClientPool, PooledClient};
+use ballista_core::error::Result;
+use ballista_core::extension::BallistaConfigGrpcEndpoint;
+use ballista_core::utils::GrpcClientConfig;
+use parking_lot::Mutex;
+
+/// Connections kept for one peer; more are closed when they come back.
+const KEPT: usize = 16;
+
+type Key = (String, u16, GrpcClientConfig);
+type Idle = Arc<Mutex<HashMap<Key, Vec<BallistaClient>>>>;
+
+/// The executor's idle connections, by peer.
+#[derive(Default)]
+pub(super) struct Connections {
+    idle: Idle,
+}
+
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connections").finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl BallistaClientPool for Connections {
+    async fn acquire(
+        &self,
+        host: &str,
+        port: u16,
+        config: &GrpcClientConfig,
+        endpoint: Option<Arc<BallistaConfigGrpcEndpoint>>,
+    ) -> Result<PooledClient> {
+        let key = (host.to_owned(), port, config.clone());
+        let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
+        let client = match idle {
+            Some(client) => client,
+            None => {
+                BallistaClient::try_new(
+                    host,
+                    port,
+                    config.max_message_size,
+                    config.use_tls,
+                    endpoint,
+                    config.io_retries_times,
+                    config.io_retry_wait_time_ms,
+                    config.initial_connection_window_size,
+                    config.initial_stream_window_size,
+                )
+                .await?
+            }
+        };
+        let idle = Arc::clone(&self.idle);
+        let give_back = move |client| {
+            let mut idle = idle.lock();
+            let kept = idle.entry(key).or_default();
+            if kept.len() < KEPT {
+                kept.push(client);
+            }
+        };
+        Ok(PooledClient::new(client, Box::new(give_back)))
+    }
+
+    async fn evict_idle(&self) {
+        self.idle.lock().clear();
+    }
+}

@@ -1,0 +1,199 @@
+//! The engine wrapper around every task: identity, a cancel token, and error classes.
+//!
+//! - A barrier stage's operator learns which task it is.
+//! - Dropping the task's future cancels its token, and the token stops the plan.
+//! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
+//!   Every other error is marked, so that the client can tell the user what was wrong.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ballista_core::JobId;
+use ballista_core::client_pool::BallistaClientPool;
+use ballista_core::error::BallistaError;
+use ballista_core::serde::protobuf::{
+    RuntimeStatsReport, ShuffleWritePartition, WindowStateReport,
+};
+use ballista_executor::execution_engine::{
+    DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
+};
+use datafusion::arrow::error::ArrowError;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::prelude::SessionConfig;
+use tokio_util::sync::CancellationToken;
+use volley_proto::failure::TaskFailure;
+use volley_proto::plan::TrainExec;
+use volley_proto::runtime::TaskIdentity;
+
+use super::cancellable::Cancellable;
+
+/// Ballista's engine, wrapped.
+pub(super) struct VolleyEngine {
+    inner: DefaultExecutionEngine,
+}
+
+impl VolleyEngine {
+    pub(super) fn new(connections: Arc<dyn BallistaClientPool>) -> Self {
+        Self {
+            inner: DefaultExecutionEngine::with_client_pool(connections),
+        }
+    }
+}
+
+impl ExecutionEngine for VolleyEngine {
+    fn create_query_stage_exec(
+        &self,
+        job_id: JobId,
+        stage_id: usize,
+        task_id: usize,
+        partitions: Vec<usize>,
+        plan: Arc<dyn ExecutionPlan>,
+        work_dir: &str,
+        config: &SessionConfig,
+    ) -> Result<Arc<dyn QueryStageExecutor>> {
+        let cancel = CancellationToken::new();
+        let identity = TaskIdentity {
+            job_id: job_id.to_string(),
+            stage_id,
+            task_id,
+            partitions: partitions.clone(),
+        };
+        let plan = plan.transform_up(|node| match node.downcast_ref::<TrainExec>() {
+            Some(train) => {
+                let train = train.in_task(identity.clone(), cancel.clone());
+                Ok(Transformed::yes(Arc::new(train) as Arc<dyn ExecutionPlan>))
+            }
+            None => Ok(Transformed::no(node)),
+        })?;
+        // The root is the stage's writer; what it writes is what can be stopped.
+        let writer = plan.data;
+        let inputs = writer
+            .children()
+            .into_iter()
+            .map(|input| Arc::new(Cancellable::new(Arc::clone(input), cancel.clone())) as _)
+            .collect();
+        let plan = replace_children_if_necessary(writer, inputs)?;
+        let stage = self.inner.create_query_stage_exec(
+            job_id, stage_id, task_id, partitions, plan, work_dir, config,
+        )?;
+        Ok(Arc::new(VolleyStage { stage, cancel }))
+    }
+}
+
+/// One task.
+#[derive(Debug)]
+struct VolleyStage {
+    stage: Arc<dyn QueryStageExecutor>,
+    cancel: CancellationToken,
+}
+
+impl fmt::Display for VolleyStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stage.fmt(f)
+    }
+}
+
+#[async_trait]
+impl QueryStageExecutor for VolleyStage {
+    async fn execute_query_stage(
+        &self,
+        task_id: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<Vec<ShuffleWritePartition>> {
+        // Dropped with this future, however it ends.
+        let _stop = self.cancel.clone().drop_guard();
+        self.stage
+            .execute_query_stage(task_id, context)
+            .await
+            .map_err(classify)
+    }
+
+    fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
+        self.stage.collect_plan_metrics()
+    }
+
+    fn collect_runtime_stats_reports(&self) -> Vec<RuntimeStatsReport> {
+        self.stage.collect_runtime_stats_reports()
+    }
+
+    fn collect_window_state_reports(&self) -> Result<Vec<WindowStateReport>> {
+        self.stage.collect_window_state_reports()
+    }
+
+    fn collect_column_stats(&self) -> Vec<ballista_core::serde::protobuf::TaskColumnStats> {
+        self.stage.collect_column_stats()
+    }
+}
+
+/// Gives a task's error the class that Ballista acts on, and the words that the user is told.
+fn classify(error: DataFusionError) -> DataFusionError {
+    let cause = unwrap(&error);
+    match cause.downcast_ref::<BallistaError>() {
+        Some(BallistaError::Cancelled) => {
+            DataFusionError::External(Box::new(BallistaError::Cancelled))
+        }
+        // Ballista looks for it through all the layers by itself.
+        Some(BallistaError::FetchFailed(..)) => error,
+        _ => DataFusionError::External(Box::new(TaskFailure::new(cause))),
+    }
+}
+
+/// The error inside the layers that DataFusion, Arrow and Ballista put around errors of others.
+fn unwrap<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    loop {
+        let inner: &'a (dyn Error + 'static) = if let Some(error) = error.downcast_ref() {
+            match error {
+                DataFusionError::External(inner) => inner.as_ref(),
+                DataFusionError::Shared(inner) => inner.as_ref(),
+                DataFusionError::Context(_, inner) => inner.as_ref(),
+                DataFusionError::ArrowError(inner, _) => inner.as_ref(),
+                _ => return error,
+            }
+        } else if let Some(ArrowError::ExternalError(inner)) = error.downcast_ref() {
+            inner.as_ref()
+        } else if let Some(error) = error.downcast_ref() {
+            match error {
+                BallistaError::DataFusionError(inner) => inner.as_ref(),
+                BallistaError::ArrowError(inner) => inner.as_ref(),
+                _ => return error,
+            }
+        } else {
+            return error;
+        };
+        error = inner;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(error: BallistaError) -> DataFusionError {
+        let shared = DataFusionError::Shared(Arc::new(DataFusionError::External(Box::new(error))));
+        let ballista = BallistaError::DataFusionError(Box::new(shared));
+        DataFusionError::External(Box::new(ballista)).context("while writing")
+    }
+
+    #[test]
+    fn a_wrapped_cancellation_stays_one() {
+        let error = classify(wrapped(BallistaError::Cancelled));
+        assert!(matches!(
+            &error,
+            DataFusionError::External(e)
+                if matches!(e.downcast_ref(), Some(BallistaError::Cancelled))
+        ));
+    }
+
+    #[test]
+    fn every_other_error_is_marked_with_its_own_words() {
+        let error = classify(wrapped(BallistaError::General("label is null".into())));
+        let text = format!("{error:?}");
+        assert!(TaskFailure::find(&text).is_some_and(|said| said.ends_with("label is null")));
+    }
+}

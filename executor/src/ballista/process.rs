@@ -1,0 +1,268 @@
+//! Ballista's executor put together from its parts.
+//!
+//! Ballista's own entry point needs its ports in advance and takes over the process's signals,
+//! which an executor inside a client must not. The parts are the same: a task server that
+//! registers and sends heartbeats, and a Flight service over the work folder.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::serde::BallistaCodec;
+use ballista_core::serde::protobuf::ExecutorStoppedParams;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::{ConfigProducer, RuntimeProducer};
+use ballista_executor::executor::Executor as BallistaExecutor;
+use ballista_executor::executor_process::{ExecutorProcessConfig, structure_executor_metadata};
+use ballista_executor::executor_server;
+use ballista_executor::health::ExecutorHealth;
+use ballista_executor::metrics::LoggingMetricsCollector;
+use ballista_executor::runtime_cache::{DefaultSessionRuntimeCache, MemoryPoolPolicy};
+use ballista_executor::shutdown::ShutdownNotifier;
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
+use volley_proto::runtime::Runtimes;
+
+use super::connections::Connections;
+use super::engine::VolleyEngine;
+use super::flight;
+use crate::{Error, ExecutorConfig, Result};
+
+/// Sessions whose object stores and file metadata are kept for their next task.
+const SESSIONS_KEPT: usize = 16;
+/// The port of the task server must be known before it is bound; another process may take it in
+/// between, and then another one is tried.
+const PORT_ATTEMPTS: usize = 5;
+
+/// A running executor of Ballista's; dropping it stops it.
+pub(crate) struct Process {
+    config: ExecutorConfig,
+    scheduler: SchedulerGrpcClient<Channel>,
+    services: JoinSet<()>,
+    shutdown: ShutdownNotifier,
+    stop_requests: mpsc::Receiver<bool>,
+    stop: CancellationToken,
+}
+
+/// A channel to the scheduler, tried until the deadline.
+pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
+    let address = || Error::SchedulerAddress {
+        address: config.scheduler.clone(),
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{}", config.scheduler))
+        .map_err(|_| address())?
+        .connect_timeout(Duration::from_secs(2))
+        .tcp_nodelay(true);
+    let deadline = Instant::now() + config.connect_timeout;
+    loop {
+        match endpoint.connect().await {
+            Ok(channel) => return Ok(channel),
+            Err(source) if Instant::now() >= deadline => {
+                let (address, waited) = (config.scheduler.clone(), config.connect_timeout);
+                return Err(Error::Connect {
+                    address,
+                    waited,
+                    source,
+                });
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Starts the services and registers with the scheduler.
+pub(crate) async fn start(
+    config: &ExecutorConfig,
+    channel: Channel,
+    runtimes: Runtimes,
+) -> Result<Process> {
+    let mut attempt = 1;
+    loop {
+        match try_start(config, channel.clone(), runtimes.clone()).await {
+            Err(Error::Bind { .. }) if attempt < PORT_ATTEMPTS => attempt += 1,
+            started => return started,
+        }
+    }
+}
+
+async fn try_start(
+    config: &ExecutorConfig,
+    channel: Channel,
+    runtimes: Runtimes,
+) -> Result<Process> {
+    let flight = listen(SocketAddr::new(config.bind, 0)).await?;
+    let flight_port = local_port(&flight, config)?;
+    let task_port = local_port(&listen(SocketAddr::new(config.bind, 0)).await?, config)?;
+    let options = Arc::new(process_config(config, flight_port, task_port));
+    let work_dir = config.work_dir.display().to_string();
+    let executor = Arc::new(ballista_executor(config, &options, &work_dir, runtimes));
+
+    let stop = CancellationToken::new();
+    let shutdown = ShutdownNotifier::new();
+    let mut services = JoinSet::new();
+    let serving = flight::serve(flight, work_dir, stop.clone());
+    services.spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the Flight service ended");
+        }
+    });
+
+    let codec: BallistaCodec<LogicalPlanNode, PhysicalPlanNode> = BallistaCodec::new(
+        Arc::new(VolleyLogicalCodec::default()),
+        Arc::new(VolleyPhysicalCodec::default()),
+    );
+    let (request_stop, stop_requests) = mpsc::channel(1);
+    let scheduler = SchedulerGrpcClient::new(channel);
+    let address = SocketAddr::new(config.bind, task_port);
+    let server = executor_server::startup(
+        scheduler.clone(),
+        options,
+        executor,
+        codec,
+        request_stop,
+        &shutdown,
+        ExecutorHealth::new(),
+    )
+    .await
+    .map_err(|source| match source {
+        ballista_core::error::BallistaError::IoError(source) => Error::Bind { address, source },
+        source => Error::Register {
+            address: config.scheduler.clone(),
+            id: config.id.clone(),
+            source,
+        },
+    })?;
+    services.spawn(async move {
+        if let Ok(Err(error)) = server.await {
+            tracing::error!(%error, "the task server ended");
+        }
+    });
+    Ok(Process {
+        config: config.clone(),
+        scheduler,
+        services,
+        shutdown,
+        stop_requests,
+        stop,
+    })
+}
+
+impl Process {
+    /// Runs until told to stop, then tells the scheduler.
+    pub(crate) async fn run_until(mut self, told: impl Future<Output = ()>) -> Result<()> {
+        let mut lost = self.shutdown.subscribe_for_shutdown();
+        let ended = tokio::select! {
+            () = told => Ok(()),
+            _ = self.stop_requests.recv() => Ok(()),
+            // The heartbeat gives up on a scheduler that does not answer.
+            () = lost.recv() => Err(Error::SchedulerLost {
+                id: self.config.id.clone(),
+                address: self.config.scheduler.clone(),
+            }),
+            _ = self.services.join_next() => Err(Error::SchedulerLost {
+                id: self.config.id.clone(),
+                address: self.config.scheduler.clone(),
+            }),
+        };
+        if ended.is_ok() {
+            let goodbye = self.scheduler.executor_stopped(ExecutorStoppedParams {
+                executor_id: self.config.id.clone(),
+                reason: "stopped".to_owned(),
+            });
+            if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), goodbye).await {
+                tracing::warn!(%error, "the scheduler did not take the executor's leave");
+            }
+        }
+        ended
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        // An error means that nobody listens any more.
+        self.shutdown.notify_shutdown.send(()).ok();
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Bind { address, source })
+}
+
+fn local_port(listener: &TcpListener, config: &ExecutorConfig) -> Result<u16> {
+    let address = SocketAddr::new(config.bind, 0);
+    listener
+        .local_addr()
+        .map(|bound| bound.port())
+        .map_err(|source| Error::Bind { address, source })
+}
+
+fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> ExecutorProcessConfig {
+    ExecutorProcessConfig {
+        executor_id: config.id.clone(),
+        bind_host: config.bind.to_string(),
+        external_host: Some(config.advertise_host.clone()),
+        port,
+        grpc_port,
+        vcores: config.vcores,
+        executor_heartbeat_interval_seconds: config.heartbeat.as_secs().max(1),
+        ..Default::default()
+    }
+}
+
+fn ballista_executor(
+    config: &ExecutorConfig,
+    options: &Arc<ExecutorProcessConfig>,
+    work_dir: &str,
+    runtimes: Runtimes,
+) -> BallistaExecutor {
+    let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
+    let spill_dir = work_dir.to_owned();
+    let base: RuntimeProducer = Arc::new(move |_| {
+        RuntimeEnvBuilder::new()
+            .with_temp_file_path(&spill_dir)
+            .build_arc()
+    });
+    let memory_per_slot =
+        usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX) / config.vcores.max(1);
+    let share: MemoryPoolPolicy = Arc::new(move |base, _, slots| {
+        let size = memory_per_slot.saturating_mul(slots.max(1) as usize);
+        let pool = Arc::new(FairSpillPool::new(size));
+        RuntimeEnvBuilder::from_runtime_env(&base)
+            .with_memory_pool(pool)
+            .build_arc()
+    });
+    let of_task: RuntimeProducer = {
+        let (base, share) = (Arc::clone(&base), Arc::clone(&share));
+        Arc::new(move |config| share(base(config)?, config, 1))
+    };
+    let runtimes = Arc::new(runtimes);
+    let sessions: ConfigProducer =
+        Arc::new(move || SessionConfig::new_with_ballista().with_extension(Arc::clone(&runtimes)));
+    BallistaExecutor::new(
+        structure_executor_metadata(options, vcores),
+        work_dir,
+        of_task,
+        sessions,
+        Arc::default(),
+        Arc::new(LoggingMetricsCollector::default()),
+        config.vcores,
+        Arc::new(VolleyEngine::new(Arc::new(Connections::default()))),
+    )
+    .with_session_runtime_cache(Some(Arc::new(DefaultSessionRuntimeCache::new(
+        base,
+        share,
+        SESSIONS_KEPT,
+    ))))
+}

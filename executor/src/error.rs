@@ -1,0 +1,128 @@
+//! The crate's errors: why an executor could not start or go on, and why a rank failed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ballista_core::error::BallistaError;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an executor could not start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The work folder cannot be used.
+    #[error("cannot use the work folder {path}")]
+    WorkDir {
+        /// The folder.
+        path: PathBuf,
+        /// The operating system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No port of the address can be listened on.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The operating system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The scheduler's address is not `host:port`.
+    #[error("{address:?} is not a scheduler's address: expected HOST:PORT")]
+    SchedulerAddress {
+        /// What was typed.
+        address: String,
+    },
+    /// Nobody answers at the scheduler's address.
+    #[error("no scheduler answers at {address} within {waited:?}: is it running?")]
+    Connect {
+        /// The address.
+        address: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last attempt's error.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// The scheduler did not accept the executor.
+    #[error("the scheduler at {address} does not accept executor {id}")]
+    Register {
+        /// The scheduler's address.
+        address: String,
+        /// The executor's id.
+        id: String,
+        /// Its answer.
+        #[source]
+        source: BallistaError,
+    },
+    /// The scheduler stopped answering heartbeats, or told the executor to stop.
+    #[error("executor {id} has lost its scheduler at {address}")]
+    SchedulerLost {
+        /// The executor's id.
+        id: String,
+        /// The scheduler's address.
+        address: String,
+    },
+    /// The device cannot be used.
+    #[error("device {device}")]
+    Device {
+        /// The device asked for.
+        device: String,
+        /// Why not.
+        #[source]
+        source: volley_trainer::Error,
+    },
+}
+
+/// Why a rank failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum RankError {
+    /// The rendezvous failed.
+    #[error("rendezvous of training {train} failed: {message}")]
+    Rendezvous { train: String, message: String },
+    /// The scheduler gave something that is no membership.
+    #[error("rendezvous of training {train} gave a malformed membership")]
+    Membership {
+        train: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The rank itself failed.
+    #[error("rank {rank} of {world_size} on executor {executor} failed")]
+    Rank {
+        rank: usize,
+        world_size: usize,
+        executor: String,
+        #[source]
+        source: volley_trainer::Error,
+    },
+    /// A peer failed first.
+    #[error("rank {rank} on executor {executor} failed: {message}")]
+    Peer {
+        rank: u64,
+        executor: String,
+        message: String,
+    },
+    /// The model could not be published.
+    #[error("cannot publish model {model}")]
+    Publish {
+        model: String,
+        #[source]
+        source: volley_proto::Error,
+    },
+    /// The rank's thread could not run to its end.
+    #[error("rank {rank} on executor {executor} panicked: {message}")]
+    Panic {
+        rank: usize,
+        executor: String,
+        message: String,
+    },
+    /// The job was cancelled.
+    #[error("training {train} was cancelled")]
+    Cancelled { train: String },
+}

@@ -1,0 +1,69 @@
+//! The models an executor predicts with: loaded once, shared by its tasks.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::error::{DataFusionError, Result};
+use tokio::sync::Mutex;
+use volley_proto::ModelRef;
+use volley_proto::runtime::{ModelRuntime, Predictor};
+use volley_proto::store::ModelStore;
+use volley_trainer::Model;
+
+/// Models kept in memory; the one used longest ago goes first.
+const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
+
+/// The executor's loaded models, the most recently used last.
+#[derive(Debug, Default)]
+pub(crate) struct Models {
+    loaded: Mutex<Vec<(ModelRef, Arc<LoadedModel>)>>,
+}
+
+#[async_trait]
+impl ModelRuntime for Models {
+    /// Loads under the lock: tasks that want the same model wait for the one that loads it.
+    async fn predictor(&self, model: &ModelRef) -> Result<Arc<dyn Predictor>> {
+        let mut loaded = self.loaded.lock().await;
+        let entry = match loaded.iter().position(|(of, _)| of == model) {
+            Some(known) => loaded.remove(known),
+            None => (model.clone(), Arc::new(LoadedModel::load(model).await?)),
+        };
+        let predictor = Arc::clone(&entry.1);
+        loaded.push(entry);
+        if loaded.len() > KEPT.get() {
+            loaded.remove(0);
+        }
+        Ok(predictor)
+    }
+}
+
+#[derive(Debug)]
+struct LoadedModel {
+    model: Model,
+}
+
+impl LoadedModel {
+    async fn load(model: &ModelRef) -> Result<Self> {
+        let store = ModelStore::open(&model.store)?;
+        let manifest = store.manifest(&model.name, Some(model.version)).await?;
+        let weights = store.read(model, Model::WEIGHTS).await?;
+        let vocabularies = store.read(model, Model::VOCABULARIES).await?;
+        let decode = move || Model::load(manifest, &weights, &vocabularies);
+        let decoded = tokio::task::spawn_blocking(decode).await;
+        let model = decoded.map_err(external)?.map_err(external)?;
+        Ok(Self { model })
+    }
+}
+
+impl Predictor for LoadedModel {
+    fn predict(&self, rows: &RecordBatch) -> Result<ArrayRef> {
+        self.model.predict(rows).map_err(external)
+    }
+}
+
+fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}

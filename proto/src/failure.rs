@@ -1,0 +1,74 @@
+//! A task's failure as text that survives the trip to the client.
+//!
+//! Ballista carries a failed task's error as the debug print of its own error types. A failure that
+//! is marked before it gets there can be found again in that text, whole and unescaped.
+
+use std::fmt;
+
+const OPEN: &str = "[[volley: ";
+const CLOSE: &str = "]]";
+
+/// An error message, marked.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TaskFailure {
+    message: String,
+}
+
+impl TaskFailure {
+    /// Marks an error's message, its causes included, each said once.
+    pub fn new(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self {
+            message: chain(error),
+        }
+    }
+
+    /// The message of the first failure marked in a text.
+    pub fn find(text: &str) -> Option<&str> {
+        let start = text.find(OPEN)? + OPEN.len();
+        let end = text[start..].find(CLOSE)? + start;
+        Some(&text[start..end])
+    }
+}
+
+impl fmt::Debug for TaskFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{OPEN}{}{CLOSE}", self.message)
+    }
+}
+
+impl fmt::Display for TaskFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl std::error::Error for TaskFailure {}
+
+/// An error and its causes in one line, leaving out a cause that the line says already.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !line.contains(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_found_in_whatever_it_is_wrapped_in() {
+        let error = std::io::Error::other("label \"Sales\" is null");
+        let failure = TaskFailure::new(&error);
+        let text = format!("Task failed: DataFusionError(External({failure:?}))");
+        assert_eq!(TaskFailure::find(&text), Some("label \"Sales\" is null"));
+        assert_eq!(TaskFailure::find("nothing"), None);
+    }
+}

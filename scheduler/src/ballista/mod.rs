@@ -1,0 +1,21 @@
+//! The one adapter to Ballista's scheduler internals.
+//!
+//! Everything that names a graph, a running stage or a cluster state of Ballista's is in here; the
+//! decisions come from [`crate::placement`] and go back as bound tasks.
+
+mod bind;
+mod cluster_state;
+mod fail_stop;
+mod job_state;
+mod planner;
+
+pub(crate) use cluster_state::VolleyClusterState;
+pub(crate) use fail_stop::FailStop;
+pub(crate) use job_state::{AbortReasons, VolleyJobState};
+pub(crate) use planner::session_builder;
+
+/// The scheduler with the plan encodings that Ballista uses on the wire.
+pub(crate) type BallistaScheduler = ballista_scheduler::scheduler_server::SchedulerServer<
+    datafusion_proto::protobuf::LogicalPlanNode,
+    datafusion_proto::protobuf::PhysicalPlanNode,
+>;

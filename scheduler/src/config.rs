@@ -1,0 +1,25 @@
+//! What a scheduler is told at start.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// What a scheduler is told at start.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// The address to listen on; port 0 picks a free one.
+    pub bind: SocketAddr,
+    /// The host name that executors and clients reach the scheduler by.
+    pub advertise_host: String,
+    /// An executor that has not been heard of for this long is lost.
+    pub executor_timeout: Duration,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            bind: (Ipv4Addr::LOCALHOST, 50050).into(),
+            advertise_host: Ipv4Addr::LOCALHOST.to_string(),
+            executor_timeout: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The scheduler as a running server: one port, Ballista's services and ours.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ballista_core::config::TaskSchedulingPolicy;
+use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
+use ballista_core::utils::default_config_producer;
+use ballista_scheduler::api::get_routes;
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::cluster::memory::InMemoryJobState;
+use ballista_scheduler::config::SchedulerConfig as BallistaConfig;
+use ballista_scheduler::scheduler_process::create_scheduler;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::service::RoutesBuilder;
+use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
+
+use crate::ballista::{
+    AbortReasons, BallistaScheduler, FailStop, VolleyClusterState, VolleyJobState, session_builder,
+};
+use crate::training::{Registry, services};
+use crate::{Error, Result, SchedulerConfig};
+
+/// A scheduler that listens; dropping it stops it.
+pub struct Scheduler {
+    address: SocketAddr,
+    serving: JoinSet<Result<()>>,
+    stop: CancellationToken,
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// Starts a scheduler; it listens when this returns.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on, or Ballista's scheduler does not start.
+    pub async fn start(config: SchedulerConfig) -> Result<Self> {
+        let bind = |source| Error::Bind {
+            address: config.bind,
+            source,
+        };
+        let listener = TcpListener::bind(config.bind).await.map_err(bind)?;
+        let address = listener.local_addr().map_err(bind)?;
+
+        let registry = Registry::default();
+        let reasons = AbortReasons::default();
+        let (events, fail_stop) = FailStop::new(registry.clone(), Arc::clone(&reasons));
+        let cluster = Arc::new(VolleyClusterState::new(Arc::new(events)));
+        let ballista = start_ballista(&config, address, Arc::clone(&cluster), &reasons).await?;
+
+        let stop = CancellationToken::new();
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(
+            listener,
+            address,
+            ballista.clone(),
+            registry,
+            stop.clone(),
+        ));
+        serving.spawn(async move {
+            fail_stop.run(ballista).await;
+            Ok(())
+        });
+        tracing::info!(%address, "scheduler listens");
+        Ok(Self {
+            address,
+            serving,
+            stop,
+        })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until told to stop or until serving fails.
+    ///
+    /// # Errors
+    /// Why serving ended, if nobody asked for it.
+    pub async fn run_until(mut self, told: impl Future<Output = ()>) -> Result<()> {
+        let ended = tokio::select! {
+            () = told => Ok(()),
+            Some(Ok(ended)) = self.serving.join_next() => ended,
+        };
+        self.stop.cancel();
+        ended
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn start_ballista(
+    config: &SchedulerConfig,
+    address: SocketAddr,
+    cluster: Arc<VolleyClusterState>,
+    reasons: &AbortReasons,
+) -> Result<BallistaScheduler> {
+    let timeout = config.executor_timeout.as_secs().max(1);
+    let scheduler = BallistaConfig {
+        external_host: config.advertise_host.clone(),
+        bind_host: address.ip().to_string(),
+        bind_port: address.port(),
+        scheduling_policy: TaskSchedulingPolicy::PushStaged,
+        executor_timeout_seconds: timeout,
+        expire_dead_executor_interval_seconds: 1,
+        no_executors_grace_period_seconds: timeout,
+        override_session_builder: Some(session_builder(Arc::clone(&cluster))),
+        override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
+        override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
+        ..Default::default()
+    };
+    let jobs = InMemoryJobState::new(
+        scheduler.scheduler_id.clone(),
+        session_builder(Arc::clone(&cluster)),
+        Arc::new(default_config_producer),
+    );
+    let jobs = Arc::new(VolleyJobState::new(jobs, Arc::clone(reasons)));
+    create_scheduler(BallistaCluster::new(cluster, jobs), Arc::new(scheduler))
+        .await
+        .map_err(Error::Start)
+}
+
+async fn serve(
+    listener: TcpListener,
+    address: SocketAddr,
+    ballista: BallistaScheduler,
+    registry: Registry,
+    stop: CancellationToken,
+) -> Result<()> {
+    let limit = 16 * 1024 * 1024;
+    let grpc = SchedulerGrpcServer::new(ballista.clone())
+        .max_encoding_message_size(limit)
+        .max_decoding_message_size(limit);
+    let (rendezvous, training) = services(registry);
+    let mut routes = RoutesBuilder::default();
+    routes
+        .add_service(grpc)
+        .add_service(rendezvous)
+        .add_service(training);
+    let router = get_routes(Arc::new(ballista)).merge(routes.routes().into_axum_router());
+    axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .with_graceful_shutdown(stop.cancelled_owned())
+    .await
+    .map_err(|source| Error::Serve { address, source })
+}

@@ -1,0 +1,238 @@
+//! The wire's side of training runs.
+
+use std::time::Duration;
+
+use tonic::{Request, Response, Status};
+use volley_proto::wire::rendezvous_server::{Rendezvous, RendezvousServer};
+use volley_proto::wire::training_server::{Training, TrainingServer};
+use volley_proto::wire::{self, event, progress_request};
+use volley_proto::{Error, TrainId};
+
+use super::registry::Registry;
+use super::run::{Event, Failure, Membership};
+
+/// How long a rank that lost a peer is kept waiting for the peer's own account.
+const ROOT_CAUSE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a watcher is kept waiting for news.
+const WATCH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The services over a registry.
+pub(crate) fn services(registry: Registry) -> (RendezvousServer<Service>, TrainingServer<Service>) {
+    let service = Service { registry };
+    (
+        RendezvousServer::new(service.clone()),
+        TrainingServer::new(service),
+    )
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    registry: Registry,
+}
+
+#[tonic::async_trait]
+impl Rendezvous for Service {
+    async fn join(
+        &self,
+        request: Request<wire::JoinRequest>,
+    ) -> Result<Response<wire::Membership>, Status> {
+        let join = request.into_inner();
+        let train = train_id(&join.train_id)?;
+        let task = index(join.task_id)?;
+        let joined = self.registry.update(train, |run| {
+            run.joins(task, &join.executor_id, join.endpoint.into())
+        });
+        if !joined {
+            return Err(Status::failed_precondition(format!(
+                "task {task} on executor {} belongs to no generation of training {train}",
+                join.executor_id
+            )));
+        }
+        let patience = Duration::from_millis(join.timeout_ms);
+        let all_joined = self.registry.wait(
+            train,
+            patience,
+            |run| match run.root() {
+                Some(failure) => Some(Err(Status::aborted(describe(failure)))),
+                None => run.membership(task).map(Ok),
+            },
+            |run| {
+                Err(Status::deadline_exceeded(format!(
+                    "rendezvous: waited {patience:?} for {}",
+                    run.missing()
+                )))
+            },
+        );
+        let membership = all_joined.await.ok_or_else(|| unknown(train))??;
+        Ok(Response::new(membership.into()))
+    }
+
+    async fn progress(
+        &self,
+        request: Request<wire::ProgressRequest>,
+    ) -> Result<Response<wire::ProgressResponse>, Status> {
+        let progress = request.into_inner();
+        let train = train_id(&progress.train_id)?;
+        let event = match progress.event {
+            Some(progress_request::Event::Loaded(wire::Loaded { rows, seconds })) => {
+                Event::Loaded {
+                    rank: index(progress.rank)?,
+                    rows,
+                    seconds,
+                }
+            }
+            Some(progress_request::Event::Epoch(json)) => Event::Epoch(
+                serde_json::from_slice(&json)
+                    .map_err(|e| invalid(&Error::malformed("epoch record", e)))?,
+            ),
+            None => return Err(Status::invalid_argument("progress without an event")),
+        };
+        self.registry
+            .update(train, |run| run.reports(progress.generation, event));
+        Ok(Response::new(wire::ProgressResponse {}))
+    }
+
+    async fn fail(
+        &self,
+        request: Request<wire::FailRequest>,
+    ) -> Result<Response<wire::FailResponse>, Status> {
+        let fail = request.into_inner();
+        let train = train_id(&fail.train_id)?;
+        let rank = index(fail.rank)?;
+        tracing::warn!(%train, rank, executor = %fail.executor_id, error = %fail.error, "rank failed");
+        let failure = Failure {
+            rank,
+            executor: fail.executor_id,
+            error: fail.error,
+        };
+        let (generation, peer_lost) = (fail.generation, fail.peer_lost);
+        self.registry
+            .update(train, |run| run.fails(generation, failure, peer_lost));
+        let patience = if peer_lost {
+            ROOT_CAUSE_PATIENCE
+        } else {
+            Duration::ZERO
+        };
+        let root = self.registry.wait(
+            train,
+            patience,
+            |run| run.root().cloned().map(Some),
+            |_| None,
+        );
+        let root = root.await.flatten().filter(|root| root.rank != rank);
+        Ok(Response::new(wire::FailResponse {
+            root: root.map(Into::into),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Training for Service {
+    async fn watch(
+        &self,
+        request: Request<wire::WatchRequest>,
+    ) -> Result<Response<wire::WatchResponse>, Status> {
+        let watch = request.into_inner();
+        let (train, seen) = (train_id(&watch.train_id)?, index(watch.seen)?);
+        let news = self.registry.wait(
+            train,
+            WATCH_PATIENCE,
+            |run| {
+                run.events()
+                    .get(seen..)
+                    .filter(|news| !news.is_empty())
+                    .map(<[_]>::to_vec)
+            },
+            |_| Vec::new(),
+        );
+        // A run is unknown until its gang is first looked at.
+        let events = news.await.unwrap_or_default();
+        let events = events
+            .into_iter()
+            .map(TryInto::try_into)
+            .collect::<Result<_, _>>()?;
+        Ok(Response::new(wire::WatchResponse { events }))
+    }
+}
+
+impl From<Membership> for wire::Membership {
+    fn from(membership: Membership) -> Self {
+        Self {
+            generation: membership.generation,
+            rank: membership.rank as u64,
+            endpoints: membership.endpoints.into_iter().map(Into::into).collect(),
+            executors: membership.executors,
+        }
+    }
+}
+
+impl From<Failure> for wire::Failure {
+    fn from(failure: Failure) -> Self {
+        let Failure {
+            rank,
+            executor,
+            error,
+        } = failure;
+        Self {
+            rank: rank as u64,
+            executor_id: executor,
+            error,
+        }
+    }
+}
+
+impl TryFrom<Event> for wire::Event {
+    type Error = Status;
+
+    fn try_from(event: Event) -> Result<Self, Status> {
+        let event = match event {
+            Event::Waiting { reason } => event::Event::Waiting(wire::Waiting { reason }),
+            Event::Started {
+                generation,
+                executors,
+            } => event::Event::Started(wire::Started {
+                generation,
+                executors,
+            }),
+            Event::Loaded {
+                rank,
+                rows,
+                seconds,
+            } => event::Event::Loaded(wire::RankLoaded {
+                rank: rank as u64,
+                rows,
+                seconds,
+            }),
+            Event::Epoch(record) => event::Event::Epoch(
+                serde_json::to_vec(&record).map_err(|e| Status::internal(e.to_string()))?,
+            ),
+            Event::Failed(failure) => event::Event::Failed(failure.into()),
+        };
+        Ok(Self { event: Some(event) })
+    }
+}
+
+fn describe(failure: &Failure) -> String {
+    let Failure {
+        rank,
+        executor,
+        error,
+    } = failure;
+    format!("rank {rank} on executor {executor} failed: {error}")
+}
+
+fn train_id(text: &str) -> Result<TrainId, Status> {
+    text.parse().map_err(|error| invalid(&error))
+}
+
+fn index(number: u64) -> Result<usize, Status> {
+    usize::try_from(number).map_err(|_| Status::invalid_argument(format!("{number}: too large")))
+}
+
+fn invalid(error: &Error) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn unknown(train: TrainId) -> Status {
+    Status::not_found(format!("training {train} is not known to this scheduler"))
+}

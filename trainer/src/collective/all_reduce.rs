@@ -1,0 +1,280 @@
+//! All-reduce: every rank ends with the same sum, by direct exchange or around the ring.
+
+use std::time::Instant;
+
+use super::call::Call;
+use super::element::{Element, add};
+use super::error::Result;
+use super::exchange::{Inbox, exchange};
+use super::frame::{Inbound, Outbound};
+use super::mesh::{Interest, Mesh};
+use super::ring::Ring;
+
+/// Every rank gets every rank's buffer and adds them in the order of ranks.
+///
+/// `scratch` holds at least `(N − 1)` buffers.
+pub(super) fn direct<T: Element>(
+    mesh: &mut Mesh,
+    call: &Call,
+    buffer: &mut [T],
+    scratch: &mut [T],
+    chunk: usize,
+) -> Result<()> {
+    let peers = mesh.world_size() - 1;
+    let others = &mut scratch[..peers * buffer.len()];
+    let mut rest = bytemuck::cast_slice_mut::<T, u8>(others);
+    let own = bytemuck::cast_slice::<T, u8>(buffer);
+    let inboxes = (0..peers).map(|_| {
+        let (inbox, after) = std::mem::take(&mut rest).split_at_mut(own.len());
+        rest = after;
+        Inbox::Exact(inbox)
+    });
+    exchange(mesh, call, own, inboxes, chunk)?;
+    sum_in_order(buffer, call.rank, others);
+    Ok(())
+}
+
+/// `own` becomes the sum over ranks, added in the order of ranks so that all get the same bits.
+/// `others` are the peers' buffers in that order, and are used up.
+fn sum_in_order<T: Element>(own: &mut [T], rank: usize, others: &mut [T]) {
+    if own.is_empty() {
+        return;
+    }
+    if rank == 0 {
+        for term in others.chunks_exact(own.len()) {
+            add(own, term);
+        }
+        return;
+    }
+    let (sum, rest) = others.split_at_mut(own.len());
+    let (before, after) = rest.split_at((rank - 1) * own.len());
+    for term in before.chunks_exact(own.len()) {
+        add(sum, term);
+    }
+    add(sum, own);
+    for term in after.chunks_exact(own.len()) {
+        add(sum, term);
+    }
+    own.copy_from_slice(sum);
+}
+
+/// Where one direction of the ring stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    step: usize,
+    /// Bytes of this step's segment that are sent, or received and applied.
+    offset: usize,
+}
+
+/// The ring: reduce-scatter and all-gather as one stream a direction, without a wait between steps.
+///
+/// What may be sent at step `k` is what was applied at step `k − 1`, byte for byte. What arrives
+/// never lands on what is still to be sent: a segment comes around only after each rank's own
+/// contribution has left it.
+struct RingStream<'a, T> {
+    ring: Ring,
+    buffer: &'a mut [T],
+    /// What arrives to be added, one chunk at a time.
+    scratch: &'a mut [T],
+    /// Bytes at the front of `scratch` that are no whole element yet.
+    partial: usize,
+    out: Outbound,
+    sending: Position,
+    inbound: Inbound,
+    receiving: Position,
+    chunk: usize,
+}
+
+/// All-reduce around the ring. `scratch` holds at least one element.
+pub(super) fn ring<T: Element>(
+    mesh: &mut Mesh,
+    call: &Call,
+    buffer: &mut [T],
+    scratch: &mut [T],
+    chunk: usize,
+) -> Result<()> {
+    let ring = Ring {
+        rank: call.rank,
+        world_size: mesh.world_size(),
+        elements: buffer.len(),
+    };
+    let mut stream = RingStream {
+        ring,
+        buffer,
+        scratch,
+        partial: 0,
+        out: Outbound::new(call, ring.right()),
+        sending: Position::default(),
+        inbound: Inbound::new(ring.left()),
+        receiving: Position::default(),
+        chunk,
+    };
+    let mut idle_since = Instant::now();
+    loop {
+        mesh.check_abort(call)?;
+        let sent = stream.send(mesh, call)?;
+        let received = stream.receive(mesh, call)?;
+        if stream.is_sent() && stream.is_received() {
+            return Ok(());
+        }
+        if sent || received {
+            idle_since = Instant::now();
+        } else {
+            mesh.wait(call, &stream.interests(), idle_since)?;
+        }
+    }
+}
+
+impl<T: Element> RingStream<'_, T> {
+    fn is_sent(&self) -> bool {
+        self.out.header_is_sent() && self.sending.step == self.ring.steps()
+    }
+
+    fn is_received(&self) -> bool {
+        self.inbound.theirs().is_some() && self.receiving.step == self.ring.steps()
+    }
+
+    /// Bytes of the segment being sent that may leave now.
+    fn sendable(&self) -> usize {
+        let Position { step, .. } = self.sending;
+        if step == self.ring.steps() {
+            0
+        } else if step == 0 || self.receiving.step >= step {
+            size_of::<T>() * self.ring.sent_at(step).len()
+        } else if self.receiving.step + 1 == step {
+            self.receiving.offset
+        } else {
+            0
+        }
+    }
+
+    fn interests(&self) -> [Interest; 2] {
+        let write = !self.out.header_is_sent() || self.sending.offset < self.sendable();
+        [
+            Interest {
+                peer: self.ring.left(),
+                read: !self.is_received(),
+                write: false,
+            },
+            Interest {
+                peer: self.ring.right(),
+                read: false,
+                write,
+            },
+        ]
+    }
+
+    /// Sends what may be sent and the link takes; whether anything moved.
+    fn send(&mut self, mesh: &mut Mesh, call: &Call) -> Result<bool> {
+        self.sending = self.skip_finished(self.sending, Ring::sent_at);
+        let Position { step, offset } = self.sending;
+        let end = self.sendable().min(offset + self.chunk);
+        let segment = bytemuck::cast_slice::<T, u8>(&self.buffer[self.ring.sent_at(step)]);
+        let Some(sent) = self.out.push(mesh, call, &segment[offset..end])? else {
+            return Ok(false);
+        };
+        self.sending.offset += sent;
+        self.sending = self.skip_finished(self.sending, Ring::sent_at);
+        Ok(true)
+    }
+
+    /// Receives and applies what the link has; whether anything moved.
+    fn receive(&mut self, mesh: &mut Mesh, call: &Call) -> Result<bool> {
+        self.receiving = self.skip_finished(self.receiving, Ring::received_at);
+        let Position { step, offset } = self.receiving;
+        if step == self.ring.steps() {
+            return Ok(self.inbound.pull(mesh, call, &mut [])?.is_some());
+        }
+        let segment = &mut self.buffer[self.ring.received_at(step)];
+        if self.ring.reduces_at(step) {
+            let terms = bytemuck::cast_slice_mut::<T, u8>(self.scratch);
+            let end = terms.len().min(size_of_val(segment) - offset);
+            let Some(received) = self
+                .inbound
+                .pull(mesh, call, &mut terms[self.partial..end])?
+            else {
+                return Ok(false);
+            };
+            let arrived = self.partial + received;
+            self.partial = arrived % size_of::<T>();
+            let whole = arrived - self.partial;
+            add(
+                &mut segment[offset / size_of::<T>()..],
+                &self.scratch[..whole / size_of::<T>()],
+            );
+            bytemuck::cast_slice_mut::<T, u8>(self.scratch).copy_within(whole..arrived, 0);
+            self.receiving.offset += whole;
+        } else {
+            let bytes = bytemuck::cast_slice_mut::<T, u8>(segment);
+            let end = bytes.len().min(offset + self.chunk);
+            let Some(received) = self.inbound.pull(mesh, call, &mut bytes[offset..end])? else {
+                return Ok(false);
+            };
+            self.receiving.offset += received;
+        }
+        self.receiving = self.skip_finished(self.receiving, Ring::received_at);
+        Ok(true)
+    }
+
+    /// Goes on to the next step whose segment has something left; with fewer elements than ranks,
+    /// some segments are empty.
+    fn skip_finished(
+        &self,
+        mut position: Position,
+        segment: impl Fn(&Ring, usize) -> std::ops::Range<usize>,
+    ) -> Position {
+        while position.step < self.ring.steps()
+            && position.offset == size_of::<T>() * segment(&self.ring, position.step).len()
+        {
+            position = Position {
+                step: position.step + 1,
+                offset: 0,
+            };
+        }
+        position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_have_the_same_bits_on_every_rank() {
+        // Added in any other order, these give other bits.
+        let terms = [1e8f32, 1.0, -1e8, 0.25, 3e-5];
+        let expected = terms
+            .iter()
+            .copied()
+            .reduce(|sum, term| sum + term)
+            .unwrap();
+        assert_ne!(
+            expected,
+            terms
+                .iter()
+                .rev()
+                .copied()
+                .reduce(|sum, term| sum + term)
+                .unwrap()
+        );
+        for world_size in 1..=terms.len() {
+            let expected = terms[..world_size]
+                .iter()
+                .copied()
+                .reduce(|sum, term| sum + term)
+                .unwrap();
+            for rank in 0..world_size {
+                let mut own = [terms[rank], 7.0];
+                let mut others: Vec<f32> = (0..world_size)
+                    .filter(|peer| *peer != rank)
+                    .flat_map(|peer| [terms[peer], 7.0])
+                    .collect();
+                sum_in_order(&mut own, rank, &mut others);
+                assert_eq!(
+                    own.map(f32::to_bits),
+                    [expected, 7.0 * world_size as f32].map(f32::to_bits)
+                );
+            }
+        }
+    }
+}

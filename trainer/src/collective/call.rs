@@ -1,0 +1,174 @@
+//! A [`Call`]: one call of a collective as one rank sees it.
+//!
+//! It heads every message, so that two ranks that do different things find out at once, and it is
+//! what errors name. It is not the payload, and it has no bytes of its own: those are `wire`'s.
+
+use std::fmt;
+
+/// One call of a collective, as one rank sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The rank that makes the call.
+    pub rank: usize,
+    /// The generation it belongs to.
+    pub generation: u64,
+    /// Which call it is on this communicator, from 1.
+    pub sequence: u64,
+    /// What it does.
+    pub op: Op,
+    /// Bytes of payload this rank has; for a broadcast, 0 until it has heard how many there are.
+    pub bytes: u64,
+}
+
+/// What a call does, as far as the ranks must agree on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Every rank gets the sum over ranks.
+    AllReduceSum {
+        /// What is added up.
+        element: ElementType,
+        /// How the bytes travel.
+        algorithm: Algorithm,
+    },
+    /// Every rank gets the bytes of every rank.
+    AllGather,
+    /// Every rank gets the bytes of one.
+    Broadcast {
+        /// The rank that has the bytes.
+        root: usize,
+    },
+    /// No rank goes on until all have come.
+    Barrier,
+}
+
+/// The type of the numbers an all-reduce adds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementType {
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 double precision.
+    F64,
+}
+
+/// How an all-reduce moves its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Every rank sends all it has to every other: one step, for small messages.
+    Direct,
+    /// Reduce-scatter and all-gather around the ring: least bytes, for large messages.
+    Ring,
+}
+
+impl Call {
+    /// Whether `theirs`, read from `peer`, is the same call made there.
+    ///
+    /// Lengths must agree only where the result is one buffer that all ranks brought.
+    pub(super) fn agrees_with(&self, theirs: &Call, peer: usize) -> bool {
+        let lengths_agree = match self.op {
+            Op::AllReduceSum { .. } | Op::Barrier => self.bytes == theirs.bytes,
+            Op::AllGather | Op::Broadcast { .. } => true,
+        };
+        theirs.rank == peer
+            && theirs.generation == self.generation
+            && theirs.sequence == self.sequence
+            && theirs.op == self.op
+            && lengths_agree
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            rank,
+            generation,
+            sequence,
+            op,
+            bytes,
+        } = self;
+        write!(
+            f,
+            "rank {rank}, generation {generation}, {op} #{sequence} of {bytes} bytes"
+        )
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::AllReduceSum { element, algorithm } => {
+                let element = match element {
+                    ElementType::F32 => "f32",
+                    ElementType::F64 => "f64",
+                };
+                let algorithm = match algorithm {
+                    Algorithm::Direct => "direct",
+                    Algorithm::Ring => "ring",
+                };
+                write!(f, "all-reduce ({element}, {algorithm})")
+            }
+            Op::AllGather => f.write_str("all-gather"),
+            Op::Broadcast { root } => write!(f, "broadcast from rank {root}"),
+            Op::Barrier => f.write_str("barrier"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(rank: usize, op: Op, bytes: u64) -> Call {
+        Call {
+            rank,
+            generation: 7,
+            sequence: 3,
+            op,
+            bytes,
+        }
+    }
+
+    #[test]
+    fn an_all_reduce_agrees_on_everything_but_the_rank() {
+        let op = Op::AllReduceSum {
+            element: ElementType::F32,
+            algorithm: Algorithm::Ring,
+        };
+        let own = call(0, op, 400);
+        assert!(own.agrees_with(&call(1, op, 400), 1));
+        assert!(!own.agrees_with(&call(1, op, 404), 1), "another length");
+        assert!(
+            !own.agrees_with(&call(2, op, 400), 1),
+            "another rank than the connection's"
+        );
+        assert!(!own.agrees_with(
+            &Call {
+                generation: 6,
+                ..call(1, op, 400)
+            },
+            1
+        ));
+        assert!(!own.agrees_with(
+            &Call {
+                sequence: 4,
+                ..call(1, op, 400)
+            },
+            1
+        ));
+        let direct = Op::AllReduceSum {
+            element: ElementType::F32,
+            algorithm: Algorithm::Direct,
+        };
+        assert!(
+            !own.agrees_with(&call(1, direct, 400), 1),
+            "another algorithm"
+        );
+    }
+
+    #[test]
+    fn gathered_and_broadcast_lengths_may_differ() {
+        assert!(call(0, Op::AllGather, 5).agrees_with(&call(1, Op::AllGather, 9), 1));
+        let op = Op::Broadcast { root: 1 };
+        assert!(call(0, op, 0).agrees_with(&call(1, op, 9), 1));
+        assert!(!call(0, op, 0).agrees_with(&call(1, Op::Broadcast { root: 0 }, 9), 1));
+    }
+}

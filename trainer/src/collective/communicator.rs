@@ -1,0 +1,322 @@
+//! The [`Communicator`]: the operations, their numbering, and what they cost.
+//!
+//! It chooses the algorithm, runs it over the mesh, and closes the mesh at the first failure.
+
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::call::{Algorithm, Call, Op};
+use super::element::Element;
+use super::endpoint::Listener;
+use super::error::{Error, Result};
+use super::exchange::{Inbox, exchange};
+use super::frame::Growing;
+use super::link::{self, Link};
+use super::membership::{Membership, Options};
+use super::mesh::Mesh;
+use super::{all_reduce, broadcast, connect};
+
+/// Chunks below this cost more in system calls than they move.
+const SMALLEST_CHUNK: usize = 1024;
+
+/// One rank's place among the ranks of one generation, connected with all of them.
+///
+/// All ranks must call the same operations in the same order. The first error closes all
+/// connections, so that no peer waits in vain; later calls fail with [`Error::Broken`]. Dropping
+/// it closes them too.
+#[derive(Debug)]
+pub struct Communicator {
+    rank: usize,
+    generation: u64,
+    mesh: Mesh,
+    chunk: usize,
+    direct_below: usize,
+    broken: bool,
+    /// Calls so far, and the number of the last one.
+    calls: u64,
+    busy: Duration,
+    /// Kept between calls; of the type with the widest alignment that an element needs.
+    scratch: Vec<f64>,
+}
+
+/// What a communicator has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Operations called.
+    pub operations: u64,
+    /// Bytes handed to the kernel, headers included.
+    pub bytes_sent: u64,
+    /// Bytes taken from the kernel, headers included.
+    pub bytes_received: u64,
+    /// Time spent in operations, waiting for slower ranks included.
+    pub time: Duration,
+}
+
+impl Communicator {
+    /// Connects with all ranks of `membership`: a full mesh, over Unix sockets where both ranks
+    /// are on one host and TCP otherwise. Blocks until the mesh is complete.
+    ///
+    /// The listener is the one whose endpoint is in the membership; it is closed on return.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ConnectDeadline`] names the ranks that did not come. [`Error::ConnectRefused`]
+    /// when a peer holds this rank for no member; connections *to* this rank that are no part of
+    /// the membership are dropped, and waiting goes on.
+    pub fn connect(
+        listener: Listener,
+        membership: &Membership,
+        options: &Options,
+        abort: &CancellationToken,
+    ) -> Result<Self> {
+        membership.validate()?;
+        let links = connect::mesh(listener, membership, options.connect_timeout, abort)?;
+        Ok(Self::over(
+            links,
+            membership.rank,
+            membership.generation,
+            options,
+            abort,
+        ))
+    }
+
+    /// Ranks that live in one process, on one thread each: generation 0 of a world without
+    /// listeners, by rank.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Connect`] when there are no more sockets to be had.
+    ///
+    /// # Panics
+    ///
+    /// If `world_size` is 0.
+    pub fn in_process(
+        world_size: usize,
+        options: &Options,
+        abort: &CancellationToken,
+    ) -> Result<Vec<Self>> {
+        assert!(world_size > 0, "a world has at least one rank");
+        let mut meshes: Vec<Vec<Option<Box<dyn Link>>>> = Vec::new();
+        for rank in 0..world_size {
+            let mut own = Vec::new();
+            for lower in &mut meshes {
+                let (near, far) = link::in_process().map_err(|source| Error::Connect {
+                    rank,
+                    generation: 0,
+                    source,
+                })?;
+                own.push(Some(near));
+                lower.push(Some(far));
+            }
+            own.push(None);
+            meshes.push(own);
+        }
+        let ranks = meshes.into_iter().enumerate();
+        Ok(ranks
+            .map(|(rank, links)| Self::over(links, rank, 0, options, abort))
+            .collect())
+    }
+
+    pub(super) fn over(
+        links: Vec<Option<Box<dyn Link>>>,
+        rank: usize,
+        generation: u64,
+        options: &Options,
+        abort: &CancellationToken,
+    ) -> Self {
+        Self {
+            rank,
+            generation,
+            mesh: Mesh::new(links, options.op_timeout, abort.clone()),
+            chunk: options.chunk.max(SMALLEST_CHUNK),
+            direct_below: options.direct_below,
+            broken: false,
+            calls: 0,
+            busy: Duration::ZERO,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.mesh.world_size()
+    }
+
+    /// The generation whose ranks these are.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            operations: self.calls,
+            bytes_sent: self.mesh.bytes_sent,
+            bytes_received: self.mesh.bytes_received,
+            time: self.busy,
+        }
+    }
+
+    /// Replaces `buffer` on every rank with the sum over all ranks, the same bits on each.
+    /// All ranks must bring the same length. After an error the contents are unspecified.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Mismatch`] when ranks brought different lengths; any loss of a peer.
+    pub fn all_reduce_sum(&mut self, buffer: &mut [f32]) -> Result<()> {
+        self.all_reduce(buffer)
+    }
+
+    /// [`all_reduce_sum`](Self::all_reduce_sum) in double precision: for row counts, losses, statistics.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_reduce_sum`](Self::all_reduce_sum).
+    pub fn all_reduce_sum_f64(&mut self, buffer: &mut [f64]) -> Result<()> {
+        self.all_reduce(buffer)
+    }
+
+    /// Gives every rank the payload of every rank, by rank. Lengths may differ.
+    ///
+    /// # Errors
+    ///
+    /// Any loss of a peer.
+    pub fn all_gather(&mut self, payload: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let rank = self.rank;
+        self.run(Op::AllGather, payload.len(), |this, call| {
+            let mut gathered: Vec<Growing> =
+                (1..this.world_size()).map(|_| Growing::default()).collect();
+            exchange(
+                &mut this.mesh,
+                call,
+                payload,
+                gathered.iter_mut().map(Inbox::Growing),
+                this.chunk,
+            )?;
+            let mut gathered: Vec<Vec<u8>> =
+                gathered.into_iter().map(Growing::into_filled).collect();
+            gathered.insert(rank, payload.to_vec());
+            Ok(gathered)
+        })
+    }
+
+    /// Replaces `payload` on every rank with the one of `root`. After an error a rank that is not
+    /// the root is left with an empty payload.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Mismatch`] when ranks named different roots; any loss of a peer.
+    ///
+    /// # Panics
+    ///
+    /// If there is no rank `root`.
+    pub fn broadcast(&mut self, root: usize, payload: &mut Vec<u8>) -> Result<()> {
+        assert!(
+            root < self.world_size(),
+            "root {root} is a rank of a world of {}",
+            self.world_size()
+        );
+        let is_root = self.rank == root;
+        let bytes = if is_root { payload.len() } else { 0 };
+        self.run(Op::Broadcast { root }, bytes, |this, call| {
+            if this.world_size() == 1 {
+                return Ok(());
+            }
+            if is_root {
+                broadcast::send(&mut this.mesh, call, payload, this.chunk)
+            } else {
+                let reuse = std::mem::take(payload);
+                *payload = broadcast::receive(&mut this.mesh, *call, root, reuse, this.chunk)?;
+                Ok(())
+            }
+        })
+    }
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    ///
+    /// Any loss of a peer.
+    pub fn barrier(&mut self) -> Result<()> {
+        self.run(Op::Barrier, 0, |this, call| {
+            let inboxes = (1..this.world_size()).map(|_| Inbox::Exact(&mut []));
+            exchange(&mut this.mesh, call, &[], inboxes, this.chunk)
+        })
+    }
+
+    fn all_reduce<T: Element>(&mut self, buffer: &mut [T]) -> Result<()> {
+        let bytes = size_of_val(buffer);
+        let algorithm = if bytes < self.direct_below {
+            Algorithm::Direct
+        } else {
+            Algorithm::Ring
+        };
+        let op = Op::AllReduceSum {
+            element: T::TYPE,
+            algorithm,
+        };
+        self.run(op, bytes, |this, call| {
+            let needed = match algorithm {
+                _ if this.world_size() == 1 => return Ok(()),
+                Algorithm::Direct => (this.world_size() - 1) * bytes,
+                Algorithm::Ring => this.chunk,
+            };
+            let needed = needed.div_ceil(size_of::<f64>());
+            if this.scratch.len() < needed {
+                this.scratch.resize(needed, 0.0);
+            }
+            let scratch = bytemuck::cast_slice_mut(&mut this.scratch[..needed]);
+            match algorithm {
+                Algorithm::Direct => {
+                    all_reduce::direct(&mut this.mesh, call, buffer, scratch, this.chunk)
+                }
+                Algorithm::Ring => {
+                    all_reduce::ring(&mut this.mesh, call, buffer, scratch, this.chunk)
+                }
+            }
+        })
+    }
+
+    /// Numbers a call, times it, and closes the mesh if it fails.
+    fn run<R>(
+        &mut self,
+        op: Op,
+        bytes: usize,
+        operation: impl FnOnce(&mut Self, &Call) -> Result<R>,
+    ) -> Result<R> {
+        let start = Instant::now();
+        self.calls += 1;
+        let call = Call {
+            rank: self.rank,
+            generation: self.generation,
+            sequence: self.calls,
+            op,
+            bytes: bytes as u64,
+        };
+        if self.broken {
+            return Err(Error::Broken { call });
+        }
+        let outcome = operation(self, &call);
+        if outcome.is_err() {
+            self.broken = true;
+            self.mesh.close();
+        }
+        self.busy += start.elapsed();
+        outcome
+    }
+
+    /// Decorates every link.
+    #[cfg(test)]
+    pub(super) fn wrap_links(
+        &mut self,
+        mut decorate: impl FnMut(usize, Box<dyn Link>) -> Box<dyn Link>,
+    ) {
+        self.mesh.wrap(&mut decorate);
+    }
+}

@@ -1,0 +1,295 @@
+//! A [`Dial`]: the attempts to reach one lower rank, as a state machine that never blocks.
+//!
+//! ```text
+//!            connect                 connected               Reply: welcome
+//!   Idle ───────────────▶ Connecting ─────────▶ Greeting ───────────────────▶ linked
+//!    ▲  after a pause         │ failed             │ closed, garbage    └────▶ refused
+//!    └────────────────────────┴────────────────────┘
+//!            the next route: Unix, TCP, Unix, …
+//! ```
+//!
+//! There is no deadline for one attempt: the peer's kernel accepts before the peer itself has come
+//! to answer, and a second connection would be a second caller.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::collective::endpoint::Endpoint;
+use crate::collective::error::Refusal;
+use crate::collective::link::{self, Link};
+use crate::collective::wire::{HELLO_BYTES, Hello, REPLY_BYTES, Reply};
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(super) struct Dial {
+    peer: usize,
+    hello: [u8; HELLO_BYTES],
+    routes: Vec<Route>,
+    attempts: usize,
+    state: State,
+    failure: Option<io::Error>,
+}
+
+/// What became of a dial.
+pub(super) enum Progress {
+    Pending,
+    Linked(Box<dyn Link>),
+    Refused(Refusal),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Route {
+    Unix(PathBuf),
+    /// `host:port`; a name is resolved at each attempt.
+    Tcp(String),
+}
+
+#[derive(Debug)]
+enum State {
+    Idle { until: Option<Instant> },
+    Connecting { socket: Socket, is_unix: bool },
+    Greeting(Greeting),
+}
+
+/// A connection on which the hello goes out and the reply comes in.
+#[derive(Debug)]
+struct Greeting {
+    link: Box<dyn Link>,
+    sent: usize,
+    reply: [u8; REPLY_BYTES],
+    received: usize,
+}
+
+impl Dial {
+    pub(super) fn new(peer: usize, theirs: &Endpoint, own: &Endpoint, hello: &Hello) -> Self {
+        Self {
+            peer,
+            hello: hello.encode(),
+            routes: routes(theirs, own),
+            attempts: 0,
+            state: State::Idle { until: None },
+            failure: None,
+        }
+    }
+
+    pub(super) fn peer(&self) -> usize {
+        self.peer
+    }
+
+    /// Why the last attempt failed.
+    pub(super) fn take_failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
+    }
+
+    /// What to wait for, unless it is time.
+    pub(super) fn interest(&self) -> Option<PollFd<'_>> {
+        match &self.state {
+            State::Idle { .. } => None,
+            State::Connecting { socket, .. } => {
+                Some(PollFd::new(socket.as_fd(), PollFlags::POLLOUT))
+            }
+            State::Greeting(greeting) => {
+                let is_greeted = greeting.sent == self.hello.len();
+                let events = if is_greeted {
+                    PollFlags::POLLIN
+                } else {
+                    PollFlags::POLLOUT
+                };
+                Some(PollFd::new(greeting.link.as_fd(), events))
+            }
+        }
+    }
+
+    /// Goes as far as it can without waiting.
+    pub(super) fn advance(&mut self, now: Instant) -> Progress {
+        match self.try_advance(now) {
+            Ok(progress) => progress,
+            Err(error) => {
+                tracing::debug!(peer = self.peer, attempts = self.attempts, %error, "dialling failed");
+                self.failure = Some(error);
+                self.state = State::Idle {
+                    until: Some(now + PAUSE),
+                };
+                Progress::Pending
+            }
+        }
+    }
+
+    fn try_advance(&mut self, now: Instant) -> io::Result<Progress> {
+        if let State::Idle { until } = self.state {
+            if until.is_some_and(|until| now < until) {
+                return Ok(Progress::Pending);
+            }
+            self.state = self.connect()?;
+        }
+        // On any way out but these two, the state is idle: an error ends the attempt.
+        let mut greeting = match std::mem::replace(&mut self.state, State::Idle { until: None }) {
+            State::Connecting { socket, is_unix } if is_connected(&socket)? => {
+                Greeting::open(socket, is_unix)?
+            }
+            State::Greeting(greeting) => greeting,
+            unfinished @ (State::Idle { .. } | State::Connecting { .. }) => {
+                self.state = unfinished;
+                return Ok(Progress::Pending);
+            }
+        };
+        match greeting.advance(&self.hello)? {
+            Some(Reply {
+                refusal: Some(refusal),
+                ..
+            }) => Ok(Progress::Refused(refusal)),
+            Some(Reply { refusal: None, .. }) => Ok(Progress::Linked(greeting.link)),
+            None => {
+                self.state = State::Greeting(greeting);
+                Ok(Progress::Pending)
+            }
+        }
+    }
+
+    fn connect(&mut self) -> io::Result<State> {
+        let route = self
+            .attempts
+            .checked_rem(self.routes.len())
+            .map(|index| &self.routes[index]);
+        self.attempts += 1;
+        let (domain, address, is_unix) = match route {
+            Some(Route::Unix(path)) => (Domain::UNIX, SockAddr::unix(path)?, true),
+            Some(Route::Tcp(address)) => {
+                let address = resolve(address)?;
+                (Domain::for_address(address), address.into(), false)
+            }
+            None => {
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrNotAvailable,
+                    "the endpoint has no address",
+                ));
+            }
+        };
+        let socket = Socket::new(domain, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&address) {
+            Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
+            _ => Ok(State::Connecting { socket, is_unix }),
+        }
+    }
+}
+
+impl Greeting {
+    fn open(socket: Socket, is_unix: bool) -> io::Result<Self> {
+        let fd = OwnedFd::from(socket);
+        let link = if is_unix {
+            link::unix(UnixStream::from(fd))
+        } else {
+            link::tcp(TcpStream::from(fd))
+        }?;
+        Ok(Self {
+            link,
+            sent: 0,
+            reply: [0; REPLY_BYTES],
+            received: 0,
+        })
+    }
+
+    /// The reply, once it is complete.
+    fn advance(&mut self, hello: &[u8]) -> io::Result<Option<Reply>> {
+        while self.sent < hello.len() {
+            match pending(self.link.write(&hello[self.sent..]))? {
+                Some(bytes) => self.sent += bytes,
+                None => return Ok(None),
+            }
+        }
+        while self.received < REPLY_BYTES {
+            match pending(self.link.read(&mut self.reply[self.received..]))? {
+                Some(bytes) => self.received += bytes,
+                None => return Ok(None),
+            }
+        }
+        let nonsense = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the answer is no reply of a peer",
+            )
+        };
+        Reply::decode(&self.reply).ok_or_else(nonsense).map(Some)
+    }
+}
+
+/// The end of the stream is an error: the peer did not answer.
+fn pending(moved: io::Result<usize>) -> io::Result<Option<usize>> {
+    match moved {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+fn is_connected(socket: &Socket) -> io::Result<bool> {
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    match socket.peer_addr() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// By preference: the Unix socket where both are on one host, then TCP.
+fn routes(theirs: &Endpoint, own: &Endpoint) -> Vec<Route> {
+    let is_same_host = !own.host_id.is_empty() && own.host_id == theirs.host_id;
+    let unix = theirs
+        .unix
+        .iter()
+        .filter(|_| is_same_host)
+        .cloned()
+        .map(Route::Unix);
+    unix.chain(theirs.tcp.iter().cloned().map(Route::Tcp))
+        .collect()
+}
+
+fn resolve(address: &str) -> io::Result<SocketAddr> {
+    let nowhere = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    address.to_socket_addrs()?.next().ok_or_else(nowhere)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(host_id: &str) -> Endpoint {
+        Endpoint {
+            host_id: host_id.to_owned(),
+            tcp: Some("10.0.0.1:7".to_owned()),
+            unix: Some(PathBuf::from("/run/volley/a")),
+        }
+    }
+
+    #[test]
+    fn unix_comes_first_on_one_host_and_never_across_hosts() {
+        let unix = Route::Unix(PathBuf::from("/run/volley/a"));
+        let tcp = Route::Tcp("10.0.0.1:7".to_owned());
+        assert_eq!(routes(&endpoint("a"), &endpoint("a")), [unix, tcp.clone()]);
+        assert_eq!(
+            routes(&endpoint("a"), &endpoint("b")),
+            std::slice::from_ref(&tcp)
+        );
+        assert_eq!(
+            routes(&endpoint(""), &endpoint("")),
+            [tcp],
+            "two unknown hosts are not one"
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! Where a rank can be reached ([`Endpoint`]) and the sockets behind that ([`Listener`]).
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Error, Result};
+use super::link::{self, Link};
+
+/// How a rank may be reached by its peers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The host it runs on: ranks with the same one try the Unix socket. Empty if unknown.
+    pub host_id: String,
+    /// `host:port`.
+    pub tcp: Option<String>,
+    /// The path of a Unix socket.
+    pub unix: Option<PathBuf>,
+}
+
+/// Sockets on which a rank waits for its peers to dial. Dropping it closes them and removes the
+/// Unix socket's file.
+#[derive(Debug)]
+pub struct Listener {
+    tcp: TcpListener,
+    unix: Option<UnixSocket>,
+    endpoint: Endpoint,
+}
+
+impl Listener {
+    /// Listens on a free TCP port of `host`, an address of this host that peers reach, and, where
+    /// `unix_dir` is given, on a Unix socket in that directory. Without a usable Unix socket
+    /// (the path is too long, the directory not writable) there is a warning and TCP alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Bind`], and [`Error::UnspecifiedHost`] for `0.0.0.0` and `::`, which are no
+    /// addresses to dial.
+    pub fn bind(host: &str, unix_dir: Option<&Path>) -> Result<Self> {
+        if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+            return Err(Error::UnspecifiedHost {
+                host: host.to_owned(),
+            });
+        }
+        let bind = || -> io::Result<(TcpListener, String)> {
+            let listener = TcpListener::bind((host, 0))?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?.to_string();
+            Ok((listener, address))
+        };
+        let (tcp, address) = bind().map_err(|source| Error::Bind {
+            host: host.to_owned(),
+            source,
+        })?;
+        let unix = unix_dir.and_then(|dir| {
+            UnixSocket::bind(dir)
+                .inspect_err(|error| {
+                    tracing::warn!(dir = %dir.display(), %error, "no Unix socket for peers on this host; they use TCP");
+                })
+                .ok()
+        });
+        let endpoint = Endpoint {
+            host_id: host_id(),
+            tcp: Some(address),
+            unix: unix.as_ref().map(|socket| socket.path.clone()),
+        };
+        Ok(Self {
+            tcp,
+            unix,
+            endpoint,
+        })
+    }
+
+    /// What to tell the peers.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The next connection, if there is one now.
+    pub(super) fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
+        if let Some(stream) = pending(self.tcp.accept())? {
+            let (stream, _): (TcpStream, _) = stream;
+            return link::tcp(stream).map(Some);
+        }
+        let Some(socket) = &self.unix else {
+            return Ok(None);
+        };
+        let Some((stream, _)) = pending(socket.listener.accept())? else {
+            return Ok(None);
+        };
+        let stream: UnixStream = stream;
+        link::unix(stream).map(Some)
+    }
+
+    /// What becomes readable when somebody dials.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let unix = self.unix.as_ref().map(|socket| socket.listener.as_fd());
+        std::iter::once(self.tcp.as_fd()).chain(unix)
+    }
+}
+
+/// Nothing to accept, or a caller that hung up before it was accepted, is none.
+fn pending<T>(accepted: io::Result<T>) -> io::Result<Option<T>> {
+    match accepted {
+        Ok(accepted) => Ok(Some(accepted)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionAborted => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// A listening Unix socket that owns its file.
+#[derive(Debug)]
+struct UnixSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    fn bind(dir: &Path) -> io::Result<Self> {
+        // Short: a socket's path has some 100 bytes in all.
+        let path = dir.join(format!("{:016x}", rand::random::<u64>()));
+        let socket = Self {
+            listener: UnixListener::bind(&path)?,
+            path,
+        };
+        socket.listener.set_nonblocking(true)?;
+        Ok(socket)
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "socket file not removed");
+        }
+    }
+}
+
+/// The boot id, which is one a running kernel; else the host's name.
+///
+/// Containers on one host share it and not their files: a peer whose socket is out of sight is
+/// dialled by TCP after all.
+fn host_id() -> String {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if !boot_id.trim().is_empty() {
+        return boot_id.trim().to_owned();
+    }
+    nix::unistd::gethostname()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_names_both_sockets_and_dropping_removes_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = Listener::bind("127.0.0.1", Some(dir.path())).unwrap();
+        let endpoint = listener.endpoint().clone();
+        assert!(
+            endpoint
+                .tcp
+                .is_some_and(|tcp| tcp.starts_with("127.0.0.1:") && !tcp.ends_with(":0"))
+        );
+        let path = endpoint.unix.unwrap();
+        assert!(path.exists());
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn without_a_usable_unix_socket_there_is_tcp() {
+        let dir = tempfile::tempdir().unwrap();
+        for dir in [dir.path().join("x".repeat(120)), dir.path().join("missing")] {
+            let endpoint = Listener::bind("127.0.0.1", Some(&dir))
+                .unwrap()
+                .endpoint()
+                .clone();
+            assert_eq!((endpoint.unix, endpoint.tcp.is_some()), (None, true));
+        }
+    }
+
+    #[test]
+    fn an_address_that_nobody_can_dial_is_refused() {
+        for host in ["0.0.0.0", "::"] {
+            assert!(matches!(
+                Listener::bind(host, None),
+                Err(Error::UnspecifiedHost { .. })
+            ));
+        }
+        assert!(
+            matches!(Listener::bind("192.0.2.1", None), Err(Error::Bind { .. })),
+            "not of this host"
+        );
+    }
+}

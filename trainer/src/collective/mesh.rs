@@ -1,0 +1,207 @@
+//! The [`Mesh`]: one rank's links to all its peers, and the one place where what a socket says
+//! becomes an error that names a call and a peer.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags};
+use tokio_util::sync::CancellationToken;
+
+use super::call::Call;
+use super::error::{Error, Result};
+use super::link::Link;
+use super::readiness::{self, Wake};
+
+/// One rank's links to its peers.
+#[derive(Debug)]
+pub(super) struct Mesh {
+    /// By rank; none at the own rank, none at all once closed.
+    links: Vec<Option<Box<dyn Link>>>,
+    timeout: Duration,
+    abort: CancellationToken,
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_received: u64,
+}
+
+/// What a rank waits for from one peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interest {
+    pub(super) peer: usize,
+    pub(super) read: bool,
+    pub(super) write: bool,
+}
+
+impl Mesh {
+    pub(super) fn new(
+        links: Vec<Option<Box<dyn Link>>>,
+        timeout: Duration,
+        abort: CancellationToken,
+    ) -> Self {
+        Self {
+            links,
+            timeout,
+            abort,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Sends what the link takes of `parts`, which are not all empty. `None`: it is full.
+    pub(super) fn write(
+        &mut self,
+        call: &Call,
+        peer: usize,
+        parts: &[IoSlice<'_>],
+    ) -> Result<Option<usize>> {
+        let written = self.link(call, peer)?.write_vectored(parts);
+        let written = moved(call, peer, written)?;
+        self.bytes_sent += written.unwrap_or(0) as u64;
+        Ok(written)
+    }
+
+    /// Fills what the link has into `parts`, which are not all empty. `None`: it has nothing.
+    pub(super) fn read(
+        &mut self,
+        call: &Call,
+        peer: usize,
+        parts: &mut [IoSliceMut<'_>],
+    ) -> Result<Option<usize>> {
+        let read = self.link(call, peer)?.read_vectored(parts);
+        let read = moved(call, peer, read)?;
+        self.bytes_received += read.unwrap_or(0) as u64;
+        Ok(read)
+    }
+
+    /// Waits until one of the `interests` can be served.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeadlineExceeded`] when nothing has moved since `idle_since` for the timeout, and
+    /// [`Error::Aborted`].
+    pub(super) fn wait(
+        &self,
+        call: &Call,
+        interests: &[Interest],
+        idle_since: Instant,
+    ) -> Result<()> {
+        let mut fds = Vec::with_capacity(interests.len());
+        for interest in interests {
+            let link = self.links[interest.peer]
+                .as_ref()
+                .ok_or(Error::Broken { call: *call })?;
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, interest.read);
+            events.set(PollFlags::POLLOUT, interest.write);
+            fds.push(PollFd::new(link.as_fd(), events));
+        }
+        match readiness::wait(&mut fds, idle_since + self.timeout, &self.abort) {
+            Ok(Wake::Ready) => Ok(()),
+            Ok(Wake::Aborted) => Err(Error::Aborted { call: *call }),
+            Ok(Wake::Deadline) => Err(Error::DeadlineExceeded {
+                call: *call,
+                peers: awaited(interests),
+                waited: self.timeout,
+            }),
+            Err(source) => Err(Error::Wait {
+                call: *call,
+                source,
+            }),
+        }
+    }
+
+    /// Fails if the abort token is cancelled: for loops that always have something to move.
+    pub(super) fn check_abort(&self, call: &Call) -> Result<()> {
+        if self.abort.is_cancelled() {
+            Err(Error::Aborted { call: *call })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Closes every link, so that peers learn of a failure here at once.
+    pub(super) fn close(&mut self) {
+        self.links.fill_with(|| None);
+    }
+
+    /// Decorates every link.
+    #[cfg(test)]
+    pub(super) fn wrap(&mut self, decorate: &mut dyn FnMut(usize, Box<dyn Link>) -> Box<dyn Link>) {
+        for (peer, slot) in self.links.iter_mut().enumerate() {
+            *slot = slot.take().map(|link| decorate(peer, link));
+        }
+    }
+
+    fn link(&mut self, call: &Call, peer: usize) -> Result<&mut Box<dyn Link>> {
+        self.links[peer]
+            .as_mut()
+            .ok_or(Error::Broken { call: *call })
+    }
+}
+
+/// The peers that a rank waits to hear from; if there is none, those that do not read.
+fn awaited(interests: &[Interest]) -> Vec<usize> {
+    let silent = |read: bool| {
+        let mut peers: Vec<usize> = interests
+            .iter()
+            .filter(|interest| interest.read || !read)
+            .map(|interest| interest.peer)
+            .collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    };
+    let unheard = silent(true);
+    if unheard.is_empty() {
+        silent(false)
+    } else {
+        unheard
+    }
+}
+
+fn moved(call: &Call, peer: usize, outcome: io::Result<usize>) -> Result<Option<usize>> {
+    match outcome {
+        Ok(0) => Err(Error::PeerClosed {
+            call: *call,
+            peer,
+            source: None,
+        }),
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(Error::PeerClosed {
+            call: *call,
+            peer,
+            source: Some(error),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interest(peer: usize, read: bool, write: bool) -> Interest {
+        Interest { peer, read, write }
+    }
+
+    #[test]
+    fn silent_peers_are_named_before_slow_readers() {
+        assert_eq!(
+            awaited(&[interest(3, false, true), interest(1, true, false)]),
+            [1]
+        );
+        assert_eq!(
+            awaited(&[interest(3, false, true), interest(2, false, true)]),
+            [2, 3]
+        );
+        assert_eq!(
+            awaited(&[interest(1, true, false), interest(1, false, true)]),
+            [1]
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! Collectives: how the ranks of one generation add up gradients, share state and wait for each other.
+//!
+//! A [`Communicator`] is a full mesh of sockets between the ranks of one [`Membership`]. It is
+//! blocking and single-threaded: one OS thread a rank, the one that trains, calls it. Underneath,
+//! every socket is non-blocking and one `poll(2)` waits for all of them, so a rank sends and
+//! receives at once without a second thread.
+//!
+//! It is not a rendezvous (who is in the mesh is decided elsewhere and passed in), it does not
+//! recover (the first error ends the communicator; a new generation gets a new one), it does not
+//! encrypt, and it knows nothing of tensors or devices: it takes slices in host memory.
+//!
+//! ```text
+//!            ring, world size 4                     one rank's buffer, as segments
+//!
+//!          rank 0 ────────▶ rank 1               step 0   send [0]   receive [3], add
+//!            ▲                 │       rank 0:   step 1   send [3]   receive [2], add
+//!            │                 │                 step 2   send [2]   receive [1], add    now [1] is the sum
+//!            │                 ▼                 step 3   send [1]   receive [0], keep
+//!          rank 3 ◀──────── rank 2               step 4   send [0]   receive [3], keep
+//!                                                step 5   send [3]   receive [2], keep   now all of it is
+//! ```
+//!
+//! What each costs one rank, with `N` ranks and `B` bytes of payload (every message has a
+//! 40-byte header besides):
+//!
+//! | Operation | Algorithm | Steps | Bytes sent by a rank |
+//! |---|---|---|---|
+//! | [all-reduce](Communicator::all_reduce_sum), small | direct exchange | 1 | `(N−1)·B` |
+//! | [all-reduce](Communicator::all_reduce_sum), large | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
+//! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
+//! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
+//! | [barrier](Communicator::barrier) | direct exchange of headers | 1 | 0 |
+//!
+//! The ring is Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+//! workstations" (2009), <https://doi.org/10.1016/j.jpdc.2008.09.002>. Its steps are not separated
+//! by a wait: what arrives is passed on chunk by chunk.
+//!
+//! # Invariants
+//!
+//! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange
+//!   adds in the order of ranks on every rank, and in the ring each segment is summed in one place.
+//! - When an operation returns, all it had to send was handed to the kernel: the caller may
+//!   overwrite its buffer.
+//! - A connection belongs to one generation, and each message names its own. What comes from
+//!   another is refused, never applied.
+//! - Every wait ends: with bytes, with a closed peer, at a deadline, or by the abort token
+//!   (within [`ABORT_LATENCY`]).
+//!
+//! # Example
+//!
+//! ```
+//! use tokio_util::sync::CancellationToken;
+//! use volley_trainer::collective::{Communicator, Options};
+//!
+//! let abort = CancellationToken::new();
+//! let ranks = Communicator::in_process(2, &Options::default(), &abort)?;
+//! std::thread::scope(|scope| {
+//!     for mut rank in ranks {
+//!         scope.spawn(move || {
+//!             let mut gradient = [1.0, rank.rank() as f32];
+//!             rank.all_reduce_sum(&mut gradient).expect("both ranks are here");
+//!             assert_eq!(gradient, [2.0, 1.0]);
+//!         });
+//!     }
+//! });
+//! # Ok::<(), volley_trainer::collective::Error>(())
+//! ```
+
+mod all_reduce;
+mod broadcast;
+mod call;
+mod communicator;
+mod connect;
+mod element;
+mod endpoint;
+mod error;
+mod exchange;
+mod frame;
+mod link;
+mod membership;
+mod mesh;
+mod readiness;
+mod ring;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use call::{Algorithm, Call, ElementType, Op};
+pub use communicator::{Communicator, Counters};
+pub use endpoint::{Endpoint, Listener};
+pub use error::{Error, Refusal, Result};
+pub use membership::{Membership, Options};
+pub use readiness::ABORT_LATENCY;

@@ -1,0 +1,340 @@
+//! Every operation gives every rank what it should, whatever carries the bytes.
+
+use std::sync::mpsc;
+use std::thread;
+
+use super::faults::{Fault, Faulty, Noticed};
+use super::world::{TRANSPORTS, Transport, WORLDS, options, spawn, world};
+use crate::collective::wire::HEADER_BYTES;
+use crate::collective::{Communicator, Options};
+
+/// Empty, single, smaller than a world, not divisible by any, more than a chunk.
+const LENGTHS: [usize; 6] = [0, 1, 7, 1_000, 4_099, 70_001];
+
+/// Runs `body` on every rank, over every transport and at every world size.
+fn everywhere(options: &Options, body: impl Fn(&mut Communicator) + Sync) {
+    for transport in TRANSPORTS {
+        for world_size in WORLDS {
+            spawn(world(world_size, transport, options), |mut rank| {
+                body(&mut rank)
+            });
+        }
+    }
+}
+
+fn ring() -> Options {
+    Options {
+        direct_below: 0,
+        ..options()
+    }
+}
+
+fn direct() -> Options {
+    Options {
+        direct_below: usize::MAX,
+        ..options()
+    }
+}
+
+/// Small integers: their sums are exact in any order.
+fn term(rank: usize, index: usize) -> f32 {
+    ((rank + 1) * (index % 251 + 1)) as f32
+}
+
+fn sum(world_size: usize, index: usize) -> f32 {
+    (0..world_size).map(|rank| term(rank, index)).sum()
+}
+
+fn assert_all_reduces(rank: &mut Communicator, length: usize) {
+    let own = rank.rank();
+    let mut buffer: Vec<f32> = (0..length).map(|index| term(own, index)).collect();
+    rank.all_reduce_sum(&mut buffer).unwrap();
+    for (index, value) in buffer.iter().enumerate() {
+        assert_eq!(
+            *value,
+            sum(rank.world_size(), index),
+            "rank {own}, element {index} of {length}"
+        );
+    }
+}
+
+fn payload(rank: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|index| (index * 31 + rank * 7) as u8)
+        .collect()
+}
+
+#[test]
+fn all_reduce_sums_around_the_ring() {
+    everywhere(&ring(), |rank| {
+        LENGTHS
+            .into_iter()
+            .for_each(|length| assert_all_reduces(rank, length))
+    });
+}
+
+#[test]
+fn all_reduce_sums_by_direct_exchange() {
+    everywhere(&direct(), |rank| {
+        LENGTHS
+            .into_iter()
+            .for_each(|length| assert_all_reduces(rank, length))
+    });
+}
+
+#[test]
+fn all_reduce_sums_a_million_elements() {
+    everywhere(&options(), |rank| assert_all_reduces(rank, 1_000_003));
+}
+
+#[test]
+fn all_reduce_sums_in_double_precision() {
+    for options in [ring(), direct()] {
+        everywhere(&options, |rank| {
+            for length in LENGTHS {
+                // Beyond single precision.
+                let whole = (1u64 << 40) as f64;
+                let mut buffer = vec![whole + rank.rank() as f64; length];
+                rank.all_reduce_sum_f64(&mut buffer).unwrap();
+                let world_size = rank.world_size() as f64;
+                let expected = world_size * whole + world_size * (world_size - 1.0) / 2.0;
+                assert!(buffer.iter().all(|value| *value == expected));
+            }
+        });
+    }
+}
+
+#[test]
+fn all_ranks_get_the_same_bits() {
+    for options in [ring(), direct()] {
+        for world_size in WORLDS {
+            let results = spawn(
+                world(world_size, Transport::InProcess, &options),
+                |mut rank| {
+                    let own = rank.rank() as f32;
+                    // Of such different sizes that the order of additions shows.
+                    let mut buffer: Vec<f32> = (0..10_007)
+                        .map(|index| {
+                            (index as f32 * 0.37 + own).sin()
+                                * 10f32.powi((index + rank.rank() as i32 * 5) % 13 - 6)
+                        })
+                        .collect();
+                    rank.all_reduce_sum(&mut buffer).unwrap();
+                    buffer.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                },
+            );
+            assert!(results.iter().all(|bits| *bits == results[0]));
+        }
+    }
+}
+
+#[test]
+fn a_buffer_may_be_overwritten_as_soon_as_the_call_returns() {
+    for options in [ring(), direct()] {
+        for transport in TRANSPORTS {
+            spawn(world(3, transport, &options), |mut rank| {
+                let mut buffer = vec![0.0f32; 20_011];
+                for round in 0..200 {
+                    for (index, value) in buffer.iter_mut().enumerate() {
+                        *value = term(rank.rank(), index + round);
+                    }
+                    rank.all_reduce_sum(&mut buffer).unwrap();
+                    let first_wrong = buffer
+                        .iter()
+                        .enumerate()
+                        .position(|(index, value)| *value != sum(rank.world_size(), index + round));
+                    assert_eq!(first_wrong, None, "round {round}");
+                    buffer.fill(f32::NAN);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn all_gather_keeps_ranks_and_lengths_apart() {
+    everywhere(&options(), |rank| {
+        for length in LENGTHS {
+            // Of different lengths, one of them empty.
+            let lengths: Vec<usize> = (0..rank.world_size()).map(|rank| length * rank).collect();
+            let gathered = rank
+                .all_gather(&payload(rank.rank(), lengths[rank.rank()]))
+                .unwrap();
+            let expected: Vec<Vec<u8>> = lengths
+                .into_iter()
+                .enumerate()
+                .map(|(rank, length)| payload(rank, length))
+                .collect();
+            assert_eq!(gathered, expected);
+        }
+    });
+}
+
+#[test]
+fn all_gather_streams_what_no_socket_could_hold() {
+    for transport in TRANSPORTS {
+        spawn(world(3, transport, &options()), |mut rank| {
+            let own = payload(rank.rank(), 24 << 20);
+            let gathered = rank.all_gather(&own).unwrap();
+            for (peer, bytes) in gathered.iter().enumerate() {
+                assert!(*bytes == payload(peer, 24 << 20), "what rank {peer} sent");
+            }
+        });
+    }
+}
+
+#[test]
+fn broadcast_reaches_every_rank_from_any_root() {
+    everywhere(&options(), |rank| {
+        for length in LENGTHS {
+            for root in 0..rank.world_size() {
+                // What is there before makes no difference, be it longer or shorter.
+                let mut bytes =
+                    payload(rank.rank(), if rank.rank() == root { length } else { 500 });
+                rank.broadcast(root, &mut bytes).unwrap();
+                assert_eq!(bytes, payload(root, length));
+            }
+        }
+    });
+}
+
+#[test]
+fn broadcast_streams_what_no_socket_could_hold() {
+    for transport in TRANSPORTS {
+        spawn(world(3, transport, &options()), |mut rank| {
+            let mut bytes = if rank.rank() == 1 {
+                payload(1, 24 << 20)
+            } else {
+                Vec::new()
+            };
+            rank.broadcast(1, &mut bytes).unwrap();
+            assert!(bytes == payload(1, 24 << 20));
+        });
+    }
+}
+
+#[test]
+fn nobody_leaves_a_barrier_before_all_have_come() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    for transport in TRANSPORTS {
+        for world_size in WORLDS {
+            let arrived = AtomicUsize::new(0);
+            spawn(world(world_size, transport, &options()), |mut rank| {
+                for round in 1..=50 {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    rank.barrier().unwrap();
+                    assert!(arrived.load(Ordering::SeqCst) >= round * world_size);
+                }
+            });
+        }
+    }
+}
+
+/// Fast ranks run ahead into the next operation while slow ones are still in the last.
+fn mixed_operations(rank: &mut Communicator) {
+    for round in 0..5 {
+        assert_all_reduces(rank, 5);
+        rank.barrier().unwrap();
+        assert_all_reduces(rank, 503);
+        let root = round % rank.world_size();
+        let mut bytes = payload(rank.rank(), 300);
+        rank.broadcast(root, &mut bytes).unwrap();
+        assert_eq!(bytes, payload(root, 300));
+        assert_eq!(
+            rank.all_gather(&[rank.rank() as u8])
+                .unwrap()
+                .concat()
+                .len(),
+            rank.world_size()
+        );
+    }
+}
+
+#[test]
+fn operations_follow_each_other_without_a_pause() {
+    let options = Options {
+        direct_below: 100,
+        ..options()
+    };
+    everywhere(&options, |rank| {
+        (0..20).for_each(|_| mixed_operations(rank))
+    });
+}
+
+#[test]
+fn slow_links_change_nothing() {
+    let options = Options {
+        direct_below: 100,
+        ..options()
+    };
+    for transport in TRANSPORTS {
+        for world_size in [2, 3, 5] {
+            let mut ranks = world(world_size, transport, &options);
+            // Three bytes: never a whole element at a time.
+            ranks[1].wrap_links(|_, link| Faulty::over(link, Fault::Trickle(3)));
+            spawn(ranks, |mut rank| mixed_operations(&mut rank));
+        }
+    }
+}
+
+#[test]
+fn a_late_rank_is_waited_for() {
+    for options in [ring(), direct()] {
+        for transport in TRANSPORTS {
+            // The late rank comes once its peer has all it could send on the way.
+            let mut ranks = world(2, transport, &options);
+            let mut late = ranks.remove(1);
+            let mut early = ranks.remove(0);
+            let (noticed, arrival) = mpsc::channel();
+            early.wrap_links(|_, link| Noticed::over(link, noticed.clone()));
+            thread::scope(|scope| {
+                scope.spawn(move || assert_all_reduces(&mut early, 4_099));
+                arrival.recv().unwrap();
+                assert_all_reduces(&mut late, 4_099);
+            });
+        }
+    }
+}
+
+#[test]
+fn the_wire_carries_what_the_docs_say() {
+    const ELEMENTS: usize = 4_000;
+    const BYTES: usize = 4 * ELEMENTS;
+    type Sent = fn(usize) -> usize;
+    let of_ring: Sent = |n| 2 * (n - 1) * BYTES / n + HEADER_BYTES;
+    let of_direct: Sent = |n| (n - 1) * (BYTES + HEADER_BYTES);
+    for (options, expected) in [(ring(), of_ring), (direct(), of_direct)] {
+        for world_size in [2, 4, 5, 8] {
+            for rank in spawn(
+                world(world_size, Transport::InProcess, &options),
+                |mut rank| {
+                    rank.all_reduce_sum(&mut [1.0; ELEMENTS]).unwrap();
+                    rank
+                },
+            ) {
+                let counters = rank.counters();
+                assert_eq!(counters.operations, 1);
+                assert_eq!(counters.bytes_sent, expected(world_size) as u64);
+                assert_eq!(counters.bytes_received, expected(world_size) as u64);
+                assert!(!counters.time.is_zero());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_world_of_one_needs_nobody() {
+    let mut rank = Communicator::in_process(1, &options(), &Default::default())
+        .unwrap()
+        .remove(0);
+    assert_all_reduces(&mut rank, 70_001);
+    assert_eq!(rank.all_gather(&[1, 2]).unwrap(), [[1, 2]]);
+    let mut bytes = vec![3];
+    rank.broadcast(0, &mut bytes).unwrap();
+    rank.barrier().unwrap();
+    assert_eq!(bytes, [3]);
+    assert_eq!(
+        (rank.counters().operations, rank.counters().bytes_sent),
+        (4, 0)
+    );
+}

@@ -1,0 +1,263 @@
+//! What fails, fails on every rank, soon, and by name.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::faults::{Fault, Faulty};
+use super::world::{TRANSPORTS, Transport, options, spawn, world};
+use crate::collective::wire::HEADER_BYTES;
+use crate::collective::{Communicator, Error, Options, Result, link};
+
+type Operation = fn(&mut Communicator) -> Result<()>;
+
+/// What a failing operation is tried with: each takes more bytes than the faults let through.
+const OPERATIONS: [(&str, Operation); 4] = [
+    ("all-reduce", |rank| {
+        rank.all_reduce_sum(&mut vec![1.0; 200_000])
+    }),
+    ("all-reduce, small", |rank| {
+        rank.all_reduce_sum_f64(&mut [1.0; 1_000])
+    }),
+    ("all-gather", |rank| rank.all_gather(&[1; 50_000]).map(drop)),
+    ("barrier", |rank| {
+        (0..1_000).try_for_each(|_| rank.barrier())
+    }),
+];
+
+fn patience(op_timeout: Duration) -> Options {
+    Options {
+        op_timeout,
+        ..options()
+    }
+}
+
+#[test]
+fn when_a_rank_is_cut_off_every_rank_fails_at_once() {
+    for transport in TRANSPORTS {
+        for world_size in [2, 3, 5] {
+            for (name, operation) in OPERATIONS {
+                let mut ranks = world(world_size, transport, &options());
+                ranks[1].wrap_links(|_, link| Faulty::over(link, Fault::Cut(3_000)));
+                for outcome in spawn(ranks, |mut rank| operation(&mut rank)) {
+                    let error = outcome.unwrap_err();
+                    // Not by the deadline: the cut itself, or its consequence, was noticed.
+                    assert!(
+                        matches!(error, Error::PeerClosed { .. }),
+                        "{transport:?} {name}: {error}"
+                    );
+                    assert!(error.is_peer_loss());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn when_a_rank_is_dropped_its_peer_names_it() {
+    for transport in TRANSPORTS {
+        for (_, operation) in OPERATIONS {
+            let outcomes = spawn(world(2, transport, &options()), |mut rank| {
+                match rank.rank() {
+                    0 => Some((rank.generation(), operation(&mut rank))),
+                    _ => None,
+                }
+            });
+            let Some((generation, Err(Error::PeerClosed { call, peer, .. }))) = &outcomes[0] else {
+                panic!("{transport:?}: {outcomes:?}");
+            };
+            assert_eq!((call.rank, call.generation, *peer), (0, *generation, 1));
+        }
+    }
+}
+
+#[test]
+fn a_broadcast_that_is_cut_leaves_nothing_behind() {
+    let mut ranks = world(3, Transport::InProcess, &options());
+    ranks[0].wrap_links(|_, link| Faulty::over(link, Fault::Cut(3_000)));
+    let outcomes = spawn(ranks, |mut rank| {
+        let mut bytes = vec![1; if rank.rank() == 0 { 1 << 20 } else { 5 }];
+        (rank.broadcast(0, &mut bytes), bytes.len())
+    });
+    for (rank, (outcome, length)) in outcomes.iter().enumerate() {
+        assert!(matches!(outcome, Err(Error::PeerClosed { .. })));
+        assert_eq!(*length, if rank == 0 { 1 << 20 } else { 0 });
+    }
+}
+
+#[test]
+fn a_frozen_rank_is_named_at_the_deadline() {
+    let options = patience(Duration::from_millis(100));
+    for (name, operation) in OPERATIONS {
+        let outcomes = spawn(world(4, Transport::Unix, &options), |mut rank| {
+            // The frozen one stays connected, for all ranks are returned, and does nothing.
+            let outcome = if rank.rank() == 2 {
+                Ok(())
+            } else {
+                operation(&mut rank)
+            };
+            (outcome, rank)
+        });
+        let errors: Vec<Error> = outcomes
+            .into_iter()
+            .filter_map(|(outcome, _)| outcome.err())
+            .collect();
+        assert_eq!(errors.len(), 3, "{name}");
+        assert!(errors.iter().all(Error::is_peer_loss), "{name}: {errors:?}");
+        assert!(
+            errors.iter().any(
+                |error| matches!(error, Error::DeadlineExceeded { peers, .. } if *peers == [2])
+            ),
+            "{name}: {errors:?}",
+        );
+    }
+}
+
+#[test]
+fn bytes_that_are_lost_end_at_the_deadline() {
+    for transport in TRANSPORTS {
+        for (name, operation) in OPERATIONS {
+            let mut ranks = world(2, transport, &patience(Duration::from_millis(100)));
+            ranks[1].wrap_links(|_, link| Faulty::over(link, Fault::Mute(3_000)));
+            let outcomes = spawn(ranks, |mut rank| (operation(&mut rank), rank));
+            let (outcomes, _connected): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
+            // If both wait for each other in the end, either may be the first to give up.
+            let gave_up = |rank: usize| matches!(&outcomes[rank], Err(Error::DeadlineExceeded { peers, .. }) if *peers == [1 - rank]);
+            assert!(
+                gave_up(0) || gave_up(1),
+                "{transport:?} {name}: {outcomes:?}"
+            );
+            assert!(
+                outcomes[0].as_ref().is_err_and(Error::is_peer_loss),
+                "{transport:?} {name}: {outcomes:?}"
+            );
+        }
+    }
+}
+
+/// Rank 0 of two; the test is rank 1.
+fn facing_a_bare_socket(abort: &CancellationToken) -> (Communicator, UnixStream) {
+    let (near, far) = UnixStream::pair().unwrap();
+    let links = vec![None, Some(link::unix(near).unwrap())];
+    (Communicator::over(links, 0, 7, &options(), abort), far)
+}
+
+#[test]
+fn an_abort_ends_an_operation_under_way() {
+    for (name, operation) in OPERATIONS {
+        let abort = CancellationToken::new();
+        let (mut rank, mut peer) = facing_a_bare_socket(&abort);
+        thread::scope(|scope| {
+            let outcome = scope.spawn(move || operation(&mut rank));
+            // Its header has come: it is in the call.
+            peer.read_exact(&mut [0; HEADER_BYTES]).unwrap();
+            abort.cancel();
+            let error = outcome.join().unwrap().unwrap_err();
+            assert!(matches!(error, Error::Aborted { .. }), "{name}: {error}");
+            assert!(error.is_abort() && !error.is_peer_loss());
+        });
+    }
+}
+
+#[test]
+fn what_is_no_message_is_not_taken_for_one() {
+    let (mut rank, mut peer) = facing_a_bare_socket(&CancellationToken::new());
+    peer.write_all(&[b'x'; 100]).unwrap();
+    assert!(matches!(
+        rank.barrier(),
+        Err(Error::Garbled { peer: 1, .. })
+    ));
+    assert!(
+        matches!(rank.barrier(), Err(Error::Broken { .. })),
+        "a failed communicator stays closed"
+    );
+}
+
+#[test]
+fn a_stale_generation_is_never_applied() {
+    let (mut rank, mut peer) = facing_a_bare_socket(&CancellationToken::new());
+    let (mut stale, mut tap) = {
+        let (near, far) = UnixStream::pair().unwrap();
+        let links = vec![Some(link::unix(near).unwrap()), None];
+        (
+            Communicator::over(links, 1, 6, &options(), &CancellationToken::new()),
+            far,
+        )
+    };
+    let mut message = [0; HEADER_BYTES + 4];
+    thread::scope(|scope| {
+        scope.spawn(move || stale.all_reduce_sum(&mut [100.0]).unwrap_err());
+        tap.read_exact(&mut message).unwrap();
+        drop(tap);
+    });
+    peer.write_all(&message).unwrap();
+    let error = rank.all_reduce_sum(&mut [1.0]).unwrap_err();
+    assert!(
+        matches!(error, Error::Mismatch { call, theirs } if (call.generation, theirs.generation) == (7, 6))
+    );
+}
+
+/// One rank does something else than the others; each gets an error, and one of them says why.
+fn assert_mismatch(odd: Operation, others: Operation) {
+    for transport in TRANSPORTS {
+        for world_size in [2, 3, 5] {
+            let ranks = world(world_size, transport, &options());
+            let outcomes = spawn(ranks, |mut rank| {
+                if rank.rank() == 1 {
+                    odd(&mut rank)
+                } else {
+                    others(&mut rank)
+                }
+            });
+            assert!(
+                outcomes
+                    .iter()
+                    .any(|outcome| matches!(outcome, Err(Error::Mismatch { .. }))),
+                "{outcomes:?}"
+            );
+            for outcome in outcomes {
+                assert!(
+                    matches!(
+                        outcome,
+                        Err(Error::Mismatch { .. } | Error::PeerClosed { .. })
+                    ),
+                    "{outcome:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn different_lengths_do_not_match() {
+    assert_mismatch(
+        |rank| rank.all_reduce_sum(&mut vec![1.0; 100_000]),
+        |rank| rank.all_reduce_sum(&mut vec![1.0; 100_001]),
+    );
+    assert_mismatch(
+        |rank| rank.all_reduce_sum(&mut [1.0; 10]),
+        |rank| rank.all_reduce_sum(&mut [1.0; 11]),
+    );
+    assert_mismatch(
+        |rank| rank.all_reduce_sum(&mut [1.0; 10]),
+        |rank| rank.all_reduce_sum(&mut vec![1.0; 100_000]),
+    );
+}
+
+#[test]
+fn different_operations_do_not_match() {
+    assert_mismatch(Communicator::barrier, |rank| {
+        rank.all_reduce_sum(&mut vec![1.0; 100_000])
+    });
+    assert_mismatch(
+        |rank| rank.all_reduce_sum(&mut [1.0; 2]),
+        |rank| rank.all_reduce_sum_f64(&mut [1.0]),
+    );
+    assert_mismatch(
+        |rank| rank.all_gather(&[1]).map(drop),
+        Communicator::barrier,
+    );
+}

@@ -1,0 +1,152 @@
+//! A [`Faulty`] link: a link that does what networks do.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::Sender;
+
+use socket2::SockRef;
+
+use crate::collective::link::Link;
+
+/// What is wrong with a link. Byte counts are of what this end writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// Every other read and every other write moves nothing, and the rest so many bytes at most.
+    Trickle(usize),
+    /// The connection ends, in both directions, after so many bytes.
+    Cut(usize),
+    /// The connection stays open, and what is written after so many bytes is lost.
+    Mute(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct Faulty {
+    link: Box<dyn Link>,
+    fault: Fault,
+    written: usize,
+    reads: usize,
+    writes: usize,
+}
+
+impl Faulty {
+    pub(super) fn over(link: Box<dyn Link>, fault: Fault) -> Box<dyn Link> {
+        Box::new(Self {
+            link,
+            fault,
+            written: 0,
+            reads: 0,
+            writes: 0,
+        })
+    }
+}
+
+/// How much of `bytes` may move at this attempt, the `attempts`th of its direction.
+fn trickle(fault: Fault, attempts: &mut usize, bytes: usize) -> io::Result<usize> {
+    let Fault::Trickle(most) = fault else {
+        return Ok(bytes);
+    };
+    *attempts += 1;
+    if attempts.is_multiple_of(2) {
+        Ok(bytes.min(most))
+    } else {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Link for Faulty {}
+
+impl Read for Faulty {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let end = trickle(self.fault, &mut self.reads, buffer.len())?;
+        self.link.read(&mut buffer[..end])
+    }
+}
+
+impl Write for Faulty {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let end = trickle(self.fault, &mut self.writes, bytes.len())?;
+        let bytes = &bytes[..end];
+        let written = match self.fault {
+            Fault::Trickle(_) => self.link.write(bytes)?,
+            Fault::Cut(after) => {
+                let left = after - self.written;
+                if left == 0 {
+                    SockRef::from(&self.link).shutdown(Shutdown::Both)?;
+                }
+                self.link.write(
+                    &bytes[..if left == 0 {
+                        bytes.len()
+                    } else {
+                        bytes.len().min(left)
+                    }],
+                )?
+            }
+            Fault::Mute(after) => {
+                let left = after - self.written.min(after);
+                if left == 0 {
+                    bytes.len()
+                } else {
+                    self.link.write(&bytes[..bytes.len().min(left)])?
+                }
+            }
+        };
+        self.written += written;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.link.flush()
+    }
+}
+
+impl AsFd for Faulty {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// A sound link that tells when a read finds nothing: its owner waits for the peer.
+#[derive(Debug)]
+pub(super) struct Noticed {
+    link: Box<dyn Link>,
+    waits: Sender<()>,
+}
+
+impl Noticed {
+    pub(super) fn over(link: Box<dyn Link>, waits: Sender<()>) -> Box<dyn Link> {
+        Box::new(Self { link, waits })
+    }
+}
+
+impl Link for Noticed {}
+
+impl Read for Noticed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let outcome = self.link.read(buffer);
+        if outcome
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {
+            // Nobody listens any more once the first one was heard.
+            self.waits.send(()).ok();
+        }
+        outcome
+    }
+}
+
+impl Write for Noticed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.link.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.link.flush()
+    }
+}
+
+impl AsFd for Noticed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}

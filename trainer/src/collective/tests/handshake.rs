@@ -1,0 +1,214 @@
+//! Who gets into a mesh, and who does not.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::world::{connect_all, endpoints, membership, options, spawn};
+use crate::collective::{
+    Communicator, Endpoint, Error, Listener, Membership, Options, Refusal, Result,
+};
+
+fn listen() -> Listener {
+    Listener::bind("127.0.0.1", None).unwrap()
+}
+
+fn connect(listener: Listener, membership: &Membership) -> Result<Communicator> {
+    Communicator::connect(listener, membership, &options(), &CancellationToken::new())
+}
+
+fn assert_sums_to_three(ranks: Vec<Communicator>) {
+    spawn(ranks, |mut rank| {
+        let mut buffer = [1.0 + rank.rank() as f32];
+        rank.all_reduce_sum(&mut buffer).unwrap();
+        assert_eq!(buffer, [3.0]);
+    });
+}
+
+#[test]
+fn a_stale_rank_is_refused_and_the_right_one_admitted() {
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let [first, second] = listeners.try_into().unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
+        let strangers = [
+            (membership(1, 6, &peers), Refusal::Generation),
+            (membership(1, 8, &peers), Refusal::Generation),
+            (
+                Membership {
+                    group: "train-2".to_owned(),
+                    ..membership(1, 7, &peers)
+                },
+                Refusal::Group,
+            ),
+            (
+                membership(1, 7, &[peers.clone(), peers.clone()].concat()),
+                Refusal::Rank,
+            ),
+        ];
+        for (stranger, expected) in strangers {
+            let error = connect(listen(), &stranger).unwrap_err();
+            assert!(
+                matches!(error, Error::ConnectRefused { peer: 0, refusal, .. } if refusal == expected),
+                "{error}",
+            );
+            assert!(error.is_peer_loss());
+        }
+        let second = connect(second, &membership(1, 7, &peers)).unwrap();
+        assert_sums_to_three(vec![waiting.join().unwrap().unwrap(), second]);
+    });
+}
+
+#[test]
+fn strangers_hold_up_nobody() {
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let address = peers[0].tcp.clone().unwrap();
+    let [first, second] = listeners.try_into().unwrap();
+    let _silent = TcpStream::connect(&address).unwrap();
+    let mut half = TcpStream::connect(&address).unwrap();
+    half.write_all(b"VLYHELLO").unwrap();
+    let mut loud = TcpStream::connect(&address).unwrap();
+    loud.write_all(&[b'x'; 96]).unwrap();
+    let ranks = thread::scope(|scope| {
+        let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
+        // The garbage was read and its sender dropped, without an answer.
+        assert_eq!(loud.read(&mut [0; 1]).unwrap(), 0);
+        let second = connect(second, &membership(1, 7, &peers)).unwrap();
+        vec![waiting.join().unwrap().unwrap(), second]
+    });
+    assert_sums_to_three(ranks);
+}
+
+#[test]
+fn the_ranks_that_did_not_come_are_named() {
+    let listeners: Vec<Listener> = (0..4).map(|_| listen()).collect();
+    let peers = endpoints(&listeners);
+    let [zero, _one, two, three] = listeners.try_into().unwrap();
+    // One is there and does not answer, the other is gone.
+    drop(three);
+    let options = Options {
+        connect_timeout: Duration::from_millis(300),
+        ..options()
+    };
+    let memberships = [membership(0, 7, &peers), membership(2, 7, &peers)];
+    for outcome in connect_all(
+        vec![zero, two],
+        &memberships,
+        &options,
+        &CancellationToken::new(),
+    ) {
+        let error = outcome.unwrap_err();
+        assert!(error.is_peer_loss());
+        assert!(
+            matches!(&error, Error::ConnectDeadline { missing, .. } if *missing == [1, 3]),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_failure_to_dial_is_the_source_of_the_deadline() {
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let [gone, dialling] = listeners.try_into().unwrap();
+    drop(gone);
+    let options = Options {
+        connect_timeout: Duration::from_millis(100),
+        ..options()
+    };
+    let error = Communicator::connect(
+        dialling,
+        &membership(1, 7, &peers),
+        &options,
+        &CancellationToken::new(),
+    )
+    .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::ConnectDeadline {
+                source: Some(_),
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn an_abort_ends_connecting() {
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let abort = CancellationToken::new();
+    thread::scope(|scope| {
+        let outcomes = scope.spawn(|| {
+            let lonely = listeners.into_iter().skip(1).collect();
+            connect_all(lonely, &[membership(1, 7, &peers)], &options(), &abort)
+        });
+        abort.cancel();
+        let error = outcomes.join().unwrap().remove(0).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::ConnectAborted {
+                    rank: 1,
+                    generation: 7
+                }
+            ),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_socket_file_out_of_sight_is_no_obstacle() {
+    let dir = tempfile::tempdir().unwrap();
+    let listeners: Vec<Listener> = (0..2)
+        .map(|_| Listener::bind("127.0.0.1", Some(dir.path())).unwrap())
+        .collect();
+    // As between two containers: one kernel, two file systems.
+    let peers: Vec<Endpoint> = endpoints(&listeners)
+        .into_iter()
+        .map(|endpoint| Endpoint {
+            unix: Some(PathBuf::from("/nonexistent/socket")),
+            ..endpoint
+        })
+        .collect();
+    let memberships = [membership(0, 7, &peers), membership(1, 7, &peers)];
+    let ranks = connect_all(
+        listeners,
+        &memberships,
+        &options(),
+        &CancellationToken::new(),
+    );
+    assert_sums_to_three(ranks.into_iter().map(Result::unwrap).collect());
+}
+
+#[test]
+fn a_membership_that_contradicts_itself_is_invalid() {
+    let peers = [listen().endpoint().clone()];
+    for wrong in [
+        membership(1, 7, &peers),
+        membership(0, 7, &[]),
+        Membership {
+            group: "g".repeat(65),
+            ..membership(0, 7, &peers)
+        },
+    ] {
+        assert!(matches!(
+            connect(listen(), &wrong),
+            Err(Error::InvalidMembership { .. })
+        ));
+    }
+    let alone = connect(listen(), &membership(0, 7, &peers)).unwrap();
+    assert_eq!(
+        (alone.rank(), alone.world_size(), alone.generation()),
+        (0, 1, 7)
+    );
+}

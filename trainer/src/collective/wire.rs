@@ -1,0 +1,294 @@
+//! The bytes of the protocol, little-endian and of fixed size: two messages to open a connection,
+//! and the header of every message after.
+//!
+//! ```text
+//! Hello   magic 8 │ version 4 │ from 4 │ to 4 │ world size 4 │ generation 8 │ group 64
+//! Reply   magic 8 │ code 4 │ 0 4 │ generation 8
+//! header  magic 4 │ op 1 │ element 1 │ algorithm 1 │ 0 1 │ root 4 │ rank 4 │ generation 8 │ sequence 8 │ bytes 8
+//! ```
+//!
+//! Decoding trusts nothing: what is not exactly such a message is `None`.
+
+use bytes::{Buf, BufMut};
+
+use super::call::{Algorithm, Call, ElementType, Op};
+use super::error::Refusal;
+
+#[cfg(target_endian = "big")]
+compile_error!("elements travel as they lie in memory, and the protocol is little-endian");
+
+pub(super) const GROUP_BYTES: usize = 64;
+pub(super) const HELLO_BYTES: usize = 96;
+pub(super) const REPLY_BYTES: usize = 24;
+pub(super) const HEADER_BYTES: usize = 40;
+
+const VERSION: u32 = 1;
+const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"VLYHELLO");
+const REPLY_MAGIC: u64 = u64::from_le_bytes(*b"VLYREPLY");
+const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"VLYM");
+
+/// What a dialler says first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) version: u32,
+    /// The rank that dials.
+    pub(super) from: u32,
+    /// The rank it means to reach.
+    pub(super) to: u32,
+    pub(super) world_size: u32,
+    pub(super) generation: u64,
+    /// The group's id, padded with zeros.
+    pub(super) group: [u8; GROUP_BYTES],
+}
+
+impl Hello {
+    /// # Panics
+    ///
+    /// If the group is longer than [`GROUP_BYTES`], which no valid membership has.
+    pub(super) fn new(
+        group: &str,
+        generation: u64,
+        from: usize,
+        to: usize,
+        world_size: usize,
+    ) -> Self {
+        let mut padded = [0; GROUP_BYTES];
+        padded[..group.len()].copy_from_slice(group.as_bytes());
+        Self {
+            version: VERSION,
+            from: rank_to_wire(from),
+            to: rank_to_wire(to),
+            world_size: rank_to_wire(world_size),
+            generation,
+            group: padded,
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        let mut out = &mut bytes[..];
+        out.put_u64_le(HELLO_MAGIC);
+        out.put_u32_le(self.version);
+        out.put_u32_le(self.from);
+        out.put_u32_le(self.to);
+        out.put_u32_le(self.world_size);
+        out.put_u64_le(self.generation);
+        out.put_slice(&self.group);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
+        let mut bytes = &bytes[..];
+        if bytes.get_u64_le() != HELLO_MAGIC {
+            return None;
+        }
+        let mut hello = Self {
+            version: bytes.get_u32_le(),
+            from: bytes.get_u32_le(),
+            to: bytes.get_u32_le(),
+            world_size: bytes.get_u32_le(),
+            generation: bytes.get_u64_le(),
+            group: [0; GROUP_BYTES],
+        };
+        bytes.copy_to_slice(&mut hello.group);
+        Some(hello)
+    }
+}
+
+/// What the dialled rank answers: welcome, or why not. `generation` is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    pub(super) generation: u64,
+    pub(super) refusal: Option<Refusal>,
+}
+
+impl Reply {
+    pub(super) fn encode(&self) -> [u8; REPLY_BYTES] {
+        let code = match self.refusal {
+            None => 0,
+            Some(Refusal::Version) => 1,
+            Some(Refusal::Group) => 2,
+            Some(Refusal::Generation) => 3,
+            Some(Refusal::Rank) => 4,
+            Some(Refusal::Duplicate) => 5,
+        };
+        let mut bytes = [0; REPLY_BYTES];
+        let mut out = &mut bytes[..];
+        out.put_u64_le(REPLY_MAGIC);
+        out.put_u32_le(code);
+        out.put_u32_le(0);
+        out.put_u64_le(self.generation);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; REPLY_BYTES]) -> Option<Self> {
+        let mut bytes = &bytes[..];
+        if bytes.get_u64_le() != REPLY_MAGIC {
+            return None;
+        }
+        let refusal = match bytes.get_u32_le() {
+            0 => None,
+            1 => Some(Refusal::Version),
+            2 => Some(Refusal::Group),
+            3 => Some(Refusal::Generation),
+            4 => Some(Refusal::Rank),
+            5 => Some(Refusal::Duplicate),
+            _ => return None,
+        };
+        bytes.advance(4);
+        Some(Self {
+            generation: bytes.get_u64_le(),
+            refusal,
+        })
+    }
+}
+
+pub(super) fn encode_header(call: &Call) -> [u8; HEADER_BYTES] {
+    let (op, element, algorithm, root) = match call.op {
+        Op::AllReduceSum { element, algorithm } => {
+            let element = match element {
+                ElementType::F32 => 1,
+                ElementType::F64 => 2,
+            };
+            let algorithm = match algorithm {
+                Algorithm::Direct => 1,
+                Algorithm::Ring => 2,
+            };
+            (1, element, algorithm, 0)
+        }
+        Op::AllGather => (2, 0, 0, 0),
+        Op::Broadcast { root } => (3, 0, 0, rank_to_wire(root)),
+        Op::Barrier => (4, 0, 0, 0),
+    };
+    let mut bytes = [0; HEADER_BYTES];
+    let mut out = &mut bytes[..];
+    out.put_u32_le(HEADER_MAGIC);
+    out.put_slice(&[op, element, algorithm, 0]);
+    out.put_u32_le(root);
+    out.put_u32_le(rank_to_wire(call.rank));
+    out.put_u64_le(call.generation);
+    out.put_u64_le(call.sequence);
+    out.put_u64_le(call.bytes);
+    bytes
+}
+
+pub(super) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Option<Call> {
+    let mut bytes = &bytes[..];
+    if bytes.get_u32_le() != HEADER_MAGIC {
+        return None;
+    }
+    let [op, element, algorithm, zero] = [
+        bytes.get_u8(),
+        bytes.get_u8(),
+        bytes.get_u8(),
+        bytes.get_u8(),
+    ];
+    let root = bytes.get_u32_le();
+    let op = match (op, element, algorithm, root) {
+        (1, element, algorithm, 0) => Op::AllReduceSum {
+            element: match element {
+                1 => ElementType::F32,
+                2 => ElementType::F64,
+                _ => return None,
+            },
+            algorithm: match algorithm {
+                1 => Algorithm::Direct,
+                2 => Algorithm::Ring,
+                _ => return None,
+            },
+        },
+        (2, 0, 0, 0) => Op::AllGather,
+        (3, 0, 0, root) => Op::Broadcast {
+            root: root as usize,
+        },
+        (4, 0, 0, 0) => Op::Barrier,
+        _ => return None,
+    };
+    (zero == 0).then(|| Call {
+        rank: bytes.get_u32_le() as usize,
+        generation: bytes.get_u64_le(),
+        sequence: bytes.get_u64_le(),
+        op,
+        bytes: bytes.get_u64_le(),
+    })
+}
+
+fn rank_to_wire(rank: usize) -> u32 {
+    u32::try_from(rank).expect("a valid membership has fewer than 2^32 ranks")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_survives_the_wire_and_garbage_does_not() {
+        let hello = Hello::new("0198f7c2-train", 7, 3, 1, 5);
+        let mut bytes = hello.encode();
+        assert_eq!(Hello::decode(&bytes), Some(hello));
+        bytes[0] ^= 1;
+        assert_eq!(Hello::decode(&bytes), None);
+    }
+
+    #[test]
+    fn every_reply_survives_the_wire() {
+        for refusal in [
+            None,
+            Some(Refusal::Version),
+            Some(Refusal::Group),
+            Some(Refusal::Generation),
+            Some(Refusal::Rank),
+            Some(Refusal::Duplicate),
+        ] {
+            let reply = Reply {
+                generation: 9,
+                refusal,
+            };
+            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+        }
+        assert_eq!(Reply::decode(&[0; REPLY_BYTES]), None);
+    }
+
+    #[test]
+    fn every_header_survives_the_wire() {
+        let mut ops = vec![Op::AllGather, Op::Broadcast { root: 4 }, Op::Barrier];
+        for element in [ElementType::F32, ElementType::F64] {
+            for algorithm in [Algorithm::Direct, Algorithm::Ring] {
+                ops.push(Op::AllReduceSum { element, algorithm });
+            }
+        }
+        for op in ops {
+            let call = Call {
+                rank: 2,
+                generation: 7,
+                sequence: 11,
+                op,
+                bytes: 1 << 40,
+            };
+            assert_eq!(decode_header(&encode_header(&call)), Some(call));
+        }
+        assert_eq!(decode_header(&[0; HEADER_BYTES]), None);
+    }
+
+    #[test]
+    fn a_header_with_a_stray_bit_is_none() {
+        let op = Op::AllReduceSum {
+            element: ElementType::F32,
+            algorithm: Algorithm::Ring,
+        };
+        let bytes = encode_header(&Call {
+            rank: 2,
+            generation: 7,
+            sequence: 11,
+            op,
+            bytes: 12,
+        });
+        // Magic, op, element, algorithm, padding, root: each bit there has a meaning.
+        for bit in 0..12 * 8 {
+            let mut stray = bytes;
+            stray[bit / 8] ^= 1 << (bit % 8);
+            let decoded = decode_header(&stray);
+            assert!(decoded.is_none_or(|call| call.op != op), "bit {bit}");
+        }
+    }
+}
