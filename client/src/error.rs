@@ -79,6 +79,12 @@ pub enum Error {
         /// What to write.
         expected: &'static str,
     },
+    /// Two input columns of one name.
+    #[error("the input has two columns {column:?}: give one of them another name (AS …)")]
+    RepeatedColumn {
+        /// The name.
+        column: String,
+    },
     /// Something Volley knows of and cannot do.
     #[error("not supported: {what}")]
     NotSupported {
@@ -118,9 +124,12 @@ pub enum Error {
 }
 
 impl From<DataFusionError> for Error {
+    /// Finds the error that is Volley's own, where one started it all; else the root cause.
     fn from(error: DataFusionError) -> Self {
-        let cause = root_cause(&error.find_root().to_string());
-        Self::Engine { cause, original: Box::new(error) }
+        own(error).unwrap_or_else(|error| {
+            let cause = root_cause(&error.find_root().to_string());
+            Self::Engine { cause, original: Box::new(error) }
+        })
     }
 }
 
@@ -130,7 +139,183 @@ impl From<Error> for DataFusionError {
     }
 }
 
+/// The error of this project that DataFusion carries, or DataFusion's as it was.
+fn own(error: DataFusionError) -> Result<Error, DataFusionError> {
+    match error {
+        DataFusionError::External(carried) => {
+            let carried = match carried.downcast::<Error>() {
+                Ok(error) => return Ok(*error),
+                Err(other) => other,
+            };
+            let carried = match carried.downcast::<volley_proto::Error>() {
+                Ok(error) => return Ok(Error::Proto(*error)),
+                Err(other) => other,
+            };
+            match carried.downcast::<DataFusionError>() {
+                Ok(error) => own(*error),
+                Err(other) => Err(DataFusionError::External(other)),
+            }
+        }
+        DataFusionError::Context(context, error) => {
+            own(*error).map_err(|error| DataFusionError::Context(context, Box::new(error)))
+        }
+        DataFusionError::Diagnostic(diagnostic, error) => {
+            own(*error).map_err(|error| DataFusionError::Diagnostic(diagnostic, Box::new(error)))
+        }
+        other => Err(other),
+    }
+}
+
 /// What is left of an error's text without the layers that say nothing.
+///
+/// Layers are prefixes such as `Execution error: ` and `Job x failed: `, and values printed by
+/// `Debug` such as `DataFusionError(Execution("…"))`. Whatever is not known to be one stays.
 fn root_cause(text: &str) -> String {
-    text.to_owned()
+    let mut cause = text.trim().to_owned();
+    while let Some(inner) = without_prefix(&cause).or_else(|| without_debug(&cause)) {
+        if inner.is_empty() {
+            break;
+        }
+        cause = inner;
+    }
+    cause
+}
+
+/// The text behind one prefix, if it has one.
+fn without_prefix(text: &str) -> Option<String> {
+    const PREFIXES: &[&str] = &[
+        "Execution error: ",
+        "External error: ",
+        "Error during planning: ",
+        "Schema error: ",
+        "Arrow error: ",
+        "DataFusion error: ",
+        "General error: ",
+        "Internal Ballista error: ",
+        "Task failed due to runtime execution error: ",
+        "Task failed due to IO error: ",
+        "Fail to execute query due to ",
+    ];
+    /// Prefixes with a word in them: what comes before it and after it.
+    const AROUND: &[(&str, &str)] =
+        &[("Job ", " failed: "), ("Job failed due to stage ", " failed: ")];
+    let plain = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
+    let around = || {
+        AROUND.iter().find_map(|(before, after)| {
+            let (word, rest) = text.strip_prefix(before)?.split_once(after)?;
+            (!word.contains(char::is_whitespace)).then_some(rest)
+        })
+    };
+    plain.or_else(around).map(|rest| rest.trim().to_owned())
+}
+
+/// The value in one layer of `Debug`, if the text is one.
+fn without_debug(text: &str) -> Option<String> {
+    const LAYERS: &[&str] = &[
+        "DataFusionError(",
+        "ArrowError(",
+        "Execution(",
+        "Plan(",
+        "External(",
+        "Shared(",
+        "General(",
+        "Internal(",
+        "GrpcActionError(",
+        "ExternalError(",
+    ];
+    if text.starts_with("Status {") {
+        let (_, message) = text.split_once("message: ")?;
+        return string_literal(message).map(|(message, _)| message);
+    }
+    let inner = LAYERS.iter().find_map(|layer| text.strip_prefix(layer))?;
+    if let Some((message, rest)) = string_literal(inner) {
+        return rest.ends_with(')').then_some(message);
+    }
+    // Some layers have a second field, the backtrace, which is empty.
+    let inner = inner.strip_suffix(')')?;
+    let shorter = inner.strip_suffix(", None").or_else(|| inner.strip_suffix(", Some(\"\")"));
+    Some(shorter.unwrap_or(inner).to_owned())
+}
+
+/// A string literal as `Debug` prints it, and what follows it.
+fn string_literal(text: &str) -> Option<(String, &str)> {
+    let mut rest = text.strip_prefix('"')?.char_indices();
+    let body = &text[1..];
+    let mut value = String::new();
+    while let Some((at, c)) = rest.next() {
+        match c {
+            '"' => return Some((value, &body[at + 1..])),
+            '\\' => match rest.next()?.1 {
+                'n' => value.push('\n'),
+                't' => value.push('\t'),
+                'r' => value.push('\r'),
+                'u' => {
+                    let digits = rest.as_str().strip_prefix('{')?.split_once('}')?.0;
+                    value.push(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?);
+                    rest.nth(digits.len() + 1);
+                }
+                other => value.push(other),
+            },
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_off_layers_that_say_nothing() {
+        for (text, expected) in [
+            ("Execution error: boom", "boom"),
+            (
+                "Execution error: Job 7EnTdU failed: Job failed due to stage 2 failed: Task failed \
+                 due to runtime execution error: DataFusionError(Execution(\"rank 1: cannot load \\\"m\\\"\"))\n",
+                "rank 1: cannot load \"m\"",
+            ),
+            (
+                "Execution error: Job x failed: Job failed due to stage 1 failed: Task failed due \
+                 to runtime execution error: DataFusionError(ArrowError(DivideByZero, Some(\"\")))\n",
+                "DivideByZero",
+            ),
+            (
+                "Task failed due to runtime execution error: \
+                 DataFusionError(Shared(External(Execution(\"a\\nb\\u{1b}\"))))",
+                "a\nb\u{1b}",
+            ),
+            ("Execution error: Status { code: Internal, message: \"no\", x: 1 }", "no"),
+            ("Error during planning: table 't' not found", "table 't' not found"),
+        ] {
+            assert_eq!(root_cause(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn leaves_what_it_does_not_know() {
+        for text in [
+            "Resources exhausted: no memory",
+            "Execution(\"open",
+            "Io(Custom { kind: Other })",
+            "Job a b failed: c",
+            "",
+        ] {
+            assert_eq!(root_cause(text), text);
+        }
+    }
+
+    #[test]
+    fn keeps_errors_of_its_own() {
+        let own = || Error::NotSupported { what: "x".into() };
+        let nested = DataFusionError::Context(
+            "planning".into(),
+            Box::new(DataFusionError::External(Box::new(DataFusionError::from(own())))),
+        );
+        assert!(matches!(Error::from(nested), Error::NotSupported { .. }));
+        let name = "a/b".parse::<volley_proto::ModelName>().unwrap_err();
+        assert!(matches!(Error::from(DataFusionError::from(name)), Error::Proto(_)));
+        let engine = DataFusionError::Execution("boom".into()).context("while testing");
+        assert!(matches!(Error::from(engine), Error::Engine { cause, .. } if cause == "boom"));
+    }
 }

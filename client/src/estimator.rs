@@ -1,28 +1,212 @@
 //! `CREATE MODEL` in Rust: a typed builder of what is to be trained.
 
-use datafusion::dataframe::DataFrame;
+use std::time::Duration;
 
+use datafusion::dataframe::DataFrame;
+use volley_proto::spec::{Adam, Device, IfExists, Keep, LabelTransform, Loss, Output, Ranks};
+use volley_proto::{ModelName, TrainId};
+
+use crate::sql::{SplitMethod, Target};
 use crate::{Model, Result, Session, TrainOptions};
 
 /// What is to be trained, before it has seen rows.
+///
+/// Every option stands for the one of the same name in SQL; see [`train_options`](crate::train_options).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimator {
     name: String,
+    train_id: TrainId,
+    if_exists: IfExists,
     options: TrainOptions,
 }
 
 impl Estimator {
     /// Trains a model of this name, with every option at its default.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), options: TrainOptions::default() }
+        let options = TrainOptions::default();
+        Self { name: name.into(), train_id: TrainId::generate(), if_exists: IfExists::Fail, options }
     }
 
-    /// Trains on the cluster and publishes the model.
+    /// The column to predict.
+    pub fn label(mut self, column: impl Into<String>) -> Self {
+        self.options.label = Some(column.into());
+        self
+    }
+
+    /// What the network predicts of the label.
+    pub fn label_transform(mut self, transform: LabelTransform) -> Self {
+        self.options.label_transform = transform;
+        self
+    }
+
+    /// Features that pass through an embedding.
+    pub fn categorical<C: Into<String>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
+        self.options.categorical = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Features that enter as numbers.
+    pub fn continuous<C: Into<String>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
+        self.options.continuous = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// A column that says which rows are evaluated: text as in
+    /// [`split`](volley_proto::spec::split), or a boolean.
+    pub fn split_by(mut self, column: impl Into<String>) -> Self {
+        self.options.split_method = Some(SplitMethod::Custom);
+        self.options.split_column = Some(column.into());
+        self.options.split_fraction = None;
+        self
+    }
+
+    /// A share of the rows to evaluate, drawn by chance.
+    pub fn split_randomly(mut self, evaluated: f64) -> Self {
+        self.options.split_method = Some(SplitMethod::Random);
+        self.options.split_fraction = Some(evaluated);
+        self.options.split_column = None;
+        self
+    }
+
+    /// Widths of the dense layers.
+    pub fn hidden_units(mut self, widths: impl Into<Vec<usize>>) -> Self {
+        self.options.network.hidden_units = widths.into();
+        self
+    }
+
+    /// Width of every categorical feature's embedding.
+    pub fn embedding_dim(mut self, width: usize) -> Self {
+        self.options.network.embedding_dim = width;
+        self
+    }
+
+    /// Share of the last hidden layer's units zeroed in training.
+    pub fn dropout(mut self, share: f64) -> Self {
+        self.options.network.dropout = share;
+        self
+    }
+
+    /// Whether continuous features pass through batch norm.
+    pub fn batch_norm(mut self, on: bool) -> Self {
+        self.options.network.batch_norm = on;
+        self
+    }
+
+    /// What the output unit passes through.
+    pub fn activation_output(mut self, output: Output) -> Self {
+        self.options.network.output = output;
+        self
+    }
+
+    /// L2 penalty on the hidden layers' kernels.
+    pub fn l2_reg(mut self, penalty: f64) -> Self {
+        self.options.l2 = penalty;
+        self
+    }
+
+    /// The loss.
+    pub fn loss(mut self, loss: Loss) -> Self {
+        self.options.loss = loss;
+        self
+    }
+
+    /// The optimizer, with all it is set by.
+    pub fn optimizer(mut self, adam: Adam) -> Self {
+        self.options.optimizer = adam;
+        self
+    }
+
+    /// The optimizer's step size.
+    pub fn learn_rate(mut self, rate: f64) -> Self {
+        self.options.optimizer.learn_rate = rate;
+        self
+    }
+
+    /// Rows of one rank in one step.
+    pub fn batch_size(mut self, rows: usize) -> Self {
+        self.options.batch_size = rows;
+        self
+    }
+
+    /// Passes over the training rows.
+    pub fn epochs(mut self, epochs: usize) -> Self {
+        self.options.epochs = epochs;
+        self
+    }
+
+    /// Which epoch's weights are published.
+    pub fn keep(mut self, keep: Keep) -> Self {
+        self.options.keep = keep;
+        self
+    }
+
+    /// How many ranks train.
+    pub fn ranks(mut self, ranks: Ranks) -> Self {
+        self.options.ranks = ranks;
+        self
+    }
+
+    /// Virtual shards that rows are hashed into.
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.options.shards = Some(shards);
+        self
+    }
+
+    /// Columns whose hash picks a row's shard.
+    pub fn shard_by<C: Into<String>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
+        self.options.shard_by = columns.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Where ranks compute.
+    pub fn device(mut self, device: Device) -> Self {
+        self.options.device = device;
+        self
+    }
+
+    /// Seeds initial weights, row order and dropout masks.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.seed = seed;
+        self
+    }
+
+    /// How long ranks wait for each other to arrive.
+    pub fn rendezvous_timeout(mut self, timeout: Duration) -> Self {
+        self.options.rendezvous_timeout = timeout;
+        self
+    }
+
+    /// How long one collective operation may wait for a peer.
+    pub fn collective_timeout(mut self, timeout: Duration) -> Self {
+        self.options.collective_timeout = timeout;
+        self
+    }
+
+    /// Publishes a new version where the model exists, instead of failing.
+    pub fn replace(mut self) -> Self {
+        self.if_exists = IfExists::Replace;
+        self
+    }
+
+    /// The training run, by which its progress can be watched.
+    pub fn train_id(&self) -> TrainId {
+        self.train_id
+    }
+
+    /// Trains on the cluster and publishes the model. Dropping the future cancels the training.
     ///
     /// # Errors
     /// When an option or a column is not usable, the model exists, or training fails.
     pub async fn fit(self, session: &Session, rows: DataFrame) -> Result<Model> {
-        let _ = (self.name, self.options, rows, session);
-        unimplemented!("estimator")
+        let model: ModelName = self.name.parse()?;
+        let target = Target {
+            train_id: self.train_id,
+            model: model.clone(),
+            if_exists: self.if_exists,
+            store: session.store().url().clone(),
+        };
+        let (_, plan) = rows.into_parts();
+        let kept = session.train(plan, self.options, target).await?;
+        Model::load_version(session, &model, crate::session::published_version(&kept)).await
     }
 }

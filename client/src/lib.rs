@@ -13,6 +13,8 @@ mod session;
 mod sql;
 #[cfg(feature = "standalone")]
 pub mod standalone;
+#[cfg(test)]
+mod testing;
 
 pub use config::SessionConfig;
 pub use datafusion;
@@ -20,4 +22,4 @@ pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use model::{DataFrameExt, Model};
 pub use session::{Output, Session};
-pub use sql::{OptionValue, Statement, TrainOption, TrainOptions, train_options};
+pub use sql::{OptionValue, SplitMethod, Statement, TrainOption, TrainOptions, train_options};

@@ -1,15 +1,17 @@
 //! A published model in Rust.
 
 use datafusion::dataframe::DataFrame;
-use volley_proto::ModelRef;
+use url::Url;
+use volley_proto::ModelName;
 use volley_proto::store::{EpochRecord, Manifest};
 
+use crate::sql::predict;
 use crate::{Result, Session};
 
 /// One published version of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    reference: ModelRef,
+    store: Url,
     manifest: Manifest,
 }
 
@@ -19,13 +21,20 @@ impl Model {
     /// # Errors
     /// When there is no such model.
     pub async fn load(session: &Session, name: &str) -> Result<Self> {
-        let manifest = session.store().manifest(&name.parse()?, None).await?;
-        let reference = ModelRef {
-            store: session.store().url().clone(),
-            name: manifest.spec.model.clone(),
-            version: manifest.version,
-        };
-        Ok(Self { reference, manifest })
+        Self::load_version(session, &name.parse()?, None).await
+    }
+
+    /// A version of a model, or its current one.
+    ///
+    /// # Errors
+    /// When there is no such model or version.
+    pub async fn load_version(
+        session: &Session,
+        name: &ModelName,
+        version: Option<u32>,
+    ) -> Result<Self> {
+        let manifest = session.store().manifest(name, version).await?;
+        Ok(Self { store: session.store().url().clone(), manifest })
     }
 
     /// The rows with one more column, the prediction.
@@ -33,8 +42,8 @@ impl Model {
     /// # Errors
     /// When the rows lack a feature the model was trained on.
     pub fn transform(&self, rows: DataFrame) -> Result<DataFrame> {
-        let _ = (rows, &self.reference);
-        unimplemented!("model")
+        let (state, plan) = rows.into_parts();
+        Ok(DataFrame::new(state, predict(&self.manifest, &self.store, plan)?))
     }
 
     /// One record an epoch.

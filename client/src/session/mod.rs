@@ -1,21 +1,45 @@
 //! A session: DataFusion's context whose plans run on a cluster, and statements on top of it.
+//!
+//! ```text
+//! Statement ──┬ CREATE MODEL ────── train:   TrainNode over the query ─┐
+//!             ├ SHOW/DESCRIBE/DROP  models:  the store, here           ├─> planner ─> scheduler
+//!             └ everything else ─── context: DataFusion's own          ┘      └ rows dropped: cancel
+//! ```
 
+mod cancel;
+mod connect;
+mod models;
 mod output;
+mod planner;
+mod train;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::dataframe::DataFrame;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
-use std::time::Duration;
+use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use volley_proto::store::ModelStore;
 
 pub use output::Output;
+pub(crate) use train::published_version;
 
-use crate::sql::Statement;
-use crate::{Result, SessionConfig};
+use self::cancel::Cancellations;
+use self::planner::ClusterPlanner;
+use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Statement};
+use crate::{Error, Result, SessionConfig};
 
 /// A connection to a cluster and a model store.
-#[derive(Debug)]
+///
+/// It keeps what DataFusion's context keeps: tables, views and settings.
 pub struct Session {
+    context: SessionContext,
     store: ModelStore,
+    manifests: Arc<Manifests>,
+    cancellations: Arc<Cancellations>,
 }
 
 impl Session {
@@ -24,12 +48,30 @@ impl Session {
     /// # Errors
     /// When no scheduler answers in time, or a setting or the store's URL is not usable.
     pub async fn connect(config: SessionConfig) -> Result<Self> {
-        Ok(Self { store: ModelStore::open(&config.store)? })
+        let session = Self::detached(&config)?;
+        connect::await_scheduler(&config.scheduler, config.connect_timeout).await?;
+        Ok(session)
+    }
+
+    /// The session before anybody has asked whether its scheduler answers.
+    pub(crate) fn detached(config: &SessionConfig) -> Result<Self> {
+        let store = ModelStore::open(&config.store)?;
+        let scheduler_url = connect::scheduler_url(&config.scheduler);
+        let cancellations = Arc::new(Cancellations::new(scheduler_url.clone()));
+        let planner = ClusterPlanner { scheduler_url, cancellations: Arc::clone(&cancellations) };
+        let context = connect::context(&config.settings, planner)?;
+        let manifests = Arc::new(Manifests::default());
+        let relations =
+            MlPlanner { store: store.url().clone(), manifests: Arc::clone(&manifests) };
+        context.register_relation_planner(Arc::new(relations))?;
+        Ok(Self { context, store, manifests, cancellations })
     }
 
     /// DataFusion's own context; its plans run on the cluster.
+    ///
+    /// Its `sql` knows no models: use [`Session::sql`] for queries that name one.
     pub fn context(&self) -> &SessionContext {
-        unimplemented!("session")
+        &self.context
     }
 
     /// The model store.
@@ -42,33 +84,183 @@ impl Session {
     /// # Errors
     /// Says the line and column where the script stops making sense.
     pub fn parse(&self, script: &str) -> Result<Vec<Statement>> {
-        let _ = script;
-        unimplemented!("session")
+        let state = self.context.state_ref();
+        let options = state.read().config().options().sql_parser.clone();
+        let grammar = dialect_from_str(options.dialect.to_string()).ok_or_else(|| {
+            Error::NotSupported { what: format!("SQL dialect {}", options.dialect) }
+        })?;
+        let dialect = Dialect {
+            grammar,
+            normalize: options.enable_ident_normalization,
+            recursion_limit: options.recursion_limit.get(),
+        };
+        sql::parse(script, &dialect)
     }
 
     /// Runs a statement. Dropping the future, or the output's rows, cancels what runs.
     ///
+    /// Queries return as soon as they are planned, and run while their rows are read; `CREATE
+    /// MODEL` returns when the model is published.
+    ///
     /// # Errors
     /// Whatever is wrong with the statement or goes wrong while it runs.
     pub async fn run(&self, statement: Statement) -> Result<Output> {
-        let _ = statement;
-        unimplemented!("session")
+        match statement.kind {
+            Kind::CreateModel(create) => self.create_model(*create).await,
+            Kind::ExplainCreateModel(create) => self.explain_create_model(*create).await,
+            Kind::ShowModels => self.show_models().await,
+            Kind::DescribeModel { name } => self.describe_model(&name).await,
+            Kind::DropModel { name, if_exists } => self.drop_model(&name, if_exists).await,
+            Kind::Sql(statement) => {
+                let plan = self.plan(*statement).await?;
+                let frame = self.context.execute_logical_plan(plan).await?;
+                // What is left of a statement that was carried out here.
+                let done = matches!(frame.logical_plan(), LogicalPlan::EmptyRelation(empty)
+                    if empty.schema.fields().is_empty());
+                if done {
+                    return Ok(Output::nothing());
+                }
+                Ok(Output::stream(frame.execute_stream().await?))
+            }
+        }
     }
 
-    /// Plans one query.
+    /// Plans one query, or carries out one statement of DataFusion's, as `SessionContext::sql`.
     ///
     /// # Errors
-    /// When it is not one query, or cannot be planned.
+    /// When it is not exactly one, is a statement about models, or cannot be planned.
     pub async fn sql(&self, sql: &str) -> Result<DataFrame> {
-        let _ = sql;
-        unimplemented!("session")
+        let mut statements = self.parse(sql)?;
+        match (statements.pop(), statements.len()) {
+            (Some(Statement { kind: Kind::Sql(statement), .. }), 0) => {
+                let plan = self.plan(*statement).await?;
+                Ok(self.context.execute_logical_plan(plan).await?)
+            }
+            (Some(_), 0) => {
+                let found = "a statement about models (Session::run runs it)".to_owned();
+                Err(Error::OneQuery { found })
+            }
+            (None, _) => Err(Error::OneQuery { found: "none".to_owned() }),
+            (Some(_), more) => Err(Error::OneQuery { found: (more + 1).to_string() }),
+        }
     }
 
     /// Waits until the cancellations of dropped queries have reached the scheduler.
     ///
     /// Returns whether they all did in time. To be called before the process ends.
     pub async fn settle(&self, deadline: Duration) -> bool {
-        let _ = deadline;
-        unimplemented!("session")
+        self.cancellations.settle(deadline).await
+    }
+
+    /// Plans a statement, with the models it names as they are in the store now.
+    async fn plan(&self, statement: DfStatement) -> Result<LogicalPlan> {
+        let state = self.context.state();
+        let normalize = state.config().options().sql_parser.enable_ident_normalization;
+        for (name, version) in sql::named_models(&statement, normalize)? {
+            let manifest = self.store.manifest(&name, version).await?;
+            self.manifests.renew((name, version), manifest);
+        }
+        Ok(state.statement_to_plan(statement).await?)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use arrow::array::AsArray;
+    use arrow::util::pretty::pretty_format_batches;
+
+    use super::*;
+    use crate::testing::{on_a_deep_stack, session};
+
+    async fn run(session: &Session, sql: &str) -> Result<Output> {
+        session.run(session.parse(sql)?.remove(0)).await
+    }
+
+    async fn text(session: &Session, sql: &str) -> String {
+        let batches = run(session, sql).await.unwrap().collect().await.unwrap();
+        pretty_format_batches(&batches).unwrap().to_string()
+    }
+
+    #[test]
+    fn answers_about_models_without_a_cluster() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let models = run(&session, "SHOW MODELS").await.unwrap().collect().await.unwrap();
+            assert_eq!(models[0].column(0).as_string::<i32>().value(0), "known");
+            assert!(text(&session, "DESCRIBE MODEL known").await.contains("predicted_Sales"));
+            let dropped = run(&session, "DROP MODEL known").await.unwrap();
+            assert!(dropped.schema.fields().is_empty() && dropped.message.is_some());
+            assert!(run(&session, "DROP MODEL known").await.is_err());
+            assert!(run(&session, "DROP MODEL IF EXISTS known").await.is_ok());
+        });
+    }
+
+    #[test]
+    fn answers_about_itself_without_a_cluster() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            assert!(text(&session, "SHOW TABLES").await.contains("sales"));
+            assert!(text(&session, "DESCRIBE sales").await.contains("Distance"));
+            run(&session, "SET ballista.planner.coalesce.enabled = true").await.unwrap();
+            let shown = text(&session, "SHOW ballista.planner.coalesce.enabled").await;
+            assert!(shown.contains("true"), "{shown}");
+            run(&session, "SET datafusion.execution.batch_size = 7").await.unwrap();
+            assert_eq!(session.context().state().config().batch_size(), 7);
+            let error = run(&session, "SET datafusion.no.such = 1").await.unwrap_err();
+            assert!(matches!(error, Error::Engine { .. }), "{error}");
+        });
+    }
+
+    #[test]
+    fn sql_takes_one_query() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            assert!(session.sql("SELECT 1").await.is_ok());
+            for sql in ["", "SELECT 1; SELECT 2", "SHOW MODELS"] {
+                let error = session.sql(sql).await.unwrap_err();
+                assert!(matches!(error, Error::OneQuery { .. }), "{sql}: {error}");
+            }
+        });
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let url = ModelStore::directory_url(std::path::Path::new("/tmp/x")).unwrap();
+        let with = |key: &str, value: &str| {
+            let mut config = SessionConfig::new("127.0.0.1:1", url.clone());
+            config.settings = vec![(key.to_owned(), value.to_owned())];
+            Session::detached(&config)
+        };
+        let session = with("datafusion.execution.target_partitions", "5").unwrap();
+        assert_eq!(session.context().state().config().target_partitions(), 5);
+        assert!(with("ballista.job.name", "x").is_ok());
+        for (key, value) in [("datafusion.execution.batch_size", "x"), ("nonsense", "1")] {
+            let error = with(key, value).unwrap_err();
+            assert!(matches!(error, Error::Setting { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn nobody_at_the_address_is_said_in_time() {
+        on_a_deep_stack(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            drop(listener);
+            let url = ModelStore::directory_url(std::path::Path::new("/tmp/x")).unwrap();
+            let mut config = SessionConfig::new(&address, url);
+            config.connect_timeout = Duration::from_millis(300);
+            let before = Instant::now();
+            let error = Session::connect(config).await.unwrap_err();
+            assert!(matches!(&error, Error::Connect { address: named, .. } if *named == address));
+            assert!(before.elapsed() < Duration::from_secs(5));
+        });
     }
 }

@@ -1,10 +1,12 @@
 //! What a statement gives back.
 
 use std::fmt;
+use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::TryStreamExt;
 
 use crate::Result;
@@ -26,6 +28,23 @@ impl Output {
     /// Whatever goes wrong while the query runs.
     pub async fn collect(self) -> Result<Vec<RecordBatch>> {
         Ok(self.rows.try_collect().await?)
+    }
+
+    pub(super) fn stream(rows: SendableRecordBatchStream) -> Self {
+        Self { schema: rows.schema(), rows, message: None }
+    }
+
+    pub(super) fn batches(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
+        let stream = futures::stream::iter(batches.into_iter().map(Ok));
+        Self::stream(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+    }
+
+    pub(super) fn nothing() -> Self {
+        Self::batches(Arc::new(Schema::empty()), Vec::new())
+    }
+
+    pub(super) fn message(message: String) -> Self {
+        Self { message: Some(message), ..Self::nothing() }
     }
 }
 

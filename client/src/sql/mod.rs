@@ -1,7 +1,27 @@
 //! Volley's SQL: DataFusion's, and statements and functions about models.
+//!
+//! ```text
+//! script ── parse ──> Statement ── models named in it ──> manifests ── plan ──> LogicalPlan
+//!            │                                                          │
+//!            │ CREATE/SHOW/DESCRIBE/DROP MODEL: ours                    │ ML.…(MODEL m, …):
+//!            │ everything else: DFParser's                              │ a RelationPlanner
+//! ```
+//!
+//! Nothing here does I/O: parsing and planning are functions of text, schemas and manifests.
 
+mod call;
+mod evaluate;
 mod options;
+mod parse;
+mod plan;
+mod spell;
 mod statement;
+mod training_info;
 
-pub use options::{OptionValue, TrainOption, TrainOptions, train_options};
+pub(crate) use call::named_models;
+pub(crate) use options::{Target, check_unambiguous, needed_columns};
+pub use options::{OptionValue, SplitMethod, TrainOption, TrainOptions, train_options};
+pub(crate) use parse::{Dialect, parse};
+pub(crate) use plan::{Manifests, MlPlanner, predict};
 pub use statement::Statement;
+pub(crate) use statement::{CreateModel, Kind};

@@ -1,13 +1,42 @@
 //! One statement of a script.
 
-use volley_proto::TrainId;
+use std::fmt;
+
+use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::sqlparser::ast::Query;
+use volley_proto::{ModelName, TrainId};
+
+use super::TrainOptions;
 
 /// One statement, with the text it was written in.
 #[derive(Debug)]
 pub struct Statement {
-    text: String,
-    line: u64,
-    train_id: Option<TrainId>,
+    pub(crate) text: String,
+    pub(crate) line: u64,
+    pub(crate) kind: Kind,
+}
+
+/// What a statement asks for.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    CreateModel(Box<CreateModel>),
+    ExplainCreateModel(Box<CreateModel>),
+    ShowModels,
+    DescribeModel { name: ModelName },
+    DropModel { name: ModelName, if_exists: bool },
+    /// DataFusion's own.
+    Sql(Box<DfStatement>),
+}
+
+/// `CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name OPTIONS (…) AS query`.
+#[derive(Debug)]
+pub(crate) struct CreateModel {
+    pub(crate) train_id: TrainId,
+    pub(crate) name: ModelName,
+    pub(crate) or_replace: bool,
+    pub(crate) if_not_exists: bool,
+    pub(crate) options: TrainOptions,
+    pub(crate) query: Box<Query>,
 }
 
 impl Statement {
@@ -22,7 +51,19 @@ impl Statement {
     }
 
     /// The training run that `CREATE MODEL` will start, by which its progress can be watched.
+    ///
+    /// It is decided when the statement is parsed; a statement runs once.
     pub fn train_id(&self) -> Option<TrainId> {
-        self.train_id
+        match &self.kind {
+            Kind::CreateModel(create) => Some(create.train_id),
+            _ => None,
+        }
+    }
+}
+
+/// As written.
+impl fmt::Display for Statement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }

@@ -1,0 +1,154 @@
+//! `SHOW MODELS`, `DESCRIBE MODEL` and `DROP MODEL`: the store's side of SQL, answered here.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array};
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use volley_proto::ModelName;
+use volley_proto::spec::{Feature, FeatureKind, Split};
+use volley_proto::store::Manifest;
+
+use super::{Output, Session};
+use crate::Result;
+
+impl Session {
+    pub(super) async fn show_models(&self) -> Result<Output> {
+        let models = self.store().list().await?;
+        let names = models.iter().map(|model| Some(model.name.to_string()));
+        let versions = models.iter().map(|model| {
+            let versions: Vec<_> = model.versions.iter().map(u32::to_string).collect();
+            Some(versions.join(", "))
+        });
+        let current = models.iter().map(|model| model.versions.last().copied());
+        let published = models.iter().map(|model| Some(millis(model.published)));
+        let published: TimestampMillisecondArray = published.collect();
+        rows([
+            ("name", Arc::new(names.collect::<StringArray>()) as ArrayRef),
+            ("versions", Arc::new(versions.collect::<StringArray>())),
+            ("current", Arc::new(current.collect::<UInt32Array>())),
+            ("published", Arc::new(published.with_timezone("+00:00"))),
+        ])
+    }
+
+    pub(super) async fn describe_model(&self, name: &ModelName) -> Result<Output> {
+        let manifest = self.store().manifest(name, None).await?;
+        let (properties, values): (Vec<_>, Vec<_>) = describe(&manifest).into_iter().unzip();
+        rows([
+            ("property", Arc::new(StringArray::from(properties)) as ArrayRef),
+            ("value", Arc::new(StringArray::from(values))),
+        ])
+    }
+
+    pub(super) async fn drop_model(&self, name: &ModelName, if_exists: bool) -> Result<Output> {
+        if if_exists && self.store().versions(name).await?.is_empty() {
+            return Ok(Output::message(format!("model {name} does not exist")));
+        }
+        let versions = self.store().drop_model(name).await?;
+        let plural = if versions == 1 { "version" } else { "versions" };
+        Ok(Output::message(format!("model {name} dropped ({versions} {plural})")))
+    }
+}
+
+fn rows<const N: usize>(columns: [(&str, ArrayRef); N]) -> Result<Output> {
+    let batch = RecordBatch::try_from_iter(columns).map_err(datafusion::error::DataFusionError::from)?;
+    let schema: SchemaRef = batch.schema();
+    Ok(Output::batches(schema, vec![batch]))
+}
+
+fn millis(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A model as properties, in reading order.
+fn describe(manifest: &Manifest) -> Vec<(String, String)> {
+    let spec = &manifest.spec;
+    let mut rows: Vec<(String, String)> = Vec::new();
+    let mut add = |property: &str, value: String| rows.push((property.to_owned(), value));
+    add("model", spec.model.to_string());
+    add("version", manifest.version.to_string());
+    add("published", humantime::format_rfc3339_seconds(manifest.published).to_string());
+    add("train_id", spec.train_id.to_string());
+    add("label", spec.label.column.clone());
+    add("label_transform", word(&spec.label.transform));
+    add("prediction", manifest.prediction_column());
+    add("data_split", match &spec.split {
+        Split::None => "none".to_owned(),
+        Split::Column(column) => format!("column {column}"),
+        Split::Random(share) => format!("random, {share} evaluated"),
+    });
+    for (Feature { column, kind }, learnt) in spec.features.iter().zip(&manifest.features) {
+        let kind = match kind {
+            FeatureKind::Categorical => "categorical",
+            FeatureKind::Continuous => "continuous",
+        };
+        let values = learnt.vocabulary.map(|size| format!(", {size} values")).unwrap_or_default();
+        add(&format!("feature {column}"), format!("{kind}, {}{values}", learnt.data_type));
+    }
+    let network = &spec.network;
+    add("embedding_dim", network.embedding_dim.to_string());
+    add("hidden_units", format!("{:?}", network.hidden_units));
+    add("dropout", network.dropout.to_string());
+    add("batch_norm", network.batch_norm.to_string());
+    add("activation_output", word(&network.output));
+    add("output_scale", manifest.output_scale.to_string());
+    add("parameters", manifest.parameters.to_string());
+    add("loss", word(&spec.loss));
+    add("l2_reg", spec.l2.to_string());
+    let adam = &spec.optimizer;
+    add("optimizer", format!(
+        "adam, learn_rate {}, beta_1 {}, beta_2 {}, epsilon {}, form {}",
+        adam.learn_rate, adam.beta_1, adam.beta_2, adam.epsilon, word(&adam.form),
+    ));
+    add("batch_size", format!("{} a rank", spec.batch_size));
+    add("seed", spec.seed.to_string());
+    add("train_rows", manifest.train_rows.to_string());
+    add("eval_rows", manifest.eval_rows.to_string());
+    add("ranks", manifest.world_size.to_string());
+    add("epochs", manifest.history.len().to_string());
+    add("kept_epoch", format!("{} (keep = {})", manifest.kept_epoch, word(&spec.keep)));
+    let kept = manifest.history.iter().find(|epoch| epoch.epoch == manifest.kept_epoch);
+    if let Some(kept) = kept {
+        add("kept_epoch loss", kept.loss.to_string());
+        let metrics = [
+            ("eval_loss", kept.eval_loss),
+            ("eval_mae", kept.eval_mae),
+            ("eval_rmspe", kept.eval_rmspe),
+        ];
+        for (name, value) in metrics {
+            if let Some(value) = value {
+                add(&format!("kept_epoch {name}"), value.to_string());
+            }
+        }
+    }
+    rows
+}
+
+/// The word that stands for a value in the spec's text form.
+fn word<T: serde::Serialize + std::fmt::Debug>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => format!("{value:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn describes_what_matters() {
+        let properties = describe(&crate::testing::manifest("sales"));
+        let of = |name: &str| {
+            let found = properties.iter().find(|(property, _)| property == name);
+            found.unwrap_or_else(|| panic!("{name}")).1.as_str()
+        };
+        assert_eq!(of("label_transform"), "ln");
+        assert_eq!(of("feature Store"), "categorical, Int64, 3 values");
+        assert_eq!(of("feature Distance"), "continuous, Float64");
+        assert_eq!(of("kept_epoch"), "2 (keep = best)");
+        assert_eq!(of("kept_epoch eval_rmspe"), "0.2");
+    }
+}

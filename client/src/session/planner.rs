@@ -1,0 +1,46 @@
+//! Where the session's plans run: on the cluster, but for what only this process knows.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::planner::BallistaQueryPlanner;
+use datafusion::catalog::Session;
+use datafusion::error::Result;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
+use datafusion_proto::protobuf::LogicalPlanNode;
+use volley_proto::plan::VolleyLogicalCodec;
+
+use super::cancel::{CancelOnDrop, Cancellations};
+
+/// Ballista's planner with the session's settings as they are now, and queries that are cancelled
+/// when their rows are dropped.
+#[derive(Debug)]
+pub(super) struct ClusterPlanner {
+    pub(super) scheduler_url: String,
+    pub(super) cancellations: Arc<Cancellations>,
+}
+
+#[async_trait]
+impl QueryPlanner for ClusterPlanner {
+    async fn create_physical_plan(
+        &self,
+        plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        // DESCRIBE holds a schema, which no wire format carries.
+        if let LogicalPlan::DescribeTable(_) = plan {
+            return DefaultPhysicalPlanner::default().create_physical_plan(plan, session).await;
+        }
+        let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
+            self.scheduler_url.clone(),
+            session.config().ballista_config(),
+            Arc::new(VolleyLogicalCodec::default()),
+        );
+        let plan = planner.create_physical_plan(plan, session).await?;
+        Ok(CancelOnDrop::around(plan, Arc::clone(&self.cancellations)))
+    }
+}

@@ -1,0 +1,174 @@
+//! A call of an `ML` function in FROM, read from the syntax tree.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
+use datafusion::sql::planner::IdentNormalizer;
+use datafusion::sql::sqlparser::ast::{
+    Expr, FunctionArg, FunctionArgExpr, Ident, ObjectNamePart, Query, TableAlias, TableFactor,
+    Value, Visit, Visitor,
+};
+use volley_proto::{ModelName, did_you_mean};
+
+use super::parse::ident_name;
+use crate::{Error, Result};
+
+/// An `ML` function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Function {
+    Predict,
+    Evaluate,
+    TrainingInfo,
+}
+
+impl Function {
+    const ALL: [Self; 3] = [Self::Predict, Self::Evaluate, Self::TrainingInfo];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Predict => "PREDICT",
+            Self::Evaluate => "EVALUATE",
+            Self::TrainingInfo => "TRAINING_INFO",
+        }
+    }
+
+    fn usage(self) -> &'static str {
+        match self {
+            Self::Predict => "expected ML.PREDICT(MODEL name, (SELECT …))",
+            Self::Evaluate => "expected ML.EVALUATE(MODEL name, (SELECT …))",
+            Self::TrainingInfo => "expected ML.TRAINING_INFO(MODEL name)",
+        }
+    }
+}
+
+/// `ML.function(MODEL model [, version | version => N] [, (query)]) [AS alias]`.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) function: Function,
+    pub(super) model: Ident,
+    pub(super) version: Option<u32>,
+    pub(super) input: Option<Box<Query>>,
+    pub(super) alias: Option<TableAlias>,
+}
+
+impl Call {
+    /// The call that a table factor is, or `None` when it is something else.
+    pub(super) fn of(factor: &TableFactor) -> Result<Option<Self>> {
+        let TableFactor::Table { name, alias, args: Some(args), .. } = factor else {
+            return Ok(None);
+        };
+        let [ObjectNamePart::Identifier(schema), ObjectNamePart::Identifier(name)] =
+            name.0.as_slice()
+        else {
+            return Ok(None);
+        };
+        if !schema.value.eq_ignore_ascii_case("ml") {
+            return Ok(None);
+        }
+        let named = |function: &Function| name.value.eq_ignore_ascii_case(function.name());
+        let Some(function) = Function::ALL.into_iter().find(named) else {
+            let names = Function::ALL.map(Function::name);
+            let hint = did_you_mean(&name.value, names);
+            let reason = format!("no such function{hint}; there are {}", names.join(", "));
+            return Err(Error::MlFunction { function: name.value.clone(), reason });
+        };
+        let wrong = |detail: &str| {
+            let reason = format!("{}{detail}", function.usage());
+            Error::MlFunction { function: function.name().to_owned(), reason }
+        };
+        let (mut model, mut version, mut input) = (None, None, None);
+        for argument in &args.args {
+            match Argument::of(argument) {
+                Some(Argument::Model(ident)) if model.is_none() => model = Some(ident),
+                Some(Argument::Version(number)) if version.is_none() => version = Some(number),
+                Some(Argument::Input(query)) if input.is_none() => input = Some(query),
+                _ => return Err(wrong(&format!("; {argument} does not fit"))),
+            }
+        }
+        let model = model.ok_or_else(|| wrong("; MODEL name is missing"))?;
+        match (function, &input) {
+            (Function::TrainingInfo, Some(_)) => return Err(wrong("; it takes no query")),
+            (Function::Predict | Function::Evaluate, None) => {
+                return Err(wrong("; the query is missing"));
+            }
+            _ => {}
+        }
+        Ok(Some(Self { function, model, version, input, alias: alias.clone() }))
+    }
+}
+
+enum Argument {
+    Model(Ident),
+    Version(u32),
+    Input(Box<Query>),
+}
+
+impl Argument {
+    fn of(argument: &FunctionArg) -> Option<Self> {
+        let (name, value) = match argument {
+            FunctionArg::Named { name, arg, .. } => (Some(name), arg),
+            FunctionArg::ExprNamed { name: Expr::Identifier(name), arg, .. } => (Some(name), arg),
+            FunctionArg::ExprNamed { .. } => return None,
+            FunctionArg::Unnamed(arg) => (None, arg),
+        };
+        let FunctionArgExpr::Expr(value) = value else { return None };
+        let is = |wanted: &str| name.is_some_and(|name| name.value.eq_ignore_ascii_case(wanted));
+        match value {
+            Expr::Identifier(model) if is("model") => Some(Self::Model(model.clone())),
+            Expr::Value(literal) if name.is_none() || is("version") => match &literal.value {
+                Value::Number(number, _) => number.to_string().parse().ok().map(Self::Version),
+                _ => None,
+            },
+            Expr::Subquery(query) if name.is_none() => Some(Self::Input(query.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// A model and, where one is asked for, its version.
+pub(crate) type Named = (ModelName, Option<u32>);
+
+/// The models that a statement's `ML` calls name.
+pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<Vec<Named>> {
+    let mut models = NamedModels { names: IdentNormalizer::new(normalize), found: Vec::new() };
+    match models.walk(statement) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(models.found),
+    }
+}
+
+struct NamedModels {
+    names: IdentNormalizer,
+    found: Vec<Named>,
+}
+
+impl NamedModels {
+    fn walk(&mut self, statement: &DfStatement) -> ControlFlow<Error> {
+        match statement {
+            DfStatement::Statement(statement) => statement.visit(self),
+            DfStatement::CopyTo(copy) => match &copy.source {
+                CopyToSource::Query(query) => query.visit(self),
+                CopyToSource::Relation(_) => ControlFlow::Continue(()),
+            },
+            DfStatement::Explain(explain) => self.walk(&explain.statement),
+            DfStatement::CreateExternalTable(_) | DfStatement::Reset(_) => ControlFlow::Continue(()),
+        }
+    }
+}
+
+impl Visitor for NamedModels {
+    type Break = Error;
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
+        let found = Call::of(factor).and_then(|call| {
+            let model = |call: Call| Ok((ident_name(call.model, &self.names)?, call.version));
+            call.map(model).transpose()
+        });
+        match found {
+            Err(error) => return ControlFlow::Break(error),
+            Ok(Some(model)) if !self.found.contains(&model) => self.found.push(model),
+            Ok(_) => {}
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,125 @@
+//! The options of `CREATE MODEL`: what was typed becomes a complete training spec.
+//!
+//! [`table`] lists every option once, for parsing and for documentation; [`TrainOptions`] collects
+//! what was given, and [`TrainOptions::spec`] settles the rest against the input's columns. Pure:
+//! no I/O, no session.
+
+mod settle;
+mod table;
+mod value;
+
+use std::time::Duration;
+
+use volley_proto::spec::{
+    Adam, AdamForm, Device, Keep, LabelTransform, Loss, Network, Output, Ranks,
+};
+
+pub(crate) use settle::{Target, check_unambiguous, needed_columns};
+pub use table::{TrainOption, train_options};
+pub use value::OptionValue;
+
+/// Options as given so far; the rest at their defaults.
+///
+/// Column names are exact, as in the input's schema.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct TrainOptions {
+    /// The label's column.
+    pub label: Option<String>,
+    /// What the network predicts of the label.
+    pub label_transform: LabelTransform,
+    /// How rows are split; follows from the other two where it is not given.
+    pub split_method: Option<SplitMethod>,
+    /// The column that splits the rows.
+    pub split_column: Option<String>,
+    /// The share of rows that is evaluated.
+    pub split_fraction: Option<f64>,
+    /// Features that pass through an embedding.
+    pub categorical: Option<Vec<String>>,
+    /// Features that enter as numbers.
+    pub continuous: Option<Vec<String>>,
+    /// The network.
+    pub network: Network,
+    /// L2 penalty on the hidden layers' kernels.
+    pub l2: f64,
+    /// The loss.
+    pub loss: Loss,
+    /// The optimizer.
+    pub optimizer: Adam,
+    /// Rows of one rank in one step.
+    pub batch_size: usize,
+    /// Passes over the training rows.
+    pub epochs: usize,
+    /// Which epoch's weights are published.
+    pub keep: Keep,
+    /// How many ranks train.
+    pub ranks: Ranks,
+    /// Virtual shards; [`DEFAULT_SHARDS`], or as many as there are ranks, where it is not given.
+    pub shards: Option<usize>,
+    /// Columns whose hash picks a row's shard.
+    pub shard_by: Vec<String>,
+    /// Where ranks compute.
+    pub device: Device,
+    /// Seeds initial weights, row order and dropout masks.
+    pub seed: u64,
+    /// How long ranks wait for each other to arrive.
+    pub rendezvous_timeout: Duration,
+    /// How long one collective operation may wait for a peer.
+    pub collective_timeout: Duration,
+}
+
+/// How rows are split into training and evaluation, in BigQuery ML's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SplitMethod {
+    /// All rows are trained on.
+    NoSplit,
+    /// A column says.
+    Custom,
+    /// A share of the rows is drawn.
+    Random,
+}
+
+/// Divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.
+const DEFAULT_SHARDS: usize = 60;
+/// BigQuery ML's share of evaluated rows.
+const DEFAULT_EVAL_FRACTION: f64 = 0.2;
+
+impl Default for TrainOptions {
+    fn default() -> Self {
+        Self {
+            label: None,
+            label_transform: LabelTransform::Identity,
+            split_method: None,
+            split_column: None,
+            split_fraction: None,
+            categorical: None,
+            continuous: None,
+            network: Network {
+                embedding_dim: 10,
+                batch_norm: true,
+                hidden_units: vec![128, 64],
+                dropout: 0.0,
+                output: Output::Identity,
+            },
+            l2: 0.0,
+            loss: Loss::Mse,
+            optimizer: Adam {
+                learn_rate: 1e-3,
+                beta_1: 0.9,
+                beta_2: 0.999,
+                epsilon: 1e-7,
+                form: AdamForm::Keras,
+            },
+            batch_size: 256,
+            epochs: 20,
+            keep: Keep::Best,
+            ranks: Ranks::All,
+            shards: None,
+            shard_by: Vec::new(),
+            device: Device::Auto,
+            seed: 0,
+            rendezvous_timeout: Duration::from_secs(60),
+            collective_timeout: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! From options and the input's columns to a complete training spec.
+
+use datafusion::arrow::datatypes::{DataType, Schema};
+use url::Url;
+use volley_proto::spec::{
+    Feature, FeatureKind, IfExists, Label, Ranks, Split, TrainSpec,
+};
+use volley_proto::{ModelName, TrainId};
+
+use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, SplitMethod, TrainOptions};
+use crate::{Error, Result};
+
+/// What is to be published where.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) train_id: TrainId,
+    pub(crate) model: ModelName,
+    pub(crate) if_exists: IfExists,
+    pub(crate) store: Url,
+}
+
+impl TrainOptions {
+    /// The complete spec, checked against the input's columns.
+    ///
+    /// # Errors
+    /// Names the option or column, what was typed and what would be right.
+    pub(crate) fn spec(self, target: Target, input: &Schema) -> Result<TrainSpec> {
+        check_unambiguous(input)?;
+        let label = self.label.clone().ok_or(Error::MissingOption {
+            option: "input_label_cols",
+            expected: "it names the column to predict, such as ['sales']",
+        })?;
+        let split = self.split()?;
+        let features = self.features(&label, &split, input)?;
+        let shards = self.shards.unwrap_or(match self.ranks {
+            Ranks::Exactly(ranks) => DEFAULT_SHARDS.max(ranks),
+            Ranks::All => DEFAULT_SHARDS,
+        });
+        let spec = TrainSpec {
+            train_id: target.train_id,
+            model: target.model,
+            if_exists: target.if_exists,
+            store: target.store,
+            features,
+            label: Label { column: label, transform: self.label_transform },
+            split,
+            network: self.network,
+            loss: self.loss,
+            optimizer: self.optimizer,
+            l2: self.l2,
+            batch_size: self.batch_size,
+            epochs: self.epochs,
+            keep: self.keep,
+            seed: self.seed,
+            ranks: self.ranks,
+            shards,
+            shard_by: self.shard_by,
+            device: self.device,
+            rendezvous_timeout: self.rendezvous_timeout,
+            collective_timeout: self.collective_timeout,
+        };
+        spec.check(input)?;
+        Ok(spec)
+    }
+
+    fn split(&self) -> Result<Split> {
+        let method = match (self.split_method, &self.split_column, self.split_fraction) {
+            (Some(method), ..) => method,
+            (None, Some(_), _) => SplitMethod::Custom,
+            (None, None, Some(_)) => SplitMethod::Random,
+            (None, None, None) => SplitMethod::NoSplit,
+        };
+        if let (SplitMethod::NoSplit | SplitMethod::Random, Some(column)) =
+            (method, &self.split_column)
+        {
+            return Err(conflict("data_split_col", format!("'{column}'"), "custom"));
+        }
+        if let (SplitMethod::NoSplit | SplitMethod::Custom, Some(share)) =
+            (method, self.split_fraction)
+        {
+            return Err(conflict("data_split_eval_fraction", share.to_string(), "random"));
+        }
+        match method {
+            SplitMethod::NoSplit => Ok(Split::None),
+            SplitMethod::Random => {
+                Ok(Split::Random(self.split_fraction.unwrap_or(DEFAULT_EVAL_FRACTION)))
+            }
+            SplitMethod::Custom => {
+                self.split_column.clone().map(Split::Column).ok_or(Error::MissingOption {
+                    option: "data_split_col",
+                    expected: "data_split_method = 'custom' needs the column that splits the rows",
+                })
+            }
+        }
+    }
+
+    /// The features as named, categorical ones first; or, where none are, every other column.
+    fn features(&self, label: &str, split: &Split, input: &Schema) -> Result<Vec<Feature>> {
+        if self.categorical.is_some() || self.continuous.is_some() {
+            let kinds = [
+                (&self.categorical, FeatureKind::Categorical),
+                (&self.continuous, FeatureKind::Continuous),
+            ];
+            let features = kinds.into_iter().flat_map(|(columns, kind)| {
+                let feature = move |column: &String| Feature { column: column.clone(), kind };
+                columns.iter().flatten().map(feature)
+            });
+            return Ok(features.collect());
+        }
+        let taken = |column: &str| {
+            column == label
+                || matches!(split, Split::Column(split) if split == column)
+                || self.shard_by.iter().any(|key| key == column)
+        };
+        input
+            .fields()
+            .iter()
+            .filter(|field| !taken(field.name()))
+            .map(|field| {
+                let column = field.name().clone();
+                match kind_of(field.data_type()) {
+                    Some(kind) => Ok(Feature { column, kind }),
+                    None => Err(Error::Proto(volley_proto::Error::ColumnType {
+                        column,
+                        role: "a feature",
+                        actual: field.data_type().to_string(),
+                        expected: "text, a boolean, a date or a number; leave it out of the \
+                                   SELECT, or name the features in categorical and continuous"
+                            .into(),
+                    })),
+                }
+            })
+            .collect()
+    }
+}
+
+/// The columns a spec reads, each once.
+pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
+    let split = match &spec.split {
+        Split::Column(column) => Some(column),
+        Split::None | Split::Random(_) => None,
+    };
+    let mut columns: Vec<&str> = Vec::new();
+    for column in spec
+        .features
+        .iter()
+        .map(|feature| &feature.column)
+        .chain([&spec.label.column])
+        .chain(split)
+        .chain(&spec.shard_by)
+    {
+        if !columns.contains(&column.as_str()) {
+            columns.push(column);
+        }
+    }
+    columns
+}
+
+/// Columns are told apart by name alone from here on.
+pub(crate) fn check_unambiguous(input: &Schema) -> Result<()> {
+    let fields = input.fields();
+    let twice = fields.iter().enumerate().find(|(index, field)| {
+        fields[..*index].iter().any(|earlier| earlier.name() == field.name())
+    });
+    match twice {
+        None => Ok(()),
+        Some((_, field)) => Err(Error::RepeatedColumn { column: field.name().clone() }),
+    }
+}
+
+fn kind_of(data_type: &DataType) -> Option<FeatureKind> {
+    match data_type {
+        DataType::Utf8
+        | DataType::LargeUtf8
+        | DataType::Utf8View
+        | DataType::Boolean
+        | DataType::Date32 => Some(FeatureKind::Categorical),
+        number if number.is_numeric() => Some(FeatureKind::Continuous),
+        _ => None,
+    }
+}
+
+fn conflict(option: &str, value: String, method: &str) -> Error {
+    Error::Proto(volley_proto::Error::Option {
+        option: option.to_owned(),
+        value,
+        expected: format!("only with data_split_method = '{method}'"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::datatypes::Field;
+
+    fn input() -> Schema {
+        Schema::new(vec![
+            Field::new("Store", DataType::Int64, false),
+            Field::new("Date", DataType::Date32, false),
+            Field::new("Kind", DataType::Utf8, true),
+            Field::new("Open", DataType::Boolean, true),
+            Field::new("split", DataType::Utf8, false),
+            Field::new("Sales", DataType::Float64, false),
+        ])
+    }
+
+    fn target() -> Target {
+        Target {
+            train_id: TrainId::generate(),
+            model: "m".parse().unwrap(),
+            if_exists: IfExists::Fail,
+            store: Url::parse("file:///tmp/models").unwrap(),
+        }
+    }
+
+    fn options() -> TrainOptions {
+        TrainOptions { label: Some("Sales".into()), ..Default::default() }
+    }
+
+    fn names(spec: &TrainSpec, kind: FeatureKind) -> Vec<&str> {
+        let of_kind = |feature: &&Feature| feature.kind == kind;
+        spec.features.iter().filter(of_kind).map(|feature| feature.column.as_str()).collect()
+    }
+
+    #[test]
+    fn infers_features_by_type() {
+        let options = TrainOptions { split_column: Some("split".into()), ..options() };
+        let spec = options.spec(target(), &input()).unwrap();
+        assert_eq!(names(&spec, FeatureKind::Categorical), ["Date", "Kind", "Open"]);
+        assert_eq!(names(&spec, FeatureKind::Continuous), ["Store"]);
+        assert_eq!(spec.split, Split::Column("split".into()));
+        assert_eq!(needed_columns(&spec), ["Store", "Date", "Kind", "Open", "Sales", "split"]);
+    }
+
+    #[test]
+    fn takes_features_as_named() {
+        let named = TrainOptions {
+            categorical: Some(vec!["Store".into()]),
+            shard_by: vec!["Store".into(), "Date".into()],
+            ..options()
+        };
+        let spec = named.spec(target(), &input()).unwrap();
+        assert_eq!(names(&spec, FeatureKind::Categorical), ["Store"]);
+        assert!(names(&spec, FeatureKind::Continuous).is_empty());
+        assert_eq!(needed_columns(&spec), ["Store", "Sales", "Date"]);
+    }
+
+    #[test]
+    fn raises_shards_to_ranks_unless_given() {
+        let shards = |ranks, shards| {
+            TrainOptions { ranks, shards, ..options() }.spec(target(), &input()).map(|s| s.shards)
+        };
+        assert_eq!(shards(Ranks::All, None).unwrap(), 60);
+        assert_eq!(shards(Ranks::Exactly(100), None).unwrap(), 100);
+        assert_eq!(shards(Ranks::Exactly(4), Some(4)).unwrap(), 4);
+        assert!(shards(Ranks::Exactly(5), Some(4)).is_err());
+    }
+
+    #[test]
+    fn split_options_must_agree() {
+        let split = |method, column: Option<&str>, fraction| {
+            TrainOptions {
+                split_method: method,
+                split_column: column.map(str::to_owned),
+                split_fraction: fraction,
+                ..options()
+            }
+            .split()
+        };
+        use SplitMethod::{Custom, NoSplit, Random};
+        assert_eq!(split(None, None, None).unwrap(), Split::None);
+        assert_eq!(split(None, None, Some(0.3)).unwrap(), Split::Random(0.3));
+        assert_eq!(split(Some(Random), None, None).unwrap(), Split::Random(0.2));
+        assert!(matches!(split(Some(Custom), None, None), Err(Error::MissingOption { .. })));
+        assert!(split(Some(NoSplit), Some("split"), None).is_err());
+        assert!(split(Some(Custom), Some("split"), Some(0.2)).is_err());
+        assert!(split(None, Some("split"), Some(0.2)).is_err());
+    }
+
+    #[test]
+    fn names_what_is_wrong_with_columns() {
+        let check = |options: TrainOptions, fields: &[Field]| {
+            let columns = input().fields().iter().map(|f| f.as_ref().clone()).collect::<Vec<_>>();
+            options.spec(target(), &Schema::new([&columns, fields].concat())).unwrap_err()
+        };
+        let label = TrainOptions { label: Some("Slaes".into()), ..Default::default() };
+        assert_eq!(
+            check(label, &[]).to_string(),
+            "unknown column \"Slaes\" in the label; did you mean \"Sales\"?"
+        );
+        assert!(matches!(check(TrainOptions::default(), &[]), Error::MissingOption { .. }));
+        let list = Field::new_list("tags", Field::new_list_field(DataType::Utf8, true), true);
+        assert!(matches!(
+            check(options(), &[list]),
+            Error::Proto(volley_proto::Error::ColumnType { column, .. }) if column == "tags"
+        ));
+        let again = Field::new("Store", DataType::Int64, true);
+        assert!(matches!(
+            check(options(), &[again]),
+            Error::RepeatedColumn { column } if column == "Store"
+        ));
+    }
+}

@@ -1,0 +1,529 @@
+//! Every option once: its name, what it takes, its default, what it does, and how it is set.
+
+use std::time::Duration;
+
+use volley_proto::did_you_mean;
+use volley_proto::spec::{AdamForm, Keep, LabelTransform, Loss, Output, Ranks};
+
+use super::{OptionValue, SplitMethod, TrainOptions};
+use crate::{Error, Result};
+
+/// One option of `CREATE MODEL`, as documented.
+#[derive(Debug)]
+pub struct TrainOption {
+    /// The option's name.
+    pub name: &'static str,
+    /// The values it takes.
+    pub values: &'static str,
+    /// The value where it is not given.
+    pub default: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    set: Set,
+}
+
+type Set = fn(&mut TrainOptions, &OptionValue) -> Result<(), Refusal>;
+
+/// Why a value was not taken.
+enum Refusal {
+    /// It is none of the option's values.
+    Expected(String),
+    /// It means something that Volley cannot do.
+    NotSupported(&'static str),
+}
+
+/// All options, in the order of the documentation.
+pub fn train_options() -> &'static [TrainOption] {
+    OPTIONS
+}
+
+impl TrainOptions {
+    /// Sets an option by its name in SQL.
+    ///
+    /// # Errors
+    /// Names the option, the value, and what would be right.
+    pub fn set(&mut self, option: &str, value: &OptionValue) -> Result<()> {
+        let name = option.to_lowercase();
+        if let Some((_, what)) = NOT_SUPPORTED.iter().find(|(known, _)| *known == name) {
+            return Err(Error::NotSupported { what: format!("option {name}: {what}") });
+        }
+        let Some(known) = OPTIONS.iter().find(|known| known.name == name) else {
+            let names: Vec<_> = OPTIONS.iter().map(|known| known.name).collect();
+            return Err(Error::UnknownOption {
+                option: option.to_owned(),
+                hint: did_you_mean(option, names.iter().copied()),
+                known: names.join(", "),
+            });
+        };
+        (known.set)(self, value).map_err(|refusal| match refusal {
+            Refusal::Expected(expected) => Error::Proto(volley_proto::Error::Option {
+                option: name,
+                value: value.to_string(),
+                expected: format!("expected {expected}"),
+            }),
+            Refusal::NotSupported(instead) => {
+                Error::NotSupported { what: format!("{name} = {value}: {instead}") }
+            }
+        })
+    }
+}
+
+const NOT_SUPPORTED: &[(&str, &str)] = &[
+    ("warm_start", "training starts from fresh weights"),
+    ("resume", "a run that lost an executor resumes by itself, a finished one cannot be continued"),
+    ("early_stop", "all epochs are run; keep = 'best' publishes the best of them"),
+    ("max_iterations", "use epochs"),
+];
+
+const OPTIONS: &[TrainOption] = &[
+    option("model_type", "'dnn_regressor'", "'dnn_regressor'", "The kind of model.", |_, value| {
+        match value.text().map(str::to_lowercase).as_deref() {
+            Some("dnn_regressor") => Ok(()),
+            Some(_) => Err(Refusal::NotSupported("use 'dnn_regressor'")),
+            None => Err(expected("'dnn_regressor'")),
+        }
+    }),
+    option("input_label_cols", "['column']", "(needed)", "The column to predict.", |to, value| {
+        match value.list(text).as_deref() {
+            Some([label]) => set(&mut to.label, Some(label.clone())),
+            Some([_, _, ..]) => Err(Refusal::NotSupported("a model has exactly one label")),
+            _ => Err(expected("a list of one column, such as ['sales']")),
+        }
+    }),
+    option(
+        "label_transform",
+        "'identity', 'ln'",
+        "'identity'",
+        "What the network predicts of the label. With 'ln', loss and L2 are in the logarithm's \
+         scale and predictions are exponentiated.",
+        |to, value| {
+            let choices = [("identity", LabelTransform::Identity), ("ln", LabelTransform::Ln)];
+            choose(&mut to.label_transform, value, &choices)
+        },
+    ),
+    option(
+        "data_split_method",
+        "'no_split', 'custom', 'random'",
+        "'no_split', or what the next two options imply",
+        "How rows are split into training and evaluation.",
+        |to, value| {
+            if let Some("auto_split" | "seq") = value.text().map(str::to_lowercase).as_deref() {
+                return Err(Refusal::NotSupported("use 'no_split', 'custom' or 'random'"));
+            }
+            let choices = [
+                ("no_split", Some(SplitMethod::NoSplit)),
+                ("custom", Some(SplitMethod::Custom)),
+                ("random", Some(SplitMethod::Random)),
+            ];
+            choose(&mut to.split_method, value, &choices)
+        },
+    ),
+    option(
+        "data_split_col",
+        "'column'",
+        "(none)",
+        "For 'custom': a column of 'TRAIN', 'EVAL' or 'TEST' (TEST rows only lend their values to \
+         the vocabularies), or a boolean that is true for evaluation.",
+        |to, value| column(&mut to.split_column, value),
+    ),
+    option(
+        "data_split_eval_fraction",
+        "0 < share < 1",
+        "0.2",
+        "For 'random': the share of rows that is evaluated.",
+        |to, value| match value.number() {
+            Some(share) if share > 0.0 && share < 1.0 => set(&mut to.split_fraction, Some(share)),
+            _ => Err(expected("a share between 0 and 1")),
+        },
+    ),
+    option(
+        "categorical",
+        "['column', …]",
+        "with no continuous either: every text, boolean and date column",
+        "Features that pass through an embedding. Null is a value of its own.",
+        |to, value| columns(&mut to.categorical, value),
+    ),
+    option(
+        "continuous",
+        "['column', …]",
+        "with no categorical either: every column of numbers",
+        "Features that enter as numbers. Null is 0.",
+        |to, value| columns(&mut to.continuous, value),
+    ),
+    option(
+        "hidden_units",
+        "[width, …]",
+        "[128, 64]",
+        "Widths of the dense layers, first to last.",
+        |to, value| match value.list(OptionValue::number) {
+            Some(widths) => set(&mut to.network.hidden_units, widths),
+            None => Err(expected("a list of whole numbers, such as [128, 64]")),
+        },
+    ),
+    option(
+        "embedding_dim",
+        "whole number",
+        "10",
+        "Width of every categorical feature's embedding.",
+        |to, value| whole(&mut to.network.embedding_dim, value),
+    ),
+    option(
+        "dropout",
+        "0 ≤ share < 1",
+        "0",
+        "Share of the last hidden layer's units zeroed in training.",
+        |to, value| number(&mut to.network.dropout, value),
+    ),
+    option(
+        "batch_norm",
+        "true, false",
+        "true",
+        "Whether continuous features pass through batch norm.",
+        |to, value| match value {
+            OptionValue::Bool(on) => set(&mut to.network.batch_norm, *on),
+            _ => Err(expected("true or false")),
+        },
+    ),
+    option(
+        "l2_reg",
+        "number ≥ 0",
+        "0",
+        "L2 penalty on the hidden layers' kernels: adds l2_reg · Σ w² to the loss.",
+        |to, value| number(&mut to.l2, value),
+    ),
+    option(
+        "activation_output",
+        "'identity', 'sigmoid', 'scaled_sigmoid'",
+        "'identity'",
+        "What the output passes through. 'scaled_sigmoid' is the logistic function × 1.2 × the \
+         largest transformed training label.",
+        |to, value| {
+            let choices = [
+                ("identity", Output::Identity),
+                ("sigmoid", Output::Sigmoid),
+                ("scaled_sigmoid", Output::ScaledSigmoid),
+            ];
+            choose(&mut to.network.output, value, &choices)
+        },
+    ),
+    option("loss", "'mae', 'mse', 'huber'", "'mse'", "The loss (Huber's δ is 1).", |to, value| {
+        let choices = [("mae", Loss::Mae), ("mse", Loss::Mse), ("huber", Loss::Huber)];
+        choose(&mut to.loss, value, &choices)
+    }),
+    option("optimizer", "'adam'", "'adam'", "The optimizer.", |_, value| {
+        match value.text().map(str::to_lowercase).as_deref() {
+            Some("adam") => Ok(()),
+            Some("adagrad" | "ftrl" | "rmsprop" | "sgd") => Err(Refusal::NotSupported("use 'adam'")),
+            _ => Err(expected("'adam'")),
+        }
+    }),
+    option("learn_rate", "number > 0", "0.001", "Adam's step size α.", |to, value| {
+        number(&mut to.optimizer.learn_rate, value)
+    }),
+    option("adam_beta_1", "0 ≤ β < 1", "0.9", "Decay of Adam's first moment.", |to, value| {
+        number(&mut to.optimizer.beta_1, value)
+    }),
+    option("adam_beta_2", "0 ≤ β < 1", "0.999", "Decay of Adam's second moment.", |to, value| {
+        number(&mut to.optimizer.beta_2, value)
+    }),
+    option("adam_epsilon", "number > 0", "1e-7", "Adam's ε.", |to, value| {
+        number(&mut to.optimizer.epsilon, value)
+    }),
+    option(
+        "adam_form",
+        "'keras', 'torch'",
+        "'keras'",
+        "Where ε stands: α·√(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + ε), or α·m̂ / (√v̂ + ε).",
+        |to, value| {
+            let choices = [("keras", AdamForm::Keras), ("torch", AdamForm::Torch)];
+            choose(&mut to.optimizer.form, value, &choices)
+        },
+    ),
+    option(
+        "batch_size",
+        "whole number",
+        "256",
+        "Rows of one rank in one step; the global batch is batch_size × ranks.",
+        |to, value| whole(&mut to.batch_size, value),
+    ),
+    option("epochs", "whole number", "20", "Passes over the training rows.", |to, value| {
+        whole(&mut to.epochs, value)
+    }),
+    option(
+        "keep",
+        "'best', 'last'",
+        "'best'",
+        "Which epoch's weights are published: the one with the least evaluation loss (training \
+         loss where nothing is evaluated), or the last one.",
+        |to, value| choose(&mut to.keep, value, &[("best", Keep::Best), ("last", Keep::Last)]),
+    ),
+    option(
+        "ranks",
+        "whole number, 'all'",
+        "'all'",
+        "How many executors train: exactly so many, or every one there is when training starts.",
+        |to, value| match (value.text(), value.number()) {
+            (Some(all), _) if all.eq_ignore_ascii_case("all") => set(&mut to.ranks, Ranks::All),
+            (_, Some(ranks)) if ranks > 0 => set(&mut to.ranks, Ranks::Exactly(ranks)),
+            _ => Err(expected("a whole number from 1, or 'all'")),
+        },
+    ),
+    option(
+        "shards",
+        "whole number",
+        "60, or ranks where that is more",
+        "Virtual shards that rows are hashed into; each rank takes a slice of them.",
+        |to, value| {
+            let mut shards = 0;
+            whole(&mut shards, value)?;
+            set(&mut to.shards, Some(shards))
+        },
+    ),
+    option(
+        "shard_by",
+        "['column', …]",
+        "all columns",
+        "Columns whose hash picks a row's shard. They are not features unless named so.",
+        |to, value| {
+            let mut keys = None;
+            columns(&mut keys, value)?;
+            set(&mut to.shard_by, keys.unwrap_or_default())
+        },
+    ),
+    option(
+        "device",
+        "'auto', 'cpu', 'cuda:N'",
+        "'auto'",
+        "Where ranks compute; 'auto' is the GPU where an executor has one.",
+        |to, value| match value.text().map(|text| text.to_lowercase().parse()) {
+            Some(Ok(device)) => set(&mut to.device, device),
+            _ => Err(expected("'auto', 'cpu' or 'cuda:N'")),
+        },
+    ),
+    option(
+        "seed",
+        "whole number",
+        "0",
+        "Seeds initial weights, row order and dropout masks.",
+        |to, value| match value.number() {
+            Some(seed) => set(&mut to.seed, seed),
+            None => Err(expected("a whole number from 0")),
+        },
+    ),
+    option(
+        "rendezvous_timeout",
+        "'duration'",
+        "'60s'",
+        "How long ranks wait for each other to arrive.",
+        |to, value| duration(&mut to.rendezvous_timeout, value),
+    ),
+    option(
+        "collective_timeout",
+        "'duration'",
+        "'60s'",
+        "How long one collective operation may wait for a peer.",
+        |to, value| duration(&mut to.collective_timeout, value),
+    ),
+];
+
+const fn option(
+    name: &'static str,
+    values: &'static str,
+    default: &'static str,
+    about: &'static str,
+    set: Set,
+) -> TrainOption {
+    TrainOption { name, values, default, about, set }
+}
+
+fn expected(what: &str) -> Refusal {
+    Refusal::Expected(what.to_owned())
+}
+
+fn set<T>(to: &mut T, value: T) -> Result<(), Refusal> {
+    *to = value;
+    Ok(())
+}
+
+fn whole(to: &mut usize, value: &OptionValue) -> Result<(), Refusal> {
+    match value.number() {
+        Some(number) if number > 0 => set(to, number),
+        _ => Err(expected("a whole number from 1")),
+    }
+}
+
+fn number(to: &mut f64, value: &OptionValue) -> Result<(), Refusal> {
+    value.number().map_or_else(|| Err(expected("a number")), |number| set(to, number))
+}
+
+fn text(value: &OptionValue) -> Option<String> {
+    value.text().map(str::to_owned)
+}
+
+fn column(to: &mut Option<String>, value: &OptionValue) -> Result<(), Refusal> {
+    text(value).map_or_else(|| Err(expected("a column, such as 'split'")), |c| set(to, Some(c)))
+}
+
+fn columns(to: &mut Option<Vec<String>>, value: &OptionValue) -> Result<(), Refusal> {
+    match value.list(text) {
+        Some(columns) => set(to, Some(columns)),
+        None => Err(expected("a list of columns, such as ['store', 'weekday']")),
+    }
+}
+
+fn duration(to: &mut Duration, value: &OptionValue) -> Result<(), Refusal> {
+    match value.text().map(humantime::parse_duration) {
+        Some(Ok(duration)) if !duration.is_zero() => set(to, duration),
+        _ => Err(expected("a duration, such as '60s' or '2min'")),
+    }
+}
+
+fn choose<T: Copy>(
+    to: &mut T,
+    value: &OptionValue,
+    choices: &[(&str, T)],
+) -> Result<(), Refusal> {
+    let text = value.text().unwrap_or_default();
+    if let Some((_, choice)) = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+        return set(to, *choice);
+    }
+    let names: Vec<_> = choices.iter().map(|(name, _)| format!("'{name}'")).collect();
+    let hint = did_you_mean(text, choices.iter().map(|(name, _)| *name));
+    match names.as_slice() {
+        [first @ .., last] if !first.is_empty() => {
+            Err(Refusal::Expected(format!("{} or {last}{hint}", first.join(", "))))
+        }
+        _ => Err(Refusal::Expected(format!("{}{hint}", names.join("")))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(sql: &str) -> OptionValue {
+        use datafusion::sql::sqlparser::{dialect::GenericDialect, parser::Parser};
+        let mut parser = Parser::new(&GenericDialect {}).try_with_sql(sql).unwrap();
+        OptionValue::of(&parser.parse_expr().unwrap()).unwrap()
+    }
+
+    fn try_set(option: &str, value: &str) -> Result<TrainOptions> {
+        let mut options = TrainOptions::default();
+        options.set(option, &typed(value))?;
+        Ok(options)
+    }
+
+    #[test]
+    fn every_option_takes_its_documented_default() {
+        for option in train_options() {
+            if option.default.starts_with(['\'', '[']) && !option.default.contains(", or")
+                || option.default.parse::<f64>().is_ok()
+                || option.default == "true"
+            {
+                let options = try_set(option.name, option.default).unwrap();
+                let mut default = TrainOptions::default();
+                if option.name == "data_split_eval_fraction" {
+                    default.split_fraction = Some(super::super::DEFAULT_EVAL_FRACTION);
+                }
+                assert_eq!(options, default, "{} = {}", option.name, option.default);
+            }
+        }
+    }
+
+    #[test]
+    fn sets_what_was_typed() {
+        type Check = fn(&TrainOptions) -> bool;
+        let cases: &[(&str, &str, Check)] = &[
+            ("MODEL_TYPE", "'DNN_REGRESSOR'", |o| *o == TrainOptions::default()),
+            ("input_label_cols", "['Sales']", |o| o.label.as_deref() == Some("Sales")),
+            ("label_transform", "'ln'", |o| o.label_transform == LabelTransform::Ln),
+            ("data_split_method", "'CUSTOM'", |o| o.split_method == Some(SplitMethod::Custom)),
+            ("data_split_col", "'split'", |o| o.split_column.as_deref() == Some("split")),
+            ("data_split_eval_fraction", "0.1", |o| o.split_fraction == Some(0.1)),
+            ("categorical", "['a', 'b']", |o| o.categorical.as_ref().unwrap().len() == 2),
+            ("continuous", "[]", |o| o.continuous.as_ref().unwrap().is_empty()),
+            ("hidden_units", "[1000, 500]", |o| o.network.hidden_units == [1000, 500]),
+            ("batch_norm", "false", |o| !o.network.batch_norm),
+            ("l2_reg", "5e-5", |o| o.l2 == 5e-5),
+            ("activation_output", "'scaled_sigmoid'", |o| {
+                o.network.output == Output::ScaledSigmoid
+            }),
+            ("loss", "'mae'", |o| o.loss == Loss::Mae),
+            ("adam_form", "'torch'", |o| o.optimizer.form == AdamForm::Torch),
+            ("ranks", "3", |o| o.ranks == Ranks::Exactly(3)),
+            ("shards", "12", |o| o.shards == Some(12)),
+            ("shard_by", "['Store']", |o| o.shard_by == ["Store"]),
+            ("device", "'cuda:1'", |o| o.device == volley_proto::spec::Device::Cuda(1)),
+            ("seed", "42", |o| o.seed == 42),
+            ("rendezvous_timeout", "'2min'", |o| o.rendezvous_timeout.as_secs() == 120),
+        ];
+        for (option, value, check) in cases {
+            let options = try_set(option, value).unwrap();
+            assert!(check(&options), "{option} = {value}");
+        }
+    }
+
+    #[test]
+    fn refuses_wrong_values_by_name() {
+        for (option, value) in [
+            ("model_type", "1"),
+            ("input_label_cols", "'Sales'"),
+            ("input_label_cols", "[]"),
+            ("label_transform", "'log'"),
+            ("data_split_col", "['split']"),
+            ("data_split_eval_fraction", "1"),
+            ("categorical", "[1]"),
+            ("hidden_units", "[1.5]"),
+            ("hidden_units", "100"),
+            ("embedding_dim", "0"),
+            ("dropout", "'half'"),
+            ("batch_norm", "1"),
+            ("loss", "'mea'"),
+            ("optimizer", "'adm'"),
+            ("learn_rate", "true"),
+            ("batch_size", "-1"),
+            ("epochs", "2.5"),
+            ("keep", "'first'"),
+            ("ranks", "0"),
+            ("ranks", "'some'"),
+            ("shard_by", "'Store'"),
+            ("device", "'gpu'"),
+            ("seed", "-1"),
+            ("collective_timeout", "60"),
+            ("collective_timeout", "'0s'"),
+        ] {
+            let error = try_set(option, value).unwrap_err();
+            let Error::Proto(volley_proto::Error::Option { option: named, value: shown, expected }) =
+                error
+            else {
+                panic!("{option} = {value}: {error}");
+            };
+            assert_eq!((named.as_str(), shown.as_str()), (option, value));
+            assert!(expected.starts_with("expected "), "{option} = {value}: {expected}");
+        }
+    }
+
+    #[test]
+    fn says_what_it_cannot_do() {
+        for (option, value) in [
+            ("model_type", "'boosted_tree_regressor'"),
+            ("input_label_cols", "['a', 'b']"),
+            ("data_split_method", "'auto_split'"),
+            ("data_split_method", "'SEQ'"),
+            ("optimizer", "'sgd'"),
+            ("warm_start", "true"),
+            ("resume", "true"),
+        ] {
+            let error = try_set(option, value).unwrap_err();
+            assert!(matches!(error, Error::NotSupported { .. }), "{option} = {value}: {error}");
+        }
+    }
+
+    #[test]
+    fn suggests_the_nearest_option() {
+        let error = try_set("learning_rate", "1").unwrap_err();
+        let Error::UnknownOption { option, hint, known } = error else { panic!("{error}") };
+        assert_eq!((option.as_str(), hint.as_str()), ("learning_rate", "; did you mean \"learn_rate\"?"));
+        assert!(train_options().iter().all(|option| known.contains(option.name)));
+    }
+}

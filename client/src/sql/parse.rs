@@ -1,0 +1,384 @@
+//! From a script to its statements.
+//!
+//! The script is cut at its `;` tokens, so that every statement keeps its text; Volley's own
+//! statements are told by their first words, and everything else is DataFusion's.
+
+use datafusion::error::DataFusionError;
+use datafusion::sql::parser::{DFParser, DFParserBuilder};
+use datafusion::sql::planner::IdentNormalizer;
+use datafusion::sql::sqlparser::ast::{Ident, ObjectName, ObjectNamePart};
+use datafusion::sql::sqlparser::dialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::parser::ParserError;
+use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+use volley_proto::{ModelName, TrainId};
+
+use super::spell::{is_word, spell_out};
+use super::statement::{CreateModel, Kind, Statement};
+use super::{OptionValue, TrainOptions};
+use crate::{Error, Result};
+
+/// How a session reads SQL.
+#[derive(Debug)]
+pub(crate) struct Dialect {
+    /// The dialect of the grammar.
+    pub(crate) grammar: Box<dyn dialect::Dialect>,
+    /// Whether unquoted names are lower-cased.
+    pub(crate) normalize: bool,
+    /// How deeply statements may nest.
+    pub(crate) recursion_limit: usize,
+}
+
+/// The statements of a script.
+pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
+    let lines = Lines::of(script);
+    let tokens = Tokenizer::new(dialect.grammar.as_ref(), script)
+        .tokenize_with_location()
+        .map_err(|e| syntax(e.location, e.message))?;
+    let is_blank = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
+    let mut statements = Vec::new();
+    for tokens in tokens.split(|token| token.token == Token::SemiColon) {
+        let Some(first) = tokens.iter().position(|token| !is_blank(token)) else { continue };
+        let last = tokens.iter().rposition(|token| !is_blank(token)).unwrap_or(first);
+        let tokens = &tokens[first..=last];
+        let (start, end) = (tokens[0].span.start, tokens[last - first].span.end);
+        let text = script[lines.offset(start)..lines.offset(end)].to_owned();
+        let kind = StatementParser::new(tokens.to_vec(), end, dialect)?.statement()?;
+        statements.push(Statement { text, line: start.line, kind });
+    }
+    Ok(statements)
+}
+
+/// Parses the tokens of one statement.
+struct StatementParser<'a> {
+    inner: DFParser<'a>,
+    end: Location,
+    names: IdentNormalizer,
+    recursion_limit: usize,
+}
+
+impl<'a> StatementParser<'a> {
+    fn new(tokens: Vec<TokenWithSpan>, end: Location, dialect: &'a Dialect) -> Result<Self> {
+        let inner = DFParserBuilder::new(spell_out(tokens))
+            .with_dialect(dialect.grammar.as_ref())
+            .with_recursion_limit(dialect.recursion_limit)
+            .build()?;
+        let names = IdentNormalizer::new(dialect.normalize);
+        Ok(Self { inner, end, names, recursion_limit: dialect.recursion_limit })
+    }
+
+    fn statement(mut self) -> Result<Kind> {
+        let kind = if self.at(0, "explain") && self.creates_model(1) {
+            self.skip(1);
+            Kind::ExplainCreateModel(Box::new(self.create_model()?))
+        } else if self.creates_model(0) {
+            Kind::CreateModel(Box::new(self.create_model()?))
+        } else if self.at(0, "show") && self.at(1, "models") {
+            self.skip(2);
+            Kind::ShowModels
+        } else if (self.at(0, "describe") || self.at(0, "desc")) && self.at(1, "model") && !self.ends(2) {
+            self.skip(2);
+            Kind::DescribeModel { name: self.model_name()? }
+        } else if self.at(0, "drop") && self.at(1, "model") {
+            self.skip(2);
+            let if_exists = self.inner.parser.parse_keywords(&[Keyword::IF, Keyword::EXISTS]);
+            Kind::DropModel { name: self.model_name()?, if_exists }
+        } else {
+            let statement = self.inner.parse_statement();
+            Kind::Sql(Box::new(statement.map_err(|e| self.df_error(e))?))
+        };
+        if self.ends(0) { Ok(kind) } else { Err(self.unexpected("the end of the statement or ';'")) }
+    }
+
+    fn create_model(&mut self) -> Result<CreateModel> {
+        self.skip(1);
+        let or_replace = self.inner.parser.parse_keywords(&[Keyword::OR, Keyword::REPLACE]);
+        self.skip(1);
+        let if_not_exists =
+            self.inner.parser.parse_keywords(&[Keyword::IF, Keyword::NOT, Keyword::EXISTS]);
+        if or_replace && if_not_exists {
+            let message = "OR REPLACE and IF NOT EXISTS exclude each other".to_owned();
+            return Err(syntax(self.inner.parser.peek_token().span.start, message));
+        }
+        let name = self.model_name()?;
+        if self.at(0, "transform") {
+            let what = "TRANSFORM: write the expressions in the SELECT".to_owned();
+            return Err(Error::NotSupported { what });
+        }
+        let options = self.options()?;
+        if !self.inner.parser.parse_keyword(Keyword::AS) {
+            return Err(self.unexpected("OPTIONS (…) or AS SELECT …"));
+        }
+        let query = self.inner.parser.parse_query().map_err(|e| self.error(e))?;
+        let train_id = TrainId::generate();
+        Ok(CreateModel { train_id, name, or_replace, if_not_exists, options, query })
+    }
+
+    fn options(&mut self) -> Result<TrainOptions> {
+        let mut options = TrainOptions::default();
+        if !self.at(0, "options") {
+            return Ok(options);
+        }
+        self.skip(1);
+        self.expect(&Token::LParen, "'(' after OPTIONS")?;
+        let mut seen = Vec::new();
+        while !self.inner.parser.consume_token(&Token::RParen) {
+            if !seen.is_empty() {
+                self.expect(&Token::Comma, "',' or ')' after an option")?;
+            }
+            let key = self.inner.parser.parse_identifier().map_err(|e| self.error(e))?.value;
+            self.expect(&Token::Eq, "'=' after the option's name")?;
+            let value = self.inner.parser.peek_token();
+            let expr = self.inner.parser.parse_expr().map_err(|e| self.error(e))?;
+            let Some(value) = OptionValue::of(&expr) else {
+                let literals = "expected a literal: 'text', 1, true or [1, 2]";
+                return Err(syntax(value.span.start, format!("option {key}: {literals}")));
+            };
+            if seen.contains(&key.to_lowercase()) {
+                return Err(Error::RepeatedOption { option: key });
+            }
+            options.set(&key, &value)?;
+            seen.push(key.to_lowercase());
+        }
+        Ok(options)
+    }
+
+    fn model_name(&mut self) -> Result<ModelName> {
+        let name = self.inner.parser.parse_object_name(false).map_err(|e| self.error(e))?;
+        model_name(&name, &self.names)
+    }
+
+    fn expect(&mut self, token: &Token, expected: &str) -> Result<()> {
+        if self.inner.parser.consume_token(token) { Ok(()) } else { Err(self.unexpected(expected)) }
+    }
+
+    /// Whether the statement from the `n`th token on is a `CREATE MODEL`.
+    fn creates_model(&self, n: usize) -> bool {
+        let replaces = self.at(n + 1, "or") && self.at(n + 2, "replace");
+        self.at(n, "create") && self.at(if replaces { n + 3 } else { n + 1 }, "model")
+    }
+
+    fn at(&self, n: usize, word: &str) -> bool {
+        is_word(&self.inner.parser.peek_nth_token(n).token, word)
+    }
+
+    fn ends(&self, n: usize) -> bool {
+        self.inner.parser.peek_nth_token(n).token == Token::EOF
+    }
+
+    fn skip(&mut self, words: usize) {
+        for _ in 0..words {
+            self.inner.parser.advance_token();
+        }
+    }
+
+    fn unexpected(&self, expected: &str) -> Error {
+        let found = self.inner.parser.peek_token();
+        let location = if found.token == Token::EOF { self.end } else { found.span.start };
+        syntax(location, format!("expected {expected}, found {found}"))
+    }
+
+    fn df_error(&self, error: DataFusionError) -> Error {
+        match error {
+            DataFusionError::SQL(error, _) => self.error(*error),
+            DataFusionError::Diagnostic(_, error) => self.df_error(*error),
+            other => other.into(),
+        }
+    }
+
+    fn error(&self, error: ParserError) -> Error {
+        match error {
+            ParserError::TokenizerError(text) | ParserError::ParserError(text) => {
+                let (message, location) = located(&text);
+                syntax(location.unwrap_or(self.end), message.to_owned())
+            }
+            ParserError::RecursionLimitExceeded => syntax(
+                self.inner.parser.peek_token().span.start,
+                format!(
+                    "nested more than {} levels deep (datafusion.sql_parser.recursion_limit)",
+                    self.recursion_limit
+                ),
+            ),
+        }
+    }
+}
+
+/// A model's name as SQL writes it: one part, lower-cased unless quoted.
+pub(super) fn model_name(name: &ObjectName, names: &IdentNormalizer) -> Result<ModelName> {
+    match name.0.as_slice() {
+        [ObjectNamePart::Identifier(ident)] => ident_name(ident.clone(), names),
+        _ => {
+            let what = format!("{name} as a model: its name has one part, the store has no schemas");
+            Err(Error::NotSupported { what })
+        }
+    }
+}
+
+/// A model's name from one identifier.
+pub(super) fn ident_name(ident: Ident, names: &IdentNormalizer) -> Result<ModelName> {
+    Ok(names.normalize(ident).parse()?)
+}
+
+fn syntax(Location { line, column }: Location, message: String) -> Error {
+    Error::Syntax { line, column, message }
+}
+
+/// A parser's message, and the place that it ends with.
+fn located(text: &str) -> (&str, Option<Location>) {
+    let place = || {
+        let (message, place) = text.rsplit_once(" at Line: ")?;
+        let (line, column) = place.split_once(", Column: ")?;
+        Some((message, Location { line: line.parse().ok()?, column: column.parse().ok()? }))
+    };
+    place().map_or((text, None), |(message, location)| (message, Some(location)))
+}
+
+/// Where the lines of a script start.
+struct Lines<'a> {
+    script: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(script: &'a str) -> Self {
+        let breaks = script.match_indices('\n').map(|(at, _)| at + 1);
+        Self { script, starts: [0].into_iter().chain(breaks).collect() }
+    }
+
+    /// The byte that a line and a column of characters, both from 1, name.
+    fn offset(&self, Location { line, column }: Location) -> usize {
+        let index = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
+        let Some(start) = self.starts.get(index) else { return self.script.len() };
+        let before = usize::try_from(column).unwrap_or(usize::MAX).saturating_sub(1);
+        let rest = &self.script[*start..];
+        start + rest.char_indices().nth(before).map_or(rest.len(), |(at, _)| at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(script: &str) -> Result<Vec<Statement>> {
+        let grammar = Box::new(dialect::GenericDialect {});
+        super::parse(script, &Dialect { grammar, normalize: true, recursion_limit: 50 })
+    }
+
+    fn one(sql: &str) -> Kind {
+        let mut statements = parse(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        assert_eq!(statements.len(), 1, "{sql}");
+        statements.remove(0).kind
+    }
+
+    #[test]
+    fn cuts_a_script_and_keeps_texts() {
+        let script = "-- a; comment\nSELECT ';' AS \"ä;\" ;;\n /* b */ SHOW MODELS\n;\nDROP MODEL m -- c";
+        let statements = parse(script).unwrap();
+        let texts: Vec<_> = statements.iter().map(|s| (s.text(), s.line())).collect();
+        assert_eq!(
+            texts,
+            [("SELECT ';' AS \"ä;\"", 2), ("SHOW MODELS", 3), ("DROP MODEL m", 5)]
+        );
+        assert!(parse(" ; -- nothing").unwrap().is_empty());
+    }
+
+    #[test]
+    fn reads_create_model() {
+        let Kind::CreateModel(create) = one(
+            "create or replace model Sales options (MODEL_TYPE = 'dnn_regressor', \
+             hidden_units = [1000, 500], l2_reg = 5e-5, ranks = 'all', batch_norm = true, \
+             input_label_cols = ['Sales']) as select * from t where x > 1",
+        ) else {
+            panic!()
+        };
+        assert_eq!(create.name.as_str(), "sales");
+        assert!(create.or_replace && !create.if_not_exists);
+        assert_eq!(create.options.network.hidden_units, [1000, 500]);
+        assert_eq!(create.options.label.as_deref(), Some("Sales"));
+        assert_eq!(create.query.to_string(), "SELECT * FROM t WHERE x > 1");
+
+        let Kind::CreateModel(create) =
+            one("CREATE MODEL IF NOT EXISTS \"Sales-2\" OPTIONS () AS WITH t AS (SELECT 1) SELECT * FROM t")
+        else {
+            panic!()
+        };
+        assert_eq!(create.name.as_str(), "Sales-2");
+        assert!(create.if_not_exists);
+        assert!(matches!(one("CREATE MODEL m AS SELECT 1"), Kind::CreateModel(_)));
+        assert!(matches!(one("EXPLAIN CREATE MODEL m AS SELECT 1"), Kind::ExplainCreateModel(_)));
+    }
+
+    #[test]
+    fn runs_are_told_apart() {
+        let statements = parse("CREATE MODEL m AS SELECT 1; CREATE MODEL n AS SELECT 1").unwrap();
+        assert!(statements[0].train_id().is_some());
+        assert_ne!(statements[0].train_id(), statements[1].train_id());
+    }
+
+    #[test]
+    fn reads_the_small_statements() {
+        assert!(matches!(one("show models"), Kind::ShowModels));
+        assert!(matches!(one("DESC MODEL m"), Kind::DescribeModel { name } if name.as_str() == "m"));
+        assert!(matches!(
+            one("drop model if exists \"M\""),
+            Kind::DropModel { name, if_exists: true } if name.as_str() == "M"
+        ));
+    }
+
+    #[test]
+    fn leaves_everything_else_to_datafusion() {
+        for sql in [
+            "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'x.csv' OPTIONS ('format.has_header' 'true')",
+            "COPY (SELECT * FROM ML.PREDICT(MODEL m, TABLE t)) TO 'out.csv' STORED AS CSV",
+            "SET ballista.shuffle.partitions = 4",
+            "EXPLAIN ANALYZE SELECT 1",
+            "CREATE VIEW v AS SELECT a FROM ml.predict(MODEL m, (SELECT 1)) AS p WHERE a > 1",
+            "SHOW TABLES",
+            "DESCRIBE model",
+            "DESCRIBE t",
+            "SELECT model FROM models",
+            "WITH t AS (SELECT 1 AS a) SELECT * FROM ML.EVALUATE(MODEL \"M\", TABLE t, version => 2)",
+        ] {
+            assert!(matches!(one(sql), Kind::Sql(_)), "{sql}");
+        }
+    }
+
+    #[test]
+    fn errors_say_where() {
+        for (script, place) in [
+            ("SELECT 1;\nSELEC 2", (2, 1)),
+            ("SELECT 'open", (1, 8)),
+            ("SHOW MODELS please", (1, 13)),
+            ("DROP MODEL", (1, 11)),
+            ("DESCRIBE MODEL m n", (1, 18)),
+            ("CREATE MODEL m OPTIONS (epochs 3) AS SELECT 1", (1, 32)),
+            ("CREATE MODEL m OPTIONS (epochs = 1 + 1) AS SELECT 1", (1, 34)),
+            ("CREATE MODEL m OPTIONS (epochs = 1 seed = 2) AS SELECT 1", (1, 36)),
+            ("CREATE MODEL m\n  OPTIONS (epochs = 1) SELECT 1", (2, 24)),
+            ("CREATE MODEL m OPTIONS (epochs = 1", (1, 35)),
+            ("CREATE MODEL m AS SELECT 1 FROM", (1, 32)),
+            ("CREATE OR REPLACE MODEL IF NOT EXISTS m AS SELECT 1", (1, 39)),
+            ("CREATE MODEL m AS DELETE FROM t", (1, 19)),
+        ] {
+            match parse(script) {
+                Err(Error::Syntax { line, column, .. }) => {
+                    assert_eq!((line, column), place, "{script}");
+                }
+                other => panic!("{script}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_do() {
+        for script in ["CREATE MODEL a.b AS SELECT 1", "CREATE MODEL m TRANSFORM (a) AS SELECT 1"] {
+            assert!(matches!(parse(script), Err(Error::NotSupported { .. })), "{script}");
+        }
+        let twice = "CREATE MODEL m OPTIONS (epochs = 1, EPOCHS = 2) AS SELECT 1";
+        assert!(matches!(parse(twice), Err(Error::RepeatedOption { .. })));
+        let unnameable = parse("DROP MODEL \"a/b\"");
+        assert!(matches!(unnameable, Err(Error::Proto(volley_proto::Error::ModelName { .. }))));
+        let deep = format!("SELECT {}1{}", "(".repeat(99), ")".repeat(99));
+        assert!(matches!(parse(&deep), Err(Error::Syntax { .. })));
+    }
+}

@@ -1,0 +1,217 @@
+//! Plans `ML` calls: DataFusion asks for every relation in FROM, this answers for its own.
+//!
+//! Planning is synchronous, so the manifests of the models that a statement names are read before
+//! and lie here. A view keeps the versions that were current when it was made.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::logical_expr::planner::{
+    PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
+};
+use datafusion::logical_expr::{Extension, LogicalPlan};
+use datafusion::sql::planner::IdentNormalizer;
+use datafusion::sql::sqlparser::ast::TableFactor;
+use parking_lot::Mutex;
+use url::Url;
+use volley_proto::ModelRef;
+use volley_proto::plan::PredictNode;
+use volley_proto::store::Manifest;
+
+use super::call::{Call, Function, Named};
+use super::parse::ident_name;
+use super::{check_unambiguous, evaluate, training_info};
+use crate::{Error, Result};
+
+/// The manifests that planning may need, by what names them. Renewed for every statement.
+#[derive(Debug, Default)]
+pub(crate) struct Manifests(Mutex<HashMap<Named, Arc<Manifest>>>);
+
+impl Manifests {
+    pub(crate) fn renew(&self, model: Named, manifest: Manifest) {
+        self.0.lock().insert(model, Arc::new(manifest));
+    }
+
+    fn of(&self, model: &Named) -> Option<Arc<Manifest>> {
+        self.0.lock().get(model).cloned()
+    }
+}
+
+/// Plans `ML` calls with the manifests at hand.
+#[derive(Debug)]
+pub(crate) struct MlPlanner {
+    pub(crate) store: Url,
+    pub(crate) manifests: Arc<Manifests>,
+}
+
+impl RelationPlanner for MlPlanner {
+    fn plan_relation(
+        &self,
+        relation: TableFactor,
+        context: &mut dyn RelationPlannerContext,
+    ) -> datafusion::error::Result<RelationPlanning> {
+        let Some(call) = Call::of(&relation)? else {
+            return Ok(RelationPlanning::Original(Box::new(relation)));
+        };
+        let normalize = context.context_provider().options().sql_parser.enable_ident_normalization;
+        let name = ident_name(call.model, &IdentNormalizer::new(normalize))?;
+        let manifest = self.manifests.of(&(name.clone(), call.version)).ok_or_else(|| {
+            Error::MlFunction {
+                function: call.function.name().to_owned(),
+                reason: format!("model {name} was not read before planning: use Session::sql"),
+            }
+        })?;
+        let mut input = || {
+            let subquery = call.input.clone().ok_or_else(|| {
+                datafusion::error::DataFusionError::Internal("a checked call has its query".into())
+            })?;
+            let derived =
+                TableFactor::Derived { lateral: false, subquery, alias: None, sample: None };
+            context.plan(derived)
+        };
+        let plan = match call.function {
+            Function::Predict => predict(&manifest, &self.store, input()?)?,
+            Function::Evaluate => {
+                let rows = input()?;
+                evaluate::check_label(&manifest, &rows)?;
+                evaluate::metrics(&manifest, predict(&manifest, &self.store, rows)?)?
+            }
+            Function::TrainingInfo => training_info::rows(&manifest)?,
+        };
+        Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, call.alias))))
+    }
+}
+
+/// The input's columns and the model's prediction.
+pub(crate) fn predict(manifest: &Manifest, store: &Url, input: LogicalPlan) -> Result<LogicalPlan> {
+    let schema = input.schema().as_arrow();
+    check_unambiguous(schema)?;
+    manifest.check_input(schema)?;
+    let column = manifest.prediction_column();
+    if schema.field_with_name(&column).is_ok() {
+        return Err(Error::RepeatedColumn { column });
+    }
+    let model = ModelRef {
+        store: store.clone(),
+        name: manifest.spec.model.clone(),
+        version: manifest.version,
+    };
+    let node = Arc::new(PredictNode::try_new(model, column, input)?);
+    Ok(LogicalPlan::Extension(Extension { node }))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::logical_expr::LogicalPlan;
+
+    use crate::testing::{on_a_deep_stack, session};
+    use crate::{Error, Result, Session};
+
+    async fn optimized(session: &Session, sql: &str) -> Result<LogicalPlan> {
+        Ok(session.sql(sql).await?.into_optimized_plan()?)
+    }
+
+    #[test]
+    fn filters_reach_the_scan_below_a_prediction() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            for sql in [
+                "SELECT \"Id\", \"predicted_Sales\" FROM ML.PREDICT(MODEL known, TABLE sales) p \
+                 WHERE \"Promo\" = 'x' AND p.\"predicted_Sales\" > 10",
+                "WITH s AS (SELECT * FROM sales) SELECT p.\"predicted_Sales\" \
+                 FROM ml.predict(MODEL Known, (SELECT * FROM s WHERE \"Promo\" = 'x'), version => 1) AS p \
+                 JOIN sales ON sales.\"Id\" = p.\"Id\" WHERE p.\"predicted_Sales\" > 10",
+                "SELECT * FROM (SELECT * FROM ML.PREDICT(MODEL \"known\", 1, (SELECT * FROM sales))) t \
+                 WHERE \"Promo\" = 'x' AND \"predicted_Sales\" > 10",
+            ] {
+                let plan = optimized(&session, sql).await.unwrap().display_indent().to_string();
+                let at = |what: &str| plan.find(what).unwrap_or_else(|| panic!("{what} in {plan}"));
+                let predict = at("Predict: known version 1 AS predicted_Sales");
+                assert!(at("predicted_Sales > Float32(10)") < predict, "{plan}");
+                assert!(at("Promo = Utf8(\"x\")") > predict, "{plan}");
+            }
+        });
+    }
+
+    #[test]
+    fn models_may_stand_in_views_and_copies() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let view = "CREATE VIEW v AS SELECT \"Id\", \"predicted_Sales\" AS y \
+                        FROM ML.PREDICT(MODEL known, TABLE sales)";
+            session.sql(view).await.unwrap();
+            let plan = optimized(&session, "SELECT y FROM v").await.unwrap();
+            assert!(plan.display_indent().to_string().contains("Predict: known"));
+            let copy = "COPY (SELECT * FROM ML.PREDICT(MODEL known, TABLE v2)) TO 'x.csv' STORED AS CSV";
+            session.sql("CREATE VIEW v2 AS SELECT * FROM sales").await.unwrap();
+            let plan = session.sql(copy).await;
+            // Writing CSV is a feature of the engine; naming the model is what is looked at.
+            if let Err(error) = plan {
+                assert!(!matches!(error, Error::MlFunction { .. }), "{error}");
+            }
+        });
+    }
+
+    #[test]
+    fn evaluates_by_an_aggregate() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let frame = session.sql("SELECT * FROM ML.EVALUATE(MODEL known, TABLE sales)").await.unwrap();
+            let names: Vec<_> =
+                frame.schema().fields().iter().map(|field| field.name().clone()).collect();
+            assert_eq!(
+                names,
+                ["rows", "mean_absolute_error", "mean_squared_error", "r2_score", "rmspe", "transformed_mae"]
+            );
+            let plan = frame.into_optimized_plan().unwrap().display_indent().to_string();
+            assert!(plan.find("Aggregate").unwrap() < plan.find("Predict").unwrap(), "{plan}");
+            assert!(plan.contains("Sales IS NOT NULL"), "{plan}");
+        });
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_a_call() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let error = async |from: &str| {
+                session.sql(&format!("SELECT * FROM {from}")).await.unwrap_err()
+            };
+            for from in [
+                "ML.PREDCT(MODEL known, TABLE sales)",
+                "ML.PREDICT(MODEL known)",
+                "ML.PREDICT(TABLE sales)",
+                "ML.PREDICT(MODEL known, TABLE sales, TABLE sales)",
+                "ML.PREDICT(MODEL known, 'x', TABLE sales)",
+                "ML.TRAINING_INFO(MODEL known, TABLE sales)",
+            ] {
+                let error = error(from).await;
+                assert!(matches!(error, Error::MlFunction { .. }), "{from}: {error}");
+            }
+            let unknown = error("ML.PREDICT(MODEL knwon, TABLE sales)").await;
+            assert!(unknown.to_string().ends_with("did you mean \"known\"?"), "{unknown}");
+            for (from, message) in [
+                ("ML.PREDICT(MODEL known, TABLE sales, version => 7)", "has no version 7"),
+                ("ML.PREDICT(MODEL known, (SELECT \"Store\" FROM sales))", "\"Distance\""),
+                ("ML.PREDICT(MODEL known, (SELECT \"Promo\" AS \"Store\", \"Distance\" FROM sales))", "as in training"),
+                ("ML.EVALUATE(MODEL known, (SELECT \"Store\", \"Distance\" FROM sales))", "\"Sales\""),
+                ("ML.PREDICT(MODEL known, (SELECT *, 1.0 AS \"predicted_Sales\" FROM sales))", "predicted_Sales"),
+                ("ML.PREDICT(MODEL known, (SELECT * FROM sales a JOIN sales b ON a.\"Id\" = b.\"Id\"))", "two columns"),
+                ("ML.PREDICT(MODEL known, TABLE nowhere)", "nowhere"),
+            ] {
+                let error = error(from).await.to_string();
+                assert!(error.contains(message), "{from}: {error}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_new_version_is_seen_by_the_next_statement() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let sql = "SELECT * FROM ML.PREDICT(MODEL known, TABLE sales)";
+            assert!(optimized(&session, sql).await.unwrap().to_string().contains("version 1"));
+            session.store().publish(crate::testing::manifest("known"), Vec::new()).await.unwrap();
+            assert!(optimized(&session, sql).await.unwrap().to_string().contains("version 2"));
+        });
+    }
+}

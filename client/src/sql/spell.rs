@@ -1,0 +1,147 @@
+//! `MODEL m` and `TABLE t` as arguments of `ML.…(…)`, spelled in SQL that every parser knows.
+//!
+//! ```text
+//! ML.PREDICT(MODEL m, TABLE t)  ->  ML.PREDICT(MODEL => m, (SELECT * FROM t))
+//! ```
+//!
+//! A named argument needs no dialect of its own, so DataFusion's parser and the dialect that the
+//! session is set to stay as they are. Spelling what is spelled out already changes nothing.
+
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+
+/// Spells out the arguments of every `ML.…(…)`.
+pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let mut spelled = Vec::with_capacity(tokens.len());
+    let mut calls = Calls::default();
+    let mut rest = tokens.into_iter().peekable();
+    while let Some(token) = rest.next() {
+        if matches!(token.token, Token::Whitespace(_)) {
+            spelled.push(token);
+            continue;
+        }
+        let starts_argument = calls.advance(&token.token);
+        if !(starts_argument && (is_word(&token.token, "model") || is_word(&token.token, "table"))) {
+            spelled.push(token);
+            continue;
+        }
+        let mut blank = Vec::new();
+        while let Some(space) = rest.next_if(|t| matches!(t.token, Token::Whitespace(_))) {
+            blank.push(space);
+        }
+        let names_one = rest.peek().is_some_and(|next| matches!(next.token, Token::Word(_)));
+        let here = |token: Token| TokenWithSpan { token, span: blank[0].span };
+        if !names_one || blank.is_empty() {
+            spelled.push(token);
+            spelled.extend(blank);
+        } else if is_word(&token.token, "model") {
+            let arrow = here(Token::RArrow);
+            spelled.push(token);
+            spelled.push(arrow);
+            spelled.extend(blank);
+        } else {
+            let keyword = |text: &str, keyword| {
+                Token::Word(Word { value: text.to_owned(), quote_style: None, keyword })
+            };
+            let select = [
+                Token::LParen,
+                keyword("SELECT", Keyword::SELECT),
+                Token::Mul,
+                keyword("FROM", Keyword::FROM),
+            ];
+            spelled.extend(select.map(here));
+            let close = here(Token::RParen);
+            let is_name = |t: &TokenWithSpan| matches!(t.token, Token::Word(_) | Token::Period);
+            while let Some(part) = rest.next_if(is_name) {
+                calls.advance(&part.token);
+                spelled.push(part);
+            }
+            spelled.push(close);
+        }
+    }
+    spelled
+}
+
+/// Which `ML.…(` a token stands in.
+#[derive(Default)]
+struct Calls {
+    /// Open parentheses.
+    depth: usize,
+    /// The depths that are arguments of a call.
+    open: Vec<usize>,
+    /// How much of `ml . name` has just been read.
+    matched: usize,
+    /// Whether the token before was the call's `(` or one of its `,`.
+    before_argument: bool,
+}
+
+impl Calls {
+    /// Takes a token into account. Returns whether it starts an argument of a call.
+    fn advance(&mut self, token: &Token) -> bool {
+        let starts = std::mem::take(&mut self.before_argument);
+        let matched = std::mem::take(&mut self.matched);
+        match token {
+            Token::LParen => {
+                self.depth += 1;
+                if matched == 3 {
+                    self.open.push(self.depth);
+                    self.before_argument = true;
+                }
+            }
+            Token::RParen => {
+                self.open.pop_if(|depth| *depth == self.depth);
+                self.depth = self.depth.saturating_sub(1);
+            }
+            Token::Comma => self.before_argument = self.open.last() == Some(&self.depth),
+            Token::Period if matched == 1 => self.matched = 2,
+            Token::Word(_) if matched == 2 => self.matched = 3,
+            token if is_word(token, "ml") => self.matched = 1,
+            _ => {}
+        }
+        starts
+    }
+}
+
+/// Whether a token is an unquoted word, whatever its case.
+pub(super) fn is_word(token: &Token, word: &str) -> bool {
+    matches!(token, Token::Word(Word { value, quote_style: None, .. }) if value.eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::sql::sqlparser::dialect::GenericDialect;
+    use datafusion::sql::sqlparser::tokenizer::Tokenizer;
+
+    fn spelled(sql: &str) -> String {
+        let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize_with_location().unwrap();
+        let texts: Vec<_> = spell_out(tokens)
+            .into_iter()
+            .filter(|token| !matches!(token.token, Token::Whitespace(_)))
+            .map(|token| token.token.to_string())
+            .collect();
+        texts.join(" ")
+    }
+
+    #[test]
+    fn spells_out_arguments_of_ml_only() {
+        for (typed, expected) in [
+            ("ML.PREDICT(MODEL m, x)", "ML . PREDICT ( MODEL => m , x )"),
+            ("ml.predict(model \"M\")", "ml . predict ( model => \"M\" )"),
+            ("ml.f(MODEL => m)", "ml . f ( MODEL => m )"),
+            ("ml.f(1, TABLE a.b)", "ml . f ( 1 , ( SELECT * FROM a . b ) )"),
+            ("ml.f(g(MODEL m))", "ml . f ( g ( MODEL m ) )"),
+            ("ml.f((SELECT model, y FROM t))", "ml . f ( ( SELECT model , y FROM t ) )"),
+            (
+                "ml.f(MODEL m, (SELECT a FROM ml.g(MODEL n, TABLE t)))",
+                "ml . f ( MODEL => m , ( SELECT a FROM ml . g ( MODEL => n , ( SELECT * FROM t ) ) ) )",
+            ),
+            ("SELECT model m FROM t", "SELECT model m FROM t"),
+            ("f(MODEL m)", "f ( MODEL m )"),
+            ("\"ml\".f(MODEL m)", "\"ml\" . f ( MODEL m )"),
+            ("ml.f(MODEL)", "ml . f ( MODEL )"),
+        ] {
+            assert_eq!(spelled(typed), expected, "{typed}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What this crate's tests share: a session without a cluster, and a model made by hand.
+
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+use url::Url;
+use volley_proto::TrainId;
+use volley_proto::spec::{
+    Adam, AdamForm, Device, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Loss,
+    Network, Output, Ranks, Split, TrainSpec,
+};
+use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore};
+
+use crate::{Session, SessionConfig};
+
+/// A model of `Sales` by `Store` and `Distance`, in the scale of logarithms.
+pub(crate) fn manifest(name: &str) -> Manifest {
+    let feature = |column: &str, kind| Feature { column: column.to_owned(), kind };
+    let summary = |column: &str, kind, data_type: &str, vocabulary| FeatureSummary {
+        column: column.to_owned(),
+        kind,
+        data_type: data_type.to_owned(),
+        vocabulary,
+    };
+    let (categorical, continuous) = (FeatureKind::Categorical, FeatureKind::Continuous);
+    let spec = TrainSpec {
+        train_id: TrainId::generate(),
+        model: name.parse().unwrap(),
+        if_exists: IfExists::Replace,
+        store: Url::parse("file:///tmp/models").unwrap(),
+        features: vec![feature("Store", categorical), feature("Distance", continuous)],
+        label: Label { column: "Sales".into(), transform: LabelTransform::Ln },
+        split: Split::None,
+        network: Network {
+            embedding_dim: 10,
+            batch_norm: true,
+            hidden_units: vec![8, 4],
+            dropout: 0.0,
+            output: Output::Identity,
+        },
+        loss: Loss::Mae,
+        optimizer: Adam {
+            learn_rate: 1e-3,
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-7,
+            form: AdamForm::Keras,
+        },
+        l2: 0.0,
+        batch_size: 10,
+        epochs: 3,
+        keep: Keep::Best,
+        seed: 0,
+        ranks: Ranks::All,
+        shards: 12,
+        shard_by: Vec::new(),
+        device: Device::Auto,
+        rendezvous_timeout: Duration::from_secs(60),
+        collective_timeout: Duration::from_secs(60),
+    };
+    let epoch = |epoch: usize, eval_loss| EpochRecord {
+        epoch,
+        steps: 10 * epoch as u64,
+        rows: 100,
+        loss: 0.5,
+        eval_loss: Some(eval_loss),
+        eval_mae: None,
+        eval_rmspe: Some(0.2),
+        seconds: 1.5,
+        compute_seconds: 1.0,
+        reduce_seconds: 0.25,
+    };
+    Manifest {
+        format: Manifest::FORMAT,
+        version: 0,
+        published: SystemTime::UNIX_EPOCH,
+        spec,
+        features: vec![
+            summary("Store", categorical, "Int64", Some(3)),
+            summary("Distance", continuous, "Float64", None),
+        ],
+        parameters: 123,
+        output_scale: 1.0,
+        train_rows: 100,
+        eval_rows: 20,
+        world_size: 2,
+        history: vec![epoch(1, 0.3), epoch(2, 0.1), epoch(3, 0.2)],
+        kept_epoch: 2,
+    }
+}
+
+/// A session without a scheduler: the model `known` in its store, the table `sales` in a file.
+pub(crate) async fn session() -> (Session, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let url = ModelStore::directory_url(&directory.path().join("store")).unwrap();
+    let session = Session::detached(&SessionConfig::new("127.0.0.1:1", url)).unwrap();
+    session.store().publish(manifest("known"), Vec::new()).await.unwrap();
+    let file = directory.path().join("sales.csv");
+    let rows = "Id,Store,Distance,Promo,Sales\n1,1,0.5,x,100\n2,2,1.5,y,50\n3,3,2.5,z,\n";
+    std::fs::write(&file, rows).unwrap();
+    let create = format!(
+        "CREATE EXTERNAL TABLE sales (\"Id\" BIGINT, \"Store\" BIGINT, \"Distance\" DOUBLE, \
+         \"Promo\" TEXT, \"Sales\" DOUBLE) STORED AS CSV LOCATION '{}'",
+        file.display()
+    );
+    session.run(session.parse(&create).unwrap().remove(0)).await.unwrap();
+    (session, directory)
+}
+
+/// Runs a test where planning, which recurses deeply in debug builds, has room.
+pub(crate) fn on_a_deep_stack(test: impl Future<Output = ()> + Send + 'static) {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test);
+    };
+    let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(run).unwrap();
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
