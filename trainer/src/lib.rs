@@ -1,3 +1,31 @@
-//! trainer.
+//! Volley's trainer: what one rank does between its rows and a model.
+//!
+//! ```text
+//!  record batches ──encode──▶ codes and numbers ──train──▶ weights ──model──▶ files, predictions
+//!                                                  │ ▲
+//!                                             collective: the other ranks
+//! ```
+//!
+//! [`load`] turns streams of Arrow batches into encoded shards; [`train`](train()) agrees with the
+//! other ranks on vocabularies and steps, fits the network, and hands rank 0 the files to publish;
+//! [`Model`] predicts from those files. It knows Arrow and Burn, and nothing of SQL, of Ballista
+//! or of how ranks find each other: it is given streams and a connected
+//! [`collective::Communicator`].
 
 pub mod collective;
+
+mod device;
+mod encode;
+mod error;
+mod model;
+mod network;
+mod random;
+#[cfg(test)]
+mod testing;
+mod train;
+
+pub use device::{ResolvedDevice, resolve_device};
+pub use encode::{Defect, LoadedShards, Rule, load};
+pub use error::{Error, Result};
+pub use model::{Model, VOCABULARIES, WEIGHTS};
+pub use train::{Artifacts, Observer, Outcome, Rank, RankReport, train};

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -83,18 +83,19 @@ impl Listener {
 
     /// The next connection, if there is one now.
     pub(super) fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
-        if let Some(stream) = pending(self.tcp.accept())? {
-            let (stream, _): (TcpStream, _) = stream;
-            return link::tcp(stream).map(Some);
-        }
-        let Some(socket) = &self.unix else {
+        let link = if let Some((stream, _)) = pending(self.tcp.accept())? {
+            link::tcp(stream)
+        } else if let Some(socket) = &self.unix
+            && let Some((stream, _)) = pending(socket.listener.accept())?
+        {
+            link::unix(stream)
+        } else {
             return Ok(None);
         };
-        let Some((stream, _)) = pending(socket.listener.accept())? else {
-            return Ok(None);
-        };
-        let stream: UnixStream = stream;
-        link::unix(stream).map(Some)
+        // A caller whose socket is of no use is as good as none; others come at the next wait.
+        let unusable =
+            |error: &io::Error| tracing::debug!(%error, "dropped an unusable connection");
+        Ok(link.inspect_err(unusable).ok())
     }
 
     /// What becomes readable when somebody dials.

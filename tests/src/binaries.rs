@@ -1,0 +1,31 @@
+//! The workspace's own binaries, built once for all tests of a process.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The path of one of the workspace's binaries, as built with the profile of the running test.
+///
+/// # Panics
+/// When the binaries cannot be built.
+pub fn binary(name: &str) -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(build).join(name)
+}
+
+fn build() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    // …/<profile>/deps/<test>
+    let profile_dir = test.ancestors().nth(2).expect("a test lies two folders deep");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args(["build", "--workspace", "--bins", "--locked", "--quiet"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .env("CARGO_TARGET_DIR", profile_dir.parent().expect("a profile has a target folder"));
+    if profile_dir.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let built = cargo.status().expect("cargo is there when its tests run");
+    assert!(built.success(), "the workspace's binaries do not build");
+    profile_dir.to_owned()
+}

@@ -1,0 +1,264 @@
+//! The main job and its failures, on real processes, through the command line.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use volley_tests::{Cluster, eventually};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
+
+/// A small training set with something to learn: `y = e^(k/4 + x/10)`, no noise.
+fn write_table(dir: &Path, rows: usize) -> String {
+    let mut csv = String::from("id,k,x,flag,text,y,empty,split\n");
+    for id in 0..rows {
+        let (k, x) = (id % 7, (id * 37 % 101) as f64 / 10.0);
+        let y = (k as f64 / 4.0 + x / 10.0).exp();
+        let split = if id % 5 == 0 { "EVAL" } else { "TRAIN" };
+        csv.push_str(&format!("{id},{k},{x},{},t{k},{y},,{split}\n", id % 2 == 0));
+    }
+    let path = dir.join("table.csv");
+    fs::write(&path, csv).unwrap();
+    format!(
+        "CREATE EXTERNAL TABLE t (id BIGINT, k BIGINT, x DOUBLE, flag BOOLEAN, text VARCHAR, \
+         y DOUBLE, empty DOUBLE, split VARCHAR) STORED AS CSV LOCATION '{}' \
+         OPTIONS ('format.has_header' 'true');",
+        path.display()
+    )
+}
+
+fn create_model(name: &str, options: &str) -> String {
+    format!(
+        "CREATE MODEL {name} OPTIONS (model_type = 'dnn_regressor', input_label_cols = ['y'], \
+         categorical = ['k'], continuous = ['x'], hidden_units = [16], batch_size = 8, \
+         data_split_method = 'custom', data_split_col = 'split', device = 'cpu' {options}) \
+         AS SELECT k, x, y, split, id FROM t;"
+    )
+}
+
+#[test]
+fn from_seven_tables_to_a_submission() {
+    let cluster = Cluster::start(2);
+    let data = cluster.dir().join("data");
+    let out = cluster.dir().join("out");
+    fs::create_dir(&out).unwrap();
+    let run = cluster.run(&["generate", "rossmann", "--out", data.to_str().unwrap(), "--stores", "6"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+
+    let defines: Vec<String> = [
+        ("data", data.to_str().unwrap()),
+        ("out", out.to_str().unwrap()),
+        ("epochs", "1"),
+        ("ranks", "2"),
+        ("batch_size", "64"),
+        ("seed", "7"),
+    ]
+    .iter()
+    .map(|(name, value)| format!("--define={name}={value}"))
+    .collect();
+    let run_files = |files: &[&str]| {
+        let mut command = cluster.command();
+        command.args(&defines).args(["--format", "json", "--quiet"]);
+        for file in files {
+            command.arg("-f").arg(Path::new(EXAMPLES).join(file));
+        }
+        let output = command.output().unwrap();
+        let (stdout, stderr) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.success(), "{files:?}\n{stderr}");
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+
+    let checks = run_files(&["tables.sql", "features.sql", "checks.sql"]);
+    assert!(!checks.is_empty());
+
+    let ranks = run_files(&["tables.sql", "features.sql", "train.sql"]);
+    assert_eq!(ranks.len(), 2, "one row a rank: {ranks:?}");
+    assert_eq!((ranks[0]["rank"].as_u64(), ranks[1]["rank"].as_u64()), (Some(0), Some(1)));
+    assert_ne!(ranks[0]["executor"], ranks[1]["executor"], "one rank an executor");
+    let rows = |column: &str| ranks.iter().map(|rank| rank[column].as_u64().unwrap()).sum::<u64>();
+
+    run_files(&["tables.sql", "features.sql", "predict.sql"]);
+    let submission = fs::read_to_string(out.join("submission.csv")).unwrap();
+    let mut lines = submission.lines();
+    assert_eq!(lines.next(), Some("Id,Sales"));
+    let ids: Vec<u64> =
+        lines.map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
+    let tests = fs::read_to_string(data.join("test.csv")).unwrap().lines().count() - 1;
+    assert_eq!(ids, (1..=tests as u64).collect::<Vec<_>>(), "every row once, sorted");
+
+    // Every row was trained or evaluated exactly once an epoch.
+    let manifest = cluster.store().join("models/rossmann/1/manifest.json");
+    let manifest: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
+    assert_eq!(manifest["train_rows"].as_u64(), Some(rows("train_rows")));
+    assert_eq!(manifest["history"][0]["rows"].as_u64(), Some(rows("train_rows")));
+    let sold = fs::read_to_string(data.join("train.csv")).unwrap();
+    let sold = sold.lines().skip(1).filter(|line| line.split(',').nth(3) != Some("0")).count();
+    assert_eq!(rows("train_rows") + rows("eval_rows"), sold as u64);
+}
+
+#[test]
+fn a_model_lives_in_sql() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 700);
+    let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
+
+    let ranks = query(&create_model("m", ", epochs = 12, ranks = 2, learn_rate = 0.02, seed = 3"));
+    assert_eq!(ranks.len(), 2);
+    let info = query("SELECT * FROM ML.TRAINING_INFO(MODEL m) ORDER BY iteration");
+    assert_eq!(info.len(), 12);
+    let loss = |row: &serde_json::Value| row["eval_loss"].as_f64().unwrap();
+    assert!(loss(&info[11]) < loss(&info[0]) / 2.0, "it learns: {info:?}");
+
+    let predicted = query(
+        "SELECT id, y, predicted_y FROM ML.PREDICT(MODEL m, (SELECT * FROM t)) ORDER BY id",
+    );
+    assert_eq!(predicted.len(), 700);
+    let evaluated = query("SELECT * FROM ML.EVALUATE(MODEL m, (SELECT * FROM t))");
+    let error: f64 = predicted
+        .iter()
+        .map(|row| (row["y"].as_f64().unwrap() - row["predicted_y"].as_f64().unwrap()).abs())
+        .sum::<f64>()
+        / 700.0;
+    let told = evaluated[0]["mean_absolute_error"].as_f64().unwrap();
+    assert!((error - told).abs() < 1e-4 * error.max(1.0), "{error} {told}");
+
+    assert_eq!(query("SHOW MODELS").len(), 1);
+    assert!(!query("DESCRIBE MODEL m").is_empty());
+    assert!(cluster.fail(&format!("{table} {}", create_model("m", ""))).contains("exists"));
+    query("DROP MODEL m");
+    assert!(query("SHOW MODELS").is_empty());
+    let said = cluster.fail(&format!("{table} SELECT * FROM ML.PREDICT(MODEL m, (SELECT * FROM t))"));
+    assert!(said.contains("\"m\""), "{said}");
+}
+
+#[test]
+fn gangs_start_whole_wait_their_turn_or_are_refused() {
+    let cluster = Cluster::start(5);
+    let table = write_table(cluster.dir(), 300);
+    for ranks in [1, 2, 3, 5] {
+        let options = format!(", ranks = {ranks}, epochs = 1");
+        let rows = cluster.query(&format!("{table} {}", create_model(&format!("m{ranks}"), &options)));
+        let executors: std::collections::BTreeSet<_> =
+            rows.iter().map(|row| row["executor"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(executors.len(), ranks, "one rank an executor");
+        let trained: u64 = rows.iter().map(|row| row["train_rows"].as_u64().unwrap()).sum();
+        assert_eq!(trained, 240, "every row once with {ranks} ranks");
+    }
+
+    let said = cluster.fail(&format!("{table} {}", create_model("m6", ", ranks = 6")));
+    assert!(said.contains("6 ranks") && said.contains("5 executors"), "{said}");
+
+    // Two gangs that each need all executors: one after the other, and no deadlock.
+    std::thread::scope(|scope| {
+        let train = |name: &'static str| {
+            let (cluster, table) = (&cluster, &table);
+            scope.spawn(move || {
+                let sql = create_model(name, ", ranks = 5, epochs = 30");
+                cluster.run(&["--format", "json", "-c", &format!("{table} {sql}")])
+            })
+        };
+        let (a, b) = (train("a"), train("b"));
+        let (a, b) = (a.join().unwrap(), b.join().unwrap());
+        assert_eq!((a.code, b.code), (Some(0), Some(0)), "{}\n{}", a.stderr, b.stderr);
+    });
+}
+
+#[test]
+fn bad_input_is_named_and_the_cluster_lives_on() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 100);
+    let dir = cluster.dir().display();
+    fs::write(cluster.dir().join("ragged.csv"), "a,b\n1,2\n3\n").unwrap();
+    let ragged = format!(
+        "CREATE EXTERNAL TABLE r (a BIGINT, b BIGINT) STORED AS CSV LOCATION '{dir}/ragged.csv' \
+         OPTIONS ('format.has_header' 'true');"
+    );
+    let model = |options: &str| create_model("bad", options);
+    let select = |select: &str| model(", epochs = 1").replace("SELECT k, x, y, split, id FROM t", select);
+    cluster.query(&format!("{table} {}", create_model("good", ", epochs = 1, ranks = 1")));
+
+    // What is typed, and what the message must name.
+    let mistakes: &[(String, &[&str])] = &[
+        (format!("{table} SELECT nope FROM t"), &["nope"]),
+        (format!("CREATE EXTERNAL TABLE m STORED AS CSV LOCATION '{dir}/no.csv'; SELECT * FROM m"), &["no.csv"]),
+        (format!("{ragged} SELECT sum(a + b) FROM r"), &["line"]),
+        (format!("{table} {}", model(", epocs = 1")), &["epocs", "epochs"]),
+        (format!("{table} {}", model(", epochs = 0")), &["epochs", "0"]),
+        (format!("{table} {}", model(", epochs = 'many'")), &["epochs", "many"]),
+        (format!("{table} {}", model(", ranks = 0")), &["ranks", "0"]),
+        (format!("{table} {}", model(", loss = 'made_up'")), &["loss", "made_up"]),
+        (format!("{table} {}", select("SELECT k, y, split FROM t")), &["\"x\""]),
+        (format!("{table} {}", select("SELECT k, x, empty AS y, split FROM t")), &["\"y\"", "null"]),
+        (
+            format!("{table} {}", select("SELECT k, x, y - 100 AS y, split FROM t")
+                .replace("epochs = 1", "epochs = 1, label_transform = 'ln'")),
+            &["\"y\""],
+        ),
+        (format!("{table} {}", select("SELECT k, x, y, 'MAYBE' AS split FROM t")), &["MAYBE"]),
+        (format!("{table} SELECT * FROM ML.PREDICT(MODEL goood, (SELECT * FROM t))"), &["goood", "good"]),
+        (format!("{table} SELECT * FROM ML.PREDICT(MODEL good, (SELECT k FROM t))"), &["\"x\""]),
+        (
+            format!("{table} SELECT * FROM ML.PREDICT(MODEL good, (SELECT 'a' AS k, x FROM t))"),
+            &["\"k\"", "Utf8"],
+        ),
+        ("DROP MODEL nothing".into(), &["nothing"]),
+        ("SELEC 1".into(), &["SELEC"]),
+    ];
+    for (sql, names) in mistakes {
+        let said = cluster.fail(sql);
+        for name in *names {
+            assert!(said.contains(name), "{sql}\n{said}\nshould name {name}");
+        }
+    }
+
+    let file = cluster.dir().join("file");
+    fs::write(&file, "").unwrap();
+    let mut command = cluster.command();
+    let sql = format!("{table} {}", create_model("s", ", epochs = 1"));
+    command.args(["--store", file.join("store").to_str().unwrap(), "-c", &sql]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("store"));
+}
+
+#[test]
+fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
+    let cluster = Cluster::start(0);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let run = cluster.run(&["--scheduler", &closed, "--connect-timeout", "1s", "-c", "SELECT 1"]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stderr.contains(&closed), "{}", run.stderr);
+
+    let mut second = std::process::Command::new(volley_tests::binary("volley-scheduler"));
+    let output = second.args(["--bind", cluster.address()]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains(cluster.address()));
+}
+
+#[test]
+fn a_lost_executor_ends_its_jobs_and_nothing_else() {
+    let mut cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 700);
+    let sql = format!("{table} {}", create_model("m", ", ranks = 2, epochs = 100000"));
+    std::thread::scope(|scope| {
+        let client = cluster.command().args(["-c", &sql]).spawn();
+        let mut client = client.unwrap();
+        let busy = |cluster: &Cluster| cluster.get("/api/jobs").contains("\"Running\"").then_some(());
+        let _ = scope;
+        eventually("the training to run", Duration::from_secs(60), || busy(&cluster));
+        cluster.executors()[1].kill();
+        eventually("the training to end", Duration::from_secs(60), || client.try_wait().unwrap());
+        assert_eq!(client.wait().unwrap().code(), Some(1));
+    });
+    assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);
+    cluster.add_executor();
+    cluster.await_executors(2);
+    let again = create_model("n", ", ranks = 2, epochs = 1");
+    assert_eq!(cluster.query(&format!("{table} {again}")).len(), 2);
+}

@@ -1,0 +1,113 @@
+//! Arrow columns in the few forms that encoding knows: whole numbers, text, `f32`.
+//!
+//! All integer types become `i64`, dates days, booleans 0 and 1; the three text types and
+//! dictionary-encoded arrays of any of these become what they mean. Nulls stay nulls.
+
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, StringViewArray};
+use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::datatypes::{DataType, Float32Type, Int64Type};
+use arrow::error::ArrowError;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// What kind of value a categorical column holds; values of one class compare across types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Class {
+    /// Any integer type.
+    Integer,
+    /// Any text type.
+    Text,
+    /// True and false.
+    Boolean,
+    /// Days.
+    Date,
+}
+
+impl Class {
+    /// The class of a column's type, if it can be categorical.
+    pub(crate) fn of(data_type: &DataType) -> Option<Self> {
+        match value_type(data_type) {
+            t if t.is_integer() => Some(Self::Integer),
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Some(Self::Text),
+            DataType::Boolean => Some(Self::Boolean),
+            DataType::Date32 => Some(Self::Date),
+            _ => None,
+        }
+    }
+}
+
+/// The type of the values that an array of this type stands for.
+pub(super) fn value_type(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        plain => plain,
+    }
+}
+
+/// A categorical column.
+#[derive(Debug)]
+pub(crate) enum Categories {
+    /// Integers, booleans and dates.
+    Whole(Int64Array),
+    /// Text.
+    Text(StringViewArray),
+}
+
+impl Categories {
+    /// Reads a column of a class; `name` is for the error.
+    ///
+    /// # Errors
+    /// When the column is not of the class, or holds integers beyond `i64`.
+    pub(crate) fn read(array: &ArrayRef, class: Class, name: &str) -> Result<Self> {
+        if Class::of(array.data_type()) != Some(class) {
+            return Err(Error::ColumnType {
+                column: name.to_owned(),
+                role: "this categorical feature",
+                actual: array.data_type().to_string(),
+                expected: format!("{class:?}").to_lowercase(),
+            });
+        }
+        let fail =
+            |source| Error::Values { column: name.to_owned(), expected: "64-bit integers", source };
+        let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
+        Ok(match class {
+            Class::Text => {
+                let text = cast(&plain, &DataType::Utf8View).map_err(fail)?;
+                Self::Text(text.as_string_view().clone())
+            }
+            Class::Date => {
+                let days = cast(&plain, &DataType::Int32).map_err(fail)?;
+                Self::Whole(whole(&days).map_err(fail)?)
+            }
+            Class::Integer | Class::Boolean => Self::Whole(whole(&plain).map_err(fail)?),
+        })
+    }
+}
+
+fn whole(array: &ArrayRef) -> Result<Int64Array, ArrowError> {
+    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    let cast = cast_with_options(array, &DataType::Int64, &strict)?;
+    Ok(cast.as_primitive::<Int64Type>().clone())
+}
+
+/// Reads a numeric or boolean column as `f32`; nulls stay nulls.
+///
+/// # Errors
+/// When the column's type is neither.
+pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float32Array> {
+    let fail =
+        |source| Error::Values { column: name.to_owned(), expected: "32-bit floats", source };
+    let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
+    if !(plain.data_type().is_numeric() || *plain.data_type() == DataType::Boolean) {
+        return Err(Error::ColumnType {
+            column: name.to_owned(),
+            role: "a continuous feature",
+            actual: array.data_type().to_string(),
+            expected: "a number or a boolean".into(),
+        });
+    }
+    let cast = cast(&plain, &DataType::Float32).map_err(fail)?;
+    Ok(cast.as_primitive::<Float32Type>().clone())
+}

@@ -1,0 +1,93 @@
+//! Which column of a stream plays which role: a spec resolved against a schema, once.
+
+use arrow::datatypes::{DataType, Schema};
+use volley_proto::spec::{FeatureKind, LabelTransform, Split, TrainSpec};
+use volley_proto::store::FeatureSummary;
+
+use super::categories::{Class, value_type};
+use crate::{Error, Result};
+
+/// The columns that training reads, by their index.
+#[derive(Debug)]
+pub(super) struct Columns {
+    pub(super) categorical: Vec<(Column, Class)>,
+    pub(super) continuous: Vec<Column>,
+    pub(super) label: Column,
+    pub(super) transform: LabelTransform,
+    pub(super) split: SplitBy,
+    /// Of each feature, in the spec's order; vocabularies are not known yet.
+    pub(super) features: Vec<FeatureSummary>,
+}
+
+/// A column of the stream.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) index: usize,
+}
+
+/// What decides whether a row is trained on.
+#[derive(Debug)]
+pub(super) enum SplitBy {
+    /// Nothing, or not the row's content: all rows are trained on as far as encoding knows.
+    Nothing,
+    /// A column of text.
+    Text(Column),
+    /// A column of booleans.
+    Flag(Column),
+}
+
+impl Columns {
+    pub(super) fn try_new(spec: &TrainSpec, schema: &Schema) -> Result<Self> {
+        let (mut categorical, mut continuous, mut features) = (Vec::new(), Vec::new(), Vec::new());
+        for feature in &spec.features {
+            let (column, data_type) = find(&feature.column, "a feature", schema)?;
+            features.push(FeatureSummary {
+                column: feature.column.clone(),
+                kind: feature.kind,
+                data_type: value_type(data_type).to_string(),
+                vocabulary: None,
+            });
+            match feature.kind {
+                FeatureKind::Continuous => continuous.push(column),
+                FeatureKind::Categorical => {
+                    let class = Class::of(data_type).ok_or_else(|| Error::ColumnType {
+                        column: feature.column.clone(),
+                        role: "a categorical feature",
+                        actual: data_type.to_string(),
+                        expected: "a whole number, text, a boolean or a date".into(),
+                    })?;
+                    categorical.push((column, class));
+                }
+            }
+        }
+        let (label, _) = find(&spec.label.column, "the label", schema)?;
+        let split = match &spec.split {
+            Split::None | Split::Random(_) => SplitBy::Nothing,
+            Split::Column(name) => {
+                let (column, data_type) = find(name, "the split column", schema)?;
+                match Class::of(data_type) {
+                    Some(Class::Text) => SplitBy::Text(column),
+                    Some(Class::Boolean) => SplitBy::Flag(column),
+                    _ => {
+                        return Err(Error::ColumnType {
+                            column: name.clone(),
+                            role: "the split column",
+                            actual: data_type.to_string(),
+                            expected: "text or a boolean".into(),
+                        });
+                    }
+                }
+            }
+        };
+        let transform = spec.label.transform;
+        Ok(Self { categorical, continuous, label, transform, split, features })
+    }
+}
+
+fn find<'s>(name: &str, role: &'static str, schema: &'s Schema) -> Result<(Column, &'s DataType)> {
+    let (index, field) = schema
+        .column_with_name(name)
+        .ok_or_else(|| Error::MissingColumn { column: name.to_owned(), role })?;
+    Ok((Column { name: name.to_owned(), index }, field.data_type()))
+}

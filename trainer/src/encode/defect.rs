@@ -1,0 +1,84 @@
+//! Values that a row must not have if it is to be trained on: counted, with an example.
+//!
+//! Counting goes on to the end of the data, and over all ranks, so that the user learns at once
+//! how many rows there are to mend.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Rows whose value in one column breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Defect {
+    /// The column.
+    pub column: String,
+    /// The rule that is broken.
+    pub rule: Rule,
+    /// How many rows break it.
+    pub rows: u64,
+    /// The value of one of them.
+    pub example: String,
+}
+
+/// What a value must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// A text split column's values.
+    SplitText,
+    /// A boolean split column's values.
+    SplitFlag,
+    /// A label.
+    Label,
+    /// A label whose logarithm is taken.
+    PositiveLabel,
+    /// A continuous feature.
+    Continuous,
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { column, rule, rows, example } = self;
+        let expected = match rule {
+            Rule::SplitText => "'TRAIN', 'EVAL' or 'TEST', to split the rows",
+            Rule::SplitFlag => "true or false, to split the rows",
+            Rule::Label => "a finite number in every row that is trained on or evaluated",
+            Rule::PositiveLabel => {
+                "a number > 0 in every row that is trained on or evaluated, since its logarithm is taken"
+            }
+            Rule::Continuous => "a finite number or null, as it is a continuous feature",
+        };
+        let rows_are = if *rows == 1 { "row is" } else { "rows are" };
+        write!(f, "column {column:?} must be {expected}: {rows} {rows_are} not, such as {example}")
+    }
+}
+
+impl Defect {
+    /// Counts a row, and makes the text of the first one's value.
+    pub(super) fn count(
+        found: &mut Vec<Self>,
+        column: &str,
+        rule: Rule,
+        example: impl FnOnce() -> String,
+    ) {
+        match found.iter_mut().find(|known| known.column == column && known.rule == rule) {
+            Some(known) => known.rows += 1,
+            None => {
+                let column = column.to_owned();
+                found.push(Self { column, rule, rows: 1, example: example() });
+            }
+        }
+    }
+}
+
+/// Adds up the same defects of several shards or ranks; the first one's example is kept.
+pub(crate) fn merge(all: impl IntoIterator<Item = Defect>) -> Vec<Defect> {
+    let mut merged: Vec<Defect> = Vec::new();
+    for defect in all {
+        match merged.iter_mut().find(|m| m.column == defect.column && m.rule == defect.rule) {
+            Some(known) => known.rows += defect.rows,
+            None => merged.push(defect),
+        }
+    }
+    merged
+}

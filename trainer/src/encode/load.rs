@@ -1,0 +1,117 @@
+//! The first phase: streams become shards, several at a time, batch by batch.
+
+use std::fmt;
+use std::time::Instant;
+
+use arrow::datatypes::Schema;
+use arrow::record_batch::RecordBatch;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use tokio_util::sync::CancellationToken;
+use volley_proto::spec::TrainSpec;
+use volley_proto::store::FeatureSummary;
+
+use super::categories::Class;
+use super::columns::Columns;
+use super::defect::{self, Defect};
+use super::shard::LocalShard;
+use super::vocabulary::Vocabulary;
+use crate::{Error, Result};
+
+/// Shards that stream at once; each is one connection to whoever holds its rows.
+const CONCURRENT_SHARDS: usize = 16;
+
+/// One rank's encoded shards.
+pub struct LoadedShards {
+    /// Ascending by their number.
+    pub(crate) shards: Vec<LocalShard>,
+    /// Of each feature, in the spec's order; without vocabularies.
+    pub(crate) features: Vec<FeatureSummary>,
+    /// Of each categorical feature.
+    classes: Vec<Class>,
+    rows: u64,
+    seconds: f64,
+}
+
+impl LoadedShards {
+    /// Rows, whatever they are for.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// How long loading took.
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    /// The values of each categorical feature in these shards.
+    pub(crate) fn vocabularies(&self) -> Vec<Vocabulary> {
+        let mut merged: Vec<_> =
+            self.classes.iter().map(|class| Vocabulary::empty(*class)).collect();
+        for shard in &self.shards {
+            for (vocabulary, dictionary) in merged.iter_mut().zip(&shard.dictionaries) {
+                vocabulary.merge(&dictionary.vocabulary());
+            }
+        }
+        merged
+    }
+
+    /// What is wrong with these shards' rows.
+    pub(crate) fn defects(&self) -> Vec<Defect> {
+        defect::merge(self.shards.iter().flat_map(|shard| shard.defects.iter().cloned()))
+    }
+}
+
+impl fmt::Debug for LoadedShards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedShards")
+            .field("shards", &self.shards.len())
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Encodes the rows of each shard, given by its global number, as they come.
+///
+/// All streams have the same `schema`. Rows that cannot be trained on are no error here: they are
+/// counted, and [`train`](crate::train()) refuses them on all ranks.
+///
+/// # Errors
+/// When a stream fails, a column does not suit its role, or `cancel` is cancelled.
+pub async fn load<S, E>(
+    spec: &TrainSpec,
+    schema: &Schema,
+    shards: Vec<(usize, S)>,
+    cancel: &CancellationToken,
+) -> Result<LoadedShards>
+where
+    S: Stream<Item = Result<RecordBatch, E>> + Send + Unpin,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let start = Instant::now();
+    let columns = Columns::try_new(spec, schema)?;
+    let encoded = stream::iter(shards)
+        .map(|(id, rows)| encode(id, rows, &columns))
+        .buffer_unordered(CONCURRENT_SHARDS)
+        .try_collect::<Vec<_>>();
+    let mut shards = cancel.run_until_cancelled(encoded).await.ok_or(Error::Cancelled)??;
+    shards.sort_by_key(|shard| shard.id);
+    let rows = shards.iter().map(|shard| shard.rows() as u64).sum();
+    let seconds = start.elapsed().as_secs_f64();
+    let classes = columns.categorical.iter().map(|(_, class)| *class).collect();
+    Ok(LoadedShards { shards, features: columns.features, classes, rows, seconds })
+}
+
+async fn encode<S, E>(id: usize, mut rows: S, columns: &Columns) -> Result<LocalShard>
+where
+    S: Stream<Item = Result<RecordBatch, E>> + Unpin,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let mut shard = LocalShard::new(id, columns);
+    while let Some(batch) = rows.next().await {
+        let batch = batch.map_err(|e| Error::Input { shard: id, source: Box::new(e) })?;
+        shard.push(&batch, columns)?;
+        // A stream that is always ready would keep its thread, and never hear of a cancellation.
+        tokio::task::yield_now().await;
+    }
+    Ok(shard)
+}

@@ -1,0 +1,34 @@
+//! Encoding: from Arrow columns to the numbers a network takes.
+//!
+//! ```text
+//!  per shard, while it streams                      once all ranks' values are known
+//!
+//!  column ──▶ Categories ──Dictionary──▶ local codes ──Vocabulary──▶ rows of the embedding table
+//!  column ──▶ f32                                                 └─▶ shard in canonical order
+//! ```
+//!
+//! While a shard streams, a categorical value gets the next free number of the shard's own
+//! dictionary. The dictionaries of all shards and ranks make one sorted [`Vocabulary`] a feature,
+//! the same on every rank. A settled shard's rows are in an order that depends on their content
+//! only, never on how they arrived: everything random downstream is keyed by position.
+//!
+//! It does no training and no communication: values are exchanged by `train`.
+
+mod categories;
+mod columns;
+mod defect;
+mod dictionary;
+mod load;
+mod settle;
+mod shard;
+mod vocabulary;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use categories::{Categories, numbers};
+pub(crate) use defect::merge as merge_defects;
+pub use defect::{Defect, Rule};
+pub use load::{LoadedShards, load};
+pub(crate) use settle::{Rows, Settled, settle};
+pub(crate) use vocabulary::{OUT_OF_VOCABULARY, Vocabulary};

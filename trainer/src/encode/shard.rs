@@ -1,0 +1,158 @@
+//! A shard as it streams in: columns of local codes and numbers that grow batch by batch.
+//!
+//! Rows are in the order of arrival here. Rows that must not be trained on are counted, not
+//! refused: see [`Defect`].
+
+use arrow::array::{ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type};
+use arrow::record_batch::RecordBatch;
+use volley_proto::spec::{LabelTransform, split};
+
+use super::categories::{Categories, Class, numbers};
+use super::columns::{Columns, SplitBy};
+use super::defect::{Defect, Rule};
+use super::dictionary::Dictionary;
+use crate::{Error, Result};
+
+/// What a row is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// To be trained on.
+    Train,
+    /// To be evaluated.
+    Eval,
+    /// For its categorical values only.
+    Test,
+}
+
+/// A shard's encoded rows, in the order of arrival.
+#[derive(Debug)]
+pub(crate) struct LocalShard {
+    /// The shard's global number.
+    pub(super) id: usize,
+    pub(super) dictionaries: Vec<Dictionary>,
+    /// Per categorical feature, per row.
+    pub(super) codes: Vec<Vec<u32>>,
+    /// Per continuous feature, per row.
+    pub(super) continuous: Vec<Vec<f32>>,
+    /// Transformed; 0 where the row is for testing.
+    pub(super) labels: Vec<f32>,
+    pub(super) parts: Vec<Part>,
+    pub(super) defects: Vec<Defect>,
+}
+
+impl LocalShard {
+    pub(super) fn new(id: usize, columns: &Columns) -> Self {
+        Self {
+            id,
+            dictionaries: columns.categorical.iter().map(|(_, c)| Dictionary::new(*c)).collect(),
+            codes: vec![Vec::new(); columns.categorical.len()],
+            continuous: vec![Vec::new(); columns.continuous.len()],
+            labels: Vec::new(),
+            parts: Vec::new(),
+            defects: Vec::new(),
+        }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Encodes a batch's rows.
+    ///
+    /// # Errors
+    /// When a column is not of the type that the schema promised.
+    pub(super) fn push(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
+        let first = self.rows();
+        self.push_parts(batch, columns)?;
+        self.push_labels(batch.column(columns.label.index), columns, first)?;
+        for (at, (column, class)) in columns.categorical.iter().enumerate() {
+            let values = Categories::read(batch.column(column.index), *class, &column.name)?;
+            self.dictionaries[at].encode(&values, &mut self.codes[at]);
+        }
+        for (at, column) in columns.continuous.iter().enumerate() {
+            let values = numbers(batch.column(column.index), &column.name)?;
+            for (value, part) in values.iter().zip(&self.parts[first..]) {
+                let value = value.unwrap_or(0.0);
+                if *part != Part::Test && !value.is_finite() {
+                    Defect::count(&mut self.defects, &column.name, Rule::Continuous, || {
+                        value.to_string()
+                    });
+                }
+                self.continuous[at].push(value);
+            }
+        }
+        Ok(())
+    }
+
+    fn push_parts(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
+        let Self { parts, defects, .. } = self;
+        match &columns.split {
+            SplitBy::Nothing => parts.resize(parts.len() + batch.num_rows(), Part::Train),
+            SplitBy::Text(column) => {
+                let array = batch.column(column.index);
+                let Categories::Text(values) = Categories::read(array, Class::Text, &column.name)?
+                else {
+                    unreachable!("the class of text is read as text")
+                };
+                parts.extend(values.iter().map(|value| match value {
+                    Some(split::TRAIN) => Part::Train,
+                    Some(split::EVAL) => Part::Eval,
+                    Some(split::TEST) => Part::Test,
+                    other => {
+                        let example = || other.map_or("null".into(), |text| format!("{text:?}"));
+                        Defect::count(defects, &column.name, Rule::SplitText, example);
+                        Part::Test
+                    }
+                }));
+            }
+            SplitBy::Flag(column) => {
+                let array = batch.column(column.index);
+                let Categories::Whole(flags) =
+                    Categories::read(array, Class::Boolean, &column.name)?
+                else {
+                    unreachable!("the class of booleans is read as whole numbers")
+                };
+                parts.extend(flags.iter().map(|flag| match flag {
+                    Some(0) => Part::Train,
+                    Some(_) => Part::Eval,
+                    None => {
+                        Defect::count(defects, &column.name, Rule::SplitFlag, || "null".into());
+                        Part::Test
+                    }
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn push_labels(&mut self, array: &ArrayRef, columns: &Columns, first: usize) -> Result<()> {
+        let fail = |source| Error::Values {
+            column: columns.label.name.clone(),
+            expected: "numbers",
+            source,
+        };
+        let values = cast(array, &DataType::Float64).map_err(fail)?;
+        let values = values.as_primitive::<Float64Type>();
+        let (rule, ln) = match columns.transform {
+            LabelTransform::Identity => (Rule::Label, false),
+            LabelTransform::Ln => (Rule::PositiveLabel, true),
+        };
+        for (value, part) in values.iter().zip(&self.parts[first..]) {
+            let label = match value {
+                _ if *part == Part::Test => 0.0,
+                // ln of a negative number is NaN, of zero −∞.
+                Some(value) => (if ln { value.ln() } else { value }) as f32,
+                None => f32::NAN,
+            };
+            if !label.is_finite() {
+                Defect::count(&mut self.defects, &columns.label.name, rule, || {
+                    value.map_or("null".into(), |value| value.to_string())
+                });
+            }
+            self.labels.push(label);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! A feature's vocabulary: all values that training knows, and their codes.
+//!
+//! ```text
+//!  code   0                    1                    2 …
+//!         out of vocabulary    null, if it occurs   the values, ascending
+//! ```
+//!
+//! Sorted and without repetition, so the same data gives the same codes in every world. Saved with
+//! the model as JSON, values in their own type.
+
+use serde::{Deserialize, Serialize};
+
+use super::categories::{Categories, Class};
+
+/// The code of values that were not seen in training.
+pub(crate) const OUT_OF_VOCABULARY: u32 = 0;
+
+/// All values of a feature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Vocabulary {
+    class: Class,
+    /// Whether null occurs.
+    null: bool,
+    values: Values,
+}
+
+/// Values, ascending.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Values {
+    /// Integers, booleans as 0 and 1, dates as days since 1970-01-01.
+    Whole(Vec<i64>),
+    /// Text.
+    Text(Vec<String>),
+}
+
+impl Vocabulary {
+    pub(super) fn new(class: Class, null: bool, values: Values) -> Self {
+        Self { class, null, values }
+    }
+
+    /// A vocabulary without values.
+    pub(crate) fn empty(class: Class) -> Self {
+        let values = match class {
+            Class::Text => Values::Text(Vec::new()),
+            _ => Values::Whole(Vec::new()),
+        };
+        Self::new(class, false, values)
+    }
+
+    /// Adds the values of another shard or rank.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.null |= other.null;
+        match (&mut self.values, &other.values) {
+            (Values::Whole(mine), Values::Whole(theirs)) => union(mine, theirs),
+            (Values::Text(mine), Values::Text(theirs)) => union(mine, theirs),
+            _ => unreachable!("one schema gives a feature one class on every rank"),
+        }
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Distinct values, null included where it occurs.
+    pub(crate) fn distinct(&self) -> usize {
+        let values = match &self.values {
+            Values::Whole(values) => values.len(),
+            Values::Text(values) => values.len(),
+        };
+        values + usize::from(self.null)
+    }
+
+    /// Codes: the values, null, and the one for all others.
+    pub(crate) fn codes(&self) -> usize {
+        1 + self.distinct()
+    }
+
+    /// Whether it is what [`merge`](Self::merge) makes: read from a file, it may be anything.
+    pub(crate) fn is_sound(&self) -> bool {
+        match &self.values {
+            Values::Whole(values) => {
+                self.class != Class::Text && values.windows(2).all(|pair| pair[0] < pair[1])
+            }
+            Values::Text(values) => {
+                self.class == Class::Text && values.windows(2).all(|pair| pair[0] < pair[1])
+            }
+        }
+    }
+
+    /// Calls `put` with every row's code; unknown values have [`OUT_OF_VOCABULARY`].
+    pub(crate) fn encode(&self, column: &Categories, put: impl FnMut(u32)) {
+        match column {
+            Categories::Whole(array) => array
+                .iter()
+                .map(|value| value.map_or_else(|| self.code_of_null(), |v| self.code_of_whole(v)))
+                .for_each(put),
+            Categories::Text(array) => array
+                .iter()
+                .map(|value| value.map_or_else(|| self.code_of_null(), |v| self.code_of_text(v)))
+                .for_each(put),
+        }
+    }
+
+    pub(super) fn code_of_null(&self) -> u32 {
+        if self.null { OUT_OF_VOCABULARY + 1 } else { OUT_OF_VOCABULARY }
+    }
+
+    pub(super) fn code_of_whole(&self, value: i64) -> u32 {
+        match &self.values {
+            Values::Whole(values) => self.code_at(values.binary_search(&value).ok()),
+            Values::Text(_) => OUT_OF_VOCABULARY,
+        }
+    }
+
+    pub(super) fn code_of_text(&self, value: &str) -> u32 {
+        match &self.values {
+            Values::Text(values) => {
+                self.code_at(values.binary_search_by(|known| known.as_str().cmp(value)).ok())
+            }
+            Values::Whole(_) => OUT_OF_VOCABULARY,
+        }
+    }
+
+    fn code_at(&self, index: Option<usize>) -> u32 {
+        index.map_or(OUT_OF_VOCABULARY, |index| (index + 1 + usize::from(self.null)) as u32)
+    }
+}
+
+/// Adds sorted values to sorted values.
+fn union<T: Ord + Clone>(mine: &mut Vec<T>, theirs: &[T]) {
+    if theirs.is_empty() {
+        return;
+    }
+    mine.extend_from_slice(theirs);
+    mine.sort(); // two runs: linear
+    mine.dedup();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(null: bool, values: &[&str]) -> Vocabulary {
+        let values = Values::Text(values.iter().map(|v| (*v).to_owned()).collect());
+        Vocabulary::new(Class::Text, null, values)
+    }
+
+    #[test]
+    fn merging_sorts_and_does_not_depend_on_order() {
+        let parts = [text(false, &["b", "d"]), text(true, &["a", "b"]), text(false, &[])];
+        let merge = |order: [usize; 3]| {
+            let mut merged = Vocabulary::empty(Class::Text);
+            order.iter().for_each(|&part| merged.merge(&parts[part]));
+            merged
+        };
+        assert_eq!(merge([0, 1, 2]), text(true, &["a", "b", "d"]));
+        assert_eq!(merge([0, 1, 2]), merge([2, 1, 0]));
+        assert_eq!(merge([0, 1, 2]).distinct(), 4);
+        assert_eq!(merge([0, 1, 2]).codes(), 5);
+    }
+
+    #[test]
+    fn null_has_a_code_of_its_own_only_where_it_occurs() {
+        let (with, without) = (text(true, &["a", "b"]), text(false, &["a", "b"]));
+        assert_eq!(
+            [with.code_of_null(), with.code_of_text("a"), with.code_of_text("b")],
+            [1, 2, 3]
+        );
+        assert_eq!([without.code_of_null(), without.code_of_text("a")], [OUT_OF_VOCABULARY, 1]);
+        assert_eq!(with.code_of_text("zz"), OUT_OF_VOCABULARY);
+    }
+
+    #[test]
+    fn json_keeps_types_and_soundness_is_checked() {
+        let values = Values::Whole(vec![i64::MIN, -1, i64::MAX]);
+        let vocabulary = Vocabulary::new(Class::Integer, false, values);
+        let json = serde_json::to_string(&vocabulary).unwrap();
+        assert_eq!(serde_json::from_str::<Vocabulary>(&json).unwrap(), vocabulary);
+        assert!(vocabulary.is_sound());
+        assert!(!text(false, &["b", "a"]).is_sound());
+        assert!(!Vocabulary::new(Class::Text, false, Values::Whole(vec![])).is_sound());
+    }
+}

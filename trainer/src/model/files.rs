@@ -1,0 +1,163 @@
+//! The files of a model: what is in them, and whether it is what the manifest says.
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `weights.safetensors` | `embedding`, `bn.gamma`, `bn.beta`, `dense.<i>.kernel`, `dense.<i>.bias`, `output.kernel`, `output.bias` as `f32`; `bn.mean`, `bn.variance` as `f64` |
+//! | `vocabularies.json` | of each categorical feature its column, the class of its values, whether null occurs, and the values, ascending |
+//!
+//! Kernels are `[inputs, outputs]`, as in Keras. The embedding table holds the features one after
+//! the other, each with the code for unseen values first.
+
+use bytes::Bytes;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use volley_proto::spec::FeatureKind;
+use volley_proto::store::FeatureSummary;
+
+use crate::encode::Vocabulary;
+use crate::network::{Normalization, Parameter};
+use crate::{Error, Result};
+
+/// The file that holds the weights.
+pub const WEIGHTS: &str = "weights.safetensors";
+/// The file that holds the vocabularies.
+pub const VOCABULARIES: &str = "vocabularies.json";
+
+const RUNNING_MEAN: &str = "bn.mean";
+const RUNNING_VARIANCE: &str = "bn.variance";
+
+/// The weights file of these parameters; without running statistics if there are none.
+pub(crate) fn encode_weights(
+    parameters: &[Parameter],
+    values: &[Vec<f32>],
+    running: &Normalization,
+) -> Bytes {
+    let mut tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for (parameter, values) in parameters.iter().zip(values) {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        tensors.push((&parameter.name, Dtype::F32, parameter.shape.clone(), bytes));
+    }
+    if !running.mean.is_empty() {
+        for (name, values) in [(RUNNING_MEAN, &running.mean), (RUNNING_VARIANCE, &running.variance)]
+        {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            tensors.push((name, Dtype::F64, vec![values.len()], bytes));
+        }
+    }
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        let view = TensorView::new(*dtype, shape.clone(), bytes);
+        (*name, view.expect("a parameter has as many numbers as its shape says"))
+    });
+    let file = safetensors::serialize(views, None);
+    Bytes::from(file.expect("names and shapes are what the format can say"))
+}
+
+/// The parameters' values, and the running statistics of `normalized` features.
+pub(super) fn decode_weights(
+    bytes: &[u8],
+    parameters: &[Parameter],
+    normalized: usize,
+) -> Result<(Vec<Vec<f32>>, Normalization)> {
+    let file = SafeTensors::deserialize(bytes)
+        .map_err(|source| damaged(WEIGHTS, "it is not in the safetensors format", source))?;
+    let tensor = |name: &str, dtype: Dtype, shape: &[usize]| {
+        let tensor = file
+            .tensor(name)
+            .map_err(|source| damaged(WEIGHTS, format!("tensor {name} is missing"), source))?;
+        if tensor.dtype() == dtype && tensor.shape() == shape {
+            Ok(tensor)
+        } else {
+            let (actual, actual_shape) = (tensor.dtype(), tensor.shape());
+            Err(wrong(
+                WEIGHTS,
+                format!(
+                    "tensor {name} is {actual:?} {actual_shape:?}, the manifest asks for \
+                     {dtype:?} {shape:?}"
+                ),
+            ))
+        }
+    };
+    let mut values = Vec::with_capacity(parameters.len());
+    for parameter in parameters {
+        let tensor = tensor(&parameter.name, Dtype::F32, &parameter.shape)?;
+        let (numbers, _) = tensor.data().as_chunks::<4>();
+        values.push(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect());
+    }
+    let mut running = Normalization::unit(normalized);
+    if normalized > 0 {
+        let statistics =
+            [(RUNNING_MEAN, &mut running.mean), (RUNNING_VARIANCE, &mut running.variance)];
+        for (name, values) in statistics {
+            let tensor = tensor(name, Dtype::F64, &[normalized])?;
+            let (numbers, _) = tensor.data().as_chunks::<8>();
+            *values = numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+        }
+    }
+    Ok((values, running))
+}
+
+/// One feature's entry in the vocabularies file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    column: String,
+    vocabulary: Vocabulary,
+}
+
+/// The vocabularies file of these features.
+pub(crate) fn encode_vocabularies(
+    features: &[FeatureSummary],
+    vocabularies: &[Vocabulary],
+) -> Bytes {
+    let entry = |(feature, vocabulary): (&FeatureSummary, &Vocabulary)| Entry {
+        column: feature.column.clone(),
+        vocabulary: vocabulary.clone(),
+    };
+    let entries: Vec<_> = categorical(features).zip(vocabularies).map(entry).collect();
+    Bytes::from(serde_json::to_vec(&entries).expect("vocabularies are what JSON can say"))
+}
+
+/// The vocabularies of the categorical features, in their order.
+pub(super) fn decode_vocabularies(
+    bytes: &[u8],
+    features: &[FeatureSummary],
+) -> Result<Vec<Vocabulary>> {
+    let entries: Vec<Entry> = serde_json::from_slice(bytes)
+        .map_err(|source| damaged(VOCABULARIES, "it is not a list of vocabularies", source))?;
+    let expected: Vec<&FeatureSummary> = categorical(features).collect();
+    if entries.len() != expected.len() {
+        let problem = format!(
+            "it holds {} vocabularies, the manifest names {} categorical features",
+            entries.len(),
+            expected.len()
+        );
+        return Err(wrong(VOCABULARIES, problem));
+    }
+    for (entry, feature) in entries.iter().zip(expected) {
+        let Entry { column, vocabulary } = entry;
+        let fits = *column == feature.column
+            && Some(vocabulary.distinct()) == feature.vocabulary
+            && vocabulary.is_sound();
+        if !fits {
+            let problem = format!("the vocabulary of {column:?} is not what the manifest says");
+            return Err(wrong(VOCABULARIES, problem));
+        }
+    }
+    Ok(entries.into_iter().map(|entry| entry.vocabulary).collect())
+}
+
+fn categorical(features: &[FeatureSummary]) -> impl Iterator<Item = &FeatureSummary> {
+    features.iter().filter(|feature| feature.kind == FeatureKind::Categorical)
+}
+
+fn wrong(file: &'static str, problem: String) -> Error {
+    Error::ModelFile { file, problem, source: None }
+}
+
+fn damaged(
+    file: &'static str,
+    problem: impl Into<String>,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::ModelFile { file, problem: problem.into(), source: Some(Box::new(source)) }
+}

@@ -1,0 +1,11 @@
+//! A trained model: its files, and prediction from them.
+//!
+//! The manifest beside the files is the store's; here it says what the files must hold. Prediction
+//! computes on the CPU, whatever the model was trained on.
+
+mod files;
+mod predict;
+
+pub use files::{VOCABULARIES, WEIGHTS};
+pub(crate) use files::{encode_vocabularies, encode_weights};
+pub use predict::Model;

@@ -1,0 +1,177 @@
+//! The network's sizes: which parameters there are, in which order and shape, and how they start.
+//!
+//! The order of [`Architecture::parameters`] is the order of everything: the flat gradient, the
+//! optimizer's state, the file.
+
+use rand::RngExt;
+use volley_proto::spec::FeatureKind;
+use volley_proto::spec::{Network, Output, TrainSpec};
+
+use crate::random::{Key, Purpose};
+
+/// Half the width of the embeddings' initial range, as in Keras.
+const EMBEDDING_RANGE: f32 = 0.05;
+
+/// Everything that determines what the network computes, but its weights.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Architecture {
+    /// Rows of the one embedding table: the codes of all categorical features.
+    pub(crate) table_rows: usize,
+    /// Width of an embedding.
+    pub(crate) embedding_dim: usize,
+    /// Categorical features.
+    pub(crate) categorical: usize,
+    /// Continuous features.
+    pub(crate) continuous: usize,
+    /// Whether continuous features pass through batch norm.
+    pub(crate) batch_norm: bool,
+    /// Widths of the hidden layers.
+    pub(crate) hidden: Vec<usize>,
+    /// What the output passes through.
+    pub(crate) output: Output,
+    /// What a scaled sigmoid is scaled by.
+    pub(crate) output_scale: f64,
+}
+
+/// One parameter tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Parameter {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) start: Start,
+    /// Whether the L2 penalty counts it.
+    pub(crate) penalized: bool,
+}
+
+/// How a parameter starts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Start {
+    /// All the same.
+    Constant(f32),
+    /// Uniform on ±this.
+    Uniform(f32),
+}
+
+impl Parameter {
+    pub(crate) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+impl Architecture {
+    /// The spec's network over vocabularies with `table_rows` codes in all.
+    pub(crate) fn new(spec: &TrainSpec, table_rows: usize, output_scale: f64) -> Self {
+        let Network { embedding_dim, batch_norm, ref hidden_units, output, .. } = spec.network;
+        let count = |kind| spec.features.iter().filter(|feature| feature.kind == kind).count();
+        let continuous = count(FeatureKind::Continuous);
+        Self {
+            table_rows,
+            embedding_dim,
+            categorical: count(FeatureKind::Categorical),
+            continuous,
+            batch_norm: batch_norm && continuous > 0,
+            hidden: hidden_units.clone(),
+            output,
+            output_scale,
+        }
+    }
+
+    /// Width of what enters the first dense layer.
+    pub(crate) fn width(&self) -> usize {
+        self.categorical * self.embedding_dim + self.continuous
+    }
+
+    /// The trainable parameters, in the order that everything keeps.
+    pub(crate) fn parameters(&self) -> Vec<Parameter> {
+        let parameter = |name: &str, shape: &[usize], start, penalized| Parameter {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            start,
+            penalized,
+        };
+        let mut all = Vec::new();
+        if self.categorical > 0 {
+            let shape = [self.table_rows, self.embedding_dim];
+            all.push(parameter("embedding", &shape, Start::Uniform(EMBEDDING_RANGE), false));
+        }
+        if self.batch_norm {
+            all.push(parameter("bn.gamma", &[self.continuous], Start::Constant(1.0), false));
+            all.push(parameter("bn.beta", &[self.continuous], Start::Constant(0.0), false));
+        }
+        let mut dense = |name: &str, from: usize, to: usize, penalized| {
+            let kernel = format!("{name}.kernel");
+            all.push(parameter(&kernel, &[from, to], glorot(from, to), penalized));
+            all.push(parameter(&format!("{name}.bias"), &[to], Start::Constant(0.0), false));
+        };
+        let mut from = self.width();
+        for (at, to) in self.hidden.iter().enumerate() {
+            dense(&format!("dense.{at}"), from, *to, true);
+            from = *to;
+        }
+        dense("output", from, 1, false);
+        all
+    }
+
+    /// Initial values, parameter by parameter: the same for the same seed, on every rank.
+    pub(crate) fn initial_values(&self, seed: u64) -> Vec<Vec<f32>> {
+        let key = Key::new(seed, Purpose::Weights);
+        let parameters = self.parameters().into_iter().enumerate();
+        let values = parameters.map(|(at, parameter)| match parameter.start {
+            Start::Constant(value) => vec![value; parameter.len()],
+            Start::Uniform(range) => {
+                let mut stream = key.with(at as u64).stream();
+                (0..parameter.len()).map(|_| stream.random_range(-range..range)).collect()
+            }
+        });
+        values.collect()
+    }
+}
+
+/// Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
+/// networks", equation 16.
+fn glorot(from: usize, to: usize) -> Start {
+    Start::Uniform((6.0 / (from + to) as f32).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rossmann() -> Architecture {
+        Architecture {
+            table_rows: 1352,
+            embedding_dim: 10,
+            categorical: 18,
+            continuous: 18,
+            batch_norm: true,
+            hidden: vec![1000, 1000, 1000, 500],
+            output: Output::ScaledSigmoid,
+            output_scale: 12.8,
+        }
+    }
+
+    #[test]
+    fn parameters_are_counted_as_in_the_reference() {
+        let kernels = 198 * 1000 + 1000 * 1000 * 2 + 1000 * 500 + 500;
+        let biases = 1000 * 3 + 500 + 1;
+        let count: usize = rossmann().parameters().iter().map(Parameter::len).sum();
+        assert_eq!(count, 1352 * 10 + 2 * 18 + kernels + biases);
+        let penalized: Vec<_> =
+            rossmann().parameters().into_iter().filter(|p| p.penalized).map(|p| p.name).collect();
+        assert_eq!(
+            penalized,
+            ["dense.0", "dense.1", "dense.2", "dense.3"].map(|n| format!("{n}.kernel"))
+        );
+    }
+
+    #[test]
+    fn a_seed_gives_one_start() {
+        let small = Architecture { hidden: vec![8], ..rossmann() };
+        assert_eq!(small.initial_values(1), small.initial_values(1));
+        assert_ne!(small.initial_values(1)[0], small.initial_values(2)[0]);
+        let limit = (6.0_f32 / 206.0).sqrt();
+        let kernel = &small.initial_values(1)[3];
+        assert!(kernel.iter().all(|w| w.abs() <= limit));
+        assert!(kernel.iter().any(|w| w.abs() > 0.9 * limit));
+    }
+}

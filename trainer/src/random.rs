@@ -1,0 +1,96 @@
+//! Random numbers that depend on what they are for and on nothing else.
+//!
+//! A [`Key`] is a seed and the names of what is drawn (epoch, shard, row, …). The same key gives
+//! the same numbers on every rank, in every world size, in any order of asking. Bulk streams come
+//! from ChaCha8; single draws from SplitMix64's finalizer (Steele, Lea & Flood 2014,
+//! doi:10.1145/2660193.2660195) over a counter. Not for secrets.
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// SplitMix64's increment: 2⁶⁴ / φ, odd.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What a random number is for; keeps the uses of one seed apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose {
+    /// Initial weights.
+    Weights = 1,
+    /// The order of rows within an epoch.
+    Order = 2,
+    /// Which step an epoch's first row belongs to.
+    Rotation = 3,
+    /// Dropout masks.
+    Dropout = 4,
+    /// Which rows are evaluated.
+    Split = 5,
+    /// Hashes of content.
+    Content = 6,
+}
+
+/// A seed and the names of what is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    pub(crate) fn new(seed: u64, purpose: Purpose) -> Self {
+        Self(mix(seed)).with(purpose as u64)
+    }
+
+    /// The key of a part of what this one names.
+    #[inline]
+    pub(crate) fn with(self, name: u64) -> Self {
+        Self(mix(self.0.wrapping_add(GOLDEN) ^ mix(name.wrapping_mul(GOLDEN))))
+    }
+
+    /// The number at a place.
+    #[inline]
+    pub(crate) fn at(self, counter: u64) -> u64 {
+        mix(self.0.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN)))
+    }
+
+    /// A number in `0..1` from the key alone.
+    pub(crate) fn unit(self) -> f64 {
+        (self.at(0) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A stream of numbers.
+    pub(crate) fn stream(self) -> ChaCha8Rng {
+        ChaCha8Rng::seed_from_u64(self.0)
+    }
+
+    /// The key as a hash of the names it was made with.
+    pub(crate) fn hash(self) -> u64 {
+        self.0
+    }
+}
+
+/// SplitMix64's finalizer: a bijection that mixes well.
+#[inline]
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_depend_on_every_name_and_on_their_order() {
+        let key = |a, b| Key::new(7, Purpose::Order).with(a).with(b);
+        assert_eq!(key(1, 2), key(1, 2));
+        assert_ne!(key(1, 2), key(2, 1));
+        assert_ne!(key(1, 2).at(0), key(1, 2).at(1));
+        assert_ne!(Key::new(7, Purpose::Order), Key::new(7, Purpose::Dropout));
+        assert_ne!(Key::new(7, Purpose::Order), Key::new(8, Purpose::Order));
+    }
+
+    #[test]
+    fn units_are_spread_over_their_range() {
+        let mean =
+            (0..10_000).map(|i| Key::new(3, Purpose::Split).with(i).unit()).sum::<f64>() / 1e4;
+        assert!((mean - 0.5).abs() < 0.01, "{mean}");
+    }
+}

@@ -1,0 +1,199 @@
+//! For tests: small specs, made-up rows, and whole worlds of ranks on threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, Date32Array, Float64Array, Int32Array, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use futures::stream;
+use tokio_util::sync::CancellationToken;
+use volley_proto::TrainId;
+use volley_proto::spec::{
+    Adam, AdamForm, Device, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Loss,
+    Network, Output, Ranks, Split, TrainSpec,
+};
+use volley_proto::store::EpochRecord;
+
+use crate::collective::{Communicator, Options};
+use crate::random::{Key, Purpose};
+use crate::{LoadedShards, Model, Observer, Outcome, Rank, ResolvedDevice, Result, load, train};
+
+/// A small network over [`rows`]: MSE on the label itself, split by column.
+pub(crate) fn spec() -> TrainSpec {
+    let feature = |column: &str, kind| Feature { column: column.into(), kind };
+    TrainSpec {
+        train_id: TrainId::generate(),
+        model: "sales".parse().unwrap(),
+        if_exists: IfExists::Replace,
+        store: "file:///nowhere/".parse().unwrap(),
+        features: vec![
+            feature("store", FeatureKind::Categorical),
+            feature("distance", FeatureKind::Continuous),
+            feature("kind", FeatureKind::Categorical),
+            feature("day", FeatureKind::Categorical),
+            feature("trend", FeatureKind::Continuous),
+        ],
+        label: Label { column: "sales".into(), transform: LabelTransform::Identity },
+        split: Split::Column("part".into()),
+        network: Network {
+            embedding_dim: 4,
+            batch_norm: true,
+            hidden_units: vec![24, 16],
+            dropout: 0.25,
+            output: Output::Identity,
+        },
+        loss: Loss::Mse,
+        optimizer: Adam {
+            learn_rate: 1e-2,
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-3,
+            form: AdamForm::Keras,
+        },
+        l2: 1e-4,
+        batch_size: 30,
+        epochs: 1,
+        keep: Keep::Last,
+        seed: 11,
+        ranks: Ranks::All,
+        shards: 8,
+        shard_by: vec![],
+        device: Device::Cpu,
+        rendezvous_timeout: Duration::from_secs(10),
+        collective_timeout: Duration::from_secs(10),
+    }
+}
+
+pub(crate) fn schema() -> SchemaRef {
+    let field = |name: &str, data_type| Field::new(name, data_type, true);
+    Arc::new(Schema::new(vec![
+        field("store", DataType::Int32),
+        field("kind", DataType::Utf8),
+        field("day", DataType::Date32),
+        field("distance", DataType::Float64),
+        field("trend", DataType::Float64),
+        field("sales", DataType::Float64),
+        field("part", DataType::Utf8),
+    ]))
+}
+
+/// Rows with learnable labels: a fifth is for evaluation, some are for testing and have no label.
+pub(crate) fn rows(numbers: std::ops::Range<u64>) -> RecordBatch {
+    let draw = |row: u64, what| Key::new(5, Purpose::Content).with(row).with(what).unit();
+    let store = |row| (draw(row, 0) * 7.0) as i32;
+    let kind = |row| ["a", "b", "c"].get((draw(row, 1) * 4.0) as usize).copied();
+    let distance = |row| (draw(row, 2) > 0.1).then(|| 5000.0 + 3000.0 * draw(row, 3));
+    let trend = |row| draw(row, 4);
+    let part = |row| match row % 10 {
+        3 | 7 => "EVAL",
+        5 => "TEST",
+        _ => "TRAIN",
+    };
+    let sales = |row| {
+        let base = 2.0 + f64::from(store(row)) * 0.3 + trend(row);
+        let kinds = if kind(row) == Some("b") { 1.0 } else { 0.0 };
+        (part(row) != "TEST").then(|| base + kinds - distance(row).unwrap_or(0.0) / 1e4)
+    };
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Int32Array::from_iter_values(numbers.clone().map(store))),
+        Arc::new(StringArray::from_iter(numbers.clone().map(kind))),
+        Arc::new(Date32Array::from_iter_values(
+            numbers.clone().map(|row| 19_000 + (row % 5) as i32),
+        )),
+        Arc::new(Float64Array::from_iter(numbers.clone().map(distance))),
+        Arc::new(Float64Array::from_iter_values(numbers.clone().map(trend))),
+        Arc::new(Float64Array::from_iter(numbers.clone().map(sales))),
+        Arc::new(StringArray::from_iter_values(numbers.map(part))),
+    ];
+    RecordBatch::try_new(schema(), columns).unwrap()
+}
+
+/// Cuts rows into shards of very uneven size, one of them empty.
+pub(crate) fn shards(batch: &RecordBatch, shards: usize) -> Vec<(usize, Vec<RecordBatch>)> {
+    let mut rest = 0..batch.num_rows();
+    let cut = |shard| {
+        let len = match shard {
+            2 => 0,
+            _ if shard + 1 == shards => rest.len(),
+            _ => (rest.len() / (1 + (shard * 5) % 4 + shards / 2)).min(rest.len()),
+        };
+        let batches = batch.slice(rest.start, len);
+        rest.start += len;
+        (shard, vec![batches.slice(0, len / 3), batches.slice(len / 3, len - len / 3)])
+    };
+    (0..shards).map(cut).collect()
+}
+
+/// Loads shards that are in memory.
+pub(crate) fn load_now(
+    spec: &TrainSpec,
+    shards: Vec<(usize, Vec<RecordBatch>)>,
+) -> Result<LoadedShards> {
+    let schema = shards
+        .iter()
+        .find_map(|(_, batches)| batches.first())
+        .map_or_else(schema, RecordBatch::schema);
+    let streams = shards
+        .into_iter()
+        .map(|(id, batches)| (id, stream::iter(batches.into_iter().map(Ok::<_, ArrowError>))))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(load(spec, &schema, streams, &CancellationToken::new()))
+}
+
+/// Hears nothing.
+#[derive(Debug)]
+pub(crate) struct Deaf;
+
+impl Observer for Deaf {
+    fn loaded(&self, _: u64, _: f64) {}
+    fn epoch(&self, _: &EpochRecord) {}
+}
+
+/// Trains a world whose ranks come with these, one thread each.
+pub(crate) fn train_world(
+    spec: &TrainSpec,
+    ranks: Vec<Result<LoadedShards>>,
+) -> Vec<Result<Outcome>> {
+    let cancel = CancellationToken::new();
+    let options = Options { op_timeout: Duration::from_secs(20), ..Options::default() };
+    let mut communicators = Communicator::in_process(ranks.len(), &options, &cancel).unwrap();
+    std::thread::scope(|scope| {
+        let cancel = &cancel;
+        let threads: Vec<_> = communicators
+            .drain(..)
+            .zip(ranks)
+            .map(|(mut communicator, loaded)| {
+                scope.spawn(move || {
+                    let device = ResolvedDevice::CPU;
+                    let communicator = &mut communicator;
+                    train(spec, loaded, Rank { communicator, device, observer: &Deaf, cancel })
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Trains on `batch` with this many ranks and as many shards as the spec says.
+pub(crate) fn train_split(
+    spec: &TrainSpec,
+    batch: &RecordBatch,
+    world_size: usize,
+) -> Vec<Outcome> {
+    let mut all = shards(batch, spec.shards);
+    let ranks = (0..world_size).map(|rank| {
+        let end = spec.shards * (rank + 1) / world_size - spec.shards * rank / world_size;
+        load_now(spec, all.drain(..end).collect())
+    });
+    let ranks = ranks.collect();
+    train_world(spec, ranks).into_iter().map(|outcome| outcome.unwrap()).collect()
+}
+
+/// The published model.
+pub(crate) fn model(outcomes: &[Outcome]) -> Model {
+    let artifacts = outcomes[0].artifacts.as_ref().unwrap();
+    Model::load(artifacts.manifest.clone(), &artifacts.files[0].1, &artifacts.files[1].1).unwrap()
+}

@@ -1,0 +1,40 @@
+//! Gathers rows from shards into a batch.
+
+use super::schedule::Place;
+use crate::encode::{Rows, Settled};
+
+/// The rows of a batch, one after the other; continuous features are raw.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) codes: Vec<u32>,
+    pub(super) continuous: Vec<f32>,
+    pub(super) labels: Vec<f32>,
+}
+
+impl Batch {
+    /// Copies the rows at `places` out of the part of the shards that `rows` picks.
+    pub(super) fn gather(
+        shards: &[Settled],
+        rows: fn(&Settled) -> &Rows,
+        places: &[Place],
+    ) -> Self {
+        let mut batch = Self::default();
+        for place in places {
+            let rows = rows(&shards[place.shard as usize]);
+            let at = place.row as usize;
+            batch.codes.extend_from_slice(row(&rows.codes, rows.len(), at));
+            batch.continuous.extend_from_slice(row(&rows.continuous, rows.len(), at));
+            batch.labels.push(rows.labels[at]);
+        }
+        batch
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.labels.len()
+    }
+}
+
+fn row<T>(values: &[T], rows: usize, at: usize) -> &[T] {
+    let width = values.len() / rows;
+    &values[at * width..(at + 1) * width]
+}

@@ -1,0 +1,123 @@
+//! The network's gradient against finite differences of an independent network in `f64`.
+
+use burn::backend::{Autodiff, Flex};
+use burn::tensor::{Tensor, TensorData};
+use volley_proto::spec::Output;
+
+use crate::network::{Architecture, Input, Parameters, forward};
+use crate::random::{Key, Purpose};
+
+type B = Autodiff<Flex>;
+
+const ROWS: usize = 3;
+
+fn architecture(output: Output) -> Architecture {
+    Architecture {
+        table_rows: 7,
+        embedding_dim: 2,
+        categorical: 2,
+        continuous: 2,
+        batch_norm: true,
+        hidden: vec![5, 4],
+        output,
+        output_scale: 3.0,
+    }
+}
+
+fn input() -> Input {
+    Input {
+        rows: ROWS,
+        codes: vec![0, 4, 2, 6, 2, 5], // one embedding twice
+        continuous: vec![0.5, -1.0, 2.0, 0.25, -0.75, 1.5],
+        dropout: Some(vec![2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0]),
+    }
+}
+
+/// Weights away from the kinks of ReLU.
+fn weights(architecture: &Architecture) -> Vec<Vec<f64>> {
+    let key = Key::new(4, Purpose::Weights);
+    let draw = |at: usize, len: usize| {
+        (0..len).map(|i| key.with(at as u64).with(i as u64).unit() * 1.4 - 0.5).collect()
+    };
+    architecture.parameters().iter().enumerate().map(|(at, p)| draw(at, p.len())).collect()
+}
+
+/// Σ slope · ŷ, written down once more, in `f64` and one row at a time.
+fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) -> f64 {
+    let Input { codes, continuous, dropout, .. } = input();
+    let predict = |row: usize| {
+        let mut x = Vec::new();
+        for code in &codes[row * 2..row * 2 + 2] {
+            x.extend_from_slice(&weights[0][*code as usize * 2..*code as usize * 2 + 2]);
+        }
+        for n in 0..2 {
+            x.push(f64::from(continuous[row * 2 + n]) * weights[1][n] + weights[2][n]);
+        }
+        let mut layers = weights[3..].chunks(2);
+        for width in &architecture.hidden {
+            x = dense(&x, layers.next().unwrap(), *width);
+            x.iter_mut().for_each(|x| *x = x.max(0.0));
+        }
+        let mask = &dropout.as_ref().unwrap()[row * 4..row * 4 + 4];
+        x.iter_mut().zip(mask).for_each(|(x, mask)| *x *= f64::from(*mask));
+        let y = dense(&x, layers.next().unwrap(), 1)[0];
+        let sigmoid = 1.0 / (1.0 + (-y).exp());
+        match architecture.output {
+            Output::Identity => y,
+            Output::Sigmoid => sigmoid,
+            Output::ScaledSigmoid => sigmoid * architecture.output_scale,
+        }
+    };
+    (0..ROWS).map(|row| slopes[row] * predict(row)).sum()
+}
+
+fn dense(x: &[f64], layer: &[Vec<f64>], width: usize) -> Vec<f64> {
+    let [kernel, bias] = layer else { unreachable!("a layer is a kernel and a bias") };
+    let unit =
+        |to| x.iter().enumerate().map(|(from, x)| x * kernel[from * width + to]).sum::<f64>();
+    (0..width).map(|to| unit(to) + bias[to]).collect()
+}
+
+#[test]
+fn gradients_are_finite_differences() {
+    for output in [Output::Identity, Output::Sigmoid, Output::ScaledSigmoid] {
+        let architecture = architecture(output);
+        let mut weights = weights(&architecture);
+        let slopes = [0.7, -0.4, 0.9];
+        let device = Default::default();
+
+        let narrow = weights.iter().map(|w| w.iter().map(|w| *w as f32).collect()).collect();
+        let parameters = Parameters::<B>::new(narrow, &device);
+        let leaves = parameters.leaves();
+        let y_b = forward(&architecture, &leaves, input(), &device);
+        let slopes_b = slopes.map(|slope| slope as f32).to_vec();
+        let slopes_b = Tensor::from_data(TensorData::new(slopes_b, [ROWS]), &device);
+        let objective = (y_b * slopes_b).sum();
+        let value = f64::from(objective.clone().into_scalar());
+        let mut gradient = vec![f32::NAN; weights.iter().map(Vec::len).sum()];
+        Parameters::gradient(leaves, objective, &mut gradient);
+
+        assert!((value - reference(&architecture, &weights, &slopes)).abs() < 1e-5);
+        let mut flat = gradient.iter();
+        let (h, mut not_zero) = (1e-6, 0);
+        for at in 0..weights.len() {
+            for i in 0..weights[at].len() {
+                let center = weights[at][i];
+                weights[at][i] = center + h;
+                let above = reference(&architecture, &weights, &slopes);
+                weights[at][i] = center - h;
+                let below = reference(&architecture, &weights, &slopes);
+                weights[at][i] = center;
+                let (measured, actual) =
+                    ((above - below) / (2.0 * h), f64::from(*flat.next().unwrap()));
+                let name = &architecture.parameters()[at].name;
+                assert!(
+                    (measured - actual).abs() < 1e-4,
+                    "{output:?} {name}[{i}]: {actual}, {measured}"
+                );
+                not_zero += usize::from(actual != 0.0);
+            }
+        }
+        assert!(not_zero > gradient.len() / 2, "the check must reach most weights");
+    }
+}

@@ -1,0 +1,93 @@
+//! How long a step of the reference network takes. Not a test: run it by name, with `--ignored
+//! --nocapture`, on a quiet machine.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use burn::backend::{Autodiff, Flex};
+use tokio_util::sync::CancellationToken;
+use volley_proto::spec::{AdamForm, Feature, FeatureKind, Loss, Output, TrainSpec};
+
+use crate::collective::{Communicator, Options};
+use crate::encode::{Rows, Settled};
+use crate::network::Architecture;
+use crate::random::{Key, Purpose};
+use crate::testing::spec;
+use crate::train::agree::World;
+use crate::train::fit::Fit;
+
+const VOCABULARIES: [usize; 18] = [1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 2, 2];
+
+fn rossmann(batch_size: usize) -> TrainSpec {
+    let mut spec = TrainSpec { batch_size, l2: 5e-5, loss: Loss::Mae, ..spec() };
+    let feature = |kind| move |at| Feature { column: format!("{kind:?}{at}"), kind };
+    let categorical = (0..18).map(feature(FeatureKind::Categorical));
+    spec.features = categorical.chain((0..18).map(feature(FeatureKind::Continuous))).collect();
+    spec.network.embedding_dim = 10;
+    spec.network.hidden_units = vec![1000, 1000, 1000, 500];
+    spec.network.dropout = 0.5;
+    spec.network.output = Output::ScaledSigmoid;
+    spec.optimizer.form = AdamForm::Keras;
+    spec
+}
+
+fn shard(rows: usize) -> Settled {
+    let key = Key::new(1, Purpose::Content);
+    let mut train = Rows::default();
+    for row in 0..rows as u64 {
+        let mut offset = 0;
+        for (at, values) in VOCABULARIES.iter().enumerate() {
+            let value = key.with(row).at(at as u64) % *values as u64;
+            train.codes.push(offset + 1 + value as u32);
+            offset += *values as u32 + 1;
+        }
+        train.continuous.extend((0..18).map(|at| key.with(row).with(at).unit() as f32));
+        train.labels.push(8.0 + key.with(row).unit() as f32);
+    }
+    Settled { id: 0, train, eval: Rows::default() }
+}
+
+/// Processor time of this thread, which other processes' load leaves mostly alone; 0 where the
+/// system does not tell.
+fn thread_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split(' ').next().and_then(|number| number.parse::<f64>().ok());
+    nanoseconds.unwrap_or(0.0) / 1e9
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn step_time_of_the_rossmann_network() {
+    for (batch_size, steps) in [(100, 60), (1024, 12)] {
+        let spec = rossmann(batch_size);
+        let rows = batch_size * steps;
+        let shards = [shard(rows)];
+        let world = World {
+            shards: BTreeMap::from([(0, rows as u64)]),
+            train_rows: rows as u64,
+            eval_rows: 0,
+            largest_label: 9.0,
+            means: vec![0.5; 36],
+            ranks: 1,
+        };
+        let table_rows = VOCABULARIES.iter().map(|values| values + 1).sum();
+        let architecture = Architecture::new(&spec, table_rows, 12.0);
+        let values = architecture.initial_values(1);
+        let device = Default::default();
+        let mut fit =
+            Fit::<Autodiff<Flex>>::new(&spec, &architecture, values, &world, &shards, &device);
+        let cancel = CancellationToken::new();
+        let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
+        for pass in 0..4 {
+            let (start, busy) = (Instant::now(), thread_seconds());
+            let kept = fit.run(&mut alone[0], &|_| (), &cancel).unwrap();
+            let step = start.elapsed().as_secs_f64() * 1e3 / steps as f64;
+            let cpu = (thread_seconds() - busy) * 1e3 / steps as f64;
+            let loss = kept.history[0].loss;
+            println!(
+                "batch {batch_size}, pass {pass}: {step:.1} ms a step, {cpu:.1} of this thread, \
+                 loss {loss:.4}"
+            );
+        }
+    }
+}

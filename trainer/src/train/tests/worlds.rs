@@ -1,0 +1,117 @@
+//! What is trained does not depend on how many ranks train.
+
+use volley_proto::spec::{Loss, TrainSpec};
+
+use crate::Outcome;
+use crate::testing::{load_now, rows, shards, spec, train_split, train_world};
+
+/// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
+/// over twenty steps.
+const TOLERANCE: f32 = 1e-5;
+
+/// The published weights, by name.
+fn weights(outcome: &Outcome) -> Vec<(String, Vec<f32>)> {
+    let file = &outcome.artifacts.as_ref().unwrap().files[0].1;
+    let file = safetensors::SafeTensors::deserialize(file).unwrap();
+    let mut all: Vec<_> = file
+        .tensors()
+        .into_iter()
+        .map(|(name, tensor)| {
+            let numbers = match tensor.dtype() {
+                safetensors::Dtype::F32 => {
+                    let (numbers, _) = tensor.data().as_chunks::<4>();
+                    numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+                }
+                _ => {
+                    let (numbers, _) = tensor.data().as_chunks::<8>();
+                    numbers.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+                }
+            };
+            (name, numbers)
+        })
+        .collect();
+    all.sort_by(|left, right| left.0.cmp(&right.0));
+    all
+}
+
+fn assert_same_weights(left: &Outcome, right: &Outcome, tolerance: f32) {
+    for ((name, left), (other, right)) in weights(left).iter().zip(&weights(right)) {
+        assert_eq!((name, left.len()), (other, right.len()));
+        let largest = left.iter().fold(0.0_f32, |most, w| most.max(w.abs()));
+        for (l, r) in left.iter().zip(right) {
+            assert!((l - r).abs() <= tolerance * largest, "{name}: {l} and {r}, at most {largest}");
+        }
+    }
+}
+
+#[test]
+fn n_ranks_train_what_one_does() {
+    let data = rows(0..300); // 210 to train on: 7 steps an epoch
+    for loss in [Loss::Mse, Loss::Huber, Loss::Mae] {
+        let spec = |world_size| TrainSpec {
+            batch_size: 30 / world_size,
+            epochs: 3,
+            shards: 10,
+            loss,
+            ..spec()
+        };
+        let one = train_split(&spec(1), &data, 1);
+        assert_eq!(one[0].report.kept.steps, 21);
+        for world_size in [2, 3, 5] {
+            let many = train_split(&spec(world_size), &data, world_size);
+            assert_same_weights(&one[0], &many[0], TOLERANCE);
+            let (left, right) = (&one[0].report.kept, &many[0].report.kept);
+            assert_eq!((left.rows, left.steps), (right.rows, right.steps));
+            assert!((left.loss / right.loss - 1.0).abs() < 1e-5);
+            let (left, right) = (left.eval_loss.unwrap(), right.eval_loss.unwrap());
+            assert!((left / right - 1.0).abs() < 1e-5);
+            let rows: u64 = many.iter().map(|outcome| outcome.report.train_rows).sum();
+            assert_eq!(rows, 210);
+            assert!(many[1..].iter().all(|outcome| outcome.artifacts.is_none()));
+        }
+    }
+}
+
+#[test]
+fn the_same_world_trains_the_same_bits() {
+    let data = rows(0..150);
+    let (once, again) = (train_split(&spec(), &data, 2), train_split(&spec(), &data, 2));
+    assert_same_weights(&once[0], &again[0], 0.0);
+}
+
+#[test]
+fn ranks_without_rows_take_part() {
+    let spec = TrainSpec { batch_size: 10, epochs: 2, ..spec() };
+    let mut all = shards(&rows(0..60), 3);
+    all.retain(|(_, batches)| !batches.is_empty());
+    let lonely = load_now(&TrainSpec { batch_size: 40, ..spec.clone() }, all.clone());
+    let one = train_world(&TrainSpec { batch_size: 40, ..spec.clone() }, vec![lonely]);
+    // Rank 0 has no shard, rank 2 an empty one, rank 3 a handful of rows.
+    let ranks =
+        [vec![], vec![all[2].clone()], vec![(7, vec![])], vec![all[0].clone(), all[1].clone()]];
+    let many = train_world(&spec, ranks.map(|shards| load_now(&spec, shards)).into());
+    assert_same_weights(one[0].as_ref().unwrap(), many[0].as_ref().unwrap(), TOLERANCE);
+    assert_eq!(many[0].as_ref().unwrap().report.train_rows, 0);
+}
+
+#[test]
+fn fewer_rows_than_ranks_are_enough() {
+    let spec = TrainSpec { epochs: 2, batch_size: 4, ..spec() };
+    let ranks =
+        (0..5).map(|rank| load_now(&spec, vec![(rank, vec![rows(rank as u64..rank as u64 + 1)])]));
+    let outcomes = train_world(&spec, ranks.collect());
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+#[test]
+fn vocabularies_span_ranks_and_parts() {
+    let outcomes = train_split(&spec(), &rows(0..200), 3);
+    let manifest = &outcomes[0].artifacts.as_ref().unwrap().manifest;
+    let sizes: Vec<_> = manifest.features.iter().map(|feature| feature.vocabulary).collect();
+    // Seven stores; a, b, c and null; five days, of which one occurs in rows for testing only.
+    assert_eq!(sizes, [Some(7), None, Some(4), Some(5), None]);
+    assert_eq!(manifest.parameters as usize, {
+        let table = (7 + 1 + 4 + 1 + 5 + 1) * 4;
+        table + 2 * 2 + (14 * 24 + 24) + (24 * 16 + 16) + (16 + 1)
+    });
+}
