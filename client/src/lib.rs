@@ -8,6 +8,7 @@ mod config;
 mod error;
 mod estimator;
 mod model;
+pub mod rossmann;
 mod session;
 mod sql;
 #[cfg(feature = "standalone")]

@@ -1,2 +1,62 @@
-//! Binary.
-fn main() {}
+//! The `volley` binary: its runtime, its log and its exit code. Everything else is in [`cli`].
+
+mod cli;
+
+use std::process::ExitCode;
+use std::thread;
+
+use anyhow::Context;
+use clap::{CommandFactory, FromArgMatches};
+use tracing_subscriber::EnvFilter;
+
+use cli::{Args, Config, Ended};
+
+/// Planning recurses over expressions; in a debug build a wide query overruns the usual 2 MiB.
+const STACK_BYTES: usize = 16 << 20;
+
+fn main() -> ExitCode {
+    let matches = Args::command().get_matches();
+    let config = Args::from_arg_matches(&matches)
+        .and_then(|args| Config::resolve(args, &matches, &cli::Surroundings::of_process()))
+        .unwrap_or_else(|mistake| mistake.exit());
+    match on_large_stack(config) {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Failed) => ExitCode::FAILURE,
+        Ok(Ended::Interrupted(code)) => ExitCode::from(code),
+        Err(error) if cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            cli::report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the command on a thread with a stack of its own, since the main thread's is not ours to size.
+fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
+    let command = move || {
+        log_to_stderr();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_stack_size(STACK_BYTES)
+            .build()
+            .context("cannot start the async runtime")?;
+        let ended = runtime.block_on(cli::run(config));
+        // Whatever still blocks is not worth waiting for: the command has ended.
+        runtime.shutdown_background();
+        ended
+    };
+    let thread = thread::Builder::new().name("volley".into()).stack_size(STACK_BYTES);
+    let running = thread.spawn(command).context("cannot start a thread")?;
+    match running.join() {
+        Ok(ended) => ended,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Logs at `VOLLEY_LOG`, else `RUST_LOG`, else warnings.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("VOLLEY_LOG")
+        .or_else(|_| EnvFilter::try_from_default_env())
+        .unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

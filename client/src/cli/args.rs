@@ -1,0 +1,247 @@
+//! What was typed: the flags, subcommands and environment variables, and their help.
+//!
+//! Nothing is decided here; [`Config`](super::Config) is what the arguments mean.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, value_parser};
+use volley::rossmann::FULL_SIZE;
+use volley_proto::spec::Device;
+
+use super::format::Format;
+
+const EXAMPLES: &str = "\
+Examples:
+  volley                                     a prompt, on a cluster inside this process
+  volley -c 'SELECT 1' -c 'SHOW MODELS'      run statements and leave
+  volley -f train.sql --define data=/data    run a file, with ${data} replaced
+  volley --scheduler host:50050 < train.sql  run a script on a running cluster
+  volley --format csv -c 'SELECT …' > x.csv  rows only, for other programs
+  volley cluster up --executors 4            a cluster of processes on this machine
+  volley demo rossmann                       from seven tables to submission.csv
+
+Exit code: 0, or 1 after an error, 2 for a mistake in the arguments, 130 after Ctrl-C.
+Logging: VOLLEY_LOG (or RUST_LOG), for example VOLLEY_LOG=volley=debug; the default is warn.";
+
+/// A distributed dataframe engine with an integrated trainer
+///
+/// Runs SQL on a Volley cluster: DataFusion's SQL, and CREATE MODEL, ML.PREDICT, ML.EVALUATE and
+/// SHOW MODELS. Without -c or -f, a terminal gets a prompt and anything else is read as a script.
+#[derive(Debug, Parser)]
+#[command(name = "volley", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    #[command(flatten)]
+    pub(super) query: QueryArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Make data to try Volley on
+    #[command(subcommand)]
+    Generate(GenerateCommand),
+    /// Start, show or stop a cluster of processes on this machine
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Run a whole example, from tables to predictions
+    #[command(subcommand)]
+    Demo(DemoCommand),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct QueryArgs {
+    /// Run SQL; may be given several times, also mixed with -f, and runs in the order typed
+    #[arg(short = 'c', long = "command", value_name = "SQL")]
+    pub(super) commands: Vec<String>,
+    /// Run the statements of a file; `-` is standard input
+    #[arg(short, long = "file", value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    /// Replace ${NAME} by VALUE in everything that is run; $${ stands for ${
+    #[arg(short = 'D', long = "define", value_name = "NAME=VALUE", value_parser = pair)]
+    pub(super) defines: Vec<(String, String)>,
+    /// How to print rows
+    #[arg(long, value_enum, default_value_t, env = "VOLLEY_FORMAT")]
+    pub(super) format: Format,
+    /// Print rows only: no messages, row counts or progress
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+    /// Print how long each statement took (always done at the prompt)
+    #[arg(long)]
+    pub(super) timing: bool,
+    /// The prompt's history [default: history in the state directory]
+    #[arg(long, value_name = "FILE", env = "VOLLEY_HISTORY")]
+    pub(super) history: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
+    #[command(flatten)]
+    pub(super) session: SessionArgs,
+}
+
+/// Where plans run.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct EngineArgs {
+    /// Use a running cluster instead of one inside this process
+    #[arg(long, value_name = "HOST:PORT", env = "VOLLEY_SCHEDULER")]
+    pub(super) scheduler: Option<String>,
+    /// Executors inside this process; training has at most one rank on each [default: 2]
+    #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "scheduler")]
+    pub(super) executors: Option<usize>,
+    /// Tasks that one executor runs at once [default: this machine's cores, shared out]
+    #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "scheduler")]
+    pub(super) vcores: Option<usize>,
+    /// Where the executors inside this process train: auto, cpu or cuda:N [default: auto]
+    #[arg(long, conflicts_with = "scheduler")]
+    pub(super) device: Option<Device>,
+    /// How long to wait for the scheduler to answer
+    #[arg(
+        long, value_name = "TIME", default_value = "5s", env = "VOLLEY_CONNECT_TIMEOUT",
+        value_parser = humantime::parse_duration
+    )]
+    pub(super) connect_timeout: Duration,
+}
+
+/// What a session starts out with.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Session")]
+pub(super) struct SessionArgs {
+    /// Where models live: a directory, or a URL that the executors can reach too
+    #[arg(long, value_name = "DIR|URL", default_value = "volley-store", env = "VOLLEY_STORE")]
+    pub(super) store: String,
+    /// Set an option of DataFusion or Ballista, as SQL's SET does
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    pub(super) settings: Vec<(String, String)>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum GenerateCommand {
+    /// The seven tables of the Rossmann store sales, in their real shape
+    Rossmann(GenerateRossmannArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct GenerateRossmannArgs {
+    /// The directory to write to
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: PathBuf,
+    /// How many stores; the real tables have 1115
+    #[arg(long, value_name = "N", default_value_t = FULL_SIZE, value_parser = value_parser!(u32).range(1..))]
+    pub(super) stores: u32,
+    /// The same seed makes the same files
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(super) seed: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ClusterCommand {
+    /// Start a scheduler and executors, which go on when this command ends
+    Up(ClusterUpArgs),
+    /// Show the cluster's processes; exit code 1 when one is dead
+    Status(ClusterDirArgs),
+    /// Stop the cluster's processes
+    Down(ClusterDirArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ClusterUpArgs {
+    /// How many executors to start
+    #[arg(long, value_name = "N", default_value = "2", value_parser = positive)]
+    pub(super) executors: usize,
+    /// Tasks that one executor runs at once [default: this machine's cores, shared out]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(super) vcores: Option<usize>,
+    /// The scheduler's port; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(super) scheduler_port: u16,
+    /// How long to wait until all are ready
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub(super) timeout: Duration,
+    #[command(flatten)]
+    pub(super) dir: ClusterDirArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ClusterDirArgs {
+    /// Where the cluster's state, logs and scratch files are [default: cluster in the state directory]
+    #[arg(long, value_name = "DIR", env = "VOLLEY_CLUSTER_DIR")]
+    pub(super) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DemoCommand {
+    /// Forecast store sales: tables, features, checks, training, evaluation, submission.csv
+    Rossmann(Box<DemoRossmannArgs>),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct DemoRossmannArgs {
+    /// The directory of the seven tables; generated where not given
+    #[arg(long, value_name = "DIR", conflicts_with = "stores")]
+    pub(super) data: Option<PathBuf>,
+    /// Stores to generate [default: 100]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(super) stores: Option<u32>,
+    /// Seed of the generated tables and of training
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(super) seed: u64,
+    /// Passes over the training rows
+    #[arg(long, value_name = "N", default_value = "3", value_parser = positive)]
+    pub(super) epochs: usize,
+    /// Ranks that train [default: one for each executor inside this process, else 2]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(super) ranks: Option<usize>,
+    /// Rows of one rank in one step
+    #[arg(long, value_name = "N", default_value = "50", value_parser = positive)]
+    pub(super) batch_size: usize,
+    /// Predict zero sales for stores that are closed
+    #[arg(long)]
+    pub(super) closed_as_zero: bool,
+    /// Where results go: generated data, model store, submission.csv
+    #[arg(long, value_name = "DIR", default_value = "volley-demo")]
+    pub(super) out: PathBuf,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.to_owned()))
+        }
+        _ => Err("expected NAME=VALUE".into()),
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("expected a whole number, at least 1".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn pairs_split_at_the_first_equals_sign() {
+        assert_eq!(pair("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert_eq!(pair("a="), Ok(("a".into(), String::new())));
+        assert!(pair("a").is_err() && pair("=b").is_err());
+    }
+
+    #[test]
+    fn counts_start_at_one() {
+        assert_eq!(positive("3"), Ok(3));
+        assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
+    }
+}

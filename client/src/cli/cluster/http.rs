@@ -1,0 +1,67 @@
+//! One GET of JSON, for the scheduler's REST interface: HTTP/1.0, where the body ends with the
+//! connection, so that there is nothing to know of chunks and lengths. Not an HTTP client.
+
+use std::io::{Error, ErrorKind, Result};
+
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What is at `path` on the server at `address` (`host:port`).
+///
+/// # Errors
+/// When the server does not answer, answers with an error, or with something else than a `T`.
+pub(super) async fn get_json<T: DeserializeOwned>(address: &str, path: &str) -> Result<T> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request =
+        format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await?;
+    serde_json::from_slice(body(&response)?).map_err(Error::from)
+}
+
+fn body(response: &[u8]) -> Result<&[u8]> {
+    const END_OF_HEAD: &[u8] = b"\r\n\r\n";
+    let refuse = |what: String| Error::new(ErrorKind::InvalidData, what);
+    let head = response.windows(END_OF_HEAD.len()).position(|bytes| bytes == END_OF_HEAD);
+    let head = head.ok_or_else(|| refuse("the answer is not HTTP".into()))?;
+    let status = String::from_utf8_lossy(&response[..head]).lines().next().unwrap_or("").to_owned();
+    if status.split(' ').nth(1) == Some("200") {
+        Ok(&response[head + END_OF_HEAD.len()..])
+    } else {
+        Err(refuse(status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn only_a_200_has_a_body() {
+        assert_eq!(body(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n[1]").unwrap(), b"[1]");
+        assert_eq!(
+            body(b"HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err().to_string(),
+            "HTTP/1.1 404 Not Found"
+        );
+        assert!(body(b"garbage").is_err());
+    }
+
+    #[tokio::test]
+    async fn gets_json() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).await.unwrap();
+            stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n[1, 2]").await.unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        assert_eq!(get_json::<Vec<u8>>(&address, "/api/x").await.unwrap(), [1, 2]);
+        assert!(server.await.unwrap().starts_with("GET /api/x HTTP/1.0\r\n"));
+    }
+}

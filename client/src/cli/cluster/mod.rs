@@ -1,0 +1,95 @@
+//! `volley cluster`: a scheduler and executors as processes on this machine.
+//!
+//! ```text
+//! up     ──> scheduler writes its address ──> executors register with it ──> cluster.json
+//! status ──> cluster.json, /proc
+//! down   ──> cluster.json ──> SIGTERM ──(deadline)──> SIGKILL ──> cluster.json removed
+//! ```
+//!
+//! The processes outlive the command, in groups of their own, with logs in the cluster's
+//! directory. A pid alone is never trusted: a process is the cluster's only while its command line
+//! says so, since the system gives pids out again.
+
+mod http;
+mod process;
+mod state;
+mod up;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use self::process::stop_all;
+use self::state::{Process, Role, State};
+use super::Ended;
+use super::config::{Cluster, ClusterAction};
+
+/// How long a process may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Does what was asked with the cluster.
+///
+/// # Errors
+/// When there is no such cluster, or one too many, or it does not start or stop.
+pub(super) async fn run(cluster: &Cluster) -> anyhow::Result<Ended> {
+    let dir = &cluster.dir;
+    match &cluster.action {
+        ClusterAction::Up(up) => {
+            fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+            let _lock = lock(dir)?;
+            up::run(up, dir).await
+        }
+        ClusterAction::Status => status(dir),
+        ClusterAction::Down => {
+            // Without the directory there is nothing to lock, and nothing to stop.
+            State::read(dir)?.with_context(|| no_cluster(dir))?;
+            let _lock = lock(dir)?;
+            down(dir).await
+        }
+    }
+}
+
+fn status(dir: &Path) -> anyhow::Result<Ended> {
+    let state = State::read(dir)?.with_context(|| no_cluster(dir))?;
+    print!("{}", state.table(Process::is_alive));
+    let alive = state.processes.iter().all(Process::is_alive);
+    Ok(if alive { Ended::Done } else { Ended::Failed })
+}
+
+async fn down(dir: &Path) -> anyhow::Result<Ended> {
+    let state = State::read(dir)?.with_context(|| no_cluster(dir))?;
+    stop(&state).await?;
+    state.remove(dir)?;
+    println!("stopped {} processes", state.processes.len());
+    Ok(Ended::Done)
+}
+
+/// Stops the executors, then the scheduler, so that executors can say goodbye.
+async fn stop(state: &State) -> anyhow::Result<()> {
+    for role in [Role::Executor, Role::Scheduler] {
+        let ours: Vec<_> = state.processes.iter().filter(|process| process.role == role).collect();
+        stop_all(&ours, GRACE).await?;
+    }
+    Ok(())
+}
+
+/// Keeps two commands from changing one cluster at the same time.
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let path = dir.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => {
+            bail!("another `volley cluster` command is at work in {}", dir.display())
+        }
+        Err(fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+fn no_cluster(dir: &Path) -> String {
+    format!("no cluster in {}: start one with `volley cluster up`", dir.display())
+}

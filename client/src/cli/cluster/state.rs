@@ -1,0 +1,169 @@
+//! What is remembered of a cluster between commands: `cluster.json`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "cluster.json";
+
+/// The processes of one cluster. Written after each start, so that none is ever forgotten.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    pub(super) processes: Vec<Process>,
+}
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Process {
+    pub(super) role: Role,
+    /// Unique in the cluster.
+    pub(super) id: String,
+    pub(super) pid: u32,
+    /// `host:port`, once it is known.
+    pub(super) address: Option<String>,
+    pub(super) log: PathBuf,
+    /// A path among its arguments that no other process has: what it is recognised by.
+    pub(super) mark: PathBuf,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Role {
+    Scheduler,
+    Executor,
+}
+
+impl Role {
+    /// The file name of its program.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Self::Scheduler => "volley-scheduler",
+            Self::Executor => "volley-executor",
+        }
+    }
+}
+
+impl State {
+    /// The cluster in `dir`, if one was started there.
+    ///
+    /// # Errors
+    /// When the file cannot be read or was not written by this build.
+    pub(super) fn read(dir: &Path) -> anyhow::Result<Option<Self>> {
+        let path = dir.join(FILE);
+        let json = match fs::read(&path) {
+            Ok(json) => json,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).context(format!("cannot read {}", path.display())),
+        };
+        let malformed = || format!("{} is not a cluster's state", path.display());
+        serde_json::from_slice(&json).map(Some).with_context(malformed)
+    }
+
+    /// Replaces what is remembered, in one step.
+    pub(super) fn write(&self, dir: &Path) -> anyhow::Result<()> {
+        let (path, draft) = (dir.join(FILE), dir.join("cluster.json.new"));
+        let json = serde_json::to_vec_pretty(self).context("cannot encode the cluster's state")?;
+        fs::write(&draft, json)
+            .and_then(|()| fs::rename(&draft, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Forgets the cluster, with its executors' scratch files; the logs stay.
+    pub(super) fn remove(&self, dir: &Path) -> anyhow::Result<()> {
+        for Process { mark, .. } in self.processes.iter().filter(|p| p.mark.starts_with(dir)) {
+            let removed =
+                if mark.is_dir() { fs::remove_dir_all(mark) } else { fs::remove_file(mark) };
+            if let Err(error) = removed
+                && error.kind() != ErrorKind::NotFound
+            {
+                tracing::warn!("cannot remove {}: {error}", mark.display());
+            }
+        }
+        let path = dir.join(FILE);
+        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))
+    }
+
+    /// The scheduler's address, once it is known.
+    pub(super) fn scheduler(&self) -> Option<&str> {
+        let scheduler = self.processes.iter().find(|process| process.role == Role::Scheduler)?;
+        scheduler.address.as_deref()
+    }
+
+    /// A line for each process, under a header.
+    pub(super) fn table(&self, is_alive: impl Fn(&Process) -> bool) -> String {
+        let header = ["PROCESS", "ID", "PID", "STATE", "ADDRESS", "LOG"].map(String::from);
+        let mut rows = vec![header];
+        rows.extend(self.processes.iter().map(|process| {
+            [
+                process.role.program().to_owned(),
+                process.id.clone(),
+                process.pid.to_string(),
+                if is_alive(process) { "alive" } else { "dead" }.to_owned(),
+                process.address.clone().unwrap_or_else(|| "-".into()),
+                process.log.display().to_string(),
+            ]
+        }));
+        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+        let widths: [usize; 6] = std::array::from_fn(width);
+        let line = |row: &[String; 6]| {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+        };
+        rows.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn executor(dir: &Path) -> Process {
+        Process {
+            role: Role::Executor,
+            id: "executor-0".into(),
+            pid: 4_000_000,
+            address: Some("127.0.0.1:1234".into()),
+            log: dir.join("executor-0.log"),
+            mark: dir.join("executor-0"),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(State::read(dir.path()).unwrap(), None);
+        let state = State { processes: vec![executor(dir.path())] };
+        state.write(dir.path()).unwrap();
+        assert_eq!(State::read(dir.path()).unwrap(), Some(state));
+        fs::write(dir.path().join(FILE), "{}").unwrap();
+        assert!(State::read(dir.path()).is_err());
+    }
+
+    #[test]
+    fn removal_takes_scratch_files_and_leaves_others() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(dir.path().join("executor-0")).unwrap();
+        let foreign = Process { mark: other.path().into(), ..executor(dir.path()) };
+        let state = State { processes: vec![executor(dir.path()), foreign] };
+        state.write(dir.path()).unwrap();
+        state.remove(dir.path()).unwrap();
+        assert!(!dir.path().join("executor-0").exists() && other.path().exists());
+        assert_eq!(State::read(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_table_is_aligned() {
+        let state = State { processes: vec![executor(Path::new("/d"))] };
+        let expected = "\
+PROCESS          ID          PID      STATE  ADDRESS         LOG
+volley-executor  executor-0  4000000  dead   127.0.0.1:1234  /d/executor-0.log
+";
+        assert_eq!(state.table(|_| false), expected);
+    }
+}

@@ -1,0 +1,195 @@
+//! `volley cluster up`: starts the processes and waits until they are ready, or none stays.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::Ended;
+use super::super::config::ClusterUp;
+use super::super::signals::Interrupts;
+use super::http::get_json;
+use super::process::{Launch, POLL};
+use super::state::{Process, Role, State};
+
+/// Starts the cluster.
+///
+/// # Errors
+/// When one is up already, or a process fails to start; the others are stopped then.
+pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
+    if let Some(state) = State::read(dir)? {
+        let up = state.processes.iter().any(Process::is_alive);
+        ensure!(
+            !up,
+            "a cluster is up in {}: stop it with `volley cluster down`, or give another --dir",
+            dir.display()
+        );
+        state.remove(dir)?;
+    }
+    let mut starting = Starting::new(dir)?;
+    let started = Interrupts::listen()?.stop(starting.start(up)).await;
+    match started {
+        ControlFlow::Continue(Ok(())) => {
+            let state = starting.state;
+            print!("{}", state.table(Process::is_alive));
+            println!(
+                "\nUse it with --scheduler {0}, or:\n  export VOLLEY_SCHEDULER={0}",
+                state.scheduler().unwrap_or("?")
+            );
+            Ok(Ended::Done)
+        }
+        ControlFlow::Continue(Err(error)) => {
+            starting.undo().await;
+            Err(error)
+        }
+        ControlFlow::Break(code) => {
+            starting.undo().await;
+            Ok(Ended::Interrupted(code))
+        }
+    }
+}
+
+/// A cluster on its way up.
+struct Starting<'a> {
+    dir: &'a Path,
+    programs: PathBuf,
+    state: State,
+    children: Vec<Child>,
+}
+
+/// What is read of the scheduler's list of executors.
+#[derive(Debug, Deserialize)]
+struct Registered {
+    id: String,
+    host: String,
+    port: u16,
+}
+
+impl<'a> Starting<'a> {
+    fn new(dir: &'a Path) -> anyhow::Result<Self> {
+        let this = std::env::current_exe().context("cannot find this program")?;
+        let programs = this.parent().context("this program is in no directory")?.to_owned();
+        for role in [Role::Scheduler, Role::Executor] {
+            let program = programs.join(role.program());
+            ensure!(
+                program.is_file(),
+                "{} is missing: build all of Volley's programs with `cargo build --workspace`",
+                program.display()
+            );
+        }
+        Ok(Self { dir, programs, state: State::default(), children: Vec::new() })
+    }
+
+    async fn start(&mut self, up: &ClusterUp) -> anyhow::Result<()> {
+        let deadline = Instant::now() + up.timeout;
+        let address_file = self.dir.join("scheduler.address");
+        self.launch(scheduler(up, &address_file))?;
+        let scheduler = loop {
+            // The file appears whole, by a rename.
+            if let Ok(address) = fs::read_to_string(&address_file) {
+                break address.trim().to_owned();
+            }
+            self.wait(deadline, "the scheduler did not write its address").await?;
+        };
+        self.state.processes[0].address = Some(scheduler.clone());
+        self.state.write(self.dir)?;
+        for index in 0..up.executors {
+            self.launch(executor(up, &scheduler, self.dir, index))?;
+        }
+        let mut unanswered = None;
+        loop {
+            let ask = get_json::<Vec<Registered>>(&scheduler, "/api/executors");
+            match timeout(up.timeout, ask).await {
+                Ok(Ok(registered)) => self.note_addresses(&registered),
+                Ok(Err(error)) => unanswered = Some(error),
+                Err(_) => {}
+            }
+            let missing = self.state.processes.iter().find(|process| process.address.is_none());
+            let Some(missing) = missing else { break };
+            let mut wanted = format!("{} did not register with the scheduler", missing.id);
+            if let Some(error) = &unanswered {
+                wanted += &format!(" (its list of executors: {error})");
+            }
+            self.wait(deadline, &wanted).await?;
+        }
+        self.state.write(self.dir)
+    }
+
+    fn launch(&mut self, launch: Launch) -> anyhow::Result<()> {
+        let (child, process) = launch.start(&self.programs, self.dir)?;
+        self.children.push(child);
+        self.state.processes.push(process);
+        self.state.write(self.dir)
+    }
+
+    fn note_addresses(&mut self, registered: &[Registered]) {
+        for Registered { id, host, port } in registered {
+            if let Some(process) = self.state.processes.iter_mut().find(|p| p.id == *id) {
+                process.address = Some(format!("{host}:{port}"));
+            }
+        }
+    }
+
+    /// Waits a little for something of the first process without an address.
+    ///
+    /// # Errors
+    /// When a process has ended, or the deadline has passed.
+    async fn wait(&mut self, deadline: Instant, wanted: &str) -> anyhow::Result<()> {
+        for (child, process) in self.children.iter_mut().zip(&self.state.processes) {
+            if let Some(status) = child.try_wait().context("cannot watch a process")? {
+                bail!("{} ended ({status}); {}", process.id, process.log_tail());
+            }
+        }
+        if Instant::now() >= deadline {
+            let late = self.state.processes.iter().find(|process| process.address.is_none());
+            let tail = late.map(Process::log_tail).unwrap_or_default();
+            bail!("{wanted} in time; {tail}");
+        }
+        sleep(POLL).await;
+        Ok(())
+    }
+
+    /// Stops what was started. A failure to do so is logged: why there is something to undo
+    /// matters more.
+    async fn undo(self) {
+        let undone = super::stop(&self.state).await;
+        if let Err(error) = undone.and_then(|()| self.state.remove(self.dir)) {
+            tracing::warn!("what was started may still run: {error:#}");
+        }
+    }
+}
+
+fn scheduler(up: &ClusterUp, address_file: &Path) -> Launch {
+    let bind = format!("127.0.0.1:{}", up.scheduler_port);
+    let arguments = ["--bind", &bind, "--address-file", &address_file.display().to_string()];
+    Launch {
+        role: Role::Scheduler,
+        id: "scheduler".into(),
+        mark: address_file.to_owned(),
+        arguments: arguments.map(str::to_owned).into(),
+    }
+}
+
+fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch {
+    let id = format!("executor-{index}");
+    let work_dir = dir.join(&id);
+    let (vcores, path) = (up.vcores.to_string(), work_dir.display().to_string());
+    let arguments = [
+        "--scheduler",
+        scheduler,
+        "--vcores",
+        &vcores,
+        "--work-dir",
+        &path,
+        "--bind",
+        "127.0.0.1",
+        "--id",
+        &id,
+    ];
+    let arguments = arguments.map(str::to_owned).into();
+    Launch { role: Role::Executor, id, mark: work_dir, arguments }
+}

@@ -1,0 +1,463 @@
+//! What the arguments mean: absolute paths, defaults filled in, contradictions refused.
+//!
+//! Made once, from [`Args`] and from what the process finds around it; nothing below reads a flag
+//! or the environment again.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory};
+use url::Url;
+use volley_proto::spec::Device;
+use volley_proto::store::ModelStore;
+
+use super::args::{
+    Args, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand, DemoRossmannArgs,
+    EngineArgs, GenerateCommand, GenerateRossmannArgs, QueryArgs,
+};
+use super::format::Format;
+
+/// `${name}` → value.
+pub(super) type Defines = BTreeMap<String, String>;
+
+type Result<T, E = clap::Error> = std::result::Result<T, E>;
+
+/// A command, complete.
+#[derive(Debug)]
+pub(crate) enum Config {
+    Query(Box<Query>),
+    Generate(Generate),
+    Cluster(Cluster),
+    Demo(Box<Demo>),
+}
+
+/// What the process finds around it.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    /// Whether someone types.
+    pub(super) stdin_is_terminal: bool,
+    /// Where state lives that is neither data nor cache, by the XDG rules.
+    pub(super) state_dir: Option<PathBuf>,
+    /// Relative paths are relative to it.
+    pub(super) directory: PathBuf,
+    /// Threads that run at once.
+    pub(super) cores: usize,
+}
+
+/// Statements to run, and how.
+#[derive(Debug)]
+pub(crate) struct Query {
+    pub(super) connection: Connection,
+    pub(super) input: Input,
+    pub(super) defines: Defines,
+    pub(super) output: Output,
+}
+
+/// A session to open.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Connection {
+    pub(super) engine: EngineConfig,
+    pub(super) store: Url,
+    pub(super) settings: Vec<(String, String)>,
+    pub(super) timeout: Duration,
+}
+
+/// Where plans run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EngineConfig {
+    /// On a scheduler and executors inside this process.
+    Embedded(Embedded),
+    /// On a running cluster, by its scheduler's `host:port`.
+    Scheduler(String),
+}
+
+/// A cluster inside this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Embedded {
+    pub(super) executors: usize,
+    /// Of one executor.
+    pub(super) vcores: usize,
+    pub(super) device: Device,
+}
+
+/// Where statements come from.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    /// Someone types them.
+    Terminal { history: Option<PathBuf> },
+    /// Scripts, in order.
+    Sources(Vec<Source>),
+}
+
+/// One script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The text of a `-c`.
+    Command(String),
+    /// As typed, for messages.
+    File(PathBuf),
+    Stdin,
+}
+
+/// How results are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Output {
+    pub(super) format: Format,
+    pub(super) quiet: bool,
+    pub(super) timing: bool,
+}
+
+/// Tables to generate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Generate {
+    pub(super) out: PathBuf,
+    pub(super) stores: u32,
+    pub(super) seed: u64,
+}
+
+/// Something to do with the local cluster in `dir`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    pub(super) dir: PathBuf,
+    pub(super) action: ClusterAction,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ClusterAction {
+    Up(ClusterUp),
+    Status,
+    Down,
+}
+
+/// A cluster of processes to start.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ClusterUp {
+    pub(super) executors: usize,
+    /// Of one executor.
+    pub(super) vcores: usize,
+    /// 0 takes a free one.
+    pub(super) scheduler_port: u16,
+    pub(super) timeout: Duration,
+}
+
+/// The Rossmann job.
+#[derive(Debug)]
+pub(crate) struct Demo {
+    pub(super) data: DemoData,
+    pub(super) out: PathBuf,
+    pub(super) epochs: usize,
+    pub(super) ranks: usize,
+    pub(super) batch_size: usize,
+    pub(super) seed: u64,
+    pub(super) closed_as_zero: bool,
+    pub(super) connection: Connection,
+}
+
+/// Where the demo's tables come from.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum DemoData {
+    At(PathBuf),
+    Generate(Generate),
+}
+
+impl Surroundings {
+    /// What this process finds.
+    pub(crate) fn of_process() -> Self {
+        let absolute = |variable: &str| {
+            std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        let state_home = absolute("XDG_STATE_HOME")
+            .or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+        Self {
+            stdin_is_terminal: std::io::stdin().is_terminal(),
+            state_dir: state_home.map(|state| state.join("volley")),
+            directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
+    fn absolute(&self, path: &Path) -> PathBuf {
+        self.directory.join(path)
+    }
+
+    fn in_state_dir(&self, name: &str, flag: &str) -> Result<PathBuf> {
+        let missing = || mistake(format!("no home directory to keep state in: give {flag}"));
+        self.state_dir.as_ref().map(|state| state.join(name)).ok_or_else(missing)
+    }
+
+    fn vcores_each(&self, executors: usize) -> usize {
+        self.cores.div_ceil(executors)
+    }
+}
+
+impl Config {
+    /// What `args` mean; `matches` are the same arguments, in the order typed.
+    ///
+    /// # Errors
+    /// When the arguments cannot be meant so; to be printed as a mistake in their use.
+    pub(crate) fn resolve(args: Args, matches: &ArgMatches, around: &Surroundings) -> Result<Self> {
+        match args.command {
+            None => Query::resolve(args.query, matches, around).map(Box::new).map(Self::Query),
+            Some(Command::Generate(GenerateCommand::Rossmann(args))) => {
+                let GenerateRossmannArgs { out, stores, seed } = args;
+                Ok(Self::Generate(Generate { out: around.absolute(&out), stores, seed }))
+            }
+            Some(Command::Cluster(command)) => Cluster::resolve(command, around).map(Self::Cluster),
+            Some(Command::Demo(DemoCommand::Rossmann(args))) => {
+                Demo::resolve(*args, around).map(Box::new).map(Self::Demo)
+            }
+        }
+    }
+}
+
+impl Query {
+    fn resolve(args: QueryArgs, matches: &ArgMatches, around: &Surroundings) -> Result<Self> {
+        let sources = sources(&args, matches);
+        let input = if !sources.is_empty() {
+            Input::Sources(sources)
+        } else if around.stdin_is_terminal {
+            let history = args.history.map(|path| around.absolute(&path));
+            let default = || around.state_dir.as_ref().map(|state| state.join("history"));
+            Input::Terminal { history: history.or_else(default) }
+        } else {
+            Input::Sources(vec![Source::Stdin])
+        };
+        let timing = args.timing || matches!(input, Input::Terminal { .. });
+        let mut defines = Defines::new();
+        for (name, value) in args.defines {
+            if defines.insert(name.clone(), value).is_some() {
+                return Err(mistake(format!("--define {name} is given twice")));
+            }
+        }
+        let connection = Connection {
+            timeout: args.engine.connect_timeout,
+            engine: EngineConfig::resolve(args.engine, around)?,
+            store: store_url(&args.session.store, around)?,
+            settings: args.session.settings,
+        };
+        let output = Output { format: args.format, quiet: args.quiet, timing };
+        Ok(Self { connection, input, defines, output })
+    }
+}
+
+/// The `-c`s and `-f`s in the order typed.
+fn sources(args: &QueryArgs, matches: &ArgMatches) -> Vec<Source> {
+    let positions = |id| matches.indices_of(id).into_iter().flatten();
+    let commands = args.commands.iter().cloned().map(Source::Command);
+    let files = args.files.iter().map(|path| match path.to_str() {
+        Some("-") => Source::Stdin,
+        _ => Source::File(path.clone()),
+    });
+    let mut placed: Vec<_> = positions("commands").zip(commands).collect();
+    placed.extend(positions("files").zip(files));
+    placed.sort_by_key(|(position, _)| *position);
+    placed.into_iter().map(|(_, source)| source).collect()
+}
+
+impl EngineConfig {
+    fn resolve(args: EngineArgs, around: &Surroundings) -> Result<Self> {
+        if let Some(scheduler) = args.scheduler {
+            let port = scheduler.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            return match port {
+                Some(Ok(_)) => Ok(Self::Scheduler(scheduler)),
+                _ => Err(mistake(format!("--scheduler {scheduler}: expected HOST:PORT"))),
+            };
+        }
+        if !cfg!(feature = "standalone") {
+            return Err(mistake("this build has no cluster inside: give --scheduler HOST:PORT"));
+        }
+        let executors = args.executors.unwrap_or(2);
+        let vcores = args.vcores.unwrap_or_else(|| around.vcores_each(executors));
+        let device = args.device.unwrap_or(Device::Auto);
+        Ok(Self::Embedded(Embedded { executors, vcores, device }))
+    }
+}
+
+impl Cluster {
+    fn resolve(command: ClusterCommand, around: &Surroundings) -> Result<Self> {
+        let (ClusterDirArgs { dir }, action) = match command {
+            ClusterCommand::Status(dir) => (dir, ClusterAction::Status),
+            ClusterCommand::Down(dir) => (dir, ClusterAction::Down),
+            ClusterCommand::Up(ClusterUpArgs {
+                executors,
+                vcores,
+                scheduler_port,
+                timeout,
+                dir,
+            }) => {
+                let vcores = vcores.unwrap_or_else(|| around.vcores_each(executors));
+                let up = ClusterUp { executors, vcores, scheduler_port, timeout };
+                (dir, ClusterAction::Up(up))
+            }
+        };
+        let dir = match dir {
+            Some(dir) => around.absolute(&dir),
+            None => around.in_state_dir("cluster", "--dir")?,
+        };
+        Ok(Self { dir, action })
+    }
+}
+
+impl Demo {
+    fn resolve(args: DemoRossmannArgs, around: &Surroundings) -> Result<Self> {
+        let out = around.absolute(&args.out);
+        let data = match args.data {
+            Some(data) => DemoData::At(around.absolute(&data)),
+            None => DemoData::Generate(Generate {
+                out: out.join("data"),
+                stores: args.stores.unwrap_or(100),
+                seed: args.seed,
+            }),
+        };
+        let timeout = args.engine.connect_timeout;
+        let engine = EngineConfig::resolve(args.engine, around)?;
+        let executors = match &engine {
+            EngineConfig::Embedded(embedded) => Some(embedded.executors),
+            EngineConfig::Scheduler(_) => None,
+        };
+        let ranks = args.ranks.or(executors).unwrap_or(2);
+        if let Some(executors) = executors.filter(|executors| *executors < ranks) {
+            let expected = "a rank needs an executor of its own: raise --executors";
+            return Err(mistake(format!("--ranks {ranks} on {executors} executor(s): {expected}")));
+        }
+        let store = directory_url(&out.join("store"))?;
+        Ok(Self {
+            data,
+            out,
+            epochs: args.epochs,
+            ranks,
+            batch_size: args.batch_size,
+            seed: args.seed,
+            closed_as_zero: args.closed_as_zero,
+            connection: Connection { engine, store, settings: Vec::new(), timeout },
+        })
+    }
+}
+
+/// The store's URL: as typed, or that of a directory.
+fn store_url(typed: &str, around: &Surroundings) -> Result<Url> {
+    if typed.contains("://") {
+        Url::parse(typed).map_err(|error| mistake(format!("--store {typed}: {error}")))
+    } else {
+        directory_url(&around.absolute(Path::new(typed)))
+    }
+}
+
+fn directory_url(path: &Path) -> Result<Url> {
+    ModelStore::directory_url(path).map_err(|error| mistake(error.to_string()))
+}
+
+/// A mistake in the arguments that clap could not see, printed as clap's own.
+fn mistake(message: impl std::fmt::Display) -> clap::Error {
+    Args::command().error(ErrorKind::ValueValidation, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+
+    fn around() -> Surroundings {
+        Surroundings {
+            stdin_is_terminal: true,
+            state_dir: Some("/state/volley".into()),
+            directory: "/here".into(),
+            cores: 8,
+        }
+    }
+
+    fn resolve_in(around: &Surroundings, line: &str) -> Result<Config> {
+        let matches = Args::command().try_get_matches_from(line.split_whitespace())?;
+        Config::resolve(Args::from_arg_matches(&matches)?, &matches, around)
+    }
+
+    fn resolve(line: &str) -> Config {
+        resolve_in(&around(), line).unwrap()
+    }
+
+    fn query(line: &str) -> Query {
+        match resolve(line) {
+            Config::Query(query) => *query,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(line: &str) -> String {
+        resolve_in(&around(), line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_terminal_gets_a_prompt_with_timing() {
+        let query = query("volley");
+        let history = Some("/state/volley/history".into());
+        assert_eq!(query.input, Input::Terminal { history });
+        assert!(query.output.timing);
+        assert_eq!(query.connection.store.as_str(), "file:///here/volley-store/");
+        let embedded = Embedded { executors: 2, vcores: 4, device: Device::Auto };
+        assert_eq!(query.connection.engine, EngineConfig::Embedded(embedded));
+    }
+
+    #[test]
+    fn anything_else_is_a_script() {
+        let piped = Surroundings { stdin_is_terminal: false, ..around() };
+        let Ok(Config::Query(query)) = resolve_in(&piped, "volley") else { panic!("not a query") };
+        assert_eq!(query.input, Input::Sources(vec![Source::Stdin]));
+        assert!(!query.output.timing);
+    }
+
+    #[test]
+    fn sources_keep_the_order_typed() {
+        let Input::Sources(sources) = query("volley -f a.sql -c x -f - --command y").input else {
+            panic!("not scripts")
+        };
+        let command = |text: &str| Source::Command(text.into());
+        let file = Source::File("a.sql".into());
+        assert_eq!(sources, [file, command("x"), Source::Stdin, command("y")]);
+    }
+
+    #[test]
+    fn a_scheduler_excludes_an_embedded_cluster() {
+        let engine = query("volley --scheduler host:1").connection.engine;
+        assert_eq!(engine, EngineConfig::Scheduler("host:1".into()));
+        assert!(refused("volley --scheduler host:1 --executors 2").contains("--executors"));
+        assert!(refused("volley --scheduler host").contains("HOST:PORT"));
+    }
+
+    #[test]
+    fn stores_are_directories_or_urls() {
+        assert_eq!(query("volley --store m").connection.store.as_str(), "file:///here/m/");
+        assert_eq!(query("volley --store s3://b/m").connection.store.as_str(), "s3://b/m");
+    }
+
+    #[test]
+    fn a_variable_is_defined_once() {
+        assert_eq!(query("volley -D a=1 -D b=2").defines.len(), 2);
+        assert!(refused("volley -D a=1 -D a=2").contains("twice"));
+    }
+
+    #[test]
+    fn the_cluster_lives_in_the_state_directory() {
+        let Config::Cluster(up) = resolve("volley cluster up --executors 3") else { panic!() };
+        assert_eq!(up.dir, Path::new("/state/volley/cluster"));
+        let ClusterAction::Up(up) = up.action else { panic!() };
+        assert_eq!((up.executors, up.vcores, up.scheduler_port), (3, 3, 0));
+        let Config::Cluster(down) = resolve("volley cluster down --dir d") else { panic!() };
+        assert_eq!(down, Cluster { dir: "/here/d".into(), action: ClusterAction::Down });
+        let homeless = Surroundings { state_dir: None, ..around() };
+        assert!(resolve_in(&homeless, "volley cluster status").is_err());
+    }
+
+    #[test]
+    fn the_demo_needs_an_executor_for_each_rank() {
+        let Config::Demo(demo) = resolve("volley demo rossmann --executors 3") else { panic!() };
+        assert_eq!(demo.ranks, 3);
+        let generate = Generate { out: "/here/volley-demo/data".into(), stores: 100, seed: 0 };
+        assert_eq!(demo.data, DemoData::Generate(generate));
+        assert!(refused("volley demo rossmann --ranks 3").contains("--executors"));
+        assert!(refused("volley demo rossmann --data d --stores 3").contains("--stores"));
+    }
+}

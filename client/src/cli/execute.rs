@@ -1,0 +1,118 @@
+//! One statement: run, its training watched, its rows printed as they come.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
+use tokio::io::AsyncWriteExt;
+use volley::{Session, Statement};
+use volley_proto::TrainId;
+
+use super::config::Output as Show;
+use super::engine::Engine;
+use super::format::{Format, Formatter};
+use super::progress::Progress;
+use super::report::Stdout;
+
+/// Runs a statement and prints what it gives back. Dropping the future cancels what runs.
+///
+/// # Errors
+/// When the statement fails, or standard output cannot be written to.
+pub(super) async fn execute(
+    engine: &Engine,
+    statement: Statement,
+    output: Show,
+) -> anyhow::Result<()> {
+    let train_id = statement.train_id().filter(|_| !output.quiet);
+    watched(engine, train_id, print(&engine.session, statement, output)).await
+}
+
+/// Runs a statement, with its progress, and gives back its rows instead of printing them.
+///
+/// # Errors
+/// When the statement fails.
+pub(super) async fn collect(
+    engine: &Engine,
+    statement: Statement,
+) -> volley::Result<Vec<RecordBatch>> {
+    let train_id = statement.train_id();
+    let rows = async { engine.session.run(statement).await?.collect().await };
+    watched(engine, train_id, rows).await
+}
+
+async fn watched<T>(
+    engine: &Engine,
+    train_id: Option<TrainId>,
+    work: impl Future<Output = T>,
+) -> T {
+    match train_id {
+        Some(id) => Progress::new(&engine.scheduler, id).beside(work).await,
+        None => work.await,
+    }
+}
+
+async fn print(session: &Session, statement: Statement, output: Show) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let volley::Output { schema, mut rows, message } = session.run(statement).await?;
+    let mut formatter = Formatter::new(output.format);
+    let mut count = None;
+    while let Some(batch) = rows.try_next().await.map_err(volley::Error::from)? {
+        *count.get_or_insert(0) += batch.num_rows();
+        write(&formatter.push(&batch).context("cannot format the rows")?).await?;
+    }
+    if count.is_none() && !schema.fields().is_empty() {
+        count = Some(0);
+        write(&formatter.push(&RecordBatch::new_empty(schema))?).await?;
+    }
+    write(&formatter.finish().context("cannot format the rows")?).await?;
+    let footer = footer(count, output.timing.then(|| started.elapsed()));
+    match output.format {
+        _ if output.quiet => {}
+        Format::Table => {
+            let message = message.map(|message| message + "\n");
+            let gap = if count.is_some() { "\n" } else { "" };
+            write(format!("{}{footer}{gap}", message.unwrap_or_default()).as_bytes()).await?;
+        }
+        Format::Csv | Format::Json if output.timing => eprint!("{footer}"),
+        Format::Csv | Format::Json => {}
+    }
+    Ok(())
+}
+
+/// `(3 rows in 0.123 s)`, as far as there is something to say, with its newline.
+fn footer(rows: Option<usize>, elapsed: Option<Duration>) -> String {
+    let rows = rows.map(|rows| format!("{rows} {}", if rows == 1 { "row" } else { "rows" }));
+    let elapsed = elapsed.map(|elapsed| format!("in {:.3} s", elapsed.as_secs_f64()));
+    let parts: Vec<_> = rows.into_iter().chain(elapsed).collect();
+    if parts.is_empty() { String::new() } else { format!("({})\n", parts.join(" ")) }
+}
+
+/// Writes to standard output without blocking the thread, so that a signal still stops a command
+/// whose reader has stopped reading.
+async fn write(text: &[u8]) -> Result<(), Stdout> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let write = async {
+        let mut stdout = tokio::io::stdout();
+        stdout.write_all(text).await?;
+        stdout.flush().await
+    };
+    write.await.map_err(|error: io::Error| Stdout(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn footers_say_what_there_is() {
+        let time = Some(Duration::from_millis(1230));
+        assert_eq!(footer(Some(3), time), "(3 rows in 1.230 s)\n");
+        assert_eq!(footer(Some(1), None), "(1 row)\n");
+        assert_eq!(footer(None, time), "(in 1.230 s)\n");
+        assert_eq!(footer(None, None), "");
+    }
+}

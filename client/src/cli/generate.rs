@@ -1,0 +1,25 @@
+//! `volley generate`: tables to try Volley on.
+
+use volley::rossmann::{self, GenerateOptions, GenerateSummary};
+
+use super::config::Generate;
+
+/// Writes the tables and says what was written.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn run(generate: &Generate) -> anyhow::Result<()> {
+    for table in write(generate)?.tables {
+        println!("{:<14} {:>9} rows  {}", table.name, table.rows, table.path.display());
+    }
+    Ok(())
+}
+
+/// Writes the tables.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn write(generate: &Generate) -> Result<GenerateSummary, rossmann::Error> {
+    let options = GenerateOptions { stores: generate.stores, seed: generate.seed };
+    rossmann::generate(&generate.out, &options)
+}

@@ -1,0 +1,54 @@
+//! Errors as a user reads them.
+
+use std::io::{self, ErrorKind};
+
+/// Prints an error and its causes to standard error.
+pub(crate) fn report(error: &anyhow::Error) {
+    eprintln!("error: {}", chain(error));
+}
+
+/// The error and what caused it, a line each; a cause that its consequence repeats is left out.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(cause.trim()) {
+            text.push_str("\n  caused by: ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+/// Whether nobody reads standard output any more (`| head`), which ends a command quietly.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref::<Stdout>().is_some_and(|out| broken(&out.0)))
+}
+
+/// Standard output cannot be written to.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output")]
+pub(super) struct Stdout(#[source] pub(super) io::Error);
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn repeated_causes_are_left_out() {
+        let error = anyhow!("disk full").context("cannot write: disk full").context("a.sql:3");
+        assert_eq!(chain(&error), "a.sql:3\n  caused by: cannot write: disk full");
+    }
+
+    #[test]
+    fn only_standard_output_breaks_quietly() {
+        let broken = || io::Error::from(ErrorKind::BrokenPipe);
+        assert!(is_broken_pipe(&anyhow::Error::from(Stdout(broken())).context("a.sql:3")));
+        let peer = Err::<(), _>(broken()).context("connection to the scheduler");
+        assert!(!is_broken_pipe(&peer.unwrap_err()));
+    }
+}

@@ -1,0 +1,142 @@
+//! Scripts: read and checked whole, then run up to the first error.
+
+use std::fs;
+use std::io;
+use std::ops::ControlFlow;
+
+use anyhow::{Context, anyhow};
+use volley::{Error, Session, Statement};
+
+use super::Ended;
+use super::config::{Defines, Query, Source};
+use super::define::Script;
+use super::engine::Engine;
+use super::execute::execute;
+use super::signals::Interrupts;
+
+/// A script with the name it has in messages.
+#[derive(Debug)]
+pub(super) struct Named {
+    name: String,
+    script: Script,
+}
+
+/// Reads the scripts and replaces their variables.
+///
+/// # Errors
+/// When a file cannot be read or a variable is not defined.
+pub(super) fn load(sources: &[Source], defines: &Defines) -> anyhow::Result<Vec<Named>> {
+    sources.iter().map(|source| Named::new(source.name(), &source.read()?, defines)).collect()
+}
+
+/// Runs the scripts in order on one session. All are parsed before the first statement runs.
+///
+/// # Errors
+/// The first error, with the file, line and statement where it happened.
+pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ended> {
+    let mut interrupts = Interrupts::listen()?;
+    let engine = match interrupts.stop(Engine::open(&query.connection)).await {
+        ControlFlow::Continue(engine) => engine?,
+        ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),
+    };
+    let ended = interrupts.stop(async {
+        let mut statements = Vec::new();
+        for script in scripts {
+            statements.append(&mut script.parse(&engine.session)?);
+        }
+        for (place, statement) in statements {
+            execute(&engine, statement, query.output).await.context(place)?;
+        }
+        anyhow::Ok(())
+    });
+    let ended = match ended.await {
+        ControlFlow::Continue(done) => done.map(|()| Ended::Done),
+        ControlFlow::Break(code) => Ok(Ended::Interrupted(code)),
+    };
+    engine.close().await;
+    ended
+}
+
+impl Named {
+    /// Replaces the variables of a script.
+    ///
+    /// # Errors
+    /// When one is not defined.
+    pub(super) fn new(name: String, text: &str, defines: &Defines) -> anyhow::Result<Self> {
+        match Script::read(text, defines) {
+            Ok(script) => Ok(Self { name, script }),
+            Err(error) => Err(anyhow!("{name}:{error}")),
+        }
+    }
+
+    /// The statements, each with its place in the script.
+    ///
+    /// # Errors
+    /// Says where the script stops making sense.
+    pub(super) fn parse(&self, session: &Session) -> anyhow::Result<Vec<(String, Statement)>> {
+        let Self { name, script } = self;
+        let statements = session.parse(&script.text).map_err(|error| match error {
+            Error::Syntax { line, column, message } => {
+                anyhow!("{name}:{}:{column}: {message}", script.origin(line))
+            }
+            other => anyhow::Error::from(other).context(name.clone()),
+        })?;
+        let place = |statement: &Statement| {
+            format!("{name}:{}: {}", script.origin(statement.line()), shorten(statement.text()))
+        };
+        Ok(statements.into_iter().map(|statement| (place(&statement), statement)).collect())
+    }
+}
+
+impl Source {
+    fn name(&self) -> String {
+        match self {
+            Self::Command(_) => "-c".into(),
+            Self::File(path) => path.display().to_string(),
+            Self::Stdin => "stdin".into(),
+        }
+    }
+
+    fn read(&self) -> anyhow::Result<String> {
+        match self {
+            Self::Command(text) => Ok(text.clone()),
+            Self::File(path) => {
+                fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+            }
+            Self::Stdin => io::read_to_string(io::stdin()).context("cannot read standard input"),
+        }
+    }
+}
+
+/// A statement in one line, cut where it gets long.
+fn shorten(statement: &str) -> String {
+    const WIDTH: usize = 60;
+    let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_are_shortened_to_a_line() {
+        assert_eq!(shorten("SELECT\n  1"), "SELECT 1");
+        let long = shorten(&"ü ".repeat(100));
+        assert_eq!(long.chars().count(), 61);
+        assert!(long.ends_with('…'));
+    }
+
+    #[test]
+    fn missing_files_and_variables_are_named() {
+        let file = |path: &str| Source::File(path.into());
+        let error = load(&[file("/nowhere/a.sql")], &Defines::new()).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read /nowhere/a.sql");
+        let command = Source::Command("SELECT 1;\nSELECT ${x}".into());
+        let error = load(&[command], &Defines::new()).unwrap_err();
+        assert!(error.to_string().starts_with("-c:2: ${x} is not defined"), "{error}");
+    }
+}
