@@ -128,6 +128,13 @@ impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
         own(error).unwrap_or_else(|error| {
             let cause = root_cause(&error.find_root().to_string());
+            if cause.contains(UNSERIALIZABLE_TABLE) {
+                let what = "reading a table that only this process has (CREATE TABLE, a table \
+                            function) on the cluster: use CREATE EXTERNAL TABLE, CREATE VIEW or \
+                            VALUES"
+                    .to_owned();
+                return Self::NotSupported { what };
+            }
             Self::Engine {
                 cause,
                 original: Box::new(error),
@@ -141,6 +148,9 @@ impl From<Error> for DataFusionError {
         Self::External(Box::new(error))
     }
 }
+
+/// What the engine says of a table that has no form on the wire.
+const UNSERIALIZABLE_TABLE: &str = "Error serializing custom table";
 
 /// The error of this project that DataFusion carries, or DataFusion's as it was.
 fn own(error: DataFusionError) -> Result<Error, DataFusionError> {

@@ -15,13 +15,8 @@ use crate::testing::{manifest, sales_file};
 use crate::{Error, Result, SessionConfig};
 
 /// Runs a test with a cluster of two executors, a store with the model `known`, and `sales`.
-fn with_cluster(test: impl AsyncFnOnce(&Session, &TempDir)) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_stack_size(16 << 20)
-        .enable_all()
-        .build()
-        .unwrap();
-    let body = async {
+fn with_cluster(test: impl AsyncFnOnce(&Session, &TempDir) + Send) {
+    let body = async || {
         let cluster = Standalone::start(StandaloneConfig {
             vcores: 2,
             ..Default::default()
@@ -31,21 +26,24 @@ fn with_cluster(test: impl AsyncFnOnce(&Session, &TempDir)) {
         let url = ModelStore::directory_url(&directory.path().join("store")).unwrap();
         let config = SessionConfig::new(cluster.scheduler(), url);
         let session = Session::connect(config).await.unwrap();
-        session
-            .store()
-            .publish(manifest("known"), Vec::new())
-            .await
-            .unwrap();
+        let known = manifest("known");
+        session.store().publish(known, Vec::new()).await.unwrap();
         text(&session, &sales_file(&directory)).await.unwrap();
         test(&session, &directory).await;
         cluster.stop().await;
     };
+    // Planning recurses deeply in debug builds, here and on the cluster's threads.
+    const STACK: usize = 16 << 20;
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .thread_stack_size(STACK)
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(body());
+    };
     std::thread::scope(|scope| {
-        let run = || runtime.block_on(body);
-        std::thread::Builder::new()
-            .stack_size(16 << 20)
-            .spawn_scoped(scope, run)
-            .unwrap();
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        thread.spawn_scoped(scope, run).unwrap();
     });
 }
 
@@ -108,9 +106,31 @@ fn runs_functions_of_models() {
 }
 
 #[test]
+fn tables_in_memory_are_refused_in_words() {
+    with_cluster(async |session, _| {
+        text(session, "CREATE TABLE m AS VALUES (1)").await.unwrap();
+        for sql in ["SELECT * FROM m", "SELECT * FROM generate_series(1, 3)"] {
+            let error = text(session, sql).await.unwrap_err();
+            assert!(
+                matches!(error, Error::NotSupported { .. }),
+                "{sql}: {error}"
+            );
+        }
+    });
+}
+
+#[test]
 fn rows_dropped_early_cancel_their_job() {
     with_cluster(async |session, _| {
-        let endless = "SELECT count(*) FROM generate_series(1, 1000000000000) a";
+        for view in [
+            "CREATE VIEW a AS SELECT b.* FROM sales b CROSS JOIN sales c CROSS JOIN sales d",
+            "CREATE VIEW b AS SELECT b.* FROM a b CROSS JOIN a c",
+            "CREATE VIEW c AS SELECT b.* FROM b CROSS JOIN b c",
+            "CREATE VIEW d AS SELECT b.* FROM a b CROSS JOIN c",
+        ] {
+            text(session, view).await.unwrap();
+        }
+        let endless = "SELECT sum(a.\"Id\" * d.\"Id\" % 7) FROM b a CROSS JOIN d";
         let statement = session.parse(endless).unwrap().remove(0);
         let mut rows = session.run(statement).await.unwrap().rows;
         let first = tokio::time::timeout(Duration::from_millis(500), rows.next()).await;

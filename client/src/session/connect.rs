@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ballista_core::config::BALLISTA_CLIENT_PULL;
 use ballista_core::extension::{SessionConfigExt, SessionStateExt};
 use ballista_core::serde::protobuf::GetJobStatusParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
@@ -70,6 +71,9 @@ pub(super) fn context(
     let url = planner.scheduler_url.clone();
     let mut config = DfConfig::new_with_ballista()
         .with_information_schema(true)
+        // Pushed, a job's name arrives with the first change of its state, which may be its end:
+        // what has no name cannot be cancelled.
+        .set_bool(BALLISTA_CLIENT_PULL, true)
         .with_ballista_logical_extension_codec(Arc::new(VolleyLogicalCodec::default()))
         .with_ballista_physical_extension_codec(Arc::new(VolleyPhysicalCodec::default()))
         .with_ballista_query_planner(Arc::new(planner));

@@ -6,7 +6,7 @@
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder};
 use datafusion::sql::planner::IdentNormalizer;
-use datafusion::sql::sqlparser::ast::{Ident, ObjectName, ObjectNamePart};
+use datafusion::sql::sqlparser::ast::{Ident, ObjectName, ObjectNamePart, SetExpr};
 use datafusion::sql::sqlparser::dialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::ParserError;
@@ -143,7 +143,16 @@ impl<'a> StatementParser<'a> {
         if !self.inner.parser.parse_keyword(Keyword::AS) {
             return Err(self.unexpected("OPTIONS (…) or AS SELECT …"));
         }
+        let start = self.inner.parser.peek_token().span.start;
         let query = self.inner.parser.parse_query().map_err(|e| self.error(e))?;
+        if let SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) =
+            &*query.body
+        {
+            return Err(syntax(
+                start,
+                "expected a query: it is trained on its rows".to_owned(),
+            ));
+        }
         let train_id = TrainId::generate();
         Ok(CreateModel {
             train_id,
