@@ -21,6 +21,11 @@ impl SessionConfig {
     /// A session with nothing set, which waits five seconds for its scheduler.
     pub fn new(scheduler: impl Into<String>, store: Url) -> Self {
         let connect_timeout = Duration::from_secs(5);
-        Self { scheduler: scheduler.into(), store, settings: Vec::new(), connect_timeout }
+        Self {
+            scheduler: scheduler.into(),
+            store,
+            settings: Vec::new(),
+            connect_timeout,
+        }
     }
 }

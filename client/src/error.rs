@@ -128,7 +128,10 @@ impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
         own(error).unwrap_or_else(|error| {
             let cause = root_cause(&error.find_root().to_string());
-            Self::Engine { cause, original: Box::new(error) }
+            Self::Engine {
+                cause,
+                original: Box::new(error),
+            }
         })
     }
 }
@@ -197,8 +200,10 @@ fn without_prefix(text: &str) -> Option<String> {
         "Fail to execute query due to ",
     ];
     /// Prefixes with a word in them: what comes before it and after it.
-    const AROUND: &[(&str, &str)] =
-        &[("Job ", " failed: "), ("Job failed due to stage ", " failed: ")];
+    const AROUND: &[(&str, &str)] = &[
+        ("Job ", " failed: "),
+        ("Job failed due to stage ", " failed: "),
+    ];
     let plain = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
     let around = || {
         AROUND.iter().find_map(|(before, after)| {
@@ -233,7 +238,9 @@ fn without_debug(text: &str) -> Option<String> {
     }
     // Some layers have a second field, the backtrace, which is empty.
     let inner = inner.strip_suffix(')')?;
-    let shorter = inner.strip_suffix(", None").or_else(|| inner.strip_suffix(", Some(\"\")"));
+    let shorter = inner
+        .strip_suffix(", None")
+        .or_else(|| inner.strip_suffix(", Some(\"\")"));
     Some(shorter.unwrap_or(inner).to_owned())
 }
 
@@ -285,8 +292,14 @@ mod tests {
                  DataFusionError(Shared(External(Execution(\"a\\nb\\u{1b}\"))))",
                 "a\nb\u{1b}",
             ),
-            ("Execution error: Status { code: Internal, message: \"no\", x: 1 }", "no"),
-            ("Error during planning: table 't' not found", "table 't' not found"),
+            (
+                "Execution error: Status { code: Internal, message: \"no\", x: 1 }",
+                "no",
+            ),
+            (
+                "Error during planning: table 't' not found",
+                "table 't' not found",
+            ),
         ] {
             assert_eq!(root_cause(text), expected, "{text}");
         }
@@ -310,11 +323,16 @@ mod tests {
         let own = || Error::NotSupported { what: "x".into() };
         let nested = DataFusionError::Context(
             "planning".into(),
-            Box::new(DataFusionError::External(Box::new(DataFusionError::from(own())))),
+            Box::new(DataFusionError::External(Box::new(DataFusionError::from(
+                own(),
+            )))),
         );
         assert!(matches!(Error::from(nested), Error::NotSupported { .. }));
         let name = "a/b".parse::<volley_proto::ModelName>().unwrap_err();
-        assert!(matches!(Error::from(DataFusionError::from(name)), Error::Proto(_)));
+        assert!(matches!(
+            Error::from(DataFusionError::from(name)),
+            Error::Proto(_)
+        ));
         let engine = DataFusionError::Execution("boom".into()).context("while testing");
         assert!(matches!(Error::from(engine), Error::Engine { cause, .. } if cause == "boom"));
     }

@@ -24,7 +24,12 @@ impl Estimator {
     /// Trains a model of this name, with every option at its default.
     pub fn new(name: impl Into<String>) -> Self {
         let options = TrainOptions::default();
-        Self { name: name.into(), train_id: TrainId::generate(), if_exists: IfExists::Fail, options }
+        Self {
+            name: name.into(),
+            train_id: TrainId::generate(),
+            if_exists: IfExists::Fail,
+            options,
+        }
     }
 
     /// The column to predict.

@@ -34,7 +34,10 @@ impl Model {
         version: Option<u32>,
     ) -> Result<Self> {
         let manifest = session.store().manifest(name, version).await?;
-        Ok(Self { store: session.store().url().clone(), manifest })
+        Ok(Self {
+            store: session.store().url().clone(),
+            manifest,
+        })
     }
 
     /// The rows with one more column, the prediction.
@@ -43,7 +46,10 @@ impl Model {
     /// When the rows lack a feature the model was trained on.
     pub fn transform(&self, rows: DataFrame) -> Result<DataFrame> {
         let (state, plan) = rows.into_parts();
-        Ok(DataFrame::new(state, predict(&self.manifest, &self.store, plan)?))
+        Ok(DataFrame::new(
+            state,
+            predict(&self.manifest, &self.store, plan)?,
+        ))
     }
 
     /// One record an epoch.

@@ -15,7 +15,10 @@ use crate::{Session, SessionConfig};
 
 /// A model of `Sales` by `Store` and `Distance`, in the scale of logarithms.
 pub(crate) fn manifest(name: &str) -> Manifest {
-    let feature = |column: &str, kind| Feature { column: column.to_owned(), kind };
+    let feature = |column: &str, kind| Feature {
+        column: column.to_owned(),
+        kind,
+    };
     let summary = |column: &str, kind, data_type: &str, vocabulary| FeatureSummary {
         column: column.to_owned(),
         kind,
@@ -28,8 +31,14 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         model: name.parse().unwrap(),
         if_exists: IfExists::Replace,
         store: Url::parse("file:///tmp/models").unwrap(),
-        features: vec![feature("Store", categorical), feature("Distance", continuous)],
-        label: Label { column: "Sales".into(), transform: LabelTransform::Ln },
+        features: vec![
+            feature("Store", categorical),
+            feature("Distance", continuous),
+        ],
+        label: Label {
+            column: "Sales".into(),
+            transform: LabelTransform::Ln,
+        },
         split: Split::None,
         network: Network {
             embedding_dim: 10,
@@ -94,26 +103,45 @@ pub(crate) async fn session() -> (Session, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let url = ModelStore::directory_url(&directory.path().join("store")).unwrap();
     let session = Session::detached(&SessionConfig::new("127.0.0.1:1", url)).unwrap();
-    session.store().publish(manifest("known"), Vec::new()).await.unwrap();
+    session
+        .store()
+        .publish(manifest("known"), Vec::new())
+        .await
+        .unwrap();
+    let create = sales_file(&directory);
+    session
+        .run(session.parse(&create).unwrap().remove(0))
+        .await
+        .unwrap();
+    (session, directory)
+}
+
+/// Writes three rows of sales. Returns the statement that makes a table of them.
+pub(crate) fn sales_file(directory: &TempDir) -> String {
     let file = directory.path().join("sales.csv");
     let rows = "Id,Store,Distance,Promo,Sales\n1,1,0.5,x,100\n2,2,1.5,y,50\n3,3,2.5,z,\n";
     std::fs::write(&file, rows).unwrap();
-    let create = format!(
+    format!(
         "CREATE EXTERNAL TABLE sales (\"Id\" BIGINT, \"Store\" BIGINT, \"Distance\" DOUBLE, \
-         \"Promo\" TEXT, \"Sales\" DOUBLE) STORED AS CSV LOCATION '{}'",
+         \"Promo\" TEXT, \"Sales\" DOUBLE) STORED AS CSV LOCATION '{}' \
+         OPTIONS ('format.has_header' 'true')",
         file.display()
-    );
-    session.run(session.parse(&create).unwrap().remove(0)).await.unwrap();
-    (session, directory)
+    )
 }
 
 /// Runs a test where planning, which recurses deeply in debug builds, has room.
 pub(crate) fn on_a_deep_stack(test: impl Future<Output = ()> + Send + 'static) {
     let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(test);
     };
-    let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(run).unwrap();
+    let thread = std::thread::Builder::new()
+        .stack_size(16 << 20)
+        .spawn(run)
+        .unwrap();
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }

@@ -48,7 +48,10 @@ pub(super) struct Cancellations {
 
 impl Cancellations {
     pub(super) fn new(scheduler_url: String) -> Self {
-        Self { scheduler_url, tasks: Mutex::default() }
+        Self {
+            scheduler_url,
+            tasks: Mutex::default(),
+        }
     }
 
     /// Waits for those under way. Returns whether all were delivered in time.
@@ -118,7 +121,10 @@ impl CancelOnDrop {
         cancellations: Arc<Cancellations>,
     ) -> Arc<dyn ExecutionPlan> {
         match distributed(&plan) {
-            Some(_) => Arc::new(Self { inner: plan, cancellations }),
+            Some(_) => Arc::new(Self {
+                inner: plan,
+                cancellations,
+            }),
             None => plan,
         }
     }
@@ -169,9 +175,14 @@ impl ExecutionPlan for CancelOnDrop {
         match (children.pop(), children.is_empty()) {
             (Some(inner), true) => {
                 let cancellations = Arc::clone(&self.cancellations);
-                Ok(Arc::new(Self { inner, cancellations }))
+                Ok(Arc::new(Self {
+                    inner,
+                    cancellations,
+                }))
             }
-            _ => Err(DataFusionError::Internal("CancelOnDrop has one child".into())),
+            _ => Err(DataFusionError::Internal(
+                "CancelOnDrop has one child".into(),
+            )),
         }
     }
 
@@ -237,7 +248,9 @@ impl Stream for Guarded {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.polled = true;
-        let Some(query) = &mut self.query else { return Poll::Ready(None) };
+        let Some(query) = &mut self.query else {
+            return Poll::Ready(None);
+        };
         let polled = query.rows.poll_next_unpin(cx);
         match &polled {
             Poll::Ready(None) => self.query = None,
@@ -264,7 +277,9 @@ impl RecordBatchStream for Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        let Some(query) = self.query.take().filter(|_| self.polled) else { return };
+        let Some(query) = self.query.take().filter(|_| self.polled) else {
+            return;
+        };
         match &self.runtime {
             Some(runtime) => Arc::clone(&self.cancellations).start(runtime, query),
             None => tracing::warn!("a query was dropped outside of a runtime: it runs on"),

@@ -35,7 +35,11 @@ pub(super) async fn await_scheduler(address: &str, patience: Duration) -> Result
             Err(_) => {}
         }
         if Instant::now() + RETRY >= deadline {
-            return Err(Error::Connect { address: address.to_owned(), waited: patience, source });
+            return Err(Error::Connect {
+                address: address.to_owned(),
+                waited: patience,
+                source,
+            });
         }
         sleep(RETRY).await;
     }
@@ -44,8 +48,13 @@ pub(super) async fn await_scheduler(address: &str, patience: Duration) -> Result
 /// Asks for a job that does not exist: any answer but "unknown method" is a scheduler's.
 async fn ask(url: String) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let channel = create_grpc_client_endpoint(url, None)?.connect().await?;
-    let nobody = GetJobStatusParams { job_id: "none".to_owned() };
-    match SchedulerGrpcClient::new(channel).get_job_status(nobody).await {
+    let nobody = GetJobStatusParams {
+        job_id: "none".to_owned(),
+    };
+    match SchedulerGrpcClient::new(channel)
+        .get_job_status(nobody)
+        .await
+    {
         Err(status) if matches!(status.code(), Code::Unimplemented | Code::Unavailable) => {
             Err(status.into())
         }
@@ -70,9 +79,18 @@ pub(super) fn context(
                 Error::Engine { cause, .. } => cause,
                 other => other.to_string(),
             };
-            Error::Setting { key: key.clone(), value: value.clone(), reason }
+            Error::Setting {
+                key: key.clone(),
+                value: value.clone(),
+                reason,
+            }
         })?;
     }
-    let state = SessionStateBuilder::new().with_default_features().with_config(config).build();
-    Ok(SessionContext::new_with_state(state.upgrade_for_ballista(url)?))
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .build();
+    Ok(SessionContext::new_with_state(
+        state.upgrade_for_ballista(url)?,
+    ))
 }

@@ -7,6 +7,8 @@
 //! ```
 
 mod cancel;
+#[cfg(all(test, feature = "standalone"))]
+mod cluster_tests;
 mod connect;
 mod models;
 mod output;
@@ -58,13 +60,23 @@ impl Session {
         let store = ModelStore::open(&config.store)?;
         let scheduler_url = connect::scheduler_url(&config.scheduler);
         let cancellations = Arc::new(Cancellations::new(scheduler_url.clone()));
-        let planner = ClusterPlanner { scheduler_url, cancellations: Arc::clone(&cancellations) };
+        let planner = ClusterPlanner {
+            scheduler_url,
+            cancellations: Arc::clone(&cancellations),
+        };
         let context = connect::context(&config.settings, planner)?;
         let manifests = Arc::new(Manifests::default());
-        let relations =
-            MlPlanner { store: store.url().clone(), manifests: Arc::clone(&manifests) };
+        let relations = MlPlanner {
+            store: store.url().clone(),
+            manifests: Arc::clone(&manifests),
+        };
         context.register_relation_planner(Arc::new(relations))?;
-        Ok(Self { context, store, manifests, cancellations })
+        Ok(Self {
+            context,
+            store,
+            manifests,
+            cancellations,
+        })
     }
 
     /// DataFusion's own context; its plans run on the cluster.
@@ -86,9 +98,10 @@ impl Session {
     pub fn parse(&self, script: &str) -> Result<Vec<Statement>> {
         let state = self.context.state_ref();
         let options = state.read().config().options().sql_parser.clone();
-        let grammar = dialect_from_str(options.dialect.to_string()).ok_or_else(|| {
-            Error::NotSupported { what: format!("SQL dialect {}", options.dialect) }
-        })?;
+        let grammar =
+            dialect_from_str(options.dialect.to_string()).ok_or_else(|| Error::NotSupported {
+                what: format!("SQL dialect {}", options.dialect),
+            })?;
         let dialect = Dialect {
             grammar,
             normalize: options.enable_ident_normalization,
@@ -132,7 +145,13 @@ impl Session {
     pub async fn sql(&self, sql: &str) -> Result<DataFrame> {
         let mut statements = self.parse(sql)?;
         match (statements.pop(), statements.len()) {
-            (Some(Statement { kind: Kind::Sql(statement), .. }), 0) => {
+            (
+                Some(Statement {
+                    kind: Kind::Sql(statement),
+                    ..
+                }),
+                0,
+            ) => {
                 let plan = self.plan(*statement).await?;
                 Ok(self.context.execute_logical_plan(plan).await?)
             }
@@ -140,8 +159,12 @@ impl Session {
                 let found = "a statement about models (Session::run runs it)".to_owned();
                 Err(Error::OneQuery { found })
             }
-            (None, _) => Err(Error::OneQuery { found: "none".to_owned() }),
-            (Some(_), more) => Err(Error::OneQuery { found: (more + 1).to_string() }),
+            (None, _) => Err(Error::OneQuery {
+                found: "none".to_owned(),
+            }),
+            (Some(_), more) => Err(Error::OneQuery {
+                found: (more + 1).to_string(),
+            }),
         }
     }
 
@@ -155,7 +178,11 @@ impl Session {
     /// Plans a statement, with the models it names as they are in the store now.
     async fn plan(&self, statement: DfStatement) -> Result<LogicalPlan> {
         let state = self.context.state();
-        let normalize = state.config().options().sql_parser.enable_ident_normalization;
+        let normalize = state
+            .config()
+            .options()
+            .sql_parser
+            .enable_ident_normalization;
         for (name, version) in sql::named_models(&statement, normalize)? {
             let manifest = self.store.manifest(&name, version).await?;
             self.manifests.renew((name, version), manifest);
@@ -166,7 +193,9 @@ impl Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }
 
@@ -193,9 +222,18 @@ mod tests {
     fn answers_about_models_without_a_cluster() {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
-            let models = run(&session, "SHOW MODELS").await.unwrap().collect().await.unwrap();
+            let models = run(&session, "SHOW MODELS")
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap();
             assert_eq!(models[0].column(0).as_string::<i32>().value(0), "known");
-            assert!(text(&session, "DESCRIBE MODEL known").await.contains("predicted_Sales"));
+            assert!(
+                text(&session, "DESCRIBE MODEL known")
+                    .await
+                    .contains("predicted_Sales")
+            );
             let dropped = run(&session, "DROP MODEL known").await.unwrap();
             assert!(dropped.schema.fields().is_empty() && dropped.message.is_some());
             assert!(run(&session, "DROP MODEL known").await.is_err());
@@ -209,12 +247,18 @@ mod tests {
             let (session, _dir) = session().await;
             assert!(text(&session, "SHOW TABLES").await.contains("sales"));
             assert!(text(&session, "DESCRIBE sales").await.contains("Distance"));
-            run(&session, "SET ballista.planner.coalesce.enabled = true").await.unwrap();
+            run(&session, "SET ballista.planner.coalesce.enabled = true")
+                .await
+                .unwrap();
             let shown = text(&session, "SHOW ballista.planner.coalesce.enabled").await;
             assert!(shown.contains("true"), "{shown}");
-            run(&session, "SET datafusion.execution.batch_size = 7").await.unwrap();
+            run(&session, "SET datafusion.execution.batch_size = 7")
+                .await
+                .unwrap();
             assert_eq!(session.context().state().config().batch_size(), 7);
-            let error = run(&session, "SET datafusion.no.such = 1").await.unwrap_err();
+            let error = run(&session, "SET datafusion.no.such = 1")
+                .await
+                .unwrap_err();
             assert!(matches!(error, Error::Engine { .. }), "{error}");
         });
     }

@@ -36,7 +36,10 @@ impl Session {
         let manifest = self.store().manifest(name, None).await?;
         let (properties, values): (Vec<_>, Vec<_>) = describe(&manifest).into_iter().unzip();
         rows([
-            ("property", Arc::new(StringArray::from(properties)) as ArrayRef),
+            (
+                "property",
+                Arc::new(StringArray::from(properties)) as ArrayRef,
+            ),
             ("value", Arc::new(StringArray::from(values))),
         ])
     }
@@ -47,12 +50,15 @@ impl Session {
         }
         let versions = self.store().drop_model(name).await?;
         let plural = if versions == 1 { "version" } else { "versions" };
-        Ok(Output::message(format!("model {name} dropped ({versions} {plural})")))
+        Ok(Output::message(format!(
+            "model {name} dropped ({versions} {plural})"
+        )))
     }
 }
 
 fn rows<const N: usize>(columns: [(&str, ArrayRef); N]) -> Result<Output> {
-    let batch = RecordBatch::try_from_iter(columns).map_err(datafusion::error::DataFusionError::from)?;
+    let batch =
+        RecordBatch::try_from_iter(columns).map_err(datafusion::error::DataFusionError::from)?;
     let schema: SchemaRef = batch.schema();
     Ok(Output::batches(schema, vec![batch]))
 }
@@ -69,23 +75,35 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     let mut add = |property: &str, value: String| rows.push((property.to_owned(), value));
     add("model", spec.model.to_string());
     add("version", manifest.version.to_string());
-    add("published", humantime::format_rfc3339_seconds(manifest.published).to_string());
+    add(
+        "published",
+        humantime::format_rfc3339_seconds(manifest.published).to_string(),
+    );
     add("train_id", spec.train_id.to_string());
     add("label", spec.label.column.clone());
     add("label_transform", word(&spec.label.transform));
     add("prediction", manifest.prediction_column());
-    add("data_split", match &spec.split {
-        Split::None => "none".to_owned(),
-        Split::Column(column) => format!("column {column}"),
-        Split::Random(share) => format!("random, {share} evaluated"),
-    });
+    add(
+        "data_split",
+        match &spec.split {
+            Split::None => "none".to_owned(),
+            Split::Column(column) => format!("column {column}"),
+            Split::Random(share) => format!("random, {share} evaluated"),
+        },
+    );
     for (Feature { column, kind }, learnt) in spec.features.iter().zip(&manifest.features) {
         let kind = match kind {
             FeatureKind::Categorical => "categorical",
             FeatureKind::Continuous => "continuous",
         };
-        let values = learnt.vocabulary.map(|size| format!(", {size} values")).unwrap_or_default();
-        add(&format!("feature {column}"), format!("{kind}, {}{values}", learnt.data_type));
+        let values = learnt
+            .vocabulary
+            .map(|size| format!(", {size} values"))
+            .unwrap_or_default();
+        add(
+            &format!("feature {column}"),
+            format!("{kind}, {}{values}", learnt.data_type),
+        );
     }
     let network = &spec.network;
     add("embedding_dim", network.embedding_dim.to_string());
@@ -98,18 +116,31 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     add("loss", word(&spec.loss));
     add("l2_reg", spec.l2.to_string());
     let adam = &spec.optimizer;
-    add("optimizer", format!(
-        "adam, learn_rate {}, beta_1 {}, beta_2 {}, epsilon {}, form {}",
-        adam.learn_rate, adam.beta_1, adam.beta_2, adam.epsilon, word(&adam.form),
-    ));
+    add(
+        "optimizer",
+        format!(
+            "adam, learn_rate {}, beta_1 {}, beta_2 {}, epsilon {}, form {}",
+            adam.learn_rate,
+            adam.beta_1,
+            adam.beta_2,
+            adam.epsilon,
+            word(&adam.form),
+        ),
+    );
     add("batch_size", format!("{} a rank", spec.batch_size));
     add("seed", spec.seed.to_string());
     add("train_rows", manifest.train_rows.to_string());
     add("eval_rows", manifest.eval_rows.to_string());
     add("ranks", manifest.world_size.to_string());
     add("epochs", manifest.history.len().to_string());
-    add("kept_epoch", format!("{} (keep = {})", manifest.kept_epoch, word(&spec.keep)));
-    let kept = manifest.history.iter().find(|epoch| epoch.epoch == manifest.kept_epoch);
+    add(
+        "kept_epoch",
+        format!("{} (keep = {})", manifest.kept_epoch, word(&spec.keep)),
+    );
+    let kept = manifest
+        .history
+        .iter()
+        .find(|epoch| epoch.epoch == manifest.kept_epoch);
     if let Some(kept) = kept {
         add("kept_epoch loss", kept.loss.to_string());
         let metrics = [

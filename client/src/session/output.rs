@@ -31,7 +31,11 @@ impl Output {
     }
 
     pub(super) fn stream(rows: SendableRecordBatchStream) -> Self {
-        Self { schema: rows.schema(), rows, message: None }
+        Self {
+            schema: rows.schema(),
+            rows,
+            message: None,
+        }
     }
 
     pub(super) fn batches(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
@@ -44,7 +48,10 @@ impl Output {
     }
 
     pub(super) fn message(message: String) -> Self {
-        Self { message: Some(message), ..Self::nothing() }
+        Self {
+            message: Some(message),
+            ..Self::nothing()
+        }
     }
 }
 

@@ -33,7 +33,9 @@ impl QueryPlanner for ClusterPlanner {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         // DESCRIBE holds a schema, which no wire format carries.
         if let LogicalPlan::DescribeTable(_) = plan {
-            return DefaultPhysicalPlanner::default().create_physical_plan(plan, session).await;
+            return DefaultPhysicalPlanner::default()
+                .create_physical_plan(plan, session)
+                .await;
         }
         let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
             self.scheduler_url.clone(),

@@ -24,27 +24,55 @@ impl Session {
         let version = self.store().versions(&create.name).await?.last().copied();
         if let (Some(version), true) = (version, create.if_not_exists) {
             let name = &create.name;
-            return Ok(Output::message(format!("model {name} exists already (version {version})")));
+            return Ok(Output::message(format!(
+                "model {name} exists already (version {version})"
+            )));
         }
         let (target, rows, options) = self.target(create).await?;
-        let (name, kept) = (target.model.clone(), self.train(rows, options, target).await?);
+        let (name, kept) = (
+            target.model.clone(),
+            self.train(rows, options, target).await?,
+        );
         let version = published_version(&kept);
         let message = version.map(|version| format!("model {name} published as version {version}"));
-        Ok(Output { message, ..Output::batches(train_schema(), vec![kept]) })
+        Ok(Output {
+            message,
+            ..Output::batches(train_schema(), vec![kept])
+        })
     }
 
     pub(super) async fn explain_create_model(&self, create: CreateModel) -> Result<Output> {
         let (target, rows, options) = self.target(create).await?;
         let plan = train_plan(rows, options, target)?;
-        let plan = LogicalPlanBuilder::from(plan).explain(false, false)?.build()?;
-        let rows = DataFrame::new(self.context().state(), plan).execute_stream().await?;
+        let plan = LogicalPlanBuilder::from(plan)
+            .explain(false, false)?
+            .build()?;
+        let rows = DataFrame::new(self.context().state(), plan)
+            .execute_stream()
+            .await?;
         Ok(Output::stream(rows))
     }
 
     async fn target(&self, create: CreateModel) -> Result<(Target, LogicalPlan, TrainOptions)> {
-        let CreateModel { train_id, name: model, or_replace, options, query, .. } = create;
-        let if_exists = if or_replace { IfExists::Replace } else { IfExists::Fail };
-        let target = Target { train_id, model, if_exists, store: self.store().url().clone() };
+        let CreateModel {
+            train_id,
+            name: model,
+            or_replace,
+            options,
+            query,
+            ..
+        } = create;
+        let if_exists = if or_replace {
+            IfExists::Replace
+        } else {
+            IfExists::Fail
+        };
+        let target = Target {
+            train_id,
+            model,
+            if_exists,
+            store: self.store().url().clone(),
+        };
         let query = DfStatement::Statement(Box::new(SqlStatement::Query(query)));
         Ok((target, self.plan(query).await?, options))
     }
@@ -58,17 +86,23 @@ impl Session {
     ) -> Result<RecordBatch> {
         let (model, if_exists) = (target.model.clone(), target.if_exists);
         let plan = train_plan(rows, options, target)?;
-        if let (IfExists::Fail, Some(version)) =
-            (if_exists, self.store().versions(&model).await?.last().copied())
-        {
-            return Err(Error::ModelExists { name: model.to_string(), version });
+        if let (IfExists::Fail, Some(version)) = (
+            if_exists,
+            self.store().versions(&model).await?.last().copied(),
+        ) {
+            return Err(Error::ModelExists {
+                name: model.to_string(),
+                version,
+            });
         }
         self.store().check_writable().await?;
 
         let state = self.context().state();
         // Merged partitions would be fewer than the shards that ranks share out.
         let config = state.config().clone().with_ballista_coalesce_enabled(false);
-        let state = SessionStateBuilder::new_from_existing(state).with_config(config).build();
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_config(config)
+            .build();
         let batches = DataFrame::new(state, plan).collect().await?;
         Ok(by_rank(&batches).map_err(DataFusionError::from)?)
     }
@@ -81,8 +115,13 @@ fn train_plan(rows: LogicalPlan, options: TrainOptions, target: Target) -> Resul
         let (qualifier, field) = rows.schema().qualified_field_with_unqualified_name(name)?;
         Ok::<_, DataFusionError>(Expr::Column(Column::from((qualifier, field))))
     };
-    let columns = needed_columns(&spec).into_iter().map(column).collect::<Result<Vec<_>, _>>()?;
-    let input = LogicalPlanBuilder::from(rows.clone()).project(columns)?.build()?;
+    let columns = needed_columns(&spec)
+        .into_iter()
+        .map(column)
+        .collect::<Result<Vec<_>, _>>()?;
+    let input = LogicalPlanBuilder::from(rows.clone())
+        .project(columns)?
+        .build()?;
     let node = Arc::new(TrainNode::try_new(Arc::new(spec), input)?);
     Ok(LogicalPlan::Extension(Extension { node }))
 }
@@ -97,7 +136,9 @@ fn by_rank(batches: &[RecordBatch]) -> arrow::error::Result<RecordBatch> {
 pub(crate) fn published_version(rows: &RecordBatch) -> Option<u32> {
     use arrow::array::AsArray;
     use arrow::datatypes::UInt32Type;
-    let versions = rows.column_by_name("version")?.as_primitive_opt::<UInt32Type>()?;
+    let versions = rows
+        .column_by_name("version")?
+        .as_primitive_opt::<UInt32Type>()?;
     (!versions.is_empty()).then(|| versions.value(0))
 }
 
@@ -120,7 +161,10 @@ mod tests {
             let plan = train_plan(rows, options, target).unwrap();
             let plan = session.context().state().optimize(&plan).unwrap();
             let shown = plan.display_indent().to_string();
-            assert!(shown.starts_with("Train: model=m, ranks=All, shards=60"), "{shown}");
+            assert!(
+                shown.starts_with("Train: model=m, ranks=All, shards=60"),
+                "{shown}"
+            );
             assert!(shown.contains("projection=[Id, Store, Sales]"), "{shown}");
         });
     }
@@ -134,13 +178,24 @@ mod tests {
                 session.run(statement).await
             };
             let options = "OPTIONS (input_label_cols = ['Sales']) AS SELECT * FROM sales";
-            let error = run(&format!("CREATE MODEL known {options}")).await.unwrap_err();
-            assert!(matches!(error, Error::ModelExists { version: 1, .. }), "{error}");
-            let output = run(&format!("CREATE MODEL IF NOT EXISTS known {options}")).await.unwrap();
+            let error = run(&format!("CREATE MODEL known {options}"))
+                .await
+                .unwrap_err();
+            assert!(
+                matches!(error, Error::ModelExists { version: 1, .. }),
+                "{error}"
+            );
+            let output = run(&format!("CREATE MODEL IF NOT EXISTS known {options}"))
+                .await
+                .unwrap();
             assert!(output.message.unwrap().contains("version 1"));
-            let typo = "CREATE MODEL m OPTIONS (input_label_cols = ['Slaes']) AS SELECT * FROM sales";
+            let typo =
+                "CREATE MODEL m OPTIONS (input_label_cols = ['Slaes']) AS SELECT * FROM sales";
             let error = run(typo).await.unwrap_err();
-            assert!(error.to_string().ends_with("did you mean \"Sales\"?"), "{error}");
+            assert!(
+                error.to_string().ends_with("did you mean \"Sales\"?"),
+                "{error}"
+            );
         });
     }
 }

@@ -54,11 +54,19 @@ pub(super) struct Call {
 impl Call {
     /// The call that a table factor is, or `None` when it is something else.
     pub(super) fn of(factor: &TableFactor) -> Result<Option<Self>> {
-        let TableFactor::Table { name, alias, args: Some(args), .. } = factor else {
+        let TableFactor::Table {
+            name,
+            alias,
+            args: Some(args),
+            ..
+        } = factor
+        else {
             return Ok(None);
         };
-        let [ObjectNamePart::Identifier(schema), ObjectNamePart::Identifier(name)] =
-            name.0.as_slice()
+        let [
+            ObjectNamePart::Identifier(schema),
+            ObjectNamePart::Identifier(name),
+        ] = name.0.as_slice()
         else {
             return Ok(None);
         };
@@ -70,11 +78,17 @@ impl Call {
             let names = Function::ALL.map(Function::name);
             let hint = did_you_mean(&name.value, names);
             let reason = format!("no such function{hint}; there are {}", names.join(", "));
-            return Err(Error::MlFunction { function: name.value.clone(), reason });
+            return Err(Error::MlFunction {
+                function: name.value.clone(),
+                reason,
+            });
         };
         let wrong = |detail: &str| {
             let reason = format!("{}{detail}", function.usage());
-            Error::MlFunction { function: function.name().to_owned(), reason }
+            Error::MlFunction {
+                function: function.name().to_owned(),
+                reason,
+            }
         };
         let (mut model, mut version, mut input) = (None, None, None);
         for argument in &args.args {
@@ -93,7 +107,13 @@ impl Call {
             }
             _ => {}
         }
-        Ok(Some(Self { function, model, version, input, alias: alias.clone() }))
+        Ok(Some(Self {
+            function,
+            model,
+            version,
+            input,
+            alias: alias.clone(),
+        }))
     }
 }
 
@@ -107,11 +127,17 @@ impl Argument {
     fn of(argument: &FunctionArg) -> Option<Self> {
         let (name, value) = match argument {
             FunctionArg::Named { name, arg, .. } => (Some(name), arg),
-            FunctionArg::ExprNamed { name: Expr::Identifier(name), arg, .. } => (Some(name), arg),
+            FunctionArg::ExprNamed {
+                name: Expr::Identifier(name),
+                arg,
+                ..
+            } => (Some(name), arg),
             FunctionArg::ExprNamed { .. } => return None,
             FunctionArg::Unnamed(arg) => (None, arg),
         };
-        let FunctionArgExpr::Expr(value) = value else { return None };
+        let FunctionArgExpr::Expr(value) = value else {
+            return None;
+        };
         let is = |wanted: &str| name.is_some_and(|name| name.value.eq_ignore_ascii_case(wanted));
         match value {
             Expr::Identifier(model) if is("model") => Some(Self::Model(model.clone())),
@@ -130,7 +156,10 @@ pub(crate) type Named = (ModelName, Option<u32>);
 
 /// The models that a statement's `ML` calls name.
 pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<Vec<Named>> {
-    let mut models = NamedModels { names: IdentNormalizer::new(normalize), found: Vec::new() };
+    let mut models = NamedModels {
+        names: IdentNormalizer::new(normalize),
+        found: Vec::new(),
+    };
     match models.walk(statement) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(models.found),
@@ -151,7 +180,9 @@ impl NamedModels {
                 CopyToSource::Relation(_) => ControlFlow::Continue(()),
             },
             DfStatement::Explain(explain) => self.walk(&explain.statement),
-            DfStatement::CreateExternalTable(_) | DfStatement::Reset(_) => ControlFlow::Continue(()),
+            DfStatement::CreateExternalTable(_) | DfStatement::Reset(_) => {
+                ControlFlow::Continue(())
+            }
         }
     }
 }

@@ -24,7 +24,12 @@ pub(super) fn check_label(manifest: &Manifest, input: &LogicalPlan) -> crate::Re
         let names = schema.fields().iter().map(|field| field.name().as_str());
         let hint = did_you_mean(label, names);
         let role = "ML.EVALUATE's input (it is the model's label)";
-        return Err(volley_proto::Error::UnknownColumn { column: label.clone(), role, hint }.into());
+        return Err(volley_proto::Error::UnknownColumn {
+            column: label.clone(),
+            role,
+            hint,
+        }
+        .into());
     };
     if field.data_type().is_numeric() {
         return Ok(());
@@ -43,7 +48,9 @@ pub(super) fn check_label(manifest: &Manifest, input: &LogicalPlan) -> crate::Re
 /// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in.
 pub(super) fn metrics(manifest: &Manifest, predicted: LogicalPlan) -> Result<LogicalPlan> {
     let number = |name: &str| {
-        let (qualifier, field) = predicted.schema().qualified_field_with_unqualified_name(name)?;
+        let (qualifier, field) = predicted
+            .schema()
+            .qualified_field_with_unqualified_name(name)?;
         let column = Expr::Column(Column::from((qualifier, field)));
         column.cast_to(&DataType::Float64, predicted.schema())
     };

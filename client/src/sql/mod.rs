@@ -19,8 +19,8 @@ mod statement;
 mod training_info;
 
 pub(crate) use call::named_models;
-pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub use options::{OptionValue, SplitMethod, TrainOption, TrainOptions, train_options};
+pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse};
 pub(crate) use plan::{Manifests, MlPlanner, predict};
 pub use statement::Statement;

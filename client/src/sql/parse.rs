@@ -38,13 +38,22 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
     let is_blank = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
-        let Some(first) = tokens.iter().position(|token| !is_blank(token)) else { continue };
-        let last = tokens.iter().rposition(|token| !is_blank(token)).unwrap_or(first);
+        let Some(first) = tokens.iter().position(|token| !is_blank(token)) else {
+            continue;
+        };
+        let last = tokens
+            .iter()
+            .rposition(|token| !is_blank(token))
+            .unwrap_or(first);
         let tokens = &tokens[first..=last];
         let (start, end) = (tokens[0].span.start, tokens[last - first].span.end);
         let text = script[lines.offset(start)..lines.offset(end)].to_owned();
         let kind = StatementParser::new(tokens.to_vec(), end, dialect)?.statement()?;
-        statements.push(Statement { text, line: start.line, kind });
+        statements.push(Statement {
+            text,
+            line: start.line,
+            kind,
+        });
     }
     Ok(statements)
 }
@@ -64,7 +73,12 @@ impl<'a> StatementParser<'a> {
             .with_recursion_limit(dialect.recursion_limit)
             .build()?;
         let names = IdentNormalizer::new(dialect.normalize);
-        Ok(Self { inner, end, names, recursion_limit: dialect.recursion_limit })
+        Ok(Self {
+            inner,
+            end,
+            names,
+            recursion_limit: dialect.recursion_limit,
+        })
     }
 
     fn statement(mut self) -> Result<Kind> {
@@ -76,26 +90,46 @@ impl<'a> StatementParser<'a> {
         } else if self.at(0, "show") && self.at(1, "models") {
             self.skip(2);
             Kind::ShowModels
-        } else if (self.at(0, "describe") || self.at(0, "desc")) && self.at(1, "model") && !self.ends(2) {
+        } else if (self.at(0, "describe") || self.at(0, "desc"))
+            && self.at(1, "model")
+            && !self.ends(2)
+        {
             self.skip(2);
-            Kind::DescribeModel { name: self.model_name()? }
+            Kind::DescribeModel {
+                name: self.model_name()?,
+            }
         } else if self.at(0, "drop") && self.at(1, "model") {
             self.skip(2);
-            let if_exists = self.inner.parser.parse_keywords(&[Keyword::IF, Keyword::EXISTS]);
-            Kind::DropModel { name: self.model_name()?, if_exists }
+            let if_exists = self
+                .inner
+                .parser
+                .parse_keywords(&[Keyword::IF, Keyword::EXISTS]);
+            Kind::DropModel {
+                name: self.model_name()?,
+                if_exists,
+            }
         } else {
             let statement = self.inner.parse_statement();
             Kind::Sql(Box::new(statement.map_err(|e| self.df_error(e))?))
         };
-        if self.ends(0) { Ok(kind) } else { Err(self.unexpected("the end of the statement or ';'")) }
+        if self.ends(0) {
+            Ok(kind)
+        } else {
+            Err(self.unexpected("the end of the statement or ';'"))
+        }
     }
 
     fn create_model(&mut self) -> Result<CreateModel> {
         self.skip(1);
-        let or_replace = self.inner.parser.parse_keywords(&[Keyword::OR, Keyword::REPLACE]);
+        let or_replace = self
+            .inner
+            .parser
+            .parse_keywords(&[Keyword::OR, Keyword::REPLACE]);
         self.skip(1);
         let if_not_exists =
-            self.inner.parser.parse_keywords(&[Keyword::IF, Keyword::NOT, Keyword::EXISTS]);
+            self.inner
+                .parser
+                .parse_keywords(&[Keyword::IF, Keyword::NOT, Keyword::EXISTS]);
         if or_replace && if_not_exists {
             let message = "OR REPLACE and IF NOT EXISTS exclude each other".to_owned();
             return Err(syntax(self.inner.parser.peek_token().span.start, message));
@@ -111,7 +145,14 @@ impl<'a> StatementParser<'a> {
         }
         let query = self.inner.parser.parse_query().map_err(|e| self.error(e))?;
         let train_id = TrainId::generate();
-        Ok(CreateModel { train_id, name, or_replace, if_not_exists, options, query })
+        Ok(CreateModel {
+            train_id,
+            name,
+            or_replace,
+            if_not_exists,
+            options,
+            query,
+        })
     }
 
     fn options(&mut self) -> Result<TrainOptions> {
@@ -126,13 +167,21 @@ impl<'a> StatementParser<'a> {
             if !seen.is_empty() {
                 self.expect(&Token::Comma, "',' or ')' after an option")?;
             }
-            let key = self.inner.parser.parse_identifier().map_err(|e| self.error(e))?.value;
+            let key = self
+                .inner
+                .parser
+                .parse_identifier()
+                .map_err(|e| self.error(e))?
+                .value;
             self.expect(&Token::Eq, "'=' after the option's name")?;
             let value = self.inner.parser.peek_token();
             let expr = self.inner.parser.parse_expr().map_err(|e| self.error(e))?;
             let Some(value) = OptionValue::of(&expr) else {
                 let literals = "expected a literal: 'text', 1, true or [1, 2]";
-                return Err(syntax(value.span.start, format!("option {key}: {literals}")));
+                return Err(syntax(
+                    value.span.start,
+                    format!("option {key}: {literals}"),
+                ));
             };
             if seen.contains(&key.to_lowercase()) {
                 return Err(Error::RepeatedOption { option: key });
@@ -144,12 +193,20 @@ impl<'a> StatementParser<'a> {
     }
 
     fn model_name(&mut self) -> Result<ModelName> {
-        let name = self.inner.parser.parse_object_name(false).map_err(|e| self.error(e))?;
+        let name = self
+            .inner
+            .parser
+            .parse_object_name(false)
+            .map_err(|e| self.error(e))?;
         model_name(&name, &self.names)
     }
 
     fn expect(&mut self, token: &Token, expected: &str) -> Result<()> {
-        if self.inner.parser.consume_token(token) { Ok(()) } else { Err(self.unexpected(expected)) }
+        if self.inner.parser.consume_token(token) {
+            Ok(())
+        } else {
+            Err(self.unexpected(expected))
+        }
     }
 
     /// Whether the statement from the `n`th token on is a `CREATE MODEL`.
@@ -174,7 +231,11 @@ impl<'a> StatementParser<'a> {
 
     fn unexpected(&self, expected: &str) -> Error {
         let found = self.inner.parser.peek_token();
-        let location = if found.token == Token::EOF { self.end } else { found.span.start };
+        let location = if found.token == Token::EOF {
+            self.end
+        } else {
+            found.span.start
+        };
         syntax(location, format!("expected {expected}, found {found}"))
     }
 
@@ -208,7 +269,8 @@ pub(super) fn model_name(name: &ObjectName, names: &IdentNormalizer) -> Result<M
     match name.0.as_slice() {
         [ObjectNamePart::Identifier(ident)] => ident_name(ident.clone(), names),
         _ => {
-            let what = format!("{name} as a model: its name has one part, the store has no schemas");
+            let what =
+                format!("{name} as a model: its name has one part, the store has no schemas");
             Err(Error::NotSupported { what })
         }
     }
@@ -220,7 +282,11 @@ pub(super) fn ident_name(ident: Ident, names: &IdentNormalizer) -> Result<ModelN
 }
 
 fn syntax(Location { line, column }: Location, message: String) -> Error {
-    Error::Syntax { line, column, message }
+    Error::Syntax {
+        line,
+        column,
+        message,
+    }
 }
 
 /// A parser's message, and the place that it ends with.
@@ -228,9 +294,17 @@ fn located(text: &str) -> (&str, Option<Location>) {
     let place = || {
         let (message, place) = text.rsplit_once(" at Line: ")?;
         let (line, column) = place.split_once(", Column: ")?;
-        Some((message, Location { line: line.parse().ok()?, column: column.parse().ok()? }))
+        Some((
+            message,
+            Location {
+                line: line.parse().ok()?,
+                column: column.parse().ok()?,
+            },
+        ))
     };
-    place().map_or((text, None), |(message, location)| (message, Some(location)))
+    place().map_or((text, None), |(message, location)| {
+        (message, Some(location))
+    })
 }
 
 /// Where the lines of a script start.
@@ -242,16 +316,29 @@ struct Lines<'a> {
 impl<'a> Lines<'a> {
     fn of(script: &'a str) -> Self {
         let breaks = script.match_indices('\n').map(|(at, _)| at + 1);
-        Self { script, starts: [0].into_iter().chain(breaks).collect() }
+        Self {
+            script,
+            starts: [0].into_iter().chain(breaks).collect(),
+        }
     }
 
     /// The byte that a line and a column of characters, both from 1, name.
     fn offset(&self, Location { line, column }: Location) -> usize {
-        let index = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
-        let Some(start) = self.starts.get(index) else { return self.script.len() };
-        let before = usize::try_from(column).unwrap_or(usize::MAX).saturating_sub(1);
+        let index = usize::try_from(line)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(1);
+        let Some(start) = self.starts.get(index) else {
+            return self.script.len();
+        };
+        let before = usize::try_from(column)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(1);
         let rest = &self.script[*start..];
-        start + rest.char_indices().nth(before).map_or(rest.len(), |(at, _)| at)
+        start
+            + rest
+                .char_indices()
+                .nth(before)
+                .map_or(rest.len(), |(at, _)| at)
     }
 }
 
@@ -261,7 +348,14 @@ mod tests {
 
     fn parse(script: &str) -> Result<Vec<Statement>> {
         let grammar = Box::new(dialect::GenericDialect {});
-        super::parse(script, &Dialect { grammar, normalize: true, recursion_limit: 50 })
+        super::parse(
+            script,
+            &Dialect {
+                grammar,
+                normalize: true,
+                recursion_limit: 50,
+            },
+        )
     }
 
     fn one(sql: &str) -> Kind {
@@ -272,12 +366,17 @@ mod tests {
 
     #[test]
     fn cuts_a_script_and_keeps_texts() {
-        let script = "-- a; comment\nSELECT ';' AS \"ä;\" ;;\n /* b */ SHOW MODELS\n;\nDROP MODEL m -- c";
+        let script =
+            "-- a; comment\nSELECT ';' AS \"ä;\" ;;\n /* b */ SHOW MODELS\n;\nDROP MODEL m -- c";
         let statements = parse(script).unwrap();
         let texts: Vec<_> = statements.iter().map(|s| (s.text(), s.line())).collect();
         assert_eq!(
             texts,
-            [("SELECT ';' AS \"ä;\"", 2), ("SHOW MODELS", 3), ("DROP MODEL m", 5)]
+            [
+                ("SELECT ';' AS \"ä;\"", 2),
+                ("SHOW MODELS", 3),
+                ("DROP MODEL m", 5)
+            ]
         );
         assert!(parse(" ; -- nothing").unwrap().is_empty());
     }
@@ -297,15 +396,21 @@ mod tests {
         assert_eq!(create.options.label.as_deref(), Some("Sales"));
         assert_eq!(create.query.to_string(), "SELECT * FROM t WHERE x > 1");
 
-        let Kind::CreateModel(create) =
-            one("CREATE MODEL IF NOT EXISTS \"Sales-2\" OPTIONS () AS WITH t AS (SELECT 1) SELECT * FROM t")
-        else {
+        let Kind::CreateModel(create) = one(
+            "CREATE MODEL IF NOT EXISTS \"Sales-2\" OPTIONS () AS WITH t AS (SELECT 1) SELECT * FROM t",
+        ) else {
             panic!()
         };
         assert_eq!(create.name.as_str(), "Sales-2");
         assert!(create.if_not_exists);
-        assert!(matches!(one("CREATE MODEL m AS SELECT 1"), Kind::CreateModel(_)));
-        assert!(matches!(one("EXPLAIN CREATE MODEL m AS SELECT 1"), Kind::ExplainCreateModel(_)));
+        assert!(matches!(
+            one("CREATE MODEL m AS SELECT 1"),
+            Kind::CreateModel(_)
+        ));
+        assert!(matches!(
+            one("EXPLAIN CREATE MODEL m AS SELECT 1"),
+            Kind::ExplainCreateModel(_)
+        ));
     }
 
     #[test]
@@ -318,7 +423,9 @@ mod tests {
     #[test]
     fn reads_the_small_statements() {
         assert!(matches!(one("show models"), Kind::ShowModels));
-        assert!(matches!(one("DESC MODEL m"), Kind::DescribeModel { name } if name.as_str() == "m"));
+        assert!(
+            matches!(one("DESC MODEL m"), Kind::DescribeModel { name } if name.as_str() == "m")
+        );
         assert!(matches!(
             one("drop model if exists \"M\""),
             Kind::DropModel { name, if_exists: true } if name.as_str() == "M"
@@ -352,12 +459,21 @@ mod tests {
             ("DROP MODEL", (1, 11)),
             ("DESCRIBE MODEL m n", (1, 18)),
             ("CREATE MODEL m OPTIONS (epochs 3) AS SELECT 1", (1, 32)),
-            ("CREATE MODEL m OPTIONS (epochs = 1 + 1) AS SELECT 1", (1, 34)),
-            ("CREATE MODEL m OPTIONS (epochs = 1 seed = 2) AS SELECT 1", (1, 36)),
+            (
+                "CREATE MODEL m OPTIONS (epochs = 1 + 1) AS SELECT 1",
+                (1, 34),
+            ),
+            (
+                "CREATE MODEL m OPTIONS (epochs = 1 seed = 2) AS SELECT 1",
+                (1, 36),
+            ),
             ("CREATE MODEL m\n  OPTIONS (epochs = 1) SELECT 1", (2, 24)),
             ("CREATE MODEL m OPTIONS (epochs = 1", (1, 35)),
             ("CREATE MODEL m AS SELECT 1 FROM", (1, 32)),
-            ("CREATE OR REPLACE MODEL IF NOT EXISTS m AS SELECT 1", (1, 39)),
+            (
+                "CREATE OR REPLACE MODEL IF NOT EXISTS m AS SELECT 1",
+                (1, 39),
+            ),
             ("CREATE MODEL m AS DELETE FROM t", (1, 19)),
         ] {
             match parse(script) {
@@ -371,13 +487,22 @@ mod tests {
 
     #[test]
     fn refuses_what_it_does_not_do() {
-        for script in ["CREATE MODEL a.b AS SELECT 1", "CREATE MODEL m TRANSFORM (a) AS SELECT 1"] {
-            assert!(matches!(parse(script), Err(Error::NotSupported { .. })), "{script}");
+        for script in [
+            "CREATE MODEL a.b AS SELECT 1",
+            "CREATE MODEL m TRANSFORM (a) AS SELECT 1",
+        ] {
+            assert!(
+                matches!(parse(script), Err(Error::NotSupported { .. })),
+                "{script}"
+            );
         }
         let twice = "CREATE MODEL m OPTIONS (epochs = 1, EPOCHS = 2) AS SELECT 1";
         assert!(matches!(parse(twice), Err(Error::RepeatedOption { .. })));
         let unnameable = parse("DROP MODEL \"a/b\"");
-        assert!(matches!(unnameable, Err(Error::Proto(volley_proto::Error::ModelName { .. }))));
+        assert!(matches!(
+            unnameable,
+            Err(Error::Proto(volley_proto::Error::ModelName { .. }))
+        ));
         let deep = format!("SELECT {}1{}", "(".repeat(99), ")".repeat(99));
         assert!(matches!(parse(&deep), Err(Error::Syntax { .. })));
     }

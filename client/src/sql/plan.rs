@@ -53,20 +53,29 @@ impl RelationPlanner for MlPlanner {
         let Some(call) = Call::of(&relation)? else {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         };
-        let normalize = context.context_provider().options().sql_parser.enable_ident_normalization;
+        let normalize = context
+            .context_provider()
+            .options()
+            .sql_parser
+            .enable_ident_normalization;
         let name = ident_name(call.model, &IdentNormalizer::new(normalize))?;
-        let manifest = self.manifests.of(&(name.clone(), call.version)).ok_or_else(|| {
-            Error::MlFunction {
+        let manifest = self
+            .manifests
+            .of(&(name.clone(), call.version))
+            .ok_or_else(|| Error::MlFunction {
                 function: call.function.name().to_owned(),
                 reason: format!("model {name} was not read before planning: use Session::sql"),
-            }
-        })?;
+            })?;
         let mut input = || {
             let subquery = call.input.clone().ok_or_else(|| {
                 datafusion::error::DataFusionError::Internal("a checked call has its query".into())
             })?;
-            let derived =
-                TableFactor::Derived { lateral: false, subquery, alias: None, sample: None };
+            let derived = TableFactor::Derived {
+                lateral: false,
+                subquery,
+                alias: None,
+                sample: None,
+            };
             context.plan(derived)
         };
         let plan = match call.function {
@@ -78,7 +87,9 @@ impl RelationPlanner for MlPlanner {
             }
             Function::TrainingInfo => training_info::rows(&manifest)?,
         };
-        Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, call.alias))))
+        Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
+            plan, call.alias,
+        ))))
     }
 }
 
@@ -124,8 +135,15 @@ mod tests {
                 "SELECT * FROM (SELECT * FROM ML.PREDICT(MODEL \"known\", 1, (SELECT * FROM sales))) t \
                  WHERE \"Promo\" = 'x' AND \"predicted_Sales\" > 10",
             ] {
-                let plan = optimized(&session, sql).await.unwrap().display_indent().to_string();
-                let at = |what: &str| plan.find(what).unwrap_or_else(|| panic!("{what} in {plan}"));
+                let plan = optimized(&session, sql)
+                    .await
+                    .unwrap()
+                    .display_indent()
+                    .to_string();
+                let at = |what: &str| {
+                    plan.find(what)
+                        .unwrap_or_else(|| panic!("{what} in {plan}"))
+                };
                 let predict = at("Predict: known version 1 AS predicted_Sales");
                 assert!(at("predicted_Sales > Float32(10)") < predict, "{plan}");
                 assert!(at("Promo = Utf8(\"x\")") > predict, "{plan}");
@@ -142,8 +160,12 @@ mod tests {
             session.sql(view).await.unwrap();
             let plan = optimized(&session, "SELECT y FROM v").await.unwrap();
             assert!(plan.display_indent().to_string().contains("Predict: known"));
-            let copy = "COPY (SELECT * FROM ML.PREDICT(MODEL known, TABLE v2)) TO 'x.csv' STORED AS CSV";
-            session.sql("CREATE VIEW v2 AS SELECT * FROM sales").await.unwrap();
+            let copy =
+                "COPY (SELECT * FROM ML.PREDICT(MODEL known, TABLE v2)) TO 'x.csv' STORED AS CSV";
+            session
+                .sql("CREATE VIEW v2 AS SELECT * FROM sales")
+                .await
+                .unwrap();
             let plan = session.sql(copy).await;
             // Writing CSV is a feature of the engine; naming the model is what is looked at.
             if let Err(error) = plan {
@@ -156,15 +178,36 @@ mod tests {
     fn evaluates_by_an_aggregate() {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
-            let frame = session.sql("SELECT * FROM ML.EVALUATE(MODEL known, TABLE sales)").await.unwrap();
-            let names: Vec<_> =
-                frame.schema().fields().iter().map(|field| field.name().clone()).collect();
+            let frame = session
+                .sql("SELECT * FROM ML.EVALUATE(MODEL known, TABLE sales)")
+                .await
+                .unwrap();
+            let names: Vec<_> = frame
+                .schema()
+                .fields()
+                .iter()
+                .map(|field| field.name().clone())
+                .collect();
             assert_eq!(
                 names,
-                ["rows", "mean_absolute_error", "mean_squared_error", "r2_score", "rmspe", "transformed_mae"]
+                [
+                    "rows",
+                    "mean_absolute_error",
+                    "mean_squared_error",
+                    "r2_score",
+                    "rmspe",
+                    "transformed_mae"
+                ]
             );
-            let plan = frame.into_optimized_plan().unwrap().display_indent().to_string();
-            assert!(plan.find("Aggregate").unwrap() < plan.find("Predict").unwrap(), "{plan}");
+            let plan = frame
+                .into_optimized_plan()
+                .unwrap()
+                .display_indent()
+                .to_string();
+            assert!(
+                plan.find("Aggregate").unwrap() < plan.find("Predict").unwrap(),
+                "{plan}"
+            );
             assert!(plan.contains("Sales IS NOT NULL"), "{plan}");
         });
     }
@@ -174,7 +217,10 @@ mod tests {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
             let error = async |from: &str| {
-                session.sql(&format!("SELECT * FROM {from}")).await.unwrap_err()
+                session
+                    .sql(&format!("SELECT * FROM {from}"))
+                    .await
+                    .unwrap_err()
             };
             for from in [
                 "ML.PREDCT(MODEL known, TABLE sales)",
@@ -188,14 +234,35 @@ mod tests {
                 assert!(matches!(error, Error::MlFunction { .. }), "{from}: {error}");
             }
             let unknown = error("ML.PREDICT(MODEL knwon, TABLE sales)").await;
-            assert!(unknown.to_string().ends_with("did you mean \"known\"?"), "{unknown}");
+            assert!(
+                unknown.to_string().ends_with("did you mean \"known\"?"),
+                "{unknown}"
+            );
             for (from, message) in [
-                ("ML.PREDICT(MODEL known, TABLE sales, version => 7)", "has no version 7"),
-                ("ML.PREDICT(MODEL known, (SELECT \"Store\" FROM sales))", "\"Distance\""),
-                ("ML.PREDICT(MODEL known, (SELECT \"Promo\" AS \"Store\", \"Distance\" FROM sales))", "as in training"),
-                ("ML.EVALUATE(MODEL known, (SELECT \"Store\", \"Distance\" FROM sales))", "\"Sales\""),
-                ("ML.PREDICT(MODEL known, (SELECT *, 1.0 AS \"predicted_Sales\" FROM sales))", "predicted_Sales"),
-                ("ML.PREDICT(MODEL known, (SELECT * FROM sales a JOIN sales b ON a.\"Id\" = b.\"Id\"))", "two columns"),
+                (
+                    "ML.PREDICT(MODEL known, TABLE sales, version => 7)",
+                    "has no version 7",
+                ),
+                (
+                    "ML.PREDICT(MODEL known, (SELECT \"Store\" FROM sales))",
+                    "\"Distance\"",
+                ),
+                (
+                    "ML.PREDICT(MODEL known, (SELECT \"Promo\" AS \"Store\", \"Distance\" FROM sales))",
+                    "as in training",
+                ),
+                (
+                    "ML.EVALUATE(MODEL known, (SELECT \"Store\", \"Distance\" FROM sales))",
+                    "\"Sales\"",
+                ),
+                (
+                    "ML.PREDICT(MODEL known, (SELECT *, 1.0 AS \"predicted_Sales\" FROM sales))",
+                    "predicted_Sales",
+                ),
+                (
+                    "ML.PREDICT(MODEL known, (SELECT * FROM sales a JOIN sales b ON a.\"Id\" = b.\"Id\"))",
+                    "two columns",
+                ),
                 ("ML.PREDICT(MODEL known, TABLE nowhere)", "nowhere"),
             ] {
                 let error = error(from).await.to_string();
@@ -209,9 +276,25 @@ mod tests {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
             let sql = "SELECT * FROM ML.PREDICT(MODEL known, TABLE sales)";
-            assert!(optimized(&session, sql).await.unwrap().to_string().contains("version 1"));
-            session.store().publish(crate::testing::manifest("known"), Vec::new()).await.unwrap();
-            assert!(optimized(&session, sql).await.unwrap().to_string().contains("version 2"));
+            assert!(
+                optimized(&session, sql)
+                    .await
+                    .unwrap()
+                    .to_string()
+                    .contains("version 1")
+            );
+            session
+                .store()
+                .publish(crate::testing::manifest("known"), Vec::new())
+                .await
+                .unwrap();
+            assert!(
+                optimized(&session, sql)
+                    .await
+                    .unwrap()
+                    .to_string()
+                    .contains("version 2")
+            );
         });
     }
 }

@@ -21,7 +21,8 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
             continue;
         }
         let starts_argument = calls.advance(&token.token);
-        if !(starts_argument && (is_word(&token.token, "model") || is_word(&token.token, "table"))) {
+        if !(starts_argument && (is_word(&token.token, "model") || is_word(&token.token, "table")))
+        {
             spelled.push(token);
             continue;
         }
@@ -29,8 +30,13 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         while let Some(space) = rest.next_if(|t| matches!(t.token, Token::Whitespace(_))) {
             blank.push(space);
         }
-        let names_one = rest.peek().is_some_and(|next| matches!(next.token, Token::Word(_)));
-        let here = |token: Token| TokenWithSpan { token, span: blank[0].span };
+        let names_one = rest
+            .peek()
+            .is_some_and(|next| matches!(next.token, Token::Word(_)));
+        let here = |token: Token| TokenWithSpan {
+            token,
+            span: blank[0].span,
+        };
         if !names_one || blank.is_empty() {
             spelled.push(token);
             spelled.extend(blank);
@@ -41,7 +47,11 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
             spelled.extend(blank);
         } else {
             let keyword = |text: &str, keyword| {
-                Token::Word(Word { value: text.to_owned(), quote_style: None, keyword })
+                Token::Word(Word {
+                    value: text.to_owned(),
+                    quote_style: None,
+                    keyword,
+                })
             };
             let select = [
                 Token::LParen,
@@ -114,7 +124,9 @@ mod tests {
     use datafusion::sql::sqlparser::tokenizer::Tokenizer;
 
     fn spelled(sql: &str) -> String {
-        let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize_with_location().unwrap();
+        let tokens = Tokenizer::new(&GenericDialect {}, sql)
+            .tokenize_with_location()
+            .unwrap();
         let texts: Vec<_> = spell_out(tokens)
             .into_iter()
             .filter(|token| !matches!(token.token, Token::Whitespace(_)))
@@ -129,9 +141,15 @@ mod tests {
             ("ML.PREDICT(MODEL m, x)", "ML . PREDICT ( MODEL => m , x )"),
             ("ml.predict(model \"M\")", "ml . predict ( model => \"M\" )"),
             ("ml.f(MODEL => m)", "ml . f ( MODEL => m )"),
-            ("ml.f(1, TABLE a.b)", "ml . f ( 1 , ( SELECT * FROM a . b ) )"),
+            (
+                "ml.f(1, TABLE a.b)",
+                "ml . f ( 1 , ( SELECT * FROM a . b ) )",
+            ),
             ("ml.f(g(MODEL m))", "ml . f ( g ( MODEL m ) )"),
-            ("ml.f((SELECT model, y FROM t))", "ml . f ( ( SELECT model , y FROM t ) )"),
+            (
+                "ml.f((SELECT model, y FROM t))",
+                "ml . f ( ( SELECT model , y FROM t ) )",
+            ),
             (
                 "ml.f(MODEL m, (SELECT a FROM ml.g(MODEL n, TABLE t)))",
                 "ml . f ( MODEL => m , ( SELECT a FROM ml . g ( MODEL => n , ( SELECT * FROM t ) ) ) )",

@@ -22,8 +22,13 @@ pub(crate) enum Kind {
     CreateModel(Box<CreateModel>),
     ExplainCreateModel(Box<CreateModel>),
     ShowModels,
-    DescribeModel { name: ModelName },
-    DropModel { name: ModelName, if_exists: bool },
+    DescribeModel {
+        name: ModelName,
+    },
+    DropModel {
+        name: ModelName,
+        if_exists: bool,
+    },
     /// DataFusion's own.
     Sql(Box<DfStatement>),
 }

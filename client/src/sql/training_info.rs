@@ -25,7 +25,10 @@ const COLUMNS: [&str; 12] = [
 /// One row an epoch, in order; `published` marks the one whose weights were kept.
 pub(super) fn rows(manifest: &Manifest) -> Result<LogicalPlan> {
     if manifest.history.is_empty() {
-        let message = format!("model {} was published without a history", manifest.spec.model);
+        let message = format!(
+            "model {} was published without a history",
+            manifest.spec.model
+        );
         return Err(DataFusionError::Plan(message));
     }
     let row = |epoch: &EpochRecord| {

@@ -2,9 +2,7 @@
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use url::Url;
-use volley_proto::spec::{
-    Feature, FeatureKind, IfExists, Label, Ranks, Split, TrainSpec,
-};
+use volley_proto::spec::{Feature, FeatureKind, IfExists, Label, Ranks, Split, TrainSpec};
 use volley_proto::{ModelName, TrainId};
 
 use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, SplitMethod, TrainOptions};
@@ -42,7 +40,10 @@ impl TrainOptions {
             if_exists: target.if_exists,
             store: target.store,
             features,
-            label: Label { column: label, transform: self.label_transform },
+            label: Label {
+                column: label,
+                transform: self.label_transform,
+            },
             split,
             network: self.network,
             loss: self.loss,
@@ -78,19 +79,23 @@ impl TrainOptions {
         if let (SplitMethod::NoSplit | SplitMethod::Custom, Some(share)) =
             (method, self.split_fraction)
         {
-            return Err(conflict("data_split_eval_fraction", share.to_string(), "random"));
+            return Err(conflict(
+                "data_split_eval_fraction",
+                share.to_string(),
+                "random",
+            ));
         }
         match method {
             SplitMethod::NoSplit => Ok(Split::None),
-            SplitMethod::Random => {
-                Ok(Split::Random(self.split_fraction.unwrap_or(DEFAULT_EVAL_FRACTION)))
-            }
-            SplitMethod::Custom => {
-                self.split_column.clone().map(Split::Column).ok_or(Error::MissingOption {
+            SplitMethod::Random => Ok(Split::Random(
+                self.split_fraction.unwrap_or(DEFAULT_EVAL_FRACTION),
+            )),
+            SplitMethod::Custom => self.split_column.clone().map(Split::Column).ok_or(
+                Error::MissingOption {
                     option: "data_split_col",
                     expected: "data_split_method = 'custom' needs the column that splits the rows",
-                })
-            }
+                },
+            ),
         }
     }
 
@@ -102,7 +107,10 @@ impl TrainOptions {
                 (&self.continuous, FeatureKind::Continuous),
             ];
             let features = kinds.into_iter().flat_map(|(columns, kind)| {
-                let feature = move |column: &String| Feature { column: column.clone(), kind };
+                let feature = move |column: &String| Feature {
+                    column: column.clone(),
+                    kind,
+                };
                 columns.iter().flatten().map(feature)
             });
             return Ok(features.collect());
@@ -160,11 +168,15 @@ pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
 pub(crate) fn check_unambiguous(input: &Schema) -> Result<()> {
     let fields = input.fields();
     let twice = fields.iter().enumerate().find(|(index, field)| {
-        fields[..*index].iter().any(|earlier| earlier.name() == field.name())
+        fields[..*index]
+            .iter()
+            .any(|earlier| earlier.name() == field.name())
     });
     match twice {
         None => Ok(()),
-        Some((_, field)) => Err(Error::RepeatedColumn { column: field.name().clone() }),
+        Some((_, field)) => Err(Error::RepeatedColumn {
+            column: field.name().clone(),
+        }),
     }
 }
 
@@ -214,22 +226,38 @@ mod tests {
     }
 
     fn options() -> TrainOptions {
-        TrainOptions { label: Some("Sales".into()), ..Default::default() }
+        TrainOptions {
+            label: Some("Sales".into()),
+            ..Default::default()
+        }
     }
 
     fn names(spec: &TrainSpec, kind: FeatureKind) -> Vec<&str> {
         let of_kind = |feature: &&Feature| feature.kind == kind;
-        spec.features.iter().filter(of_kind).map(|feature| feature.column.as_str()).collect()
+        spec.features
+            .iter()
+            .filter(of_kind)
+            .map(|feature| feature.column.as_str())
+            .collect()
     }
 
     #[test]
     fn infers_features_by_type() {
-        let options = TrainOptions { split_column: Some("split".into()), ..options() };
+        let options = TrainOptions {
+            split_column: Some("split".into()),
+            ..options()
+        };
         let spec = options.spec(target(), &input()).unwrap();
-        assert_eq!(names(&spec, FeatureKind::Categorical), ["Date", "Kind", "Open"]);
+        assert_eq!(
+            names(&spec, FeatureKind::Categorical),
+            ["Date", "Kind", "Open"]
+        );
         assert_eq!(names(&spec, FeatureKind::Continuous), ["Store"]);
         assert_eq!(spec.split, Split::Column("split".into()));
-        assert_eq!(needed_columns(&spec), ["Store", "Date", "Kind", "Open", "Sales", "split"]);
+        assert_eq!(
+            needed_columns(&spec),
+            ["Store", "Date", "Kind", "Open", "Sales", "split"]
+        );
     }
 
     #[test]
@@ -248,7 +276,13 @@ mod tests {
     #[test]
     fn raises_shards_to_ranks_unless_given() {
         let shards = |ranks, shards| {
-            TrainOptions { ranks, shards, ..options() }.spec(target(), &input()).map(|s| s.shards)
+            TrainOptions {
+                ranks,
+                shards,
+                ..options()
+            }
+            .spec(target(), &input())
+            .map(|s| s.shards)
         };
         assert_eq!(shards(Ranks::All, None).unwrap(), 60);
         assert_eq!(shards(Ranks::Exactly(100), None).unwrap(), 100);
@@ -271,7 +305,10 @@ mod tests {
         assert_eq!(split(None, None, None).unwrap(), Split::None);
         assert_eq!(split(None, None, Some(0.3)).unwrap(), Split::Random(0.3));
         assert_eq!(split(Some(Random), None, None).unwrap(), Split::Random(0.2));
-        assert!(matches!(split(Some(Custom), None, None), Err(Error::MissingOption { .. })));
+        assert!(matches!(
+            split(Some(Custom), None, None),
+            Err(Error::MissingOption { .. })
+        ));
         assert!(split(Some(NoSplit), Some("split"), None).is_err());
         assert!(split(Some(Custom), Some("split"), Some(0.2)).is_err());
         assert!(split(None, Some("split"), Some(0.2)).is_err());
@@ -280,15 +317,27 @@ mod tests {
     #[test]
     fn names_what_is_wrong_with_columns() {
         let check = |options: TrainOptions, fields: &[Field]| {
-            let columns = input().fields().iter().map(|f| f.as_ref().clone()).collect::<Vec<_>>();
-            options.spec(target(), &Schema::new([&columns, fields].concat())).unwrap_err()
+            let columns = input()
+                .fields()
+                .iter()
+                .map(|f| f.as_ref().clone())
+                .collect::<Vec<_>>();
+            options
+                .spec(target(), &Schema::new([&columns, fields].concat()))
+                .unwrap_err()
         };
-        let label = TrainOptions { label: Some("Slaes".into()), ..Default::default() };
+        let label = TrainOptions {
+            label: Some("Slaes".into()),
+            ..Default::default()
+        };
         assert_eq!(
             check(label, &[]).to_string(),
             "unknown column \"Slaes\" in the label; did you mean \"Sales\"?"
         );
-        assert!(matches!(check(TrainOptions::default(), &[]), Error::MissingOption { .. }));
+        assert!(matches!(
+            check(TrainOptions::default(), &[]),
+            Error::MissingOption { .. }
+        ));
         let list = Field::new_list("tags", Field::new_list_field(DataType::Utf8, true), true);
         assert!(matches!(
             check(options(), &[list]),

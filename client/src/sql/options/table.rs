@@ -45,7 +45,9 @@ impl TrainOptions {
     pub fn set(&mut self, option: &str, value: &OptionValue) -> Result<()> {
         let name = option.to_lowercase();
         if let Some((_, what)) = NOT_SUPPORTED.iter().find(|(known, _)| *known == name) {
-            return Err(Error::NotSupported { what: format!("option {name}: {what}") });
+            return Err(Error::NotSupported {
+                what: format!("option {name}: {what}"),
+            });
         }
         let Some(known) = OPTIONS.iter().find(|known| known.name == name) else {
             let names: Vec<_> = OPTIONS.iter().map(|known| known.name).collect();
@@ -61,35 +63,49 @@ impl TrainOptions {
                 value: value.to_string(),
                 expected: format!("expected {expected}"),
             }),
-            Refusal::NotSupported(instead) => {
-                Error::NotSupported { what: format!("{name} = {value}: {instead}") }
-            }
+            Refusal::NotSupported(instead) => Error::NotSupported {
+                what: format!("{name} = {value}: {instead}"),
+            },
         })
     }
 }
 
 const NOT_SUPPORTED: &[(&str, &str)] = &[
     ("warm_start", "training starts from fresh weights"),
-    ("resume", "a run that lost an executor resumes by itself, a finished one cannot be continued"),
-    ("early_stop", "all epochs are run; keep = 'best' publishes the best of them"),
+    (
+        "resume",
+        "a run that lost an executor resumes by itself, a finished one cannot be continued",
+    ),
+    (
+        "early_stop",
+        "all epochs are run; keep = 'best' publishes the best of them",
+    ),
     ("max_iterations", "use epochs"),
 ];
 
 const OPTIONS: &[TrainOption] = &[
-    option("model_type", "'dnn_regressor'", "'dnn_regressor'", "The kind of model.", |_, value| {
-        match value.text().map(str::to_lowercase).as_deref() {
+    option(
+        "model_type",
+        "'dnn_regressor'",
+        "'dnn_regressor'",
+        "The kind of model.",
+        |_, value| match value.text().map(str::to_lowercase).as_deref() {
             Some("dnn_regressor") => Ok(()),
             Some(_) => Err(Refusal::NotSupported("use 'dnn_regressor'")),
             None => Err(expected("'dnn_regressor'")),
-        }
-    }),
-    option("input_label_cols", "['column']", "(needed)", "The column to predict.", |to, value| {
-        match value.list(text).as_deref() {
+        },
+    ),
+    option(
+        "input_label_cols",
+        "['column']",
+        "(needed)",
+        "The column to predict.",
+        |to, value| match value.list(text).as_deref() {
             Some([label]) => set(&mut to.label, Some(label.clone())),
             Some([_, _, ..]) => Err(Refusal::NotSupported("a model has exactly one label")),
             _ => Err(expected("a list of one column, such as ['sales']")),
-        }
-    }),
+        },
+    ),
     option(
         "label_transform",
         "'identity', 'ln'",
@@ -97,7 +113,10 @@ const OPTIONS: &[TrainOption] = &[
         "What the network predicts of the label. With 'ln', loss and L2 are in the logarithm's \
          scale and predictions are exponentiated.",
         |to, value| {
-            let choices = [("identity", LabelTransform::Identity), ("ln", LabelTransform::Ln)];
+            let choices = [
+                ("identity", LabelTransform::Identity),
+                ("ln", LabelTransform::Ln),
+            ];
             choose(&mut to.label_transform, value, &choices)
         },
     ),
@@ -108,7 +127,9 @@ const OPTIONS: &[TrainOption] = &[
         "How rows are split into training and evaluation.",
         |to, value| {
             if let Some("auto_split" | "seq") = value.text().map(str::to_lowercase).as_deref() {
-                return Err(Refusal::NotSupported("use 'no_split', 'custom' or 'random'"));
+                return Err(Refusal::NotSupported(
+                    "use 'no_split', 'custom' or 'random'",
+                ));
             }
             let choices = [
                 ("no_split", Some(SplitMethod::NoSplit)),
@@ -206,29 +227,61 @@ const OPTIONS: &[TrainOption] = &[
             choose(&mut to.network.output, value, &choices)
         },
     ),
-    option("loss", "'mae', 'mse', 'huber'", "'mse'", "The loss (Huber's δ is 1).", |to, value| {
-        let choices = [("mae", Loss::Mae), ("mse", Loss::Mse), ("huber", Loss::Huber)];
-        choose(&mut to.loss, value, &choices)
-    }),
-    option("optimizer", "'adam'", "'adam'", "The optimizer.", |_, value| {
-        match value.text().map(str::to_lowercase).as_deref() {
+    option(
+        "loss",
+        "'mae', 'mse', 'huber'",
+        "'mse'",
+        "The loss (Huber's δ is 1).",
+        |to, value| {
+            let choices = [
+                ("mae", Loss::Mae),
+                ("mse", Loss::Mse),
+                ("huber", Loss::Huber),
+            ];
+            choose(&mut to.loss, value, &choices)
+        },
+    ),
+    option(
+        "optimizer",
+        "'adam'",
+        "'adam'",
+        "The optimizer.",
+        |_, value| match value.text().map(str::to_lowercase).as_deref() {
             Some("adam") => Ok(()),
-            Some("adagrad" | "ftrl" | "rmsprop" | "sgd") => Err(Refusal::NotSupported("use 'adam'")),
+            Some("adagrad" | "ftrl" | "rmsprop" | "sgd") => {
+                Err(Refusal::NotSupported("use 'adam'"))
+            }
             _ => Err(expected("'adam'")),
-        }
-    }),
-    option("learn_rate", "number > 0", "0.001", "Adam's step size α.", |to, value| {
-        number(&mut to.optimizer.learn_rate, value)
-    }),
-    option("adam_beta_1", "0 ≤ β < 1", "0.9", "Decay of Adam's first moment.", |to, value| {
-        number(&mut to.optimizer.beta_1, value)
-    }),
-    option("adam_beta_2", "0 ≤ β < 1", "0.999", "Decay of Adam's second moment.", |to, value| {
-        number(&mut to.optimizer.beta_2, value)
-    }),
-    option("adam_epsilon", "number > 0", "1e-7", "Adam's ε.", |to, value| {
-        number(&mut to.optimizer.epsilon, value)
-    }),
+        },
+    ),
+    option(
+        "learn_rate",
+        "number > 0",
+        "0.001",
+        "Adam's step size α.",
+        |to, value| number(&mut to.optimizer.learn_rate, value),
+    ),
+    option(
+        "adam_beta_1",
+        "0 ≤ β < 1",
+        "0.9",
+        "Decay of Adam's first moment.",
+        |to, value| number(&mut to.optimizer.beta_1, value),
+    ),
+    option(
+        "adam_beta_2",
+        "0 ≤ β < 1",
+        "0.999",
+        "Decay of Adam's second moment.",
+        |to, value| number(&mut to.optimizer.beta_2, value),
+    ),
+    option(
+        "adam_epsilon",
+        "number > 0",
+        "1e-7",
+        "Adam's ε.",
+        |to, value| number(&mut to.optimizer.epsilon, value),
+    ),
     option(
         "adam_form",
         "'keras', 'torch'",
@@ -246,16 +299,26 @@ const OPTIONS: &[TrainOption] = &[
         "Rows of one rank in one step; the global batch is batch_size × ranks.",
         |to, value| whole(&mut to.batch_size, value),
     ),
-    option("epochs", "whole number", "20", "Passes over the training rows.", |to, value| {
-        whole(&mut to.epochs, value)
-    }),
+    option(
+        "epochs",
+        "whole number",
+        "20",
+        "Passes over the training rows.",
+        |to, value| whole(&mut to.epochs, value),
+    ),
     option(
         "keep",
         "'best', 'last'",
         "'best'",
         "Which epoch's weights are published: the one with the least evaluation loss (training \
          loss where nothing is evaluated), or the last one.",
-        |to, value| choose(&mut to.keep, value, &[("best", Keep::Best), ("last", Keep::Last)]),
+        |to, value| {
+            choose(
+                &mut to.keep,
+                value,
+                &[("best", Keep::Best), ("last", Keep::Last)],
+            )
+        },
     ),
     option(
         "ranks",
@@ -333,7 +396,13 @@ const fn option(
     about: &'static str,
     set: Set,
 ) -> TrainOption {
-    TrainOption { name, values, default, about, set }
+    TrainOption {
+        name,
+        values,
+        default,
+        about,
+        set,
+    }
 }
 
 fn expected(what: &str) -> Refusal {
@@ -353,7 +422,9 @@ fn whole(to: &mut usize, value: &OptionValue) -> Result<(), Refusal> {
 }
 
 fn number(to: &mut f64, value: &OptionValue) -> Result<(), Refusal> {
-    value.number().map_or_else(|| Err(expected("a number")), |number| set(to, number))
+    value
+        .number()
+        .map_or_else(|| Err(expected("a number")), |number| set(to, number))
 }
 
 fn text(value: &OptionValue) -> Option<String> {
@@ -361,7 +432,10 @@ fn text(value: &OptionValue) -> Option<String> {
 }
 
 fn column(to: &mut Option<String>, value: &OptionValue) -> Result<(), Refusal> {
-    text(value).map_or_else(|| Err(expected("a column, such as 'split'")), |c| set(to, Some(c)))
+    text(value).map_or_else(
+        || Err(expected("a column, such as 'split'")),
+        |c| set(to, Some(c)),
+    )
 }
 
 fn columns(to: &mut Option<Vec<String>>, value: &OptionValue) -> Result<(), Refusal> {
@@ -378,21 +452,24 @@ fn duration(to: &mut Duration, value: &OptionValue) -> Result<(), Refusal> {
     }
 }
 
-fn choose<T: Copy>(
-    to: &mut T,
-    value: &OptionValue,
-    choices: &[(&str, T)],
-) -> Result<(), Refusal> {
+fn choose<T: Copy>(to: &mut T, value: &OptionValue, choices: &[(&str, T)]) -> Result<(), Refusal> {
     let text = value.text().unwrap_or_default();
-    if let Some((_, choice)) = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+    if let Some((_, choice)) = choices
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(text))
+    {
         return set(to, *choice);
     }
-    let names: Vec<_> = choices.iter().map(|(name, _)| format!("'{name}'")).collect();
+    let names: Vec<_> = choices
+        .iter()
+        .map(|(name, _)| format!("'{name}'"))
+        .collect();
     let hint = did_you_mean(text, choices.iter().map(|(name, _)| *name));
     match names.as_slice() {
-        [first @ .., last] if !first.is_empty() => {
-            Err(Refusal::Expected(format!("{} or {last}{hint}", first.join(", "))))
-        }
+        [first @ .., last] if !first.is_empty() => Err(Refusal::Expected(format!(
+            "{} or {last}{hint}",
+            first.join(", ")
+        ))),
         _ => Err(Refusal::Expected(format!("{}{hint}", names.join("")))),
     }
 }
@@ -434,28 +511,52 @@ mod tests {
     fn sets_what_was_typed() {
         type Check = fn(&TrainOptions) -> bool;
         let cases: &[(&str, &str, Check)] = &[
-            ("MODEL_TYPE", "'DNN_REGRESSOR'", |o| *o == TrainOptions::default()),
-            ("input_label_cols", "['Sales']", |o| o.label.as_deref() == Some("Sales")),
-            ("label_transform", "'ln'", |o| o.label_transform == LabelTransform::Ln),
-            ("data_split_method", "'CUSTOM'", |o| o.split_method == Some(SplitMethod::Custom)),
-            ("data_split_col", "'split'", |o| o.split_column.as_deref() == Some("split")),
-            ("data_split_eval_fraction", "0.1", |o| o.split_fraction == Some(0.1)),
-            ("categorical", "['a', 'b']", |o| o.categorical.as_ref().unwrap().len() == 2),
-            ("continuous", "[]", |o| o.continuous.as_ref().unwrap().is_empty()),
-            ("hidden_units", "[1000, 500]", |o| o.network.hidden_units == [1000, 500]),
+            ("MODEL_TYPE", "'DNN_REGRESSOR'", |o| {
+                *o == TrainOptions::default()
+            }),
+            ("input_label_cols", "['Sales']", |o| {
+                o.label.as_deref() == Some("Sales")
+            }),
+            ("label_transform", "'ln'", |o| {
+                o.label_transform == LabelTransform::Ln
+            }),
+            ("data_split_method", "'CUSTOM'", |o| {
+                o.split_method == Some(SplitMethod::Custom)
+            }),
+            ("data_split_col", "'split'", |o| {
+                o.split_column.as_deref() == Some("split")
+            }),
+            ("data_split_eval_fraction", "0.1", |o| {
+                o.split_fraction == Some(0.1)
+            }),
+            ("categorical", "['a', 'b']", |o| {
+                o.categorical.as_ref().unwrap().len() == 2
+            }),
+            ("continuous", "[]", |o| {
+                o.continuous.as_ref().unwrap().is_empty()
+            }),
+            ("hidden_units", "[1000, 500]", |o| {
+                o.network.hidden_units == [1000, 500]
+            }),
             ("batch_norm", "false", |o| !o.network.batch_norm),
             ("l2_reg", "5e-5", |o| o.l2 == 5e-5),
             ("activation_output", "'scaled_sigmoid'", |o| {
                 o.network.output == Output::ScaledSigmoid
             }),
             ("loss", "'mae'", |o| o.loss == Loss::Mae),
-            ("adam_form", "'torch'", |o| o.optimizer.form == AdamForm::Torch),
+            ("adam_form", "'torch'", |o| {
+                o.optimizer.form == AdamForm::Torch
+            }),
             ("ranks", "3", |o| o.ranks == Ranks::Exactly(3)),
             ("shards", "12", |o| o.shards == Some(12)),
             ("shard_by", "['Store']", |o| o.shard_by == ["Store"]),
-            ("device", "'cuda:1'", |o| o.device == volley_proto::spec::Device::Cuda(1)),
+            ("device", "'cuda:1'", |o| {
+                o.device == volley_proto::spec::Device::Cuda(1)
+            }),
             ("seed", "42", |o| o.seed == 42),
-            ("rendezvous_timeout", "'2min'", |o| o.rendezvous_timeout.as_secs() == 120),
+            ("rendezvous_timeout", "'2min'", |o| {
+                o.rendezvous_timeout.as_secs() == 120
+            }),
         ];
         for (option, value, check) in cases {
             let options = try_set(option, value).unwrap();
@@ -493,13 +594,19 @@ mod tests {
             ("collective_timeout", "'0s'"),
         ] {
             let error = try_set(option, value).unwrap_err();
-            let Error::Proto(volley_proto::Error::Option { option: named, value: shown, expected }) =
-                error
+            let Error::Proto(volley_proto::Error::Option {
+                option: named,
+                value: shown,
+                expected,
+            }) = error
             else {
                 panic!("{option} = {value}: {error}");
             };
             assert_eq!((named.as_str(), shown.as_str()), (option, value));
-            assert!(expected.starts_with("expected "), "{option} = {value}: {expected}");
+            assert!(
+                expected.starts_with("expected "),
+                "{option} = {value}: {expected}"
+            );
         }
     }
 
@@ -515,15 +622,32 @@ mod tests {
             ("resume", "true"),
         ] {
             let error = try_set(option, value).unwrap_err();
-            assert!(matches!(error, Error::NotSupported { .. }), "{option} = {value}: {error}");
+            assert!(
+                matches!(error, Error::NotSupported { .. }),
+                "{option} = {value}: {error}"
+            );
         }
     }
 
     #[test]
     fn suggests_the_nearest_option() {
         let error = try_set("learning_rate", "1").unwrap_err();
-        let Error::UnknownOption { option, hint, known } = error else { panic!("{error}") };
-        assert_eq!((option.as_str(), hint.as_str()), ("learning_rate", "; did you mean \"learn_rate\"?"));
-        assert!(train_options().iter().all(|option| known.contains(option.name)));
+        let Error::UnknownOption {
+            option,
+            hint,
+            known,
+        } = error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (option.as_str(), hint.as_str()),
+            ("learning_rate", "; did you mean \"learn_rate\"?")
+        );
+        assert!(
+            train_options()
+                .iter()
+                .all(|option| known.contains(option.name))
+        );
     }
 }

@@ -29,13 +29,18 @@ impl OptionValue {
                 Value::Boolean(value) => Some(Self::Bool(*value)),
                 _ => None,
             },
-            Expr::UnaryOp { op: UnaryOperator::Minus, expr } => match Self::of(expr)? {
+            Expr::UnaryOp {
+                op: UnaryOperator::Minus,
+                expr,
+            } => match Self::of(expr)? {
                 Self::Number(number) => Some(Self::Number(format!("-{number}"))),
                 _ => None,
             },
-            Expr::Array(Array { elem, .. }) => {
-                elem.iter().map(Self::of).collect::<Option<_>>().map(Self::List)
-            }
+            Expr::Array(Array { elem, .. }) => elem
+                .iter()
+                .map(Self::of)
+                .collect::<Option<_>>()
+                .map(Self::List),
             _ => None,
         }
     }
