@@ -2,11 +2,14 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use chrono::NaiveDate;
 use datafusion::arrow::array::{Array, AsArray, RecordBatch};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{Date32Type, Float32Type, Float64Type, Int32Type, Int64Type};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext, ident};
 use datafusion::sql::parser::DFParser;
 
@@ -112,6 +115,53 @@ fn sql_and_dataframes_make_the_same_rows() {
             let by_sql = rows_of(sql.table(view).await.unwrap(), &order).await;
             assert_same(&by_sql, &rows_of(frame, &order).await);
             assert!(by_sql.num_rows() > 0);
+        }
+    });
+}
+
+/// The operators of a plan, from the last to run to the first.
+fn operators(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
+    let below = plan.children().into_iter().flat_map(operators);
+    std::iter::once(Arc::clone(plan)).chain(below).collect()
+}
+
+/// The sales are sorted once, for all windows, and meet first their stores, then the days of their
+/// states: joining stores with days first would make as many rows as there are sales.
+#[test]
+fn the_sales_are_sorted_once_and_joined_in_order() {
+    run(|| async {
+        let dir = generated(1);
+        let by_sql = sql_session(dir.path())
+            .await
+            .table("training_set")
+            .await
+            .unwrap();
+        let frame = features(&table_session(dir.path()).await)
+            .await
+            .unwrap()
+            .training_set;
+        for frame in [by_sql, frame] {
+            let plan = operators(&frame.create_physical_plan().await.unwrap());
+            let count = |name| {
+                plan.iter()
+                    .filter(|operator| operator.name() == name)
+                    .count()
+            };
+            assert_eq!((count("SortExec"), count("WindowAggExec")), (1, 2));
+            let joins = plan
+                .iter()
+                .filter_map(|operator| operator.downcast_ref::<HashJoinExec>());
+            let keys = joins.map(|join| {
+                let name = |key: String| key.split('@').next().map(str::to_owned);
+                join.on()
+                    .iter()
+                    .filter_map(|(_, right)| name(right.to_string()))
+                    .collect::<Vec<_>>()
+            });
+            let keys: Vec<Vec<String>> = keys.collect();
+            assert_eq!(keys.len(), 6);
+            assert_eq!(keys[0], ["State", "Date"]);
+            assert!(keys.contains(&vec!["Store".to_owned()]));
         }
     });
 }
