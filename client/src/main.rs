@@ -2,6 +2,7 @@
 
 mod cli;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::thread;
 
@@ -53,10 +54,18 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
     }
 }
 
-/// Logs at `VOLLEY_LOG`, else `RUST_LOG`, else warnings.
+/// What is logged unless the environment says otherwise. Of the engine inside only errors: it warns
+/// of every task that it moves.
+const DEFAULT_LOG: &str = "warn,ballista_scheduler=error,ballista_executor=error";
+
+/// Logs at `VOLLEY_LOG`, else `RUST_LOG`, else the default.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("VOLLEY_LOG")
         .or_else(|_| EnvFilter::try_from_default_env())
-        .unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        .unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
 }

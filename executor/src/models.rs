@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use volley_proto::ModelRef;
 use volley_proto::runtime::{ModelRuntime, Predictor};
 use volley_proto::store::ModelStore;
-use volley_trainer::Model;
+use volley_trainer::{Model, VOCABULARIES, WEIGHTS};
 
 /// Models kept in memory; the one used longest ago goes first.
 const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
@@ -49,8 +49,8 @@ impl LoadedModel {
     async fn load(model: &ModelRef) -> Result<Self> {
         let store = ModelStore::open(&model.store)?;
         let manifest = store.manifest(&model.name, Some(model.version)).await?;
-        let weights = store.read(model, Model::WEIGHTS).await?;
-        let vocabularies = store.read(model, Model::VOCABULARIES).await?;
+        let weights = store.read(model, WEIGHTS).await?;
+        let vocabularies = store.read(model, VOCABULARIES).await?;
         let decode = move || Model::load(manifest, &weights, &vocabularies);
         let decoded = tokio::task::spawn_blocking(decode).await;
         let model = decoded.map_err(external)?.map_err(external)?;

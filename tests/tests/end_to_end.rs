@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use volley_tests::{Cluster, eventually};
+use volley_tests::{Cluster, binary, eventually};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
 
@@ -44,8 +45,11 @@ fn from_seven_tables_to_a_submission() {
     let data = cluster.dir().join("data");
     let out = cluster.dir().join("out");
     fs::create_dir(&out).unwrap();
-    let run = cluster.run(&["generate", "rossmann", "--out", data.to_str().unwrap(), "--stores", "6"]);
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let generated = Command::new(binary("volley"))
+        .args(["generate", "rossmann", "--stores", "6", "--out"])
+        .arg(&data)
+        .status();
+    assert!(generated.unwrap().success());
 
     let defines: Vec<String> = [
         ("data", data.to_str().unwrap()),
@@ -217,10 +221,13 @@ fn bad_input_is_named_and_the_cluster_lives_on() {
 
     let file = cluster.dir().join("file");
     fs::write(&file, "").unwrap();
-    let mut command = cluster.command();
     let sql = format!("{table} {}", create_model("s", ", epochs = 1"));
-    command.args(["--store", file.join("store").to_str().unwrap(), "-c", &sql]);
-    let output = command.output().unwrap();
+    let output = Command::new(binary("volley"))
+        .args(["--scheduler", cluster.address(), "--store"])
+        .arg(file.join("store"))
+        .args(["-c", &sql])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("store"));
 }
@@ -231,12 +238,17 @@ fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let run = cluster.run(&["--scheduler", &closed, "--connect-timeout", "1s", "-c", "SELECT 1"]);
-    assert_eq!(run.code, Some(1));
-    assert!(run.stderr.contains(&closed), "{}", run.stderr);
+    let output = Command::new(binary("volley"))
+        .args(["--scheduler", &closed, "--connect-timeout", "1s", "-c", "SELECT 1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&closed));
 
-    let mut second = std::process::Command::new(volley_tests::binary("volley-scheduler"));
-    let output = second.args(["--bind", cluster.address()]).output().unwrap();
+    let output = Command::new(binary("volley-scheduler"))
+        .args(["--bind", cluster.address()])
+        .output()
+        .unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains(cluster.address()));
 }

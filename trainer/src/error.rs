@@ -136,6 +136,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it says no more than that a peer went away: a consequence, not a cause.
+    pub fn is_peer_loss(&self) -> bool {
+        matches!(self, Self::Collective(error) if error.is_peer_loss())
+    }
+
     /// The error and what is beneath it, in one line: how a peer learns of it.
     pub(crate) fn chain(&self) -> String {
         let mut text = self.to_string();

@@ -155,6 +155,9 @@ pub(super) struct ClusterUpArgs {
     /// The scheduler's port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub(super) scheduler_port: u16,
+    /// Where executors train: auto, cpu or cuda:N
+    #[arg(long, default_value_t = Device::Auto)]
+    pub(super) device: Device,
     /// How long to wait until all are ready
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub(super) timeout: Duration,

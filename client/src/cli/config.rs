@@ -140,6 +140,7 @@ pub(super) struct ClusterUp {
     pub(super) vcores: usize,
     /// 0 takes a free one.
     pub(super) scheduler_port: u16,
+    pub(super) device: Device,
     pub(super) timeout: Duration,
 }
 
@@ -285,11 +286,12 @@ impl Cluster {
                 executors,
                 vcores,
                 scheduler_port,
+                device,
                 timeout,
                 dir,
             }) => {
                 let vcores = vcores.unwrap_or_else(|| around.vcores_each(executors));
-                let up = ClusterUp { executors, vcores, scheduler_port, timeout };
+                let up = ClusterUp { executors, vcores, scheduler_port, device, timeout };
                 (dir, ClusterAction::Up(up))
             }
         };

@@ -16,7 +16,7 @@ pub(super) struct Script {
 /// A variable that cannot be replaced.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    #[error("{line}: ${{{name}}} is not defined{hint}; define it with --define {name}=VALUE")]
+    #[error("{line}: ${{{name}}} is not defined{hint} (--define {name}=VALUE defines it)")]
     Undefined { line: u64, name: String, hint: String },
     #[error("{line}: expected a name and `}}` after `${{`; to write `${{` itself, write `$${{`")]
     NotAName { line: u64 },

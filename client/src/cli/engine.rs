@@ -6,6 +6,7 @@ use anyhow::Context;
 use volley::{Session, SessionConfig};
 
 use super::config::{Connection, EngineConfig};
+use super::embedded::{self, Standalone};
 
 /// How long the scheduler may take to hear of what was cancelled before the process ends.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -16,6 +17,8 @@ pub(super) struct Engine {
     pub(super) session: Session,
     /// `host:port`
     pub(super) scheduler: String,
+    /// The cluster, where it lives in this process.
+    embedded: Option<Standalone>,
 }
 
 impl Engine {
@@ -24,9 +27,13 @@ impl Engine {
     /// # Errors
     /// When the cluster does not start or does not answer.
     pub(super) async fn open(connection: &Connection) -> anyhow::Result<Self> {
-        let scheduler = match &connection.engine {
-            EngineConfig::Scheduler(address) => address.clone(),
-            EngineConfig::Embedded(_) => anyhow::bail!("no cluster inside this build"),
+        let (embedded, scheduler) = match &connection.engine {
+            EngineConfig::Scheduler(address) => (None, address.clone()),
+            EngineConfig::Embedded(config) => {
+                let embedded = embedded::start(config).await?;
+                let scheduler = embedded.scheduler().to_owned();
+                (Some(embedded), scheduler)
+            }
         };
         let session = Session::connect(SessionConfig {
             scheduler: scheduler.clone(),
@@ -35,13 +42,16 @@ impl Engine {
             connect_timeout: connection.timeout,
         });
         let session = session.await.context("cannot open a session")?;
-        Ok(Self { session, scheduler })
+        Ok(Self { session, scheduler, embedded })
     }
 
     /// Ends the session, and the cluster if it lives in this process.
     pub(super) async fn close(self) {
         if !self.session.settle(SETTLE).await {
             tracing::warn!("the scheduler may not have heard of every cancelled query");
+        }
+        if let Some(embedded) = self.embedded {
+            embedded.stop().await;
         }
     }
 }

@@ -16,6 +16,7 @@ mod cluster;
 mod config;
 mod define;
 mod demo;
+mod embedded;
 mod engine;
 mod execute;
 mod format;

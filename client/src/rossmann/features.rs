@@ -386,13 +386,22 @@ async fn state_days(ctx: &SessionContext) -> Result<DataFrame> {
 }
 
 /// Sales with their elapsed days and their store.
+///
+/// The projection keeps the optimizer from merging this join with the next and pairing every store
+/// with every day of its state first, which are as many rows as the sales.
 pub(super) async fn sales_store(ctx: &SessionContext) -> Result<DataFrame> {
     let sales = sales_elapsed(sales(ctx).await?)?;
-    stores(ctx).await?.join_on(
+    let joined = stores(ctx).await?.join_on(
         sales,
         JoinType::Inner,
         [ident("store_key").eq(ident("Store"))],
-    )
+    )?;
+    let names = joined.schema().fields().iter().map(|field| field.name());
+    let columns: Vec<Expr> = names
+        .filter(|name| *name != "store_key")
+        .map(ident)
+        .collect();
+    joined.select(columns)
 }
 
 /// The last join, and with it every feature.

@@ -392,6 +392,31 @@ mod tests {
     }
 
     #[test]
+    fn sales_are_of_the_competition_s_magnitude() {
+        let files = files(GenerateOptions {
+            stores: 40,
+            seed: 1,
+        });
+        let mut sold = Vec::new();
+        for line in files[5].1.lines().skip(1) {
+            let fields: Vec<u32> = line
+                .split(',')
+                .enumerate()
+                .filter(|(place, _)| (3..6).contains(place))
+                .map(|(_, field)| field.parse().unwrap())
+                .collect();
+            let (sales, customers, open) = (fields[0], fields[1], fields[2]);
+            assert!(open == 1 || (sales, customers) == (0, 0), "{line}");
+            if open == 1 {
+                sold.push(sales);
+            }
+        }
+        let mean = sold.iter().map(|&sales| u64::from(sales)).sum::<u64>() / sold.len() as u64;
+        assert!((5_500..8_500).contains(&mean), "mean {mean}");
+        assert!(sold.iter().all(|&sales| sales < 42_000));
+    }
+
+    #[test]
     fn one_store_is_enough() {
         let files = files(GenerateOptions { stores: 1, seed: 1 });
         assert_eq!(files[5].0.rows, 941);

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_trait::async_trait;
 use ballista_core::error::BallistaError;
@@ -19,7 +18,7 @@ use volley_proto::spec::{Device, TrainSpec};
 use volley_proto::store::ModelStore;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 use volley_trainer::{
-    Artifacts, LoadedShards, Outcome, ResolvedDevice, load, resolve_device, train,
+    Artifacts, LoadedShards, Outcome, Rank, ResolvedDevice, load, resolve_device, train,
 };
 
 use super::progress::reporter;
@@ -125,9 +124,10 @@ impl RankHost {
             .map_err(|panic| self.panicked(seat, &panic))?
             .map_err(|source| failed(source.into()))?;
 
-        let started = Instant::now();
-        let loaded = load(spec, shards, cancel).await.map_err(failed)?;
-        let load_seconds = started.elapsed().as_secs_f64();
+        let loaded = match shards.first().map(|(_, rows)| rows.schema()) {
+            Some(schema) => load(spec, &schema, shards, cancel).await,
+            None => return Err(self.panicked(seat, &"the task has no shards")),
+        };
 
         let (reporter, send) = reporter(rendezvous.clone(), seat.generation, seat.rank);
         let thread = RankThread {
@@ -136,7 +136,7 @@ impl RankHost {
             device,
             reporter,
         };
-        let training = thread.start(seat.rank, loaded, load_seconds, cancel.clone());
+        let training = thread.start(seat.rank, loaded, cancel.clone());
         let (trained, ()) = tokio::join!(training, send);
         let trained = trained.ok_or_else(|| self.panicked(seat, &"see the executor's log"))?;
         let (outcome, communicator) = trained.map_err(failed)?;
@@ -149,7 +149,6 @@ impl RankHost {
             &self.executor,
             &device_name,
             version,
-            load_seconds,
             &outcome.report,
         )
         .map_err(|source| self.panicked(seat, &source))
@@ -274,8 +273,7 @@ impl<O: volley_trainer::Observer + Send + 'static> RankThread<'_, O> {
     async fn start(
         self,
         rank: usize,
-        shards: LoadedShards,
-        load_seconds: f64,
+        loaded: Result<LoadedShards, volley_trainer::Error>,
         cancel: CancellationToken,
     ) -> Option<Trained> {
         let Self {
@@ -287,22 +285,19 @@ impl<O: volley_trainer::Observer + Send + 'static> RankThread<'_, O> {
         let spec = Arc::clone(spec);
         let (done, trained) = oneshot::channel();
         let work = move || {
-            reporter.loaded(shards.rows(), load_seconds);
-            let outcome = train(
-                &spec,
-                shards,
-                &mut communicator,
-                &device,
-                &reporter,
-                &cancel,
-            );
+            let rank = Rank {
+                communicator: &mut communicator,
+                device,
+                observer: &reporter,
+                cancel: &cancel,
+            };
+            let outcome = train(&spec, loaded, rank);
             // Nobody waits when the task was cancelled.
             done.send(outcome.map(|outcome| (outcome, communicator)))
                 .ok();
         };
-        let name = format!("rank-{rank}");
         let spawned = std::thread::Builder::new()
-            .name(name)
+            .name(format!("rank-{rank}"))
             .stack_size(STACK)
             .spawn(work);
         if let Err(error) = spawned {
@@ -319,7 +314,6 @@ fn row(
     executor: &str,
     device: &str,
     version: u32,
-    load_seconds: f64,
     report: &volley_trainer::RankReport,
 ) -> Result<RecordBatch, datafusion::arrow::error::ArrowError> {
     let text = |value: &str| Arc::new(StringArray::from(vec![value])) as ArrayRef;
@@ -348,8 +342,8 @@ fn row(
             real(kept.eval_loss),
             real(kept.eval_mae),
             real(kept.eval_rmspe),
-            real(Some(load_seconds)),
-            real(Some(report.seconds)),
+            real(Some(report.load_seconds)),
+            real(Some(report.train_seconds)),
         ],
     )
 }

@@ -28,7 +28,7 @@ pub(super) struct Launch {
 
 impl Launch {
     /// Starts the program from `programs`, in a process group of its own so that Ctrl-C here does
-    /// not reach it, its output appended to nothing but `DIR/ID.log`.
+    /// not reach it; its output goes to `DIR/ID.log`.
     pub(super) fn start(self, programs: &Path, dir: &Path) -> anyhow::Result<(Child, Process)> {
         let Self { role, id, mark, arguments } = self;
         let log = dir.join(format!("{id}.log"));
@@ -41,6 +41,8 @@ impl Launch {
         let program = programs.join(role.program());
         let child = Command::new(&program)
             .args(arguments)
+            // The logs are files.
+            .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(stdout)
             .stderr(stderr)

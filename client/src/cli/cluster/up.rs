@@ -87,6 +87,8 @@ impl<'a> Starting<'a> {
     async fn start(&mut self, up: &ClusterUp) -> anyhow::Result<()> {
         let deadline = Instant::now() + up.timeout;
         let address_file = self.dir.join("scheduler.address");
+        // One that a killed cluster left behind would be taken for the new one.
+        let _ = fs::remove_file(&address_file);
         self.launch(scheduler(up, &address_file))?;
         let scheduler = loop {
             // The file appears whole, by a rename.
@@ -177,19 +179,15 @@ fn scheduler(up: &ClusterUp, address_file: &Path) -> Launch {
 fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch {
     let id = format!("executor-{index}");
     let work_dir = dir.join(&id);
-    let (vcores, path) = (up.vcores.to_string(), work_dir.display().to_string());
-    let arguments = [
-        "--scheduler",
-        scheduler,
-        "--vcores",
-        &vcores,
-        "--work-dir",
-        &path,
-        "--bind",
-        "127.0.0.1",
-        "--id",
-        &id,
+    let options = [
+        ("--scheduler", scheduler.to_owned()),
+        ("--vcores", up.vcores.to_string()),
+        ("--work-dir", work_dir.display().to_string()),
+        ("--bind", "127.0.0.1".to_owned()),
+        ("--id", id.clone()),
+        ("--device", up.device.to_string()),
     ];
-    let arguments = arguments.map(str::to_owned).into();
+    let arguments =
+        options.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
     Launch { role: Role::Executor, id, mark: work_dir, arguments }
 }

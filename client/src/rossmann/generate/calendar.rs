@@ -135,7 +135,7 @@ impl Day {
             holiday: holiday(state.code, date),
             school_holiday: working && is_school_holiday(state, date),
             // Day 6 is the first Monday.
-            promo: working && day >= 6 && (day - 6) / 7 % 2 == 0,
+            promo: working && day >= 6 && ((day - 6) / 7).is_multiple_of(2),
         }
     }
 

@@ -63,7 +63,7 @@ impl Store {
         let distance = distance(dice);
         let spread = dice.bell();
         let near = distance.is_some_and(|metres| metres < 500);
-        let level = 6_000.0
+        let level = 5_480.0
             * (1.0 + 0.33 * spread + 0.07 * spread * spread)
             * if kind == 'b' { 1.5 } else { 1.0 }
             * if assortment == 'c' { 1.05 } else { 1.0 }

@@ -1,0 +1,130 @@
+//! The processes that are measured.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::machine::peak_memory_mib;
+
+const START: Duration = Duration::from_secs(30);
+
+/// A scheduler and executors; killed when dropped.
+pub(crate) struct Cluster {
+    address: String,
+    processes: Vec<(String, Child)>,
+    dir: PathBuf,
+}
+
+/// One run of the `volley` command.
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) seconds: f64,
+    pub(crate) peak_mib: f64,
+}
+
+impl Cluster {
+    pub(crate) fn start(dir: &Path, executors: usize) -> anyhow::Result<Self> {
+        let address_file = dir.join("address");
+        let mut cluster =
+            Self { address: String::new(), processes: Vec::new(), dir: dir.to_owned() };
+        let mut scheduler = Command::new(binary("volley-scheduler")?);
+        scheduler.args(["--bind", "127.0.0.1:0", "--address-file"]).arg(&address_file);
+        cluster.spawn("scheduler", &mut scheduler)?;
+        let started = Instant::now();
+        cluster.address = loop {
+            match std::fs::read_to_string(&address_file) {
+                Ok(address) => break address,
+                Err(_) if started.elapsed() < START => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(error).context("the scheduler does not start"),
+            }
+        };
+        for number in 0..executors {
+            let id = format!("executor-{number}");
+            let mut executor = Command::new(binary("volley-executor")?);
+            executor
+                .args(["--scheduler", &cluster.address, "--vcores", "1", "--id", &id, "--work-dir"])
+                .arg(dir.join(&id));
+            cluster.spawn(&id, &mut executor)?;
+        }
+        // Ready when a query that needs every executor has an answer.
+        let started = Instant::now();
+        while started.elapsed() < START {
+            let registered = cluster.log("scheduler").matches("executor registered").count();
+            if registered == executors {
+                return Ok(cluster);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("{executors} executors did not register within {START:?}")
+    }
+
+    /// Runs `volley` against the cluster; its rows come as lines of JSON.
+    pub(crate) fn run(&self, args: &[String]) -> anyhow::Result<Ran> {
+        let output = self.dir.join("output");
+        let started = Instant::now();
+        let mut client = Command::new(binary("volley")?)
+            .args(["--scheduler", &self.address, "--format", "json", "--quiet", "--store"])
+            .arg(self.dir.join("store"))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(File::create(&output)?)
+            .spawn()?;
+        let mut peak_mib = 0.0_f64;
+        let status = loop {
+            if let Some(status) = client.try_wait()? {
+                break status;
+            }
+            peak_mib = peak_memory_mib(client.id()).unwrap_or(0.0).max(peak_mib);
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        ensure!(status.success(), "volley {args:?} failed");
+        Ok(Ran { stdout: std::fs::read_to_string(output)?, seconds, peak_mib })
+    }
+
+    /// The most memory each process has held so far, in MiB.
+    pub(crate) fn peaks(&self) -> Vec<(String, f64)> {
+        let peak = |(name, child): &(String, Child)| {
+            Some((name.clone(), peak_memory_mib(child.id())?))
+        };
+        self.processes.iter().filter_map(peak).collect()
+    }
+
+    fn spawn(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
+        let log = File::create(self.dir.join(format!("{name}.log")))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        self.processes.push((name.to_owned(), child));
+        Ok(())
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.processes {
+            // It may have ended by itself.
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// A binary of the same build, beside this one.
+fn binary(name: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    ensure!(path.exists(), "{} is missing: cargo build --release --workspace", path.display());
+    Ok(path)
+}

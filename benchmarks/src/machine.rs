@@ -1,0 +1,40 @@
+//! The machine a run was made on, and what its processes used, as the kernel says.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// The machine.
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_gib: f64,
+    pub(crate) kernel: String,
+}
+
+impl Machine {
+    pub(crate) fn of_this_process() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+        };
+        let kib = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
+        let kib: f64 = kib.trim_end_matches(" kB").parse().unwrap_or(0.0);
+        Self {
+            processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            memory_gib: kib / 1024.0 / 1024.0,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        }
+    }
+}
+
+/// The most memory a living process has held so far, in MiB: `VmHWM`.
+pub(crate) fn peak_memory_mib(process: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib / 1024.0)
+}

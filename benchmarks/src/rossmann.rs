@@ -1,0 +1,165 @@
+//! The Rossmann job's phases, measured.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::Args;
+use crate::cluster::Cluster;
+use crate::machine::Machine;
+
+/// What a run gave.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    version: &'static str,
+    #[serde(serialize_with = "rfc3339")]
+    at: DateTime<Utc>,
+    machine: Machine,
+    executors: usize,
+    ranks: usize,
+    batch_size: usize,
+    seed: u64,
+    phases: Vec<Phase>,
+    /// One row a rank, as training returned it.
+    rank_rows: Vec<Value>,
+    /// One record an epoch, from the model's manifest.
+    history: Vec<Value>,
+    /// Rows of `submission.csv`.
+    predictions: usize,
+    peak_memory_mib: Vec<(String, f64)>,
+}
+
+#[derive(Debug, Serialize)]
+struct Phase {
+    name: &'static str,
+    seconds: f64,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Report> {
+    let dir = tempfile::Builder::new().prefix("volley-benchmark-").tempdir()?;
+    let out = dir.path().join("out");
+    std::fs::create_dir(&out)?;
+    let cluster = Cluster::start(dir.path(), args.executors)?;
+    let mut phases = Vec::new();
+    let mut client_peak = 0.0_f64;
+    let mut phase = |name, files: &[&str]| -> anyhow::Result<String> {
+        let ran = cluster.run(&arguments(args, &out, files)).with_context(|| format!("phase {name}"))?;
+        eprintln!("{name}: {:.2} s", ran.seconds);
+        client_peak = client_peak.max(ran.peak_mib);
+        phases.push(Phase { name, seconds: ran.seconds });
+        Ok(ran.stdout)
+    };
+    phase("checks", &["tables.sql", "features.sql", "checks.sql"])?;
+    phase("features to Parquet", &["tables.sql", "features.sql", "export.sql"])?;
+    let rows = phase("features and training", &["tables.sql", "features.sql", "train.sql"])?;
+    phase("features and prediction", &["tables.sql", "features.sql", "predict.sql"])?;
+
+    let manifest = dir.path().join("store/models/rossmann/1/manifest.json");
+    let manifest: Value = serde_json::from_str(&std::fs::read_to_string(manifest)?)?;
+    let submission = std::fs::read_to_string(out.join("submission.csv"))?;
+    let mut peak_memory_mib = cluster.peaks();
+    peak_memory_mib.push(("client".to_owned(), client_peak));
+    Ok(Report {
+        version: env!("CARGO_PKG_VERSION"),
+        at: Utc::now(),
+        machine: Machine::of_this_process(),
+        executors: args.executors,
+        ranks: args.ranks,
+        batch_size: args.batch_size,
+        seed: args.seed,
+        phases,
+        rank_rows: rows.lines().map(serde_json::from_str).collect::<Result<_, _>>()?,
+        history: manifest["history"].as_array().cloned().unwrap_or_default(),
+        predictions: submission.lines().count().saturating_sub(1),
+        peak_memory_mib,
+    })
+}
+
+/// What `volley` is told to run these files of the example.
+fn arguments(args: &Args, out: &Path, files: &[&str]) -> Vec<String> {
+    let Args { data, ranks, epochs, batch_size, seed, .. } = args;
+    let data = std::path::absolute(data).unwrap_or_else(|_| data.clone());
+    let defines = [
+        ("data", data.display().to_string()),
+        ("out", out.display().to_string()),
+        ("ranks", ranks.to_string()),
+        ("epochs", epochs.to_string()),
+        ("batch_size", batch_size.to_string()),
+        ("seed", seed.to_string()),
+    ];
+    let examples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/rossmann");
+    let defines = defines.iter().map(|(name, value)| format!("--define={name}={value}"));
+    let files = files.iter().map(|file| format!("--file={}", examples.join(file).display()));
+    defines.chain(files).collect()
+}
+
+fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&at.to_rfc3339())
+}
+
+impl Report {
+    /// The day of the run, as `YYYY-MM-DD` in UTC.
+    pub(crate) fn day(&self) -> String {
+        self.at.format("%Y-%m-%d").to_string()
+    }
+
+    /// The report for people.
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = String::new();
+        let number = |value: &Value, digits: usize| {
+            value.as_f64().map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let Machine { processor, cores, memory_gib, kernel } = &self.machine;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "# Rossmann, full job, {}\n\nVolley {} on {processor}, {cores} cores, {memory_gib:.0} GiB, \
+             Linux {kernel}.\nA scheduler and {} executors of one slot as processes; {} ranks, batch {} \
+             a rank, seed {}.\n\n| phase | seconds |\n|---|---|",
+            self.day(), self.version, self.executors, self.ranks, self.batch_size, self.seed
+        );
+        for Phase { name, seconds } in &self.phases {
+            let _ = writeln!(text, "| {name} | {seconds:.2} |");
+        }
+        let _ = writeln!(
+            text,
+            "\n| rank | training rows | evaluation rows | streaming, s | training, s |\n|---|---|---|---|---|"
+        );
+        for row in &self.rank_rows {
+            let (load, train) = (number(&row["load_seconds"], 2), number(&row["train_seconds"], 1));
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {load} | {train} |",
+                row["rank"], row["train_rows"], row["eval_rows"]
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\n| epoch | loss | eval loss | eval MAE | exp_rmspe | seconds | compute, s | reduce, s |\n\
+             |---|---|---|---|---|---|---|---|"
+        );
+        for record in &self.history {
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {} | {} | {} |",
+                record["epoch"],
+                number(&record["loss"], 4),
+                number(&record["eval_loss"], 4),
+                number(&record["eval_mae"], 4),
+                number(&record["eval_rmspe"], 4),
+                number(&record["seconds"], 1),
+                number(&record["compute_seconds"], 1),
+                number(&record["reduce_seconds"], 1),
+            );
+        }
+        let _ = writeln!(text, "\n{} predictions.\n\n| process | peak memory, MiB |\n|---|---|", self.predictions);
+        for (process, peak) in &self.peak_memory_mib {
+            let _ = writeln!(text, "| {process} | {peak:.0} |");
+        }
+        text
+    }
+}
