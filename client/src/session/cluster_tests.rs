@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arrow::array::AsArray;
-use arrow::datatypes::Int64Type;
+use arrow::datatypes::{Int64Type, UInt32Type};
 use arrow::util::pretty::pretty_format_batches;
 use futures::StreamExt;
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ use volley_proto::store::ModelStore;
 use super::Session;
 use crate::standalone::{Standalone, StandaloneConfig};
 use crate::testing::{manifest, sales_file};
-use crate::{Error, Result, SessionConfig};
+use crate::{DataFrameExt, Error, Estimator, Result, SessionConfig};
 
 /// Runs a test with a cluster of two executors, a store with the model `known`, and `sales`.
 fn with_cluster(test: impl AsyncFnOnce(&Session, &TempDir) + Send) {
@@ -102,6 +102,71 @@ fn runs_functions_of_models() {
             !cause.contains("Job ") && !cause.contains("DataFusionError"),
             "{cause}"
         );
+    });
+}
+
+#[test]
+fn trains_predicts_and_evaluates() {
+    with_cluster(async |session, directory| {
+        let rows: String = (0..200)
+            .map(|n| format!("{n},{},{}\n", n % 7, 100 + 10 * (n % 7)))
+            .collect();
+        let file = directory.path().join("rows.csv");
+        std::fs::write(&file, format!("id,store,sales\n{rows}")).unwrap();
+        let create = format!(
+            "CREATE EXTERNAL TABLE rows STORED AS CSV LOCATION '{}' \
+             OPTIONS ('format.has_header' 'true')",
+            file.display()
+        );
+        text(session, &create).await.unwrap();
+        let train = "CREATE MODEL m OPTIONS (input_label_cols = ['sales'], ranks = 2, \
+                     categorical = ['store'], shard_by = ['id'], hidden_units = [16], \
+                     label_transform = 'ln', epochs = 2, batch_size = 10, shards = 4) \
+                     AS SELECT * FROM rows";
+        let statement = session.parse(train).unwrap().remove(0);
+        let output = session.run(statement).await.unwrap();
+        assert_eq!(
+            output.message.as_deref(),
+            Some("model m published as version 1")
+        );
+        let ranks = output.collect().await.unwrap().remove(0);
+        let rank = ranks.column_by_name("rank").unwrap();
+        assert_eq!(rank.as_primitive::<UInt32Type>().values(), &[0, 1]);
+        for (sql, expected) in [
+            (
+                "SELECT count(predicted_sales) AS n FROM ML.PREDICT(MODEL m, TABLE rows) p WHERE store < 3",
+                "| 87 ",
+            ),
+            (
+                "SELECT rows, r2_score < 2 AS sane FROM ML.EVALUATE(MODEL m, TABLE rows)",
+                "| 200  | true ",
+            ),
+            (
+                "SELECT count(*) AS epochs FROM ML.TRAINING_INFO(MODEL m)",
+                "| 2 ",
+            ),
+            ("SHOW MODELS", "| m "),
+            ("DESCRIBE MODEL m", "2 (keep = best)"),
+        ] {
+            let shown = text(session, sql)
+                .await
+                .unwrap_or_else(|e| panic!("{sql}: {e:?}"));
+            let kept = shown.contains("1 (keep = best)"); // either epoch may be the best
+            assert!(shown.contains(expected) || kept, "{sql}: {shown}");
+        }
+        let model = Estimator::new("n")
+            .label("sales")
+            .continuous(["store"])
+            .hidden_units([8])
+            .epochs(1)
+            .fit(session, session.sql("SELECT * FROM rows").await.unwrap())
+            .await
+            .unwrap();
+        assert_eq!(model.history().len(), 1);
+        let rows = session.sql("SELECT store FROM rows").await.unwrap();
+        let predicted = rows.predict(&model).unwrap().collect().await.unwrap();
+        let count: usize = predicted.iter().map(|batch| batch.num_rows()).sum();
+        assert_eq!(count, 200);
     });
 }
 

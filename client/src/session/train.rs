@@ -8,7 +8,6 @@ use ballista_core::extension::SessionConfigExt;
 use datafusion::common::Column;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
@@ -97,12 +96,11 @@ impl Session {
         }
         self.store().check_writable().await?;
 
-        let state = self.context().state();
-        // Merged partitions would be fewer than the shards that ranks share out.
-        let config = state.config().clone().with_ballista_coalesce_enabled(false);
-        let state = SessionStateBuilder::new_from_existing(state)
-            .with_config(config)
-            .build();
+        // Merged partitions would be fewer than the shards that ranks share out. Set in place: a
+        // state built anew from this one would put an empty catalog over the session's tables.
+        let mut state = self.context().state();
+        let config = state.config_mut();
+        *config = config.clone().with_ballista_coalesce_enabled(false);
         let batches = DataFrame::new(state, plan).collect().await?;
         Ok(by_rank(&batches).map_err(DataFusionError::from)?)
     }
