@@ -7,7 +7,8 @@
 //! ```
 
 mod cancel;
-#[cfg(all(test, feature = "standalone"))]
+#[cfg(feature = "standalone")]
+#[cfg(test)]
 mod cluster_tests;
 mod connect;
 mod models;
@@ -98,10 +99,9 @@ impl Session {
     pub fn parse(&self, script: &str) -> Result<Vec<Statement>> {
         let state = self.context.state_ref();
         let options = state.read().config().options().sql_parser.clone();
-        let grammar =
-            dialect_from_str(options.dialect.to_string()).ok_or_else(|| Error::NotSupported {
-                what: format!("SQL dialect {}", options.dialect),
-            })?;
+        let grammar = dialect_from_str(options.dialect).ok_or_else(|| Error::NotSupported {
+            what: format!("SQL dialect {}", options.dialect),
+        })?;
         let dialect = Dialect {
             grammar,
             normalize: options.enable_ident_normalization,
