@@ -75,7 +75,10 @@ impl<'a> Prompt<'a> {
                 Typed::Sql(sql) => {
                     let ran = tokio::select! {
                         ran = run_all(query, engine, &sql) => ran,
-                        _ = tokio::signal::ctrl_c() => Ok(eprintln!("cancelled")),
+                        _ = tokio::signal::ctrl_c() => {
+                            eprintln!("cancelled");
+                            Ok(())
+                        }
                     };
                     match ran {
                         Err(error) if is_broken_pipe(&error) => return Err(error),

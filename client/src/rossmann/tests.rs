@@ -199,11 +199,14 @@ fn joins_that_keep_all_rows_pass_both_checks() {
     });
 }
 
+/// What is done to a file.
+type Change = Box<dyn Fn(String) -> String + Send>;
+
 #[test]
 fn a_join_that_changes_rows_is_named() {
     let without = |line: &'static str| move |text: String| text.replace(line, "");
     let twice = |line: &'static str| move |text: String| text + line;
-    let cases: [(&str, Box<dyn Fn(String) -> String + Send>, &str); 5] = [
+    let cases: [(&str, Change, &str); 5] = [
         (
             "store_states.csv",
             Box::new(twice("2,HE\n")),
