@@ -71,8 +71,10 @@ pub enum StandaloneError {
 #[derive(Debug)]
 pub struct Standalone {
     scheduler: String,
-    stop: CancellationToken,
-    parts: JoinSet<()>,
+    stop_executors: CancellationToken,
+    stop_scheduler: CancellationToken,
+    executors: JoinSet<()>,
+    serving: JoinSet<()>,
     _work_dir: Option<TempDir>,
 }
 
@@ -90,8 +92,8 @@ impl Standalone {
                 (dir.path().to_owned(), Some(dir))
             }
         };
-        let stop = CancellationToken::new();
-        let mut parts = JoinSet::new();
+        let (stop_executors, stop_scheduler) = (CancellationToken::new(), CancellationToken::new());
+        let (mut executors, mut serving) = (JoinSet::new(), JoinSet::new());
         let bind = SchedulerConfig {
             bind: ([127, 0, 0, 1], 0).into(),
             ..Default::default()
@@ -100,8 +102,8 @@ impl Standalone {
             .await
             .map_err(StandaloneError::Scheduler)?;
         let address = scheduler.address().to_string();
-        let stopped = stop.clone().cancelled_owned();
-        parts.spawn(async move {
+        let stopped = stop_scheduler.clone().cancelled_owned();
+        serving.spawn(async move {
             if let Err(error) = scheduler.run_until(stopped).await {
                 tracing::error!(%error, "the embedded scheduler ended");
             }
@@ -117,8 +119,8 @@ impl Standalone {
             let executor = Executor::start(executor)
                 .await
                 .map_err(|source| StandaloneError::Executor { id, source })?;
-            let stopped = stop.clone().cancelled_owned();
-            parts.spawn(async move {
+            let stopped = stop_executors.clone().cancelled_owned();
+            executors.spawn(async move {
                 if let Err(error) = executor.run_until(stopped).await {
                     tracing::error!(%error, "an embedded executor ended");
                 }
@@ -126,8 +128,10 @@ impl Standalone {
         }
         Ok(Self {
             scheduler: address,
-            stop,
-            parts,
+            stop_executors,
+            stop_scheduler,
+            executors,
+            serving,
             _work_dir: temporary,
         })
     }
@@ -137,18 +141,24 @@ impl Standalone {
         &self.scheduler
     }
 
-    /// Stops the cluster and waits until it has stopped.
+    /// Stops the executors, which take leave of the scheduler, and then the scheduler.
     pub async fn stop(mut self) {
-        self.stop.cancel();
-        let all = async { while self.parts.join_next().await.is_some() {} };
-        if tokio::time::timeout(STOP_PATIENCE, all).await.is_err() {
-            tracing::warn!("parts of the embedded cluster did not stop in {STOP_PATIENCE:?}");
+        for (stop, part) in [
+            (&self.stop_executors, &mut self.executors),
+            (&self.stop_scheduler, &mut self.serving),
+        ] {
+            stop.cancel();
+            let all = async { while part.join_next().await.is_some() {} };
+            if tokio::time::timeout(STOP_PATIENCE, all).await.is_err() {
+                tracing::warn!("parts of the embedded cluster did not stop in {STOP_PATIENCE:?}");
+            }
         }
     }
 }
 
 impl Drop for Standalone {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.stop_executors.cancel();
+        self.stop_scheduler.cancel();
     }
 }

@@ -102,7 +102,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
 pub(crate) async fn session() -> (Session, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let url = ModelStore::directory_url(&directory.path().join("store")).unwrap();
-    let session = Session::detached(&SessionConfig::new("127.0.0.1:1", url)).unwrap();
+    let session = Session::detached(&SessionConfig::new("127.0.0.1:1", url), 4).unwrap();
     session
         .store()
         .publish(manifest("known"), Vec::new())

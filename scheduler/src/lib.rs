@@ -6,6 +6,7 @@
 //!   │ Ballista gRPC and REST    │  jobs, stages, tasks, executors
 //!   │ volley.v1.Rendezvous      │  ranks meet here: generation, rank, peers
 //!   │ volley.v1.Training        │  clients watch a run here
+//!   │ volley.v1.Cluster         │  and ask how large the cluster is
 //!   └───────────────────────────┘
 //!        │ offers                    placement (pure): who runs what now, what must wait, and why
 //!        ▼
@@ -16,6 +17,7 @@
 //! and links no tensor library.
 
 mod ballista;
+mod cluster_service;
 mod config;
 mod error;
 mod placement;

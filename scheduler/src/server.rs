@@ -21,6 +21,7 @@ use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use crate::ballista::{
     AbortReasons, BallistaScheduler, FailStop, VolleyClusterState, VolleyJobState, session_builder,
 };
+use crate::cluster_service::cluster_service;
 use crate::training::{Registry, services};
 use crate::{Error, Result, SchedulerConfig};
 
@@ -64,6 +65,7 @@ impl Scheduler {
             listener,
             address,
             ballista.clone(),
+            cluster,
             registry,
             stop.clone(),
         ));
@@ -139,6 +141,7 @@ async fn serve(
     listener: TcpListener,
     address: SocketAddr,
     ballista: BallistaScheduler,
+    cluster: Arc<VolleyClusterState>,
     registry: Registry,
     stop: CancellationToken,
 ) -> Result<()> {
@@ -148,6 +151,7 @@ async fn serve(
         .max_decoding_message_size(limit);
     let (rendezvous, training) = services(registry);
     let mut routes = RoutesBuilder::default();
+    routes.add_service(cluster_service(cluster));
     routes
         .add_service(grpc)
         .add_service(rendezvous)

@@ -51,13 +51,14 @@ impl Session {
     /// # Errors
     /// When no scheduler answers in time, or a setting or the store's URL is not usable.
     pub async fn connect(config: SessionConfig) -> Result<Self> {
-        let session = Self::detached(&config)?;
-        connect::await_scheduler(&config.scheduler, config.connect_timeout).await?;
-        Ok(session)
+        // The user's own mistakes first: they need no scheduler.
+        Self::detached(&config, 1)?;
+        let slots = connect::await_scheduler(&config.scheduler, config.connect_timeout).await?;
+        Self::detached(&config, slots)
     }
 
     /// The session before anybody has asked whether its scheduler answers.
-    pub(crate) fn detached(config: &SessionConfig) -> Result<Self> {
+    pub(crate) fn detached(config: &SessionConfig, slots: usize) -> Result<Self> {
         let store = ModelStore::open(&config.store)?;
         let scheduler_url = connect::scheduler_url(&config.scheduler);
         let cancellations = Arc::new(Cancellations::new(scheduler_url.clone()));
@@ -65,7 +66,7 @@ impl Session {
             scheduler_url,
             cancellations: Arc::clone(&cancellations),
         };
-        let context = connect::context(&config.settings, planner)?;
+        let context = connect::context(&config.settings, slots, planner)?;
         let manifests = Arc::new(Manifests::default());
         let relations = MlPlanner {
             store: store.url().clone(),
@@ -281,7 +282,7 @@ mod tests {
         let with = |key: &str, value: &str| {
             let mut config = SessionConfig::new("127.0.0.1:1", url.clone());
             config.settings = vec![(key.to_owned(), value.to_owned())];
-            Session::detached(&config)
+            Session::detached(&config, 4)
         };
         let session = with("datafusion.execution.target_partitions", "5").unwrap();
         assert_eq!(session.context().state().config().target_partitions(), 5);

@@ -67,6 +67,11 @@ impl VolleyClusterState {
         self.slots.lock().len()
     }
 
+    /// Slots of all registered executors together.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.lock().values().sum()
+    }
+
     fn act(
         &self,
         decision: Decision,
