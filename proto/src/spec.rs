@@ -420,6 +420,14 @@ impl FeatureKind {
     }
 }
 
+/// The type of the values that a column of this type stands for.
+pub(crate) fn value_type(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        plain => plain,
+    }
+}
+
 fn is_text(data_type: &DataType) -> bool {
     matches!(
         data_type,
@@ -451,7 +459,7 @@ fn check_column(
             hint,
         });
     };
-    if suits(field.data_type()) {
+    if suits(value_type(field.data_type())) {
         Ok(())
     } else {
         Err(Error::ColumnType {

@@ -12,6 +12,8 @@
 //! or of how ranks find each other: it is given streams and a connected
 //! [`collective::Communicator`].
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod collective;
 
 mod device;

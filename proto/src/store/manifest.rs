@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Feature, FeatureKind, LabelTransform, TrainSpec};
+use crate::spec::{Feature, FeatureKind, LabelTransform, TrainSpec, value_type};
 use crate::{Error, Result, did_you_mean};
 
 /// Everything about a published model but its weights and vocabularies.
@@ -46,7 +46,8 @@ pub struct FeatureSummary {
     pub column: String,
     /// How it enters the network.
     pub kind: FeatureKind,
-    /// The column's Arrow type in training, as text.
+    /// The Arrow type of the column's values in training, as text; a dictionary's is that of its
+    /// values.
     pub data_type: String,
     /// Distinct values, null included where it occurred; `None` for a continuous feature.
     pub vocabulary: Option<usize>,
@@ -132,5 +133,5 @@ fn same_values(actual: &DataType, trained: &str) -> bool {
             other => other,
         }
     }
-    class(&actual.to_string()) == class(trained)
+    class(&value_type(actual).to_string()) == class(trained)
 }

@@ -9,3 +9,6 @@ mod predict;
 pub use files::{VOCABULARIES, WEIGHTS};
 pub(crate) use files::{encode_vocabularies, encode_weights};
 pub use predict::Model;
+
+#[cfg(test)]
+mod tests;

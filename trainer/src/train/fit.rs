@@ -34,6 +34,8 @@ pub(super) struct Fit<'a, B: AutodiffBackend> {
     /// The shards' global numbers.
     ids: Vec<usize>,
     schedule: Schedule,
+    /// Training rows of all ranks.
+    train_rows: u64,
     parameters: Parameters<B>,
     adam: Adam,
     /// All parameters' gradients, in order.
@@ -81,6 +83,7 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             shards,
             device,
             schedule: Schedule::new(spec.seed, steps, &world.shards, ids.iter().copied()),
+            train_rows: world.train_rows,
             ids,
             parameters: Parameters::new(values, device),
             gradient: vec![0.0; adam.len()],
@@ -140,6 +143,7 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         let steps = epoch as u64 * self.schedule.steps();
         let seconds = start.elapsed().as_secs_f64();
         let record = sums.record(epoch, steps, communicator.world_size(), seconds);
+        assert_eq!(record.rows, self.train_rows, "every training row is used once an epoch");
         let loss = record.eval_loss.unwrap_or(record.loss);
         match [record.loss, loss].into_iter().find(|loss| !loss.is_finite()) {
             Some(loss) => Err(Error::Diverged { epoch, loss }),
