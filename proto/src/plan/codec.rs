@@ -9,7 +9,10 @@ use ballista_core::serde::{BallistaLogicalExtensionCodec, BallistaPhysicalExtens
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::common::TableReference;
+use datafusion::common::config::CsvOptions;
+use datafusion::common::parsers::CsvQuoteStyle;
 use datafusion::datasource::file_format::FileFormatFactory;
+use datafusion::datasource::file_format::csv::CsvFormatFactory;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
@@ -121,7 +124,8 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         buf: &mut Vec<u8>,
         format: Arc<dyn FileFormatFactory>,
     ) -> Result<()> {
-        self.inner.try_encode_file_format(buf, format)
+        self.inner
+            .try_encode_file_format(buf, with_wire_quote_style(format))
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
@@ -147,6 +151,28 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
     fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
         self.inner.try_encode_udwf(function, buf)
     }
+}
+
+/// The format with its quote style in the numbers of the wire.
+///
+/// DataFusion 55 writes the style's own discriminant where the wire has an enum in another order, so
+/// that `Necessary` arrives as `Always` and the other way round. The two are swapped before.
+fn with_wire_quote_style(format: Arc<dyn FileFormatFactory>) -> Arc<dyn FileFormatFactory> {
+    let Some(options) = format
+        .downcast_ref::<CsvFormatFactory>()
+        .and_then(|csv| csv.options.clone())
+    else {
+        return format;
+    };
+    let quote_style = match options.quote_style {
+        CsvQuoteStyle::Necessary => CsvQuoteStyle::Always,
+        CsvQuoteStyle::Always => CsvQuoteStyle::Necessary,
+        style @ (CsvQuoteStyle::NonNumeric | CsvQuoteStyle::Never) => style,
+    };
+    Arc::new(CsvFormatFactory::new_with_options(CsvOptions {
+        quote_style,
+        ..options
+    }))
 }
 
 /// Encodes physical plans.
@@ -217,5 +243,36 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
 
     fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
         self.inner.try_encode_udwf(function, buf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    #[test]
+    fn a_quote_style_arrives_as_it_was_sent() {
+        let codec = VolleyLogicalCodec::default();
+        let context = SessionContext::new().task_ctx();
+        for style in [
+            CsvQuoteStyle::Necessary,
+            CsvQuoteStyle::Always,
+            CsvQuoteStyle::NonNumeric,
+            CsvQuoteStyle::Never,
+        ] {
+            let options = CsvOptions {
+                quote_style: style,
+                ..Default::default()
+            };
+            let sent = Arc::new(CsvFormatFactory::new_with_options(options));
+            let mut buf = Vec::new();
+            codec.try_encode_file_format(&mut buf, sent).unwrap();
+            let received = codec.try_decode_file_format(&buf, &context).unwrap();
+            let received = received.downcast_ref::<CsvFormatFactory>();
+            let received = received.and_then(|csv| csv.options.as_ref());
+            assert_eq!(received.map(|options| options.quote_style), Some(style));
+        }
     }
 }

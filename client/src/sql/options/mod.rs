@@ -4,6 +4,8 @@
 //! what was given, and [`TrainOptions::spec`] settles the rest against the input's columns. Pure:
 //! no I/O, no session.
 
+#[cfg(test)]
+mod documented;
 mod settle;
 mod table;
 mod value;

@@ -74,7 +74,7 @@ const NOT_SUPPORTED: &[(&str, &str)] = &[
     ("warm_start", "training starts from fresh weights"),
     (
         "resume",
-        "a run that lost an executor resumes by itself, a finished one cannot be continued",
+        "a run that has ended cannot be continued: train again",
     ),
     (
         "early_stop",

@@ -1,0 +1,27 @@
+//! Keeps the table of options in `docs/sql.md` equal to the one that is parsed.
+
+use super::train_options;
+
+const DOCUMENT: &str = include_str!("../../../../docs/sql.md");
+
+#[test]
+fn every_option_is_documented_as_it_is() {
+    let rows: Vec<String> = train_options()
+        .iter()
+        .map(|option| {
+            let cell = |text: &str| text.replace('|', "\\|");
+            format!(
+                "| `{}` | {} | {} | {} |",
+                option.name,
+                cell(option.values),
+                cell(option.default),
+                cell(option.about)
+            )
+        })
+        .collect();
+    let table = rows.join("\n");
+    assert!(
+        DOCUMENT.contains(&table),
+        "docs/sql.md should have these rows:\n{table}"
+    );
+}
