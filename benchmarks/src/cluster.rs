@@ -28,10 +28,15 @@ pub(crate) struct Ran {
 impl Cluster {
     pub(crate) fn start(dir: &Path, executors: usize) -> anyhow::Result<Self> {
         let address_file = dir.join("address");
-        let mut cluster =
-            Self { address: String::new(), processes: Vec::new(), dir: dir.to_owned() };
+        let mut cluster = Self {
+            address: String::new(),
+            processes: Vec::new(),
+            dir: dir.to_owned(),
+        };
         let mut scheduler = Command::new(binary("volley-scheduler")?);
-        scheduler.args(["--bind", "127.0.0.1:0", "--address-file"]).arg(&address_file);
+        scheduler
+            .args(["--bind", "127.0.0.1:0", "--address-file"])
+            .arg(&address_file);
         cluster.spawn("scheduler", &mut scheduler)?;
         let started = Instant::now();
         cluster.address = loop {
@@ -47,14 +52,25 @@ impl Cluster {
             let id = format!("executor-{number}");
             let mut executor = Command::new(binary("volley-executor")?);
             executor
-                .args(["--scheduler", &cluster.address, "--vcores", "1", "--id", &id, "--work-dir"])
+                .args([
+                    "--scheduler",
+                    &cluster.address,
+                    "--vcores",
+                    "1",
+                    "--id",
+                    &id,
+                    "--work-dir",
+                ])
                 .arg(dir.join(&id));
             cluster.spawn(&id, &mut executor)?;
         }
         // Ready when a query that needs every executor has an answer.
         let started = Instant::now();
         while started.elapsed() < START {
-            let registered = cluster.log("scheduler").matches("executor registered").count();
+            let registered = cluster
+                .log("scheduler")
+                .matches("executor registered")
+                .count();
             if registered == executors {
                 return Ok(cluster);
             }
@@ -68,7 +84,14 @@ impl Cluster {
         let output = self.dir.join("output");
         let started = Instant::now();
         let mut client = Command::new(binary("volley")?)
-            .args(["--scheduler", &self.address, "--format", "json", "--quiet", "--store"])
+            .args([
+                "--scheduler",
+                &self.address,
+                "--format",
+                "json",
+                "--quiet",
+                "--store",
+            ])
             .arg(self.dir.join("store"))
             .args(args)
             .stdin(Stdio::null())
@@ -84,14 +107,17 @@ impl Cluster {
         };
         let seconds = started.elapsed().as_secs_f64();
         ensure!(status.success(), "volley {args:?} failed");
-        Ok(Ran { stdout: std::fs::read_to_string(output)?, seconds, peak_mib })
+        Ok(Ran {
+            stdout: std::fs::read_to_string(output)?,
+            seconds,
+            peak_mib,
+        })
     }
 
     /// The most memory each process has held so far, in MiB.
     pub(crate) fn peaks(&self) -> Vec<(String, f64)> {
-        let peak = |(name, child): &(String, Child)| {
-            Some((name.clone(), peak_memory_mib(child.id())?))
-        };
+        let peak =
+            |(name, child): &(String, Child)| Some((name.clone(), peak_memory_mib(child.id())?));
         self.processes.iter().filter_map(peak).collect()
     }
 
@@ -125,6 +151,10 @@ impl Drop for Cluster {
 /// A binary of the same build, beside this one.
 fn binary(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
-    ensure!(path.exists(), "{} is missing: cargo build --release --workspace", path.display());
+    ensure!(
+        path.exists(),
+        "{} is missing: cargo build --release --workspace",
+        path.display()
+    );
     Ok(path)
 }

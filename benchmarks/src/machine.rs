@@ -18,7 +18,8 @@ impl Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name));
-            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+            line.and_then(|line| line.split_once(':'))
+                .map(|(_, value)| value.trim().to_owned())
         };
         let kib = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
         let kib: f64 = kib.trim_end_matches(" kB").parse().unwrap_or(0.0);

@@ -47,6 +47,11 @@ fn main() -> anyhow::Result<()> {
     let markdown = args.results.join(format!("{name}.md"));
     std::fs::write(&json, serde_json::to_string_pretty(&report)? + "\n")?;
     std::fs::write(&markdown, report.markdown())?;
-    println!("{}\nwritten to {} and {}", report.markdown(), json.display(), markdown.display());
+    println!(
+        "{}\nwritten to {} and {}",
+        report.markdown(),
+        json.display(),
+        markdown.display()
+    );
     Ok(())
 }

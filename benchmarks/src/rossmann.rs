@@ -40,23 +40,39 @@ struct Phase {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Report> {
-    let dir = tempfile::Builder::new().prefix("volley-benchmark-").tempdir()?;
+    let dir = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
     let out = dir.path().join("out");
     std::fs::create_dir(&out)?;
     let cluster = Cluster::start(dir.path(), args.executors)?;
     let mut phases = Vec::new();
     let mut client_peak = 0.0_f64;
     let mut phase = |name, files: &[&str]| -> anyhow::Result<String> {
-        let ran = cluster.run(&arguments(args, &out, files)).with_context(|| format!("phase {name}"))?;
+        let ran = cluster
+            .run(&arguments(args, &out, files))
+            .with_context(|| format!("phase {name}"))?;
         eprintln!("{name}: {:.2} s", ran.seconds);
         client_peak = client_peak.max(ran.peak_mib);
-        phases.push(Phase { name, seconds: ran.seconds });
+        phases.push(Phase {
+            name,
+            seconds: ran.seconds,
+        });
         Ok(ran.stdout)
     };
     phase("checks", &["tables.sql", "features.sql", "checks.sql"])?;
-    phase("features to Parquet", &["tables.sql", "features.sql", "export.sql"])?;
-    let rows = phase("features and training", &["tables.sql", "features.sql", "train.sql"])?;
-    phase("features and prediction", &["tables.sql", "features.sql", "predict.sql"])?;
+    phase(
+        "features to Parquet",
+        &["tables.sql", "features.sql", "export.sql"],
+    )?;
+    let rows = phase(
+        "features and training",
+        &["tables.sql", "features.sql", "train.sql"],
+    )?;
+    phase(
+        "features and prediction",
+        &["tables.sql", "features.sql", "predict.sql"],
+    )?;
 
     let manifest = dir.path().join("store/models/rossmann/1/manifest.json");
     let manifest: Value = serde_json::from_str(&std::fs::read_to_string(manifest)?)?;
@@ -72,7 +88,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Report> {
         batch_size: args.batch_size,
         seed: args.seed,
         phases,
-        rank_rows: rows.lines().map(serde_json::from_str).collect::<Result<_, _>>()?,
+        rank_rows: rows
+            .lines()
+            .map(serde_json::from_str)
+            .collect::<Result<_, _>>()?,
         history: manifest["history"].as_array().cloned().unwrap_or_default(),
         predictions: submission.lines().count().saturating_sub(1),
         peak_memory_mib,
@@ -81,7 +100,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Report> {
 
 /// What `volley` is told to run these files of the example.
 fn arguments(args: &Args, out: &Path, files: &[&str]) -> Vec<String> {
-    let Args { data, ranks, epochs, batch_size, seed, .. } = args;
+    let Args {
+        data,
+        ranks,
+        epochs,
+        batch_size,
+        seed,
+        ..
+    } = args;
     let data = std::path::absolute(data).unwrap_or_else(|_| data.clone());
     let defines = [
         ("data", data.display().to_string()),
@@ -92,8 +118,12 @@ fn arguments(args: &Args, out: &Path, files: &[&str]) -> Vec<String> {
         ("seed", seed.to_string()),
     ];
     let examples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/rossmann");
-    let defines = defines.iter().map(|(name, value)| format!("--define={name}={value}"));
-    let files = files.iter().map(|file| format!("--file={}", examples.join(file).display()));
+    let defines = defines
+        .iter()
+        .map(|(name, value)| format!("--define={name}={value}"));
+    let files = files
+        .iter()
+        .map(|file| format!("--file={}", examples.join(file).display()));
     defines.chain(files).collect()
 }
 
@@ -111,16 +141,28 @@ impl Report {
     pub(crate) fn markdown(&self) -> String {
         let mut text = String::new();
         let number = |value: &Value, digits: usize| {
-            value.as_f64().map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+            value
+                .as_f64()
+                .map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
         };
-        let Machine { processor, cores, memory_gib, kernel } = &self.machine;
+        let Machine {
+            processor,
+            cores,
+            memory_gib,
+            kernel,
+        } = &self.machine;
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
             "# Rossmann, full job, {}\n\nVolley {} on {processor}, {cores} cores, {memory_gib:.0} GiB, \
              Linux {kernel}.\nA scheduler and {} executors of one slot as processes; {} ranks, batch {} \
              a rank, seed {}.\n\n| phase | seconds |\n|---|---|",
-            self.day(), self.version, self.executors, self.ranks, self.batch_size, self.seed
+            self.day(),
+            self.version,
+            self.executors,
+            self.ranks,
+            self.batch_size,
+            self.seed
         );
         for Phase { name, seconds } in &self.phases {
             let _ = writeln!(text, "| {name} | {seconds:.2} |");
@@ -130,7 +172,10 @@ impl Report {
             "\n| rank | training rows | evaluation rows | streaming, s | training, s |\n|---|---|---|---|---|"
         );
         for row in &self.rank_rows {
-            let (load, train) = (number(&row["load_seconds"], 2), number(&row["train_seconds"], 1));
+            let (load, train) = (
+                number(&row["load_seconds"], 2),
+                number(&row["train_seconds"], 1),
+            );
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {load} | {train} |",
@@ -156,7 +201,11 @@ impl Report {
                 number(&record["reduce_seconds"], 1),
             );
         }
-        let _ = writeln!(text, "\n{} predictions.\n\n| process | peak memory, MiB |\n|---|---|", self.predictions);
+        let _ = writeln!(
+            text,
+            "\n{} predictions.\n\n| process | peak memory, MiB |\n|---|---|",
+            self.predictions
+        );
         for (process, peak) in &self.peak_memory_mib {
             let _ = writeln!(text, "| {process} | {peak:.0} |");
         }

@@ -46,7 +46,9 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
         runtime.shutdown_background();
         ended
     };
-    let thread = thread::Builder::new().name("volley".into()).stack_size(STACK_BYTES);
+    let thread = thread::Builder::new()
+        .name("volley".into())
+        .stack_size(STACK_BYTES);
     let running = thread.spawn(command).context("cannot start a thread")?;
     match running.join() {
         Ok(ended) => ended,
@@ -54,9 +56,9 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
     }
 }
 
-/// What is logged unless the environment says otherwise. Of the engine inside only errors: it warns
-/// of every task that it moves.
-const DEFAULT_LOG: &str = "warn,ballista_scheduler=error,ballista_executor=error";
+/// What is logged unless the environment says otherwise. The engine inside warns of every task that
+/// it moves, and of failed jobs the user is told anyway.
+const DEFAULT_LOG: &str = "warn,ballista_core=off,ballista_scheduler=off,ballista_executor=error";
 
 /// Logs at `VOLLEY_LOG`, else `RUST_LOG`, else the default.
 fn log_to_stderr() {

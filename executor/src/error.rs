@@ -115,9 +115,16 @@ pub(crate) enum RankError {
         #[source]
         source: volley_proto::Error,
     },
-    /// The rank's thread could not run to its end.
-    #[error("rank {rank} on executor {executor} panicked: {message}")]
-    Panic {
+    /// The rank could not start: no device, or no socket to listen on.
+    #[error("a rank cannot start on executor {executor}")]
+    Start {
+        executor: String,
+        #[source]
+        source: volley_trainer::Error,
+    },
+    /// Something that should not happen did.
+    #[error("rank {rank} on executor {executor} broke: {message}")]
+    Broken {
         rank: usize,
         executor: String,
         message: String,

@@ -16,12 +16,18 @@ pub fn binary(name: &str) -> PathBuf {
 fn build() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     // …/<profile>/deps/<test>
-    let profile_dir = test.ancestors().nth(2).expect("a test lies two folders deep");
+    let profile_dir = test
+        .ancestors()
+        .nth(2)
+        .expect("a test lies two folders deep");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["build", "--workspace", "--bins", "--locked", "--quiet"])
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .env("CARGO_TARGET_DIR", profile_dir.parent().expect("a profile has a target folder"));
+        .env(
+            "CARGO_TARGET_DIR",
+            profile_dir.parent().expect("a profile has a target folder"),
+        );
     if profile_dir.ends_with("release") {
         cargo.arg("--release");
     }

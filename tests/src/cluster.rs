@@ -41,15 +41,25 @@ impl Cluster {
     /// # Panics
     /// When it is not up by the deadline.
     pub fn start(executors: usize) -> Self {
-        let dir = tempfile::Builder::new().prefix("volley-test-").tempdir().expect("a folder");
+        let dir = tempfile::Builder::new()
+            .prefix("volley-test-")
+            .tempdir()
+            .expect("a folder");
         let address_file = dir.path().join("address");
         let mut scheduler = Command::new(binary("volley-scheduler"));
-        scheduler.args(["--bind", "127.0.0.1:0", "--address-file"]).arg(&address_file);
+        scheduler
+            .args(["--bind", "127.0.0.1:0", "--address-file"])
+            .arg(&address_file);
         let scheduler = Process::start(&mut scheduler, &dir.path().join("scheduler.log"));
         let address = eventually("the scheduler's address", START, || {
             std::fs::read_to_string(&address_file).ok()
         });
-        let mut cluster = Self { address, executors: Vec::new(), scheduler, dir };
+        let mut cluster = Self {
+            address,
+            executors: Vec::new(),
+            scheduler,
+            dir,
+        };
         for _ in 0..executors {
             cluster.add_executor();
         }
@@ -62,7 +72,15 @@ impl Cluster {
         let id = format!("executor-{}", self.executors.len());
         let mut executor = Command::new(binary("volley-executor"));
         executor
-            .args(["--scheduler", &self.address, "--id", &id, "--vcores", "1", "--work-dir"])
+            .args([
+                "--scheduler",
+                &self.address,
+                "--id",
+                &id,
+                "--vcores",
+                "1",
+                "--work-dir",
+            ])
             .arg(self.dir.path().join(&id));
         let log = self.dir.path().join(format!("{id}.log"));
         self.executors.push(Process::start(&mut executor, &log));
@@ -91,7 +109,10 @@ impl Cluster {
             )?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
-            Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+            Ok(answer
+                .split_once("\r\n\r\n")
+                .map(|(_, body)| body.to_owned())
+                .unwrap_or_default())
         };
         answer().unwrap_or_default()
     }
@@ -124,7 +145,9 @@ impl Cluster {
     /// The `volley` command against this cluster and its store.
     pub fn command(&self) -> Command {
         let mut command = Command::new(binary("volley"));
-        command.args(["--scheduler", &self.address, "--store"]).arg(self.store());
+        command
+            .args(["--scheduler", &self.address, "--store"])
+            .arg(self.store());
         command.current_dir(self.dir.path());
         command
     }
@@ -144,7 +167,11 @@ impl Cluster {
         let row = |line: &str| {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
         };
-        run.stdout.lines().filter(|line| !line.is_empty()).map(row).collect()
+        run.stdout
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(row)
+            .collect()
     }
 
     /// Runs SQL that must fail, checks that the cluster is alive after it, and returns what was
@@ -154,7 +181,13 @@ impl Cluster {
     /// When it succeeds, or the cluster answers nothing any more.
     pub fn fail(&self, sql: &str) -> String {
         let run = self.run(&["--format", "json", "--quiet", "-c", sql]);
-        assert_eq!(run.code, Some(1), "should fail: {sql}\n{}\n{}", run.stdout, run.stderr);
+        assert_eq!(
+            run.code,
+            Some(1),
+            "should fail: {sql}\n{}\n{}",
+            run.stdout,
+            run.stderr
+        );
         assert_eq!(self.query("SELECT 1 AS one")[0]["one"], 1, "after {sql}");
         run.stderr
     }
@@ -193,5 +226,9 @@ fn run(command: &mut Command) -> Run {
         }
     };
     let text = |reader: std::thread::JoinHandle<String>| reader.join().unwrap_or_default();
-    Run { code, stdout: text(stdout), stderr: text(stderr) }
+    Run {
+        code,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    }
 }

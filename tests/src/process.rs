@@ -26,7 +26,10 @@ impl Process {
             .stderr(errors)
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-        Self { child, log: log.to_owned() }
+        Self {
+            child,
+            log: log.to_owned(),
+        }
     }
 
     /// The process's id.
@@ -71,7 +74,10 @@ pub fn eventually<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Op
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(started.elapsed() < deadline, "waited {deadline:?} for {what}");
+        assert!(
+            started.elapsed() < deadline,
+            "waited {deadline:?} for {what}"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -69,10 +69,15 @@ fn from_seven_tables_to_a_submission() {
             command.arg("-f").arg(Path::new(EXAMPLES).join(file));
         }
         let output = command.output().unwrap();
-        let (stdout, stderr) =
-            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let (stdout, stderr) = (
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        );
         assert!(output.status.success(), "{files:?}\n{stderr}");
-        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+        stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect::<Vec<serde_json::Value>>()
     };
 
     let checks = run_files(&["tables.sql", "features.sql", "checks.sql"]);
@@ -80,27 +85,54 @@ fn from_seven_tables_to_a_submission() {
 
     let ranks = run_files(&["tables.sql", "features.sql", "train.sql"]);
     assert_eq!(ranks.len(), 2, "one row a rank: {ranks:?}");
-    assert_eq!((ranks[0]["rank"].as_u64(), ranks[1]["rank"].as_u64()), (Some(0), Some(1)));
-    assert_ne!(ranks[0]["executor"], ranks[1]["executor"], "one rank an executor");
-    let rows = |column: &str| ranks.iter().map(|rank| rank[column].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        (ranks[0]["rank"].as_u64(), ranks[1]["rank"].as_u64()),
+        (Some(0), Some(1))
+    );
+    assert_ne!(
+        ranks[0]["executor"], ranks[1]["executor"],
+        "one rank an executor"
+    );
+    let rows = |column: &str| {
+        ranks
+            .iter()
+            .map(|rank| rank[column].as_u64().unwrap())
+            .sum::<u64>()
+    };
 
     run_files(&["tables.sql", "features.sql", "predict.sql"]);
     let submission = fs::read_to_string(out.join("submission.csv")).unwrap();
     let mut lines = submission.lines();
     assert_eq!(lines.next(), Some("Id,Sales"));
-    let ids: Vec<u64> =
-        lines.map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
-    let tests = fs::read_to_string(data.join("test.csv")).unwrap().lines().count() - 1;
-    assert_eq!(ids, (1..=tests as u64).collect::<Vec<_>>(), "every row once, sorted");
+    let ids: Vec<u64> = lines
+        .map(|line| line.split(',').next().unwrap().parse().unwrap())
+        .collect();
+    let tests = fs::read_to_string(data.join("test.csv"))
+        .unwrap()
+        .lines()
+        .count()
+        - 1;
+    assert_eq!(
+        ids,
+        (1..=tests as u64).collect::<Vec<_>>(),
+        "every row once, sorted"
+    );
 
     // Every row was trained or evaluated exactly once an epoch.
     let manifest = cluster.store().join("models/rossmann/1/manifest.json");
     let manifest: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
     assert_eq!(manifest["train_rows"].as_u64(), Some(rows("train_rows")));
-    assert_eq!(manifest["history"][0]["rows"].as_u64(), Some(rows("train_rows")));
+    assert_eq!(
+        manifest["history"][0]["rows"].as_u64(),
+        Some(rows("train_rows"))
+    );
     let sold = fs::read_to_string(data.join("train.csv")).unwrap();
-    let sold = sold.lines().skip(1).filter(|line| line.split(',').nth(3) != Some("0")).count();
+    let sold = sold
+        .lines()
+        .skip(1)
+        .filter(|line| line.split(',').nth(3) != Some("0"))
+        .count();
     assert_eq!(rows("train_rows") + rows("eval_rows"), sold as u64);
 }
 
@@ -110,16 +142,21 @@ fn a_model_lives_in_sql() {
     let table = write_table(cluster.dir(), 700);
     let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
 
-    let ranks = query(&create_model("m", ", epochs = 12, ranks = 2, learn_rate = 0.02, seed = 3"));
+    let ranks = query(&create_model(
+        "m",
+        ", epochs = 12, ranks = 2, learn_rate = 0.02, seed = 3",
+    ));
     assert_eq!(ranks.len(), 2);
     let info = query("SELECT * FROM ML.TRAINING_INFO(MODEL m) ORDER BY iteration");
     assert_eq!(info.len(), 12);
     let loss = |row: &serde_json::Value| row["eval_loss"].as_f64().unwrap();
-    assert!(loss(&info[11]) < loss(&info[0]) / 2.0, "it learns: {info:?}");
-
-    let predicted = query(
-        "SELECT id, y, predicted_y FROM ML.PREDICT(MODEL m, (SELECT * FROM t)) ORDER BY id",
+    assert!(
+        loss(&info[11]) < loss(&info[0]) / 2.0,
+        "it learns: {info:?}"
     );
+
+    let predicted =
+        query("SELECT id, y, predicted_y FROM ML.PREDICT(MODEL m, (SELECT * FROM t)) ORDER BY id");
     assert_eq!(predicted.len(), 700);
     let evaluated = query("SELECT * FROM ML.EVALUATE(MODEL m, (SELECT * FROM t))");
     let error: f64 = predicted
@@ -128,14 +165,23 @@ fn a_model_lives_in_sql() {
         .sum::<f64>()
         / 700.0;
     let told = evaluated[0]["mean_absolute_error"].as_f64().unwrap();
-    assert!((error - told).abs() < 1e-4 * error.max(1.0), "{error} {told}");
+    assert!(
+        (error - told).abs() < 1e-4 * error.max(1.0),
+        "{error} {told}"
+    );
 
     assert_eq!(query("SHOW MODELS").len(), 1);
     assert!(!query("DESCRIBE MODEL m").is_empty());
-    assert!(cluster.fail(&format!("{table} {}", create_model("m", ""))).contains("exists"));
+    assert!(
+        cluster
+            .fail(&format!("{table} {}", create_model("m", "")))
+            .contains("exists")
+    );
     query("DROP MODEL m");
     assert!(query("SHOW MODELS").is_empty());
-    let said = cluster.fail(&format!("{table} SELECT * FROM ML.PREDICT(MODEL m, (SELECT * FROM t))"));
+    let said = cluster.fail(&format!(
+        "{table} SELECT * FROM ML.PREDICT(MODEL m, (SELECT * FROM t))"
+    ));
     assert!(said.contains("\"m\""), "{said}");
 }
 
@@ -145,16 +191,27 @@ fn gangs_start_whole_wait_their_turn_or_are_refused() {
     let table = write_table(cluster.dir(), 300);
     for ranks in [1, 2, 3, 5] {
         let options = format!(", ranks = {ranks}, epochs = 1");
-        let rows = cluster.query(&format!("{table} {}", create_model(&format!("m{ranks}"), &options)));
-        let executors: std::collections::BTreeSet<_> =
-            rows.iter().map(|row| row["executor"].as_str().unwrap().to_owned()).collect();
+        let rows = cluster.query(&format!(
+            "{table} {}",
+            create_model(&format!("m{ranks}"), &options)
+        ));
+        let executors: std::collections::BTreeSet<_> = rows
+            .iter()
+            .map(|row| row["executor"].as_str().unwrap().to_owned())
+            .collect();
         assert_eq!(executors.len(), ranks, "one rank an executor");
-        let trained: u64 = rows.iter().map(|row| row["train_rows"].as_u64().unwrap()).sum();
+        let trained: u64 = rows
+            .iter()
+            .map(|row| row["train_rows"].as_u64().unwrap())
+            .sum();
         assert_eq!(trained, 240, "every row once with {ranks} ranks");
     }
 
     let said = cluster.fail(&format!("{table} {}", create_model("m6", ", ranks = 6")));
-    assert!(said.contains("6 ranks") && said.contains("5 executors"), "{said}");
+    assert!(
+        said.contains("6 ranks") && said.contains("5 executors"),
+        "{said}"
+    );
 
     // Two gangs that each need all executors: one after the other, and no deadlock.
     std::thread::scope(|scope| {
@@ -167,7 +224,13 @@ fn gangs_start_whole_wait_their_turn_or_are_refused() {
         };
         let (a, b) = (train("a"), train("b"));
         let (a, b) = (a.join().unwrap(), b.join().unwrap());
-        assert_eq!((a.code, b.code), (Some(0), Some(0)), "{}\n{}", a.stderr, b.stderr);
+        assert_eq!(
+            (a.code, b.code),
+            (Some(0), Some(0)),
+            "{}\n{}",
+            a.stderr,
+            b.stderr
+        );
     });
 }
 
@@ -182,29 +245,74 @@ fn bad_input_is_named_and_the_cluster_lives_on() {
          OPTIONS ('format.has_header' 'true');"
     );
     let model = |options: &str| create_model("bad", options);
-    let select = |select: &str| model(", epochs = 1").replace("SELECT k, x, y, split, id FROM t", select);
-    cluster.query(&format!("{table} {}", create_model("good", ", epochs = 1, ranks = 1")));
+    let select =
+        |select: &str| model(", epochs = 1").replace("SELECT k, x, y, split, id FROM t", select);
+    cluster.query(&format!(
+        "{table} {}",
+        create_model("good", ", epochs = 1, ranks = 1")
+    ));
 
     // What is typed, and what the message must name.
     let mistakes: &[(String, &[&str])] = &[
         (format!("{table} SELECT nope FROM t"), &["nope"]),
-        (format!("CREATE EXTERNAL TABLE m STORED AS CSV LOCATION '{dir}/no.csv'; SELECT * FROM m"), &["no.csv"]),
-        (format!("{ragged} SELECT sum(a + b) FROM r"), &["line"]),
-        (format!("{table} {}", model(", epocs = 1")), &["epocs", "epochs"]),
-        (format!("{table} {}", model(", epochs = 0")), &["epochs", "0"]),
-        (format!("{table} {}", model(", epochs = 'many'")), &["epochs", "many"]),
-        (format!("{table} {}", model(", ranks = 0")), &["ranks", "0"]),
-        (format!("{table} {}", model(", loss = 'made_up'")), &["loss", "made_up"]),
-        (format!("{table} {}", select("SELECT k, y, split FROM t")), &["\"x\""]),
-        (format!("{table} {}", select("SELECT k, x, empty AS y, split FROM t")), &["\"y\"", "null"]),
         (
-            format!("{table} {}", select("SELECT k, x, y - 100 AS y, split FROM t")
-                .replace("epochs = 1", "epochs = 1, label_transform = 'ln'")),
+            format!(
+                "CREATE EXTERNAL TABLE m STORED AS CSV LOCATION '{dir}/no.csv'; SELECT * FROM m"
+            ),
+            &["no.csv"],
+        ),
+        (format!("{ragged} SELECT sum(a + b) FROM r"), &["line"]),
+        (
+            format!("{table} {}", model(", epocs = 1")),
+            &["epocs", "epochs"],
+        ),
+        (
+            format!("{table} {}", model(", epochs = 0")),
+            &["epochs", "0"],
+        ),
+        (
+            format!("{table} {}", model(", epochs = 'many'")),
+            &["epochs", "many"],
+        ),
+        (format!("{table} {}", model(", ranks = 0")), &["ranks", "0"]),
+        (
+            format!("{table} {}", model(", loss = 'made_up'")),
+            &["loss", "made_up"],
+        ),
+        (
+            format!("{table} {}", select("SELECT k, y, split FROM t")),
+            &["\"x\""],
+        ),
+        (
+            format!(
+                "{table} {}",
+                select("SELECT k, x, empty AS y, split FROM t")
+            ),
+            &["\"y\"", "null"],
+        ),
+        (
+            format!(
+                "{table} {}",
+                select("SELECT k, x, y - 100 AS y, split FROM t")
+                    .replace("epochs = 1", "epochs = 1, label_transform = 'ln'")
+            ),
             &["\"y\""],
         ),
-        (format!("{table} {}", select("SELECT k, x, y, 'MAYBE' AS split FROM t")), &["MAYBE"]),
-        (format!("{table} SELECT * FROM ML.PREDICT(MODEL goood, (SELECT * FROM t))"), &["goood", "good"]),
-        (format!("{table} SELECT * FROM ML.PREDICT(MODEL good, (SELECT k FROM t))"), &["\"x\""]),
+        (
+            format!(
+                "{table} {}",
+                select("SELECT k, x, y, 'MAYBE' AS split FROM t")
+            ),
+            &["MAYBE"],
+        ),
+        (
+            format!("{table} SELECT * FROM ML.PREDICT(MODEL goood, (SELECT * FROM t))"),
+            &["goood", "good"],
+        ),
+        (
+            format!("{table} SELECT * FROM ML.PREDICT(MODEL good, (SELECT k FROM t))"),
+            &["\"x\""],
+        ),
         (
             format!("{table} SELECT * FROM ML.PREDICT(MODEL good, (SELECT 'a' AS k, x FROM t))"),
             &["\"k\"", "Utf8"],
@@ -239,7 +347,14 @@ fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
     let closed = listener.local_addr().unwrap().to_string();
     drop(listener);
     let output = Command::new(binary("volley"))
-        .args(["--scheduler", &closed, "--connect-timeout", "1s", "-c", "SELECT 1"])
+        .args([
+            "--scheduler",
+            &closed,
+            "--connect-timeout",
+            "1s",
+            "-c",
+            "SELECT 1",
+        ])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -257,15 +372,27 @@ fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
 fn a_lost_executor_ends_its_jobs_and_nothing_else() {
     let mut cluster = Cluster::start(2);
     let table = write_table(cluster.dir(), 700);
-    let sql = format!("{table} {}", create_model("m", ", ranks = 2, epochs = 100000"));
+    let sql = format!(
+        "{table} {}",
+        create_model("m", ", ranks = 2, epochs = 100000")
+    );
     std::thread::scope(|scope| {
         let client = cluster.command().args(["-c", &sql]).spawn();
         let mut client = client.unwrap();
-        let busy = |cluster: &Cluster| cluster.get("/api/jobs").contains("\"Running\"").then_some(());
+        let busy = |cluster: &Cluster| {
+            cluster
+                .get("/api/jobs")
+                .contains("\"Running\"")
+                .then_some(())
+        };
         let _ = scope;
-        eventually("the training to run", Duration::from_secs(60), || busy(&cluster));
+        eventually("the training to run", Duration::from_secs(60), || {
+            busy(&cluster)
+        });
         cluster.executors()[1].kill();
-        eventually("the training to end", Duration::from_secs(60), || client.try_wait().unwrap());
+        eventually("the training to end", Duration::from_secs(60), || {
+            client.try_wait().unwrap()
+        });
         assert_eq!(client.wait().unwrap().code(), Some(1));
     });
     assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);

@@ -156,6 +156,10 @@ impl Error {
 
 impl From<collective::Error> for Error {
     fn from(source: collective::Error) -> Self {
-        if source.is_abort() { Self::Cancelled } else { Self::Collective(source) }
+        if source.is_abort() {
+            Self::Cancelled
+        } else {
+            Self::Collective(source)
+        }
     }
 }

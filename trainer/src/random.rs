@@ -40,13 +40,17 @@ impl Key {
     /// The key of a part of what this one names.
     #[inline]
     pub(crate) fn with(self, name: u64) -> Self {
-        Self(mix(self.0.wrapping_add(GOLDEN) ^ mix(name.wrapping_mul(GOLDEN))))
+        Self(mix(
+            self.0.wrapping_add(GOLDEN) ^ mix(name.wrapping_mul(GOLDEN))
+        ))
     }
 
     /// The number at a place.
     #[inline]
     pub(crate) fn at(self, counter: u64) -> u64 {
-        mix(self.0.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN)))
+        mix(self
+            .0
+            .wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN)))
     }
 
     /// A number in `0..1` from the key alone.
@@ -89,8 +93,10 @@ mod tests {
 
     #[test]
     fn units_are_spread_over_their_range() {
-        let mean =
-            (0..10_000).map(|i| Key::new(3, Purpose::Split).with(i).unit()).sum::<f64>() / 1e4;
+        let mean = (0..10_000)
+            .map(|i| Key::new(3, Purpose::Split).with(i).unit())
+            .sum::<f64>()
+            / 1e4;
         assert!((mean - 0.5).abs() < 0.01, "{mean}");
     }
 }

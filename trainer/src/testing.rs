@@ -22,7 +22,10 @@ use crate::{LoadedShards, Model, Observer, Outcome, Rank, ResolvedDevice, Result
 
 /// A small network over [`rows`]: MSE on the label itself, split by column.
 pub(crate) fn spec() -> TrainSpec {
-    let feature = |column: &str, kind| Feature { column: column.into(), kind };
+    let feature = |column: &str, kind| Feature {
+        column: column.into(),
+        kind,
+    };
     TrainSpec {
         train_id: TrainId::generate(),
         model: "sales".parse().unwrap(),
@@ -35,7 +38,10 @@ pub(crate) fn spec() -> TrainSpec {
             feature("day", FeatureKind::Categorical),
             feature("trend", FeatureKind::Continuous),
         ],
-        label: Label { column: "sales".into(), transform: LabelTransform::Identity },
+        label: Label {
+            column: "sales".into(),
+            transform: LabelTransform::Identity,
+        },
         split: Split::Column("part".into()),
         network: Network {
             embedding_dim: 4,
@@ -121,7 +127,13 @@ pub(crate) fn shards(batch: &RecordBatch, shards: usize) -> Vec<(usize, Vec<Reco
         };
         let batches = batch.slice(rest.start, len);
         rest.start += len;
-        (shard, vec![batches.slice(0, len / 3), batches.slice(len / 3, len - len / 3)])
+        (
+            shard,
+            vec![
+                batches.slice(0, len / 3),
+                batches.slice(len / 3, len - len / 3),
+            ],
+        )
     };
     (0..shards).map(cut).collect()
 }
@@ -137,9 +149,16 @@ pub(crate) fn load_now(
         .map_or_else(schema, RecordBatch::schema);
     let streams = shards
         .into_iter()
-        .map(|(id, batches)| (id, stream::iter(batches.into_iter().map(Ok::<_, ArrowError>))))
+        .map(|(id, batches)| {
+            (
+                id,
+                stream::iter(batches.into_iter().map(Ok::<_, ArrowError>)),
+            )
+        })
         .collect();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     runtime.block_on(load(spec, &schema, streams, &CancellationToken::new()))
 }
 
@@ -158,7 +177,10 @@ pub(crate) fn train_world(
     ranks: Vec<Result<LoadedShards>>,
 ) -> Vec<Result<Outcome>> {
     let cancel = CancellationToken::new();
-    let options = Options { op_timeout: Duration::from_secs(20), ..Options::default() };
+    let options = Options {
+        op_timeout: Duration::from_secs(20),
+        ..Options::default()
+    };
     let mut communicators = Communicator::in_process(ranks.len(), &options, &cancel).unwrap();
     std::thread::scope(|scope| {
         let cancel = &cancel;
@@ -169,11 +191,23 @@ pub(crate) fn train_world(
                 scope.spawn(move || {
                     let device = ResolvedDevice::CPU;
                     let communicator = &mut communicator;
-                    train(spec, loaded, Rank { communicator, device, observer: &Deaf, cancel })
+                    train(
+                        spec,
+                        loaded,
+                        Rank {
+                            communicator,
+                            device,
+                            observer: &Deaf,
+                            cancel,
+                        },
+                    )
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
@@ -189,11 +223,19 @@ pub(crate) fn train_split(
         load_now(spec, all.drain(..end).collect())
     });
     let ranks = ranks.collect();
-    train_world(spec, ranks).into_iter().map(|outcome| outcome.unwrap()).collect()
+    train_world(spec, ranks)
+        .into_iter()
+        .map(|outcome| outcome.unwrap())
+        .collect()
 }
 
 /// The published model.
 pub(crate) fn model(outcomes: &[Outcome]) -> Model {
     let artifacts = outcomes[0].artifacts.as_ref().unwrap();
-    Model::load(artifacts.manifest.clone(), &artifacts.files[0].1, &artifacts.files[1].1).unwrap()
+    Model::load(
+        artifacts.manifest.clone(),
+        &artifacts.files[0].1,
+        &artifacts.files[1].1,
+    )
+    .unwrap()
 }

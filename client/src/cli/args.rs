@@ -108,7 +108,12 @@ pub(super) struct EngineArgs {
 #[command(next_help_heading = "Session")]
 pub(super) struct SessionArgs {
     /// Where models live: a directory, or a URL that the executors can reach too
-    #[arg(long, value_name = "DIR|URL", default_value = "volley-store", env = "VOLLEY_STORE")]
+    #[arg(
+        long,
+        value_name = "DIR|URL",
+        default_value = "volley-store",
+        env = "VOLLEY_STORE"
+    )]
     pub(super) store: String,
     /// Set an option of DataFusion or Ballista, as SQL's SET does
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]

@@ -168,7 +168,9 @@ impl Surroundings {
     /// What this process finds.
     pub(crate) fn of_process() -> Self {
         let absolute = |variable: &str| {
-            std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+            std::env::var_os(variable)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
         };
         let state_home = absolute("XDG_STATE_HOME")
             .or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
@@ -186,7 +188,10 @@ impl Surroundings {
 
     fn in_state_dir(&self, name: &str, flag: &str) -> Result<PathBuf> {
         let missing = || mistake(format!("no home directory to keep state in: give {flag}"));
-        self.state_dir.as_ref().map(|state| state.join(name)).ok_or_else(missing)
+        self.state_dir
+            .as_ref()
+            .map(|state| state.join(name))
+            .ok_or_else(missing)
     }
 
     fn vcores_each(&self, executors: usize) -> usize {
@@ -201,10 +206,16 @@ impl Config {
     /// When the arguments cannot be meant so; to be printed as a mistake in their use.
     pub(crate) fn resolve(args: Args, matches: &ArgMatches, around: &Surroundings) -> Result<Self> {
         match args.command {
-            None => Query::resolve(args.query, matches, around).map(Box::new).map(Self::Query),
+            None => Query::resolve(args.query, matches, around)
+                .map(Box::new)
+                .map(Self::Query),
             Some(Command::Generate(GenerateCommand::Rossmann(args))) => {
                 let GenerateRossmannArgs { out, stores, seed } = args;
-                Ok(Self::Generate(Generate { out: around.absolute(&out), stores, seed }))
+                Ok(Self::Generate(Generate {
+                    out: around.absolute(&out),
+                    stores,
+                    seed,
+                }))
             }
             Some(Command::Cluster(command)) => Cluster::resolve(command, around).map(Self::Cluster),
             Some(Command::Demo(DemoCommand::Rossmann(args))) => {
@@ -222,7 +233,9 @@ impl Query {
         } else if around.stdin_is_terminal {
             let history = args.history.map(|path| around.absolute(&path));
             let default = || around.state_dir.as_ref().map(|state| state.join("history"));
-            Input::Terminal { history: history.or_else(default) }
+            Input::Terminal {
+                history: history.or_else(default),
+            }
         } else {
             Input::Sources(vec![Source::Stdin])
         };
@@ -239,8 +252,17 @@ impl Query {
             store: store_url(&args.session.store, around)?,
             settings: args.session.settings,
         };
-        let output = Output { format: args.format, quiet: args.quiet, timing };
-        Ok(Self { connection, input, defines, output })
+        let output = Output {
+            format: args.format,
+            quiet: args.quiet,
+            timing,
+        };
+        Ok(Self {
+            connection,
+            input,
+            defines,
+            output,
+        })
     }
 }
 
@@ -261,19 +283,29 @@ fn sources(args: &QueryArgs, matches: &ArgMatches) -> Vec<Source> {
 impl EngineConfig {
     fn resolve(args: EngineArgs, around: &Surroundings) -> Result<Self> {
         if let Some(scheduler) = args.scheduler {
-            let port = scheduler.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            let port = scheduler
+                .rsplit_once(':')
+                .map(|(_, port)| port.parse::<u16>());
             return match port {
                 Some(Ok(_)) => Ok(Self::Scheduler(scheduler)),
-                _ => Err(mistake(format!("--scheduler {scheduler}: expected HOST:PORT"))),
+                _ => Err(mistake(format!(
+                    "--scheduler {scheduler}: expected HOST:PORT"
+                ))),
             };
         }
         if !cfg!(feature = "standalone") {
-            return Err(mistake("this build has no cluster inside: give --scheduler HOST:PORT"));
+            return Err(mistake(
+                "this build has no cluster inside: give --scheduler HOST:PORT",
+            ));
         }
         let executors = args.executors.unwrap_or(2);
         let vcores = args.vcores.unwrap_or_else(|| around.vcores_each(executors));
         let device = args.device.unwrap_or(Device::Auto);
-        Ok(Self::Embedded(Embedded { executors, vcores, device }))
+        Ok(Self::Embedded(Embedded {
+            executors,
+            vcores,
+            device,
+        }))
     }
 }
 
@@ -291,7 +323,13 @@ impl Cluster {
                 dir,
             }) => {
                 let vcores = vcores.unwrap_or_else(|| around.vcores_each(executors));
-                let up = ClusterUp { executors, vcores, scheduler_port, device, timeout };
+                let up = ClusterUp {
+                    executors,
+                    vcores,
+                    scheduler_port,
+                    device,
+                    timeout,
+                };
                 (dir, ClusterAction::Up(up))
             }
         };
@@ -323,7 +361,9 @@ impl Demo {
         let ranks = args.ranks.or(executors).unwrap_or(2);
         if let Some(executors) = executors.filter(|executors| *executors < ranks) {
             let expected = "a rank needs an executor of its own: raise --executors";
-            return Err(mistake(format!("--ranks {ranks} on {executors} executor(s): {expected}")));
+            return Err(mistake(format!(
+                "--ranks {ranks} on {executors} executor(s): {expected}"
+            )));
         }
         let store = directory_url(&out.join("store"))?;
         Ok(Self {
@@ -334,7 +374,12 @@ impl Demo {
             batch_size: args.batch_size,
             seed: args.seed,
             closed_as_zero: args.closed_as_zero,
-            connection: Connection { engine, store, settings: Vec::new(), timeout },
+            connection: Connection {
+                engine,
+                store,
+                settings: Vec::new(),
+                timeout,
+            },
         })
     }
 }
@@ -398,15 +443,27 @@ mod tests {
         let history = Some("/state/volley/history".into());
         assert_eq!(query.input, Input::Terminal { history });
         assert!(query.output.timing);
-        assert_eq!(query.connection.store.as_str(), "file:///here/volley-store/");
-        let embedded = Embedded { executors: 2, vcores: 4, device: Device::Auto };
+        assert_eq!(
+            query.connection.store.as_str(),
+            "file:///here/volley-store/"
+        );
+        let embedded = Embedded {
+            executors: 2,
+            vcores: 4,
+            device: Device::Auto,
+        };
         assert_eq!(query.connection.engine, EngineConfig::Embedded(embedded));
     }
 
     #[test]
     fn anything_else_is_a_script() {
-        let piped = Surroundings { stdin_is_terminal: false, ..around() };
-        let Ok(Config::Query(query)) = resolve_in(&piped, "volley") else { panic!("not a query") };
+        let piped = Surroundings {
+            stdin_is_terminal: false,
+            ..around()
+        };
+        let Ok(Config::Query(query)) = resolve_in(&piped, "volley") else {
+            panic!("not a query")
+        };
         assert_eq!(query.input, Input::Sources(vec![Source::Stdin]));
         assert!(!query.output.timing);
     }
@@ -431,8 +488,14 @@ mod tests {
 
     #[test]
     fn stores_are_directories_or_urls() {
-        assert_eq!(query("volley --store m").connection.store.as_str(), "file:///here/m/");
-        assert_eq!(query("volley --store s3://b/m").connection.store.as_str(), "s3://b/m");
+        assert_eq!(
+            query("volley --store m").connection.store.as_str(),
+            "file:///here/m/"
+        );
+        assert_eq!(
+            query("volley --store s3://b/m").connection.store.as_str(),
+            "s3://b/m"
+        );
     }
 
     #[test]
@@ -443,21 +506,42 @@ mod tests {
 
     #[test]
     fn the_cluster_lives_in_the_state_directory() {
-        let Config::Cluster(up) = resolve("volley cluster up --executors 3") else { panic!() };
+        let Config::Cluster(up) = resolve("volley cluster up --executors 3") else {
+            panic!()
+        };
         assert_eq!(up.dir, Path::new("/state/volley/cluster"));
-        let ClusterAction::Up(up) = up.action else { panic!() };
+        let ClusterAction::Up(up) = up.action else {
+            panic!()
+        };
         assert_eq!((up.executors, up.vcores, up.scheduler_port), (3, 3, 0));
-        let Config::Cluster(down) = resolve("volley cluster down --dir d") else { panic!() };
-        assert_eq!(down, Cluster { dir: "/here/d".into(), action: ClusterAction::Down });
-        let homeless = Surroundings { state_dir: None, ..around() };
+        let Config::Cluster(down) = resolve("volley cluster down --dir d") else {
+            panic!()
+        };
+        assert_eq!(
+            down,
+            Cluster {
+                dir: "/here/d".into(),
+                action: ClusterAction::Down
+            }
+        );
+        let homeless = Surroundings {
+            state_dir: None,
+            ..around()
+        };
         assert!(resolve_in(&homeless, "volley cluster status").is_err());
     }
 
     #[test]
     fn the_demo_needs_an_executor_for_each_rank() {
-        let Config::Demo(demo) = resolve("volley demo rossmann --executors 3") else { panic!() };
+        let Config::Demo(demo) = resolve("volley demo rossmann --executors 3") else {
+            panic!()
+        };
         assert_eq!(demo.ranks, 3);
-        let generate = Generate { out: "/here/volley-demo/data".into(), stores: 100, seed: 0 };
+        let generate = Generate {
+            out: "/here/volley-demo/data".into(),
+            stores: 100,
+            seed: 0,
+        };
         assert_eq!(demo.data, DemoData::Generate(generate));
         assert!(refused("volley demo rossmann --ranks 3").contains("--executors"));
         assert!(refused("volley demo rossmann --data d --stores 3").contains("--stores"));

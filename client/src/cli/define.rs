@@ -17,7 +17,11 @@ pub(super) struct Script {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
     #[error("{line}: ${{{name}}} is not defined{hint} (--define {name}=VALUE defines it)")]
-    Undefined { line: u64, name: String, hint: String },
+    Undefined {
+        line: u64,
+        name: String,
+        hint: String,
+    },
     #[error("{line}: expected a name and `}}` after `${{`; to write `${{` itself, write `$${{`")]
     NotAName { line: u64 },
 }
@@ -28,7 +32,10 @@ impl Script {
     /// # Errors
     /// Names the line and the variable that is not defined.
     pub(super) fn read(source: &str, defines: &Defines) -> Result<Self, Error> {
-        let mut script = Self { text: String::with_capacity(source.len()), origins: vec![1] };
+        let mut script = Self {
+            text: String::with_capacity(source.len()),
+            origins: vec![1],
+        };
         let (mut line, mut rest) = (1, source);
         while let Some(dollar) = rest.find('$') {
             script.push_source(&rest[..dollar], &mut line);
@@ -56,7 +63,11 @@ impl Script {
     /// The line of the script that a line of the text comes from; both from 1.
     pub(super) fn origin(&self, line: u64) -> u64 {
         let index = usize::try_from(line.saturating_sub(1)).unwrap_or(usize::MAX);
-        self.origins.get(index).or(self.origins.last()).copied().unwrap_or(line)
+        self.origins
+            .get(index)
+            .or(self.origins.last())
+            .copied()
+            .unwrap_or(line)
     }
 
     fn push_source(&mut self, text: &str, line: &mut u64) {
@@ -74,11 +85,14 @@ impl Script {
 }
 
 fn value<'a>(name: &str, defines: &'a Defines, line: u64) -> Result<&'a str, Error> {
-    defines.get(name).map(String::as_str).ok_or_else(|| Error::Undefined {
-        line,
-        name: name.to_owned(),
-        hint: did_you_mean(name, defines.keys().map(String::as_str)),
-    })
+    defines
+        .get(name)
+        .map(String::as_str)
+        .ok_or_else(|| Error::Undefined {
+            line,
+            name: name.to_owned(),
+            hint: did_you_mean(name, defines.keys().map(String::as_str)),
+        })
 }
 
 #[cfg(test)]
@@ -86,7 +100,10 @@ mod tests {
     use super::*;
 
     fn defines(pairs: &[(&str, &str)]) -> Defines {
-        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect()
     }
 
     fn text(source: &str, pairs: &[(&str, &str)]) -> String {
@@ -95,7 +112,10 @@ mod tests {
 
     #[test]
     fn replaces_what_is_defined_and_nothing_else() {
-        assert_eq!(text("'${dir}/a', ${n}", &[("dir", "/d"), ("n", "3")]), "'/d/a', 3");
+        assert_eq!(
+            text("'${dir}/a', ${n}", &[("dir", "/d"), ("n", "3")]),
+            "'/d/a', 3"
+        );
         assert_eq!(text("$1 $tag$x$tag$ $", &[]), "$1 $tag$x$tag$ $");
         assert_eq!(text("${a}${a}", &[("a", "${a}")]), "${a}${a}");
     }
@@ -112,7 +132,14 @@ mod tests {
             panic!("read")
         };
         let hint = "; did you mean \"epochs\"?".to_owned();
-        assert_eq!(error, Error::Undefined { line: 2, name: "epoch".into(), hint });
+        assert_eq!(
+            error,
+            Error::Undefined {
+                line: 2,
+                name: "epoch".into(),
+                hint
+            }
+        );
         for source in ["${}", "${a", "${a b}"] {
             let read = Script::read(source, &defines(&[("a", "1")]));
             assert_eq!(read, Err(Error::NotAName { line: 1 }), "{source}");

@@ -54,7 +54,11 @@ pub(super) async fn run(demo: Demo) -> anyhow::Result<Ended> {
         ControlFlow::Continue(engine) => engine?,
         ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),
     };
-    phase("cluster", &format!("scheduler at {}", engine.scheduler), started);
+    phase(
+        "cluster",
+        &format!("scheduler at {}", engine.scheduler),
+        started,
+    );
     let defines = defines(&demo, data);
     let ran = interrupts.stop(run_phases(&demo, &defines, &engine)).await;
     engine.close().await;
@@ -66,7 +70,11 @@ pub(super) async fn run(demo: Demo) -> anyhow::Result<Ended> {
 }
 
 async fn run_phases(demo: &Demo, defines: &Defines, engine: &Engine) -> anyhow::Result<Manifest> {
-    let predict = if demo.closed_as_zero { PREDICT_CLOSED_AS_ZERO } else { sql::PREDICT };
+    let predict = if demo.closed_as_zero {
+        PREDICT_CLOSED_AS_ZERO
+    } else {
+        sql::PREDICT
+    };
     let phases = [
         ("tables", sql::TABLES),
         ("features", sql::FEATURES),
@@ -84,7 +92,11 @@ async fn run_phases(demo: &Demo, defines: &Defines, engine: &Engine) -> anyhow::
         for (place, statement) in statements {
             rows = collect(engine, statement).await.context(place)?;
         }
-        phase(name, &format!("{count} {}", plural(count, "statement")), started);
+        phase(
+            name,
+            &format!("{count} {}", plural(count, "statement")),
+            started,
+        );
         if matches!(name, "checks" | "train" | "evaluate") {
             print!("{}", indented_table(&rows)?);
         }
@@ -103,7 +115,11 @@ fn provide_data(data: &DemoData) -> anyhow::Result<&Path> {
             let tables = super::generate::write(generate)?.tables;
             let rows: u64 = tables.iter().map(|table| table.rows).sum();
             let (count, dir) = (tables.len(), generate.out.display());
-            phase("generate", &format!("{count} tables of {rows} rows in {dir}"), started);
+            phase(
+                "generate",
+                &format!("{count} tables of {rows} rows in {dir}"),
+                started,
+            );
             Ok(&generate.out)
         }
     }
@@ -119,13 +135,23 @@ fn defines(demo: &Demo, data: &Path) -> Defines {
         ("seed", demo.seed.to_string()),
     ];
     // They stand inside SQL's quotes.
-    values.into_iter().map(|(name, value)| (name.into(), value.replace('\'', "''"))).collect()
+    values
+        .into_iter()
+        .map(|(name, value)| (name.into(), value.replace('\'', "''")))
+        .collect()
 }
 
 fn conclude(demo: &Demo, manifest: &Manifest, began: Instant) -> anyhow::Result<()> {
-    let kept = manifest.history.iter().find(|record| record.epoch == manifest.kept_epoch);
+    let kept = manifest
+        .history
+        .iter()
+        .find(|record| record.epoch == manifest.kept_epoch);
     let rmspe = kept.and_then(|record| record.eval_rmspe);
-    let model = demo.out.join("store/models").join(MODEL).join(manifest.version.to_string());
+    let model = demo
+        .out
+        .join("store/models")
+        .join(MODEL)
+        .join(manifest.version.to_string());
     let submission = demo.out.join("submission.csv");
     if !submission.exists() {
         bail!("{} was not written", submission.display());
@@ -153,8 +179,18 @@ struct Plan<'a>(&'a Demo);
 
 impl fmt::Display for Plan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Demo { epochs, ranks, batch_size, connection, .. } = self.0;
-        write!(f, "Rossmann: {epochs} {} on {ranks} ranks, ", plural(*epochs, "epoch"))?;
+        let Demo {
+            epochs,
+            ranks,
+            batch_size,
+            connection,
+            ..
+        } = self.0;
+        write!(
+            f,
+            "Rossmann: {epochs} {} on {ranks} ranks, ",
+            plural(*epochs, "epoch")
+        )?;
         write!(f, "batch {batch_size} a rank, on ")?;
         match &connection.engine {
             EngineConfig::Embedded(e) => write!(f, "{} executors in this process", e.executors),
@@ -164,11 +200,18 @@ impl fmt::Display for Plan<'_> {
 }
 
 fn phase(name: &str, what: &str, started: Instant) {
-    println!("{name:<10}  {:>7.1} s  {what}", started.elapsed().as_secs_f64());
+    println!(
+        "{name:<10}  {:>7.1} s  {what}",
+        started.elapsed().as_secs_f64()
+    );
 }
 
 fn plural(count: usize, noun: &str) -> String {
-    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+    if count == 1 {
+        noun.to_owned()
+    } else {
+        format!("{noun}s")
+    }
 }
 
 fn indented_table(rows: &[RecordBatch]) -> anyhow::Result<String> {

@@ -14,9 +14,20 @@ pub(super) async fn start(embedded: &Embedded) -> anyhow::Result<Standalone> {
     use anyhow::Context;
     use volley::standalone::StandaloneConfig;
 
-    let Embedded { executors, vcores, device } = *embedded;
-    let config = StandaloneConfig { executors, vcores, device, ..StandaloneConfig::default() };
-    Standalone::start(config).await.context("cannot start a cluster in this process")
+    let Embedded {
+        executors,
+        vcores,
+        device,
+    } = *embedded;
+    let config = StandaloneConfig {
+        executors,
+        vcores,
+        device,
+        ..StandaloneConfig::default()
+    };
+    Standalone::start(config)
+        .await
+        .context("cannot start a cluster in this process")
 }
 
 /// The cluster that cannot be.

@@ -42,7 +42,11 @@ impl Engine {
             connect_timeout: connection.timeout,
         });
         let session = session.await.context("cannot open a session")?;
-        Ok(Self { session, scheduler, embedded })
+        Ok(Self {
+            session,
+            scheduler,
+            embedded,
+        })
     }
 
     /// Ends the session, and the cluster if it lives in this process.

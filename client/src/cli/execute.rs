@@ -55,7 +55,11 @@ async fn watched<T>(
 
 async fn print(session: &Session, statement: Statement, output: Show) -> anyhow::Result<()> {
     let started = Instant::now();
-    let volley::Output { schema, mut rows, message } = session.run(statement).await?;
+    let volley::Output {
+        schema,
+        mut rows,
+        message,
+    } = session.run(statement).await?;
     let mut formatter = Formatter::new(output.format);
     let mut count = None;
     while let Some(batch) = rows.try_next().await.map_err(volley::Error::from)? {
@@ -86,7 +90,11 @@ fn footer(rows: Option<usize>, elapsed: Option<Duration>) -> String {
     let rows = rows.map(|rows| format!("{rows} {}", if rows == 1 { "row" } else { "rows" }));
     let elapsed = elapsed.map(|elapsed| format!("in {:.3} s", elapsed.as_secs_f64()));
     let parts: Vec<_> = rows.into_iter().chain(elapsed).collect();
-    if parts.is_empty() { String::new() } else { format!("({})\n", parts.join(" ")) }
+    if parts.is_empty() {
+        String::new()
+    } else {
+        format!("({})\n", parts.join(" "))
+    }
 }
 
 /// Writes to standard output without blocking the thread, so that a signal still stops a command

@@ -39,7 +39,12 @@ pub(super) struct Formatter {
 
 impl Formatter {
     pub(super) fn new(format: Format) -> Self {
-        Self { format, waiting: Vec::new(), waiting_rows: 0, begun: false }
+        Self {
+            format,
+            waiting: Vec::new(),
+            waiting_rows: 0,
+            begun: false,
+        }
     }
 
     /// The text that can be printed now that this batch has come; may be empty.
@@ -62,7 +67,9 @@ impl Formatter {
                 }
             }
             Format::Csv => {
-                let mut writer = WriterBuilder::new().with_header(!self.begun).build(&mut text);
+                let mut writer = WriterBuilder::new()
+                    .with_header(!self.begun)
+                    .build(&mut text);
                 writer.write(batch)?;
                 drop(writer);
                 self.begun = true;
@@ -79,15 +86,25 @@ impl Formatter {
 
     /// The text that is left when the last batch has come.
     pub(super) fn finish(mut self) -> Result<Vec<u8>, ArrowError> {
-        if self.waiting.is_empty() { Ok(Vec::new()) } else { self.table() }
+        if self.waiting.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.table()
+        }
     }
 
     fn table(&mut self) -> Result<Vec<u8>, ArrowError> {
-        let options = FormatOptions::default().with_null("NULL").with_display_error(true);
+        let options = FormatOptions::default()
+            .with_null("NULL")
+            .with_display_error(true);
         let batches = std::mem::take(&mut self.waiting);
         self.waiting_rows = 0;
         self.begun = true;
-        Ok(format!("{}\n", pretty_format_batches_with_options(&batches, &options)?).into_bytes())
+        Ok(format!(
+            "{}\n",
+            pretty_format_batches_with_options(&batches, &options)?
+        )
+        .into_bytes())
     }
 }
 
@@ -100,7 +117,9 @@ mod tests {
     use super::*;
 
     fn batch(ids: &[i32]) -> RecordBatch {
-        let names = ids.iter().map(|id| (*id % 2 == 0).then(|| format!("n,{id}")));
+        let names = ids
+            .iter()
+            .map(|id| (*id % 2 == 0).then(|| format!("n,{id}")));
         RecordBatch::try_from_iter_with_nullable([
             ("id", Arc::new(Int32Array::from(ids.to_vec())) as _, false),
             ("name", Arc::new(names.collect::<StringArray>()) as _, true),
@@ -128,7 +147,10 @@ mod tests {
 | 100 | n,100 |
 +-----+-------+
 ";
-        assert_eq!(print(Format::Table, &[batch(&[1]), batch(&[100])]), expected);
+        assert_eq!(
+            print(Format::Table, &[batch(&[1]), batch(&[100])]),
+            expected
+        );
         assert!(print(Format::Table, &[batch(&[])]).contains("| id | name |"));
     }
 
@@ -152,7 +174,10 @@ mod tests {
     #[test]
     fn json_is_one_object_a_line() {
         let text = print(Format::Json, &[batch(&[1, 2])]);
-        assert_eq!(text, "{\"id\":1,\"name\":null}\n{\"id\":2,\"name\":\"n,2\"}\n");
+        assert_eq!(
+            text,
+            "{\"id\":1,\"name\":null}\n{\"id\":2,\"name\":\"n,2\"}\n"
+        );
         assert_eq!(print(Format::Json, &[batch(&[])]), "");
     }
 }

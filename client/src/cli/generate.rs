@@ -10,7 +10,12 @@ use super::config::Generate;
 /// When a file cannot be written.
 pub(super) fn run(generate: &Generate) -> anyhow::Result<()> {
     for table in write(generate)?.tables {
-        println!("{:<14} {:>9} rows  {}", table.name, table.rows, table.path.display());
+        println!(
+            "{:<14} {:>9} rows  {}",
+            table.name,
+            table.rows,
+            table.path.display()
+        );
     }
     Ok(())
 }
@@ -20,6 +25,9 @@ pub(super) fn run(generate: &Generate) -> anyhow::Result<()> {
 /// # Errors
 /// When a file cannot be written.
 pub(super) fn write(generate: &Generate) -> Result<GenerateSummary, rossmann::Error> {
-    let options = GenerateOptions { stores: generate.stores, seed: generate.seed };
+    let options = GenerateOptions {
+        stores: generate.stores,
+        seed: generate.seed,
+    };
     rossmann::generate(&generate.out, &options)
 }

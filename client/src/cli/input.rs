@@ -45,7 +45,9 @@ impl Typed {
             unknown => {
                 let known = COMMANDS.iter().map(|(usage, _)| &usage[..2]);
                 let hint = did_you_mean(unknown, known);
-                Self::Unknown(format!(r"unknown command {unknown}{hint}; \? lists the commands"))
+                Self::Unknown(format!(
+                    r"unknown command {unknown}{hint}; \? lists the commands"
+                ))
             }
         }
     }
@@ -58,7 +60,10 @@ pub(super) fn is_complete(input: &str) -> bool {
         return true;
     }
     match tokens(input) {
-        Some(tokens) => match tokens.iter().rfind(|token| !matches!(token, Token::Whitespace(_))) {
+        Some(tokens) => match tokens
+            .iter()
+            .rfind(|token| !matches!(token, Token::Whitespace(_)))
+        {
             Some(last) => *last == Token::SemiColon,
             None => true,
         },
@@ -79,9 +84,16 @@ mod tests {
 
     #[test]
     fn sql_ends_with_a_semicolon() {
-        for complete in
-            ["", "  ", "\\q", "SELECT 1;", "SELECT 1; ", "a; -- done", "-- note", "a; b;"]
-        {
+        for complete in [
+            "",
+            "  ",
+            "\\q",
+            "SELECT 1;",
+            "SELECT 1; ",
+            "a; -- done",
+            "-- note",
+            "a; b;",
+        ] {
             assert!(is_complete(complete), "{complete:?}");
         }
         for open in [

@@ -30,8 +30,14 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(scheduler: &str, id: TrainId) -> Self {
-        let request = WatchRequest { train_id: id.to_string(), seen: 0 };
-        Self { scheduler: scheduler.to_owned(), request }
+        let request = WatchRequest {
+            train_id: id.to_string(),
+            seen: 0,
+        };
+        Self {
+            scheduler: scheduler.to_owned(),
+            request,
+        }
     }
 
     /// Does the work, printing meanwhile what the run does.
@@ -69,7 +75,10 @@ impl Progress {
             Ok(answer) => {
                 let events = answer.into_inner().events;
                 self.request.seen += events.len() as u64;
-                events.iter().filter_map(describe).for_each(|line| eprintln!("{line}"));
+                events
+                    .iter()
+                    .filter_map(describe)
+                    .for_each(|line| eprintln!("{line}"));
                 Some(events.len())
             }
             // The run is not known until its stage is reached.
@@ -100,21 +109,33 @@ fn describe(event: &Event) -> Option<String> {
         Kind::Waiting(waiting) => format!("training waits: {}", waiting.reason),
         Kind::Started(started) => {
             let (ranks, executors) = (started.executors.len(), started.executors.join(", "));
-            format!("generation {}: {ranks} ranks on {executors}", started.generation)
+            format!(
+                "generation {}: {ranks} ranks on {executors}",
+                started.generation
+            )
         }
         Kind::Loaded(rank) => {
-            format!("rank {}: {} rows loaded in {:.1} s", rank.rank, rank.rows, rank.seconds)
+            format!(
+                "rank {}: {} rows loaded in {:.1} s",
+                rank.rank, rank.rows, rank.seconds
+            )
         }
         Kind::Epoch(record) => describe_epoch(&serde_json::from_slice(record).ok()?),
         Kind::Failed(failure) => {
-            format!("rank {} on {}: {}", failure.rank, failure.executor_id, failure.error)
+            format!(
+                "rank {} on {}: {}",
+                failure.rank, failure.executor_id, failure.error
+            )
         }
     })
 }
 
 fn describe_epoch(record: &EpochRecord) -> String {
     let mut line = format!("epoch {}: loss {:.5}", record.epoch, record.loss);
-    let evaluated = [("validation loss", record.eval_loss), ("exp_rmspe", record.eval_rmspe)];
+    let evaluated = [
+        ("validation loss", record.eval_loss),
+        ("exp_rmspe", record.eval_rmspe),
+    ];
     for (name, value) in evaluated {
         line.extend(value.map(|value| format!(", {name} {value:.5}")));
     }
@@ -149,7 +170,10 @@ mod tests {
         let line =
             "epoch 2: loss 0.25000, validation loss 0.50000; 2.0 s (50 % compute, 25 % all-reduce)";
         assert_eq!(describe(&event(epoch)).unwrap(), line);
-        let started = Started { generation: 1, executors: vec!["a".into(), "b".into()] };
+        let started = Started {
+            generation: 1,
+            executors: vec!["a".into(), "b".into()],
+        };
         let line = "generation 1: 2 ranks on a, b";
         assert_eq!(describe(&event(Kind::Started(started))).unwrap(), line);
         assert_eq!(describe(&event(Kind::Epoch(b"?".to_vec()))), None);

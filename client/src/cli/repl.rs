@@ -92,8 +92,13 @@ impl<'a> Prompt<'a> {
     /// Keeps the input for this session and the next; that it cannot be kept is no error.
     fn remember(&mut self, input: &str) {
         let added = self.editor.add_history_entry(input.trim_end());
-        let Some(path) = self.history.filter(|_| added.is_ok_and(|added| added)) else { return };
-        let kept = path.parent().map_or(Ok(()), fs::create_dir_all).map_err(ReadlineError::from);
+        let Some(path) = self.history.filter(|_| added.is_ok_and(|added| added)) else {
+            return;
+        };
+        let kept = path
+            .parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .map_err(ReadlineError::from);
         if let Err(error) = kept.and_then(|()| self.editor.append_history(path)) {
             tracing::warn!("cannot keep the history in {}: {error}", path.display());
             self.history = None;

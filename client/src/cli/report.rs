@@ -24,7 +24,11 @@ fn chain(error: &anyhow::Error) -> String {
 /// Whether nobody reads standard output any more (`| head`), which ends a command quietly.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
-    error.chain().any(|cause| cause.downcast_ref::<Stdout>().is_some_and(|out| broken(&out.0)))
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<Stdout>()
+            .is_some_and(|out| broken(&out.0))
+    })
 }
 
 /// Standard output cannot be written to.
@@ -40,14 +44,21 @@ mod tests {
 
     #[test]
     fn repeated_causes_are_left_out() {
-        let error = anyhow!("disk full").context("cannot write: disk full").context("a.sql:3");
-        assert_eq!(chain(&error), "a.sql:3\n  caused by: cannot write: disk full");
+        let error = anyhow!("disk full")
+            .context("cannot write: disk full")
+            .context("a.sql:3");
+        assert_eq!(
+            chain(&error),
+            "a.sql:3\n  caused by: cannot write: disk full"
+        );
     }
 
     #[test]
     fn only_standard_output_breaks_quietly() {
         let broken = || io::Error::from(ErrorKind::BrokenPipe);
-        assert!(is_broken_pipe(&anyhow::Error::from(Stdout(broken())).context("a.sql:3")));
+        assert!(is_broken_pipe(
+            &anyhow::Error::from(Stdout(broken())).context("a.sql:3")
+        ));
         let peer = Err::<(), _>(broken()).context("connection to the scheduler");
         assert!(!is_broken_pipe(&peer.unwrap_err()));
     }

@@ -26,7 +26,10 @@ pub(super) struct Named {
 /// # Errors
 /// When a file cannot be read or a variable is not defined.
 pub(super) fn load(sources: &[Source], defines: &Defines) -> anyhow::Result<Vec<Named>> {
-    sources.iter().map(|source| Named::new(source.name(), &source.read()?, defines)).collect()
+    sources
+        .iter()
+        .map(|source| Named::new(source.name(), &source.read()?, defines))
+        .collect()
 }
 
 /// Runs the scripts in order on one session. All are parsed before the first statement runs.
@@ -45,7 +48,9 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
             statements.append(&mut script.parse(&engine.session)?);
         }
         for (place, statement) in statements {
-            execute(&engine, statement, query.output).await.context(place)?;
+            execute(&engine, statement, query.output)
+                .await
+                .context(place)?;
         }
         anyhow::Ok(())
     });
@@ -76,15 +81,26 @@ impl Named {
     pub(super) fn parse(&self, session: &Session) -> anyhow::Result<Vec<(String, Statement)>> {
         let Self { name, script } = self;
         let statements = session.parse(&script.text).map_err(|error| match error {
-            Error::Syntax { line, column, message } => {
+            Error::Syntax {
+                line,
+                column,
+                message,
+            } => {
                 anyhow!("{name}:{}:{column}: {message}", script.origin(line))
             }
             other => anyhow::Error::from(other).context(name.clone()),
         })?;
         let place = |statement: &Statement| {
-            format!("{name}:{}: {}", script.origin(statement.line()), shorten(statement.text()))
+            format!(
+                "{name}:{}: {}",
+                script.origin(statement.line()),
+                shorten(statement.text())
+            )
         };
-        Ok(statements.into_iter().map(|statement| (place(&statement), statement)).collect())
+        Ok(statements
+            .into_iter()
+            .map(|statement| (place(&statement), statement))
+            .collect())
     }
 }
 
@@ -137,6 +153,9 @@ mod tests {
         assert_eq!(error.to_string(), "cannot read /nowhere/a.sql");
         let command = Source::Command("SELECT 1;\nSELECT ${x}".into());
         let error = load(&[command], &Defines::new()).unwrap_err();
-        assert!(error.to_string().starts_with("-c:2: ${x} is not defined"), "{error}");
+        assert!(
+            error.to_string().starts_with("-c:2: ${x} is not defined"),
+            "{error}"
+        );
     }
 }

@@ -18,7 +18,10 @@ impl Interrupts {
     /// When the process cannot listen to signals.
     pub(super) fn listen() -> io::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt,
+            terminate: signal(SignalKind::terminate())?,
+        })
     }
 
     /// Does the work, unless a signal comes first: then the work is dropped, and what is returned

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ballista_core::config::BALLISTA_CLIENT_PULL;
 use ballista_core::config::BALLISTA_ADAPTIVE_PLANNER_ENABLED;
+use ballista_core::config::BALLISTA_CLIENT_PULL;
 use ballista_core::extension::{SessionConfigExt, SessionStateExt};
 use ballista_core::utils::create_grpc_client_endpoint;
 use datafusion::execution::SessionStateBuilder;

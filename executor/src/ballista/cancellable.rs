@@ -91,19 +91,19 @@ impl ExecutionPlan for Cancellable {
         let rows = self.plan.execute(partition, context)?;
         let schema = rows.schema();
         let cancelled = self.cancel.clone().cancelled_owned();
-        let end = futures::stream::once(async {
-            Err(DataFusionError::External(Box::new(
-                BallistaError::Cancelled,
-            )))
-        });
-        // `take_until` drops nothing by itself: the error after it ends the reader, which drops us.
         let token = self.cancel.clone();
-        let stream = rows.take_until(cancelled).chain(
-            futures::stream::once(async move { token.is_cancelled() })
-                .filter(|cancelled| futures::future::ready(*cancelled))
-                .zip(end)
-                .map(|(_, error)| error),
+        // The rows end when the token is cancelled; the error after them makes whoever reads them
+        // give up and drop the operator's stream.
+        let end = futures::stream::once(async move { token.is_cancelled() }).filter_map(
+            |cancelled| async move {
+                cancelled.then(|| {
+                    Err(DataFusionError::External(Box::new(
+                        BallistaError::Cancelled,
+                    )))
+                })
+            },
         );
+        let stream = rows.take_until(cancelled).chain(end);
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
     }
 

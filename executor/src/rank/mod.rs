@@ -13,5 +13,6 @@
 mod host;
 mod progress;
 mod rendezvous;
+mod run;
 
 pub(crate) use host::RankHost;

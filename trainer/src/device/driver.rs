@@ -9,7 +9,12 @@ use std::ffi::{c_int, c_uint};
 use libloading::Library;
 
 const DRIVER: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
-const COMPILER: [&str; 4] = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
+const COMPILER: [&str; 4] = [
+    "libnvrtc.so",
+    "libnvrtc.so.13",
+    "libnvrtc.so.12",
+    "libnvrtc.so.11.2",
+];
 
 /// `CUDA_SUCCESS` and `CUDA_ERROR_NO_DEVICE` of `CUresult`.
 const SUCCESS: c_int = 0;
@@ -48,5 +53,7 @@ pub(super) fn devices() -> Result<usize, String> {
 fn open(names: &[&str]) -> Option<Library> {
     // SAFETY: loading runs the library's initializers; these are NVIDIA's own, found by the names
     // that their packages install, and Burn would load the same ones.
-    names.iter().find_map(|name| unsafe { Library::new(name) }.ok())
+    names
+        .iter()
+        .find_map(|name| unsafe { Library::new(name) }.ok())
 }

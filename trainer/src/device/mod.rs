@@ -61,9 +61,10 @@ pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
     match device {
         Device::Cpu => Ok(ResolvedDevice::CPU),
         Device::Auto => Ok(gpu(0).unwrap_or(ResolvedDevice::CPU)),
-        Device::Cuda(index) => {
-            gpu(index).map_err(|reason| Error::Device { device: device.to_string(), reason })
-        }
+        Device::Cuda(index) => gpu(index).map_err(|reason| Error::Device {
+            device: device.to_string(),
+            reason,
+        }),
     }
 }
 
@@ -73,7 +74,10 @@ fn gpu(index: usize) -> std::result::Result<ResolvedDevice, String> {
         0 => Err("the host has no NVIDIA GPU".into()),
         count if index < count => Ok(ResolvedDevice(Kind::Cuda(index))),
         1 => Err("the host has one GPU, cuda:0".into()),
-        count => Err(format!("the host has {count} GPUs, cuda:0 to cuda:{}", count - 1)),
+        count => Err(format!(
+            "the host has {count} GPUs, cuda:0 to cuda:{}",
+            count - 1
+        )),
     }
 }
 

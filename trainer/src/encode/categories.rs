@@ -69,8 +69,11 @@ impl Categories {
                 expected: format!("{class:?}").to_lowercase(),
             });
         }
-        let fail =
-            |source| Error::Values { column: name.to_owned(), expected: "64-bit integers", source };
+        let fail = |source| Error::Values {
+            column: name.to_owned(),
+            expected: "64-bit integers",
+            source,
+        };
         let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
         Ok(match class {
             Class::Text => {
@@ -87,7 +90,10 @@ impl Categories {
 }
 
 fn whole(array: &ArrayRef) -> Result<Int64Array, ArrowError> {
-    let strict = CastOptions { safe: false, ..CastOptions::default() };
+    let strict = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
     let cast = cast_with_options(array, &DataType::Int64, &strict)?;
     Ok(cast.as_primitive::<Int64Type>().clone())
 }
@@ -97,8 +103,11 @@ fn whole(array: &ArrayRef) -> Result<Int64Array, ArrowError> {
 /// # Errors
 /// When the column's type is neither.
 pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float32Array> {
-    let fail =
-        |source| Error::Values { column: name.to_owned(), expected: "32-bit floats", source };
+    let fail = |source| Error::Values {
+        column: name.to_owned(),
+        expected: "32-bit floats",
+        source,
+    };
     let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
     if !(plain.data_type().is_numeric() || *plain.data_type() == DataType::Boolean) {
         return Err(Error::ColumnType {

@@ -81,13 +81,29 @@ impl Columns {
             }
         };
         let transform = spec.label.transform;
-        Ok(Self { categorical, continuous, label, transform, split, features })
+        Ok(Self {
+            categorical,
+            continuous,
+            label,
+            transform,
+            split,
+            features,
+        })
     }
 }
 
 fn find<'s>(name: &str, role: &'static str, schema: &'s Schema) -> Result<(Column, &'s DataType)> {
     let (index, field) = schema
         .column_with_name(name)
-        .ok_or_else(|| Error::MissingColumn { column: name.to_owned(), role })?;
-    Ok((Column { name: name.to_owned(), index }, field.data_type()))
+        .ok_or_else(|| Error::MissingColumn {
+            column: name.to_owned(),
+            role,
+        })?;
+    Ok((
+        Column {
+            name: name.to_owned(),
+            index,
+        },
+        field.data_type(),
+    ))
 }

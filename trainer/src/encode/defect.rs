@@ -38,7 +38,12 @@ pub enum Rule {
 
 impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { column, rule, rows, example } = self;
+        let Self {
+            column,
+            rule,
+            rows,
+            example,
+        } = self;
         let expected = match rule {
             Rule::SplitText => "'TRAIN', 'EVAL' or 'TEST', to split the rows",
             Rule::SplitFlag => "true or false, to split the rows",
@@ -49,7 +54,10 @@ impl fmt::Display for Defect {
             Rule::Continuous => "a finite number or null, as it is a continuous feature",
         };
         let rows_are = if *rows == 1 { "row is" } else { "rows are" };
-        write!(f, "column {column:?} must be {expected}: {rows} {rows_are} not, such as {example}")
+        write!(
+            f,
+            "column {column:?} must be {expected}: {rows} {rows_are} not, such as {example}"
+        )
     }
 }
 
@@ -61,11 +69,19 @@ impl Defect {
         rule: Rule,
         example: impl FnOnce() -> String,
     ) {
-        match found.iter_mut().find(|known| known.column == column && known.rule == rule) {
+        match found
+            .iter_mut()
+            .find(|known| known.column == column && known.rule == rule)
+        {
             Some(known) => known.rows += 1,
             None => {
                 let column = column.to_owned();
-                found.push(Self { column, rule, rows: 1, example: example() });
+                found.push(Self {
+                    column,
+                    rule,
+                    rows: 1,
+                    example: example(),
+                });
             }
         }
     }
@@ -75,7 +91,10 @@ impl Defect {
 pub(crate) fn merge(all: impl IntoIterator<Item = Defect>) -> Vec<Defect> {
     let mut merged: Vec<Defect> = Vec::new();
     for defect in all {
-        match merged.iter_mut().find(|m| m.column == defect.column && m.rule == defect.rule) {
+        match merged
+            .iter_mut()
+            .find(|m| m.column == defect.column && m.rule == defect.rule)
+        {
             Some(known) => known.rows += defect.rows,
             None => merged.push(defect),
         }

@@ -20,7 +20,13 @@ pub(crate) struct Dictionary {
 
 impl Dictionary {
     pub(super) fn new(class: Class) -> Self {
-        Self { class, whole: HashMap::new(), text: HashMap::new(), null: None, len: 0 }
+        Self {
+            class,
+            whole: HashMap::new(),
+            text: HashMap::new(),
+            null: None,
+            len: 0,
+        }
     }
 
     /// Appends the local code of every row.
@@ -29,9 +35,14 @@ impl Dictionary {
     /// If there are 2³² distinct values.
     pub(super) fn encode(&mut self, column: &Categories, codes: &mut Vec<u32>) {
         match column {
-            Categories::Whole(array) => codes.extend(array.iter().map(|value| match value {
-                Some(value) => *self.whole.entry(value).or_insert_with(|| next(&mut self.len)),
-                None => *self.null.get_or_insert_with(|| next(&mut self.len)),
+            Categories::Whole(array) => codes.extend(array.iter().map(|value| {
+                match value {
+                    Some(value) => *self
+                        .whole
+                        .entry(value)
+                        .or_insert_with(|| next(&mut self.len)),
+                    None => *self.null.get_or_insert_with(|| next(&mut self.len)),
+                }
             })),
             Categories::Text(array) => codes.extend(array.iter().map(|value| match value {
                 Some(value) => match self.text.get(value) {
@@ -79,6 +90,8 @@ impl Dictionary {
 
 fn next(len: &mut u32) -> u32 {
     let code = *len;
-    *len = len.checked_add(1).expect("a column has fewer than 2^32 distinct values");
+    *len = len
+        .checked_add(1)
+        .expect("a column has fewer than 2^32 distinct values");
     code
 }

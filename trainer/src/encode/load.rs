@@ -45,8 +45,11 @@ impl LoadedShards {
 
     /// The values of each categorical feature in these shards.
     pub(crate) fn vocabularies(&self) -> Vec<Vocabulary> {
-        let mut merged: Vec<_> =
-            self.classes.iter().map(|class| Vocabulary::empty(*class)).collect();
+        let mut merged: Vec<_> = self
+            .classes
+            .iter()
+            .map(|class| Vocabulary::empty(*class))
+            .collect();
         for shard in &self.shards {
             for (vocabulary, dictionary) in merged.iter_mut().zip(&shard.dictionaries) {
                 vocabulary.merge(&dictionary.vocabulary());
@@ -57,7 +60,11 @@ impl LoadedShards {
 
     /// What is wrong with these shards' rows.
     pub(crate) fn defects(&self) -> Vec<Defect> {
-        defect::merge(self.shards.iter().flat_map(|shard| shard.defects.iter().cloned()))
+        defect::merge(
+            self.shards
+                .iter()
+                .flat_map(|shard| shard.defects.iter().cloned()),
+        )
     }
 }
 
@@ -93,12 +100,25 @@ where
         .map(|(id, rows)| encode(id, rows, &columns))
         .buffer_unordered(CONCURRENT_SHARDS)
         .try_collect::<Vec<_>>();
-    let mut shards = cancel.run_until_cancelled(encoded).await.ok_or(Error::Cancelled)??;
+    let mut shards = cancel
+        .run_until_cancelled(encoded)
+        .await
+        .ok_or(Error::Cancelled)??;
     shards.sort_by_key(|shard| shard.id);
     let rows = shards.iter().map(|shard| shard.rows() as u64).sum();
     let seconds = start.elapsed().as_secs_f64();
-    let classes = columns.categorical.iter().map(|(_, class)| *class).collect();
-    Ok(LoadedShards { shards, features: columns.features, classes, rows, seconds })
+    let classes = columns
+        .categorical
+        .iter()
+        .map(|(_, class)| *class)
+        .collect();
+    Ok(LoadedShards {
+        shards,
+        features: columns.features,
+        classes,
+        rows,
+        seconds,
+    })
 }
 
 async fn encode<S, E>(id: usize, mut rows: S, columns: &Columns) -> Result<LocalShard>
@@ -108,7 +128,10 @@ where
 {
     let mut shard = LocalShard::new(id, columns);
     while let Some(batch) = rows.next().await {
-        let batch = batch.map_err(|e| Error::Input { shard: id, source: Box::new(e) })?;
+        let batch = batch.map_err(|e| Error::Input {
+            shard: id,
+            source: Box::new(e),
+        })?;
         shard.push(&batch, columns)?;
         // A stream that is always ready would keep its thread, and never hear of a cancellation.
         tokio::task::yield_now().await;

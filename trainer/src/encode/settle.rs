@@ -47,21 +47,39 @@ pub(crate) fn settle(
     split: &Split,
     seed: u64,
 ) -> Settled {
-    let LocalShard { id, dictionaries, mut codes, continuous, labels, parts, .. } = shard;
+    let LocalShard {
+        id,
+        dictionaries,
+        mut codes,
+        continuous,
+        labels,
+        parts,
+        ..
+    } = shard;
     let mut offset = 0;
     for ((column, dictionary), vocabulary) in codes.iter_mut().zip(&dictionaries).zip(vocabularies)
     {
-        let table_rows: Vec<u32> =
-            dictionary.codes_in(vocabulary).into_iter().map(|code| code + offset).collect();
-        column.iter_mut().for_each(|code| *code = table_rows[*code as usize]);
+        let table_rows: Vec<u32> = dictionary
+            .codes_in(vocabulary)
+            .into_iter()
+            .map(|code| code + offset)
+            .collect();
+        column
+            .iter_mut()
+            .for_each(|code| *code = table_rows[*code as usize]);
         offset += vocabulary.codes() as u32;
     }
     drop(dictionaries);
 
     let content = Key::new(0, Purpose::Content);
     let hash = |row: usize| {
-        let key = codes.iter().fold(content, |key, column| key.with(u64::from(column[row])));
-        let numbers = continuous.iter().map(|column| column[row]).chain([labels[row]]);
+        let key = codes
+            .iter()
+            .fold(content, |key, column| key.with(u64::from(column[row])));
+        let numbers = continuous
+            .iter()
+            .map(|column| column[row])
+            .chain([labels[row]]);
         let key = numbers.fold(key, |key, number| key.with(u64::from(number.to_bits())));
         key.with(parts[row] as u64).hash()
     };
@@ -76,14 +94,31 @@ pub(crate) fn settle(
         Split::Random(fraction) => draw.with(position as u64).unit() < *fraction,
         Split::None | Split::Column(_) => parts[row] == Part::Eval,
     };
-    let mut settled = Settled { id, train: Rows::default(), eval: Rows::default() };
-    let eval_rows = order.iter().enumerate().filter(|(p, (_, row))| evaluated(*p, *row)).count();
-    settled.eval.reserve(eval_rows, codes.len(), continuous.len());
-    settled.train.reserve(order.len() - eval_rows, codes.len(), continuous.len());
+    let mut settled = Settled {
+        id,
+        train: Rows::default(),
+        eval: Rows::default(),
+    };
+    let eval_rows = order
+        .iter()
+        .enumerate()
+        .filter(|(p, (_, row))| evaluated(*p, *row))
+        .count();
+    settled
+        .eval
+        .reserve(eval_rows, codes.len(), continuous.len());
+    settled
+        .train
+        .reserve(order.len() - eval_rows, codes.len(), continuous.len());
     for (position, (_, row)) in order.into_iter().enumerate() {
-        let rows = if evaluated(position, row) { &mut settled.eval } else { &mut settled.train };
+        let rows = if evaluated(position, row) {
+            &mut settled.eval
+        } else {
+            &mut settled.train
+        };
         rows.codes.extend(codes.iter().map(|column| column[row]));
-        rows.continuous.extend(continuous.iter().map(|column| column[row]));
+        rows.continuous
+            .extend(continuous.iter().map(|column| column[row]));
         rows.labels.push(labels[row]);
     }
     settled

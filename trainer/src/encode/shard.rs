@@ -46,7 +46,11 @@ impl LocalShard {
     pub(super) fn new(id: usize, columns: &Columns) -> Self {
         Self {
             id,
-            dictionaries: columns.categorical.iter().map(|(_, c)| Dictionary::new(*c)).collect(),
+            dictionaries: columns
+                .categorical
+                .iter()
+                .map(|(_, c)| Dictionary::new(*c))
+                .collect(),
             codes: vec![Vec::new(); columns.categorical.len()],
             continuous: vec![Vec::new(); columns.continuous.len()],
             labels: Vec::new(),

@@ -20,7 +20,11 @@ fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let field =
         |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
     let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
-    RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|(_, a)| a).collect()).unwrap()
+    RecordBatch::try_new(
+        Arc::new(schema),
+        columns.into_iter().map(|(_, a)| a).collect(),
+    )
+    .unwrap()
 }
 
 /// The small spec over one categorical feature `f`, label `y`.
@@ -43,13 +47,25 @@ fn load(spec: &TrainSpec, batches: Vec<RecordBatch>) -> Result<LoadedShards> {
 fn settled(spec: &TrainSpec, loaded: LoadedShards) -> Vec<Settled> {
     let vocabularies = loaded.vocabularies();
     let shards = loaded.shards.into_iter();
-    shards.map(|shard| settle(shard, &vocabularies, &spec.split, spec.seed)).collect()
+    shards
+        .map(|shard| settle(shard, &vocabularies, &spec.split, spec.seed))
+        .collect()
 }
 
 /// What is wrong with one column of labels or splits.
 fn defects(spec: &TrainSpec, columns: Vec<(&str, ArrayRef)>) -> Vec<(Rule, u64, String)> {
     let defects = load(spec, vec![batch(columns)]).unwrap().defects();
-    defects.into_iter().map(|Defect { rule, rows, example, .. }| (rule, rows, example)).collect()
+    defects
+        .into_iter()
+        .map(
+            |Defect {
+                 rule,
+                 rows,
+                 example,
+                 ..
+             }| (rule, rows, example),
+        )
+        .collect()
 }
 
 #[test]
@@ -77,23 +93,32 @@ fn types_of_one_class_have_the_same_values() {
 #[test]
 fn integers_beyond_i64_are_refused() {
     let huge = Arc::new(UInt64Array::from(vec![u64::MAX]));
-    let error = load(&narrow(Split::None), vec![batch(vec![("f", huge), ("y", labels(&[1.0]))])]);
+    let error = load(
+        &narrow(Split::None),
+        vec![batch(vec![("f", huge), ("y", labels(&[1.0]))])],
+    );
     assert!(matches!(error, Err(Error::Values { ref column, .. }) if column == "f"));
 }
 
 #[test]
 fn null_is_a_category_and_the_number_zero() {
     let mut spec = narrow(Split::None);
-    spec.features
-        .push(volley_proto::spec::Feature { column: "x".into(), kind: FeatureKind::Continuous });
+    spec.features.push(volley_proto::spec::Feature {
+        column: "x".into(),
+        kind: FeatureKind::Continuous,
+    });
     let f = Arc::new(Int64Array::from(vec![Some(4), None]));
     let x = Arc::new(Float64Array::from(vec![Some(2.5), None]));
-    let loaded =
-        load(&spec, vec![batch(vec![("f", f), ("x", x), ("y", labels(&[0.0, 1.0]))])]).unwrap();
+    let loaded = load(
+        &spec,
+        vec![batch(vec![("f", f), ("x", x), ("y", labels(&[0.0, 1.0]))])],
+    )
+    .unwrap();
     assert_eq!(loaded.vocabularies()[0].distinct(), 2);
     let train = settled(&spec, loaded).remove(0).train;
-    let mut found: Vec<_> =
-        (0..2).map(|at| (train.codes[at], train.continuous[at], train.labels[at])).collect();
+    let mut found: Vec<_> = (0..2)
+        .map(|at| (train.codes[at], train.continuous[at], train.labels[at]))
+        .collect();
     found.sort_by_key(|row| row.0);
     assert_eq!(found, [(1, 0.0, 1.0), (2, 2.5, 0.0)]);
 }
@@ -105,7 +130,11 @@ fn the_order_of_arrival_leaves_no_trace() {
     let backwards = arrow::array::UInt32Array::from_iter_values((0..200).rev());
     let backwards = take_record_batch(&all, &backwards).unwrap();
     let forwards = load(&spec, vec![all]).unwrap();
-    let backwards = load(&spec, vec![backwards.slice(0, 31), backwards.slice(31, 169)]).unwrap();
+    let backwards = load(
+        &spec,
+        vec![backwards.slice(0, 31), backwards.slice(31, 169)],
+    )
+    .unwrap();
     assert_eq!(settled(&spec, forwards), settled(&spec, backwards));
 }
 
@@ -125,7 +154,11 @@ fn a_flag_splits() {
     let spec = narrow(Split::Column("e".into()));
     let flags = Arc::new(BooleanArray::from(vec![true, false, false]));
     let f = Arc::new(Int64Array::from(vec![1, 1, 1]));
-    let rows = batch(vec![("f", f), ("e", flags), ("y", labels(&[1.0, 2.0, 3.0]))]);
+    let rows = batch(vec![
+        ("f", f),
+        ("e", flags),
+        ("y", labels(&[1.0, 2.0, 3.0])),
+    ]);
     let shard = settled(&spec, load(&spec, vec![rows]).unwrap()).remove(0);
     assert_eq!((shard.train.len(), shard.eval.labels), (2, vec![1.0]));
 }
@@ -135,19 +168,32 @@ fn other_values_do_not_split() {
     let f = || Arc::new(Int64Array::from(vec![1, 1, 1])) as ArrayRef;
     let spec = narrow(Split::Column("e".into()));
     let text = Arc::new(StringArray::from(vec![Some("train"), None, Some("EVAL")]));
-    let found = defects(&spec, vec![("f", f()), ("e", text), ("y", labels(&[1.0; 3]))]);
+    let found = defects(
+        &spec,
+        vec![("f", f()), ("e", text), ("y", labels(&[1.0; 3]))],
+    );
     assert_eq!(found, [(Rule::SplitText, 2, "\"train\"".to_owned())]);
     let flags = Arc::new(BooleanArray::from(vec![Some(true), None, None]));
-    let found = defects(&spec, vec![("f", f()), ("e", flags), ("y", labels(&[1.0; 3]))]);
+    let found = defects(
+        &spec,
+        vec![("f", f()), ("e", flags), ("y", labels(&[1.0; 3]))],
+    );
     assert_eq!(found, [(Rule::SplitFlag, 2, "null".to_owned())]);
 }
 
 #[test]
 fn a_random_split_depends_on_the_seed_and_not_on_arrival() {
     let split = |seed| {
-        let spec = TrainSpec { split: Split::Random(0.3), seed, ..spec() };
+        let spec = TrainSpec {
+            split: Split::Random(0.3),
+            seed,
+            ..spec()
+        };
         let numbered: Vec<_> = (0..2000).filter(|row| row % 10 != 5).collect();
-        let all = numbered.into_iter().map(|row| rows(row..row + 1)).collect::<Vec<_>>();
+        let all = numbered
+            .into_iter()
+            .map(|row| rows(row..row + 1))
+            .collect::<Vec<_>>();
         let all = concat_batches(&schema(), &all).unwrap();
         settled(&spec, load(&spec, vec![all]).unwrap()).remove(0)
     };
@@ -161,14 +207,22 @@ fn a_random_split_depends_on_the_seed_and_not_on_arrival() {
 #[test]
 fn bad_labels_are_counted_with_an_example() {
     let f = || Arc::new(Int64Array::from(vec![1; 4])) as ArrayRef;
-    let y = Arc::new(Float64Array::from(vec![Some(1.0), None, Some(0.0), Some(-2.0)]));
+    let y = Arc::new(Float64Array::from(vec![
+        Some(1.0),
+        None,
+        Some(0.0),
+        Some(-2.0),
+    ]));
     let mut spec = narrow(Split::None);
     let found = defects(&spec, vec![("f", f()), ("y", y.clone())]);
     assert_eq!(found, [(Rule::Label, 1, "null".to_owned())]);
     spec.label.transform = LabelTransform::Ln;
     let found = defects(&spec, vec![("f", f()), ("y", y)]);
     assert_eq!(found, [(Rule::PositiveLabel, 3, "null".to_owned())]);
-    let found = defects(&spec, vec![("f", f()), ("y", labels(&[1.0, f64::NAN, 1.0, 1.0]))]);
+    let found = defects(
+        &spec,
+        vec![("f", f()), ("y", labels(&[1.0, f64::NAN, 1.0, 1.0]))],
+    );
     assert_eq!(found, [(Rule::PositiveLabel, 1, "NaN".to_owned())]);
 }
 
@@ -179,7 +233,10 @@ fn rows_for_testing_lend_their_values_and_need_no_label() {
     let e = Arc::new(StringArray::from(vec!["TRAIN", "TEST"]));
     let y = Arc::new(Float64Array::from(vec![Some(1.0), None]));
     let loaded = load(&spec, vec![batch(vec![("f", f), ("e", e), ("y", y)])]).unwrap();
-    assert_eq!((loaded.vocabularies()[0].distinct(), loaded.defects()), (2, vec![]));
+    assert_eq!(
+        (loaded.vocabularies()[0].distinct(), loaded.defects()),
+        (2, vec![])
+    );
     assert_eq!(settled(&spec, loaded)[0].train.len(), 1);
 }
 

@@ -37,7 +37,11 @@ pub(super) enum Values {
 
 impl Vocabulary {
     pub(super) fn new(class: Class, null: bool, values: Values) -> Self {
-        Self { class, null, values }
+        Self {
+            class,
+            null,
+            values,
+        }
     }
 
     /// A vocabulary without values.
@@ -104,7 +108,11 @@ impl Vocabulary {
     }
 
     pub(super) fn code_of_null(&self) -> u32 {
-        if self.null { OUT_OF_VOCABULARY + 1 } else { OUT_OF_VOCABULARY }
+        if self.null {
+            OUT_OF_VOCABULARY + 1
+        } else {
+            OUT_OF_VOCABULARY
+        }
     }
 
     pub(super) fn code_of_whole(&self, value: i64) -> u32 {
@@ -116,15 +124,19 @@ impl Vocabulary {
 
     pub(super) fn code_of_text(&self, value: &str) -> u32 {
         match &self.values {
-            Values::Text(values) => {
-                self.code_at(values.binary_search_by(|known| known.as_str().cmp(value)).ok())
-            }
+            Values::Text(values) => self.code_at(
+                values
+                    .binary_search_by(|known| known.as_str().cmp(value))
+                    .ok(),
+            ),
             Values::Whole(_) => OUT_OF_VOCABULARY,
         }
     }
 
     fn code_at(&self, index: Option<usize>) -> u32 {
-        index.map_or(OUT_OF_VOCABULARY, |index| (index + 1 + usize::from(self.null)) as u32)
+        index.map_or(OUT_OF_VOCABULARY, |index| {
+            (index + 1 + usize::from(self.null)) as u32
+        })
     }
 }
 
@@ -149,7 +161,11 @@ mod tests {
 
     #[test]
     fn merging_sorts_and_does_not_depend_on_order() {
-        let parts = [text(false, &["b", "d"]), text(true, &["a", "b"]), text(false, &[])];
+        let parts = [
+            text(false, &["b", "d"]),
+            text(true, &["a", "b"]),
+            text(false, &[]),
+        ];
         let merge = |order: [usize; 3]| {
             let mut merged = Vocabulary::empty(Class::Text);
             order.iter().for_each(|&part| merged.merge(&parts[part]));
@@ -165,10 +181,17 @@ mod tests {
     fn null_has_a_code_of_its_own_only_where_it_occurs() {
         let (with, without) = (text(true, &["a", "b"]), text(false, &["a", "b"]));
         assert_eq!(
-            [with.code_of_null(), with.code_of_text("a"), with.code_of_text("b")],
+            [
+                with.code_of_null(),
+                with.code_of_text("a"),
+                with.code_of_text("b")
+            ],
             [1, 2, 3]
         );
-        assert_eq!([without.code_of_null(), without.code_of_text("a")], [OUT_OF_VOCABULARY, 1]);
+        assert_eq!(
+            [without.code_of_null(), without.code_of_text("a")],
+            [OUT_OF_VOCABULARY, 1]
+        );
         assert_eq!(with.code_of_text("zz"), OUT_OF_VOCABULARY);
     }
 
@@ -177,7 +200,10 @@ mod tests {
         let values = Values::Whole(vec![i64::MIN, -1, i64::MAX]);
         let vocabulary = Vocabulary::new(Class::Integer, false, values);
         let json = serde_json::to_string(&vocabulary).unwrap();
-        assert_eq!(serde_json::from_str::<Vocabulary>(&json).unwrap(), vocabulary);
+        assert_eq!(
+            serde_json::from_str::<Vocabulary>(&json).unwrap(),
+            vocabulary
+        );
         assert!(vocabulary.is_sound());
         assert!(!text(false, &["b", "a"]).is_sound());
         assert!(!Vocabulary::new(Class::Text, false, Values::Whole(vec![])).is_sound());

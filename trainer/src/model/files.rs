@@ -34,19 +34,30 @@ pub(crate) fn encode_weights(
 ) -> Bytes {
     let mut tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
     for (parameter, values) in parameters.iter().zip(values) {
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
         tensors.push((&parameter.name, Dtype::F32, parameter.shape.clone(), bytes));
     }
     if !running.mean.is_empty() {
-        for (name, values) in [(RUNNING_MEAN, &running.mean), (RUNNING_VARIANCE, &running.variance)]
-        {
-            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for (name, values) in [
+            (RUNNING_MEAN, &running.mean),
+            (RUNNING_VARIANCE, &running.variance),
+        ] {
+            let bytes = values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
             tensors.push((name, Dtype::F64, vec![values.len()], bytes));
         }
     }
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
         let view = TensorView::new(*dtype, shape.clone(), bytes);
-        (*name, view.expect("a parameter has as many numbers as its shape says"))
+        (
+            *name,
+            view.expect("a parameter has as many numbers as its shape says"),
+        )
     });
     let file = safetensors::serialize(views, None);
     Bytes::from(file.expect("names and shapes are what the format can say"))
@@ -81,16 +92,26 @@ pub(super) fn decode_weights(
     for parameter in parameters {
         let tensor = tensor(&parameter.name, Dtype::F32, &parameter.shape)?;
         let (numbers, _) = tensor.data().as_chunks::<4>();
-        values.push(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect());
+        values.push(
+            numbers
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes))
+                .collect(),
+        );
     }
     let mut running = Normalization::unit(normalized);
     if normalized > 0 {
-        let statistics =
-            [(RUNNING_MEAN, &mut running.mean), (RUNNING_VARIANCE, &mut running.variance)];
+        let statistics = [
+            (RUNNING_MEAN, &mut running.mean),
+            (RUNNING_VARIANCE, &mut running.variance),
+        ];
         for (name, values) in statistics {
             let tensor = tensor(name, Dtype::F64, &[normalized])?;
             let (numbers, _) = tensor.data().as_chunks::<8>();
-            *values = numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+            *values = numbers
+                .iter()
+                .map(|bytes| f64::from_le_bytes(*bytes))
+                .collect();
         }
     }
     Ok((values, running))
@@ -147,11 +168,17 @@ pub(super) fn decode_vocabularies(
 }
 
 fn categorical(features: &[FeatureSummary]) -> impl Iterator<Item = &FeatureSummary> {
-    features.iter().filter(|feature| feature.kind == FeatureKind::Categorical)
+    features
+        .iter()
+        .filter(|feature| feature.kind == FeatureKind::Categorical)
 }
 
 fn wrong(file: &'static str, problem: String) -> Error {
-    Error::ModelFile { file, problem, source: None }
+    Error::ModelFile {
+        file,
+        problem,
+        source: None,
+    }
 }
 
 fn damaged(
@@ -159,5 +186,9 @@ fn damaged(
     problem: impl Into<String>,
     source: impl std::error::Error + Send + Sync + 'static,
 ) -> Error {
-    Error::ModelFile { file, problem: problem.into(), source: Some(Box::new(source)) }
+    Error::ModelFile {
+        file,
+        problem: problem.into(),
+        source: Some(Box::new(source)),
+    }
 }

@@ -57,7 +57,11 @@ impl Model {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
         let table_rows = vocabularies.iter().map(Vocabulary::codes).sum();
         let architecture = Architecture::new(&manifest.spec, table_rows, manifest.output_scale);
-        let normalized = if architecture.batch_norm { architecture.continuous } else { 0 };
+        let normalized = if architecture.batch_norm {
+            architecture.continuous
+        } else {
+            0
+        };
         let (values, running) =
             files::decode_weights(weights, &architecture.parameters(), normalized)?;
 
@@ -71,8 +75,13 @@ impl Model {
                 Encoder::Categorical { vocabulary, offset }
             }),
         };
-        let features: Option<Vec<_>> =
-            manifest.spec.features.iter().map(|feature| feature.kind).map(encoder).collect();
+        let features: Option<Vec<_>> = manifest
+            .spec
+            .features
+            .iter()
+            .map(|feature| feature.kind)
+            .map(encoder)
+            .collect();
         let features = features.ok_or_else(|| Error::ModelFile {
             file: super::VOCABULARIES,
             problem: "it lacks the vocabulary of a categorical feature".into(),
@@ -83,7 +92,13 @@ impl Model {
             Tensor::from_data(TensorData::new(values, shape), &Default::default())
         };
         let parameters = values.into_iter().map(tensor).collect();
-        Ok(Self { manifest, architecture, parameters, running, features })
+        Ok(Self {
+            manifest,
+            architecture,
+            parameters,
+            running,
+            features,
+        })
     }
 
     /// What is known of the model besides its numbers.
@@ -104,7 +119,12 @@ impl Model {
             if self.architecture.batch_norm {
                 self.running.apply(&mut input.continuous);
             }
-            let y_b = forward(&self.architecture, &self.parameters, input, &Default::default());
+            let y_b = forward(
+                &self.architecture,
+                &self.parameters,
+                input,
+                &Default::default(),
+            );
             predictions.extend_from_slice(floats(&y_b.into_data()));
         }
         if self.manifest.exponentiates() {
@@ -115,7 +135,11 @@ impl Model {
 
     fn encode(&self, batch: &RecordBatch) -> Result<Input> {
         let rows = batch.num_rows();
-        let Architecture { categorical, continuous, .. } = self.architecture;
+        let Architecture {
+            categorical,
+            continuous,
+            ..
+        } = self.architecture;
         let mut input = Input {
             rows,
             codes: vec![0; rows * categorical],
@@ -125,16 +149,20 @@ impl Model {
         let (mut code_at, mut number_at) = (0, 0);
         for (feature, encoder) in self.manifest.spec.features.iter().zip(&self.features) {
             let name = &feature.column;
-            let column = batch.column_by_name(name).ok_or_else(|| Error::MissingColumn {
-                column: name.clone(),
-                role: "a feature of the model",
-            })?;
+            let column = batch
+                .column_by_name(name)
+                .ok_or_else(|| Error::MissingColumn {
+                    column: name.clone(),
+                    role: "a feature of the model",
+                })?;
             match encoder {
                 Encoder::Continuous => {
                     let slots = input.continuous[number_at..].iter_mut().step_by(continuous);
                     number_at += 1;
                     let values = numbers(column, name)?;
-                    slots.zip(&values).for_each(|(slot, value)| *slot = value.unwrap_or(0.0));
+                    slots
+                        .zip(&values)
+                        .for_each(|(slot, value)| *slot = value.unwrap_or(0.0));
                 }
                 Encoder::Categorical { vocabulary, offset } => {
                     let mut slots = input.codes[code_at..].iter_mut().step_by(categorical);

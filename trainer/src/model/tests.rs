@@ -12,11 +12,18 @@ use crate::testing::{model, rows, spec, train_split};
 use crate::{Artifacts, Error};
 
 fn artifacts() -> Artifacts {
-    train_split(&spec(), &rows(0..100), 1).remove(0).artifacts.unwrap()
+    train_split(&spec(), &rows(0..100), 1)
+        .remove(0)
+        .artifacts
+        .unwrap()
 }
 
 fn load(artifacts: &Artifacts) -> Result<Model, Error> {
-    Model::load(artifacts.manifest.clone(), &artifacts.files[0].1, &artifacts.files[1].1)
+    Model::load(
+        artifacts.manifest.clone(),
+        &artifacts.files[0].1,
+        &artifacts.files[1].1,
+    )
 }
 
 /// The rows with another column of a name, whatever its type.
@@ -31,7 +38,12 @@ fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch
 }
 
 fn predict(model: &Model, rows: &RecordBatch) -> Vec<f32> {
-    model.predict(rows).unwrap().as_primitive::<Float32Type>().values().to_vec()
+    model
+        .predict(rows)
+        .unwrap()
+        .as_primitive::<Float32Type>()
+        .values()
+        .to_vec()
 }
 
 #[test]
@@ -39,7 +51,10 @@ fn files_that_are_not_the_manifest_s_are_refused() {
     let good = artifacts();
     assert!(load(&good).is_ok());
     let refused = |spoil: &dyn Fn(&mut Artifacts)| {
-        let mut bad = Artifacts { manifest: good.manifest.clone(), files: good.files.clone() };
+        let mut bad = Artifacts {
+            manifest: good.manifest.clone(),
+            files: good.files.clone(),
+        };
         spoil(&mut bad);
         match load(&bad) {
             Err(Error::ModelFile { file, .. }) => file,
@@ -47,11 +62,26 @@ fn files_that_are_not_the_manifest_s_are_refused() {
         }
     };
     let cut = |bytes: &bytes::Bytes| bytes.slice(..bytes.len() - 1);
-    assert_eq!(refused(&|bad| bad.files[0].1 = cut(&bad.files[0].1)), super::WEIGHTS);
-    assert_eq!(refused(&|bad| bad.files[0].1 = bytes::Bytes::new()), super::WEIGHTS);
-    assert_eq!(refused(&|bad| bad.manifest.spec.network.hidden_units[0] = 25), super::WEIGHTS);
-    assert_eq!(refused(&|bad| bad.manifest.spec.network.hidden_units.push(3)), super::WEIGHTS);
-    assert_eq!(refused(&|bad| bad.files[1].1 = cut(&bad.files[1].1)), super::VOCABULARIES);
+    assert_eq!(
+        refused(&|bad| bad.files[0].1 = cut(&bad.files[0].1)),
+        super::WEIGHTS
+    );
+    assert_eq!(
+        refused(&|bad| bad.files[0].1 = bytes::Bytes::new()),
+        super::WEIGHTS
+    );
+    assert_eq!(
+        refused(&|bad| bad.manifest.spec.network.hidden_units[0] = 25),
+        super::WEIGHTS
+    );
+    assert_eq!(
+        refused(&|bad| bad.manifest.spec.network.hidden_units.push(3)),
+        super::WEIGHTS
+    );
+    assert_eq!(
+        refused(&|bad| bad.files[1].1 = cut(&bad.files[1].1)),
+        super::VOCABULARIES
+    );
     let fewer = |bad: &mut Artifacts| bad.manifest.features[0].vocabulary = Some(3);
     assert_eq!(refused(&fewer), super::VOCABULARIES);
     let other = |bad: &mut Artifacts| bad.manifest.features[0].column = "shop".into();
@@ -63,7 +93,10 @@ fn unseen_values_are_predicted_with_the_mean_embedding() {
     let artifacts = artifacts();
     let file = SafeTensors::deserialize(&artifacts.files[0].1).unwrap();
     let (numbers, _) = file.tensor("embedding").unwrap().data().as_chunks::<4>();
-    let table: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let table: Vec<f32> = numbers
+        .iter()
+        .map(|bytes| f32::from_le_bytes(*bytes))
+        .collect();
     // Seven stores come first, each embedded in four numbers.
     for at in 0..4 {
         let mean = (1..8).map(|store| table[store * 4 + at]).sum::<f32>() / 7.0;
@@ -72,12 +105,19 @@ fn unseen_values_are_predicted_with_the_mean_embedding() {
     let model = load(&artifacts).unwrap();
     let seen = rows(0..3);
     let stores = |values: [Option<i64>; 3]| {
-        predict(&model, &with_column(&seen, "store", Arc::new(Int64Array::from(values.to_vec()))))
+        predict(
+            &model,
+            &with_column(&seen, "store", Arc::new(Int64Array::from(values.to_vec()))),
+        )
     };
     assert_ne!(stores([Some(1); 3]), stores([Some(2); 3]));
     // No store was null in training: null is as unseen as the millionth store.
     assert_eq!(stores([Some(1_000_000); 3]), stores([None; 3]));
-    assert!(stores([None; 3]).iter().all(|prediction| prediction.is_finite()));
+    assert!(
+        stores([None; 3])
+            .iter()
+            .all(|prediction| prediction.is_finite())
+    );
 }
 
 #[test]
@@ -88,7 +128,10 @@ fn types_of_one_class_predict_the_same() {
     let dictionary: DictionaryArray<Int8Type> = kinds.iter().collect();
     let view = arrow::compute::cast(&kinds, &DataType::Utf8View).unwrap();
     let expected = predict(&model, &seen);
-    assert_eq!(predict(&model, &with_column(&seen, "kind", Arc::new(dictionary))), expected);
+    assert_eq!(
+        predict(&model, &with_column(&seen, "kind", Arc::new(dictionary))),
+        expected
+    );
     assert_eq!(predict(&model, &with_column(&seen, "kind", view)), expected);
 }
 
@@ -118,6 +161,8 @@ fn rows_without_a_feature_are_refused() {
     let error = model.predict(&lacking).unwrap_err();
     assert!(matches!(error, Error::MissingColumn { column, .. } if column == "trend"));
     let text = Arc::new(StringArray::from(vec!["1"; 5]));
-    let error = model.predict(&with_column(&rows(0..5), "store", text)).unwrap_err();
+    let error = model
+        .predict(&with_column(&rows(0..5), "store", text))
+        .unwrap_err();
     assert!(matches!(error, Error::ColumnType { column, .. } if column == "store"));
 }

@@ -61,8 +61,19 @@ impl Parameter {
 impl Architecture {
     /// The spec's network over vocabularies with `table_rows` codes in all.
     pub(crate) fn new(spec: &TrainSpec, table_rows: usize, output_scale: f64) -> Self {
-        let Network { embedding_dim, batch_norm, ref hidden_units, output, .. } = spec.network;
-        let count = |kind| spec.features.iter().filter(|feature| feature.kind == kind).count();
+        let Network {
+            embedding_dim,
+            batch_norm,
+            ref hidden_units,
+            output,
+            ..
+        } = spec.network;
+        let count = |kind| {
+            spec.features
+                .iter()
+                .filter(|feature| feature.kind == kind)
+                .count()
+        };
         let continuous = count(FeatureKind::Continuous);
         Self {
             table_rows,
@@ -92,16 +103,36 @@ impl Architecture {
         let mut all = Vec::new();
         if self.categorical > 0 {
             let shape = [self.table_rows, self.embedding_dim];
-            all.push(parameter("embedding", &shape, Start::Uniform(EMBEDDING_RANGE), false));
+            all.push(parameter(
+                "embedding",
+                &shape,
+                Start::Uniform(EMBEDDING_RANGE),
+                false,
+            ));
         }
         if self.batch_norm {
-            all.push(parameter("bn.gamma", &[self.continuous], Start::Constant(1.0), false));
-            all.push(parameter("bn.beta", &[self.continuous], Start::Constant(0.0), false));
+            all.push(parameter(
+                "bn.gamma",
+                &[self.continuous],
+                Start::Constant(1.0),
+                false,
+            ));
+            all.push(parameter(
+                "bn.beta",
+                &[self.continuous],
+                Start::Constant(0.0),
+                false,
+            ));
         }
         let mut dense = |name: &str, from: usize, to: usize, penalized| {
             let kernel = format!("{name}.kernel");
             all.push(parameter(&kernel, &[from, to], glorot(from, to), penalized));
-            all.push(parameter(&format!("{name}.bias"), &[to], Start::Constant(0.0), false));
+            all.push(parameter(
+                &format!("{name}.bias"),
+                &[to],
+                Start::Constant(0.0),
+                false,
+            ));
         };
         let mut from = self.width();
         for (at, to) in self.hidden.iter().enumerate() {
@@ -120,7 +151,9 @@ impl Architecture {
             Start::Constant(value) => vec![value; parameter.len()],
             Start::Uniform(range) => {
                 let mut stream = key.with(at as u64).stream();
-                (0..parameter.len()).map(|_| stream.random_range(-range..range)).collect()
+                (0..parameter.len())
+                    .map(|_| stream.random_range(-range..range))
+                    .collect()
             }
         });
         values.collect()
@@ -156,8 +189,12 @@ mod tests {
         let biases = 1000 * 3 + 500 + 1;
         let count: usize = rossmann().parameters().iter().map(Parameter::len).sum();
         assert_eq!(count, 1352 * 10 + 2 * 18 + kernels + biases);
-        let penalized: Vec<_> =
-            rossmann().parameters().into_iter().filter(|p| p.penalized).map(|p| p.name).collect();
+        let penalized: Vec<_> = rossmann()
+            .parameters()
+            .into_iter()
+            .filter(|p| p.penalized)
+            .map(|p| p.name)
+            .collect();
         assert_eq!(
             penalized,
             ["dense.0", "dense.1", "dense.2", "dense.3"].map(|n| format!("{n}.kernel"))
@@ -166,7 +203,10 @@ mod tests {
 
     #[test]
     fn a_seed_gives_one_start() {
-        let small = Architecture { hidden: vec![8], ..rossmann() };
+        let small = Architecture {
+            hidden: vec![8],
+            ..rossmann()
+        };
         assert_eq!(small.initial_values(1), small.initial_values(1));
         assert_ne!(small.initial_values(1)[0], small.initial_values(2)[0]);
         let limit = (6.0_f32 / 206.0).sqrt();

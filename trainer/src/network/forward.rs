@@ -34,7 +34,11 @@ pub(crate) fn forward<B: Backend>(
 ) -> Tensor<B, 1> {
     let rows = input.rows;
     let mut parameters = parameters.iter().cloned();
-    let mut next = || parameters.next().expect("parameters are those of the architecture");
+    let mut next = || {
+        parameters
+            .next()
+            .expect("parameters are those of the architecture")
+    };
     let mut parts: Vec<Tensor<B, 2>> = Vec::with_capacity(2);
 
     if architecture.categorical > 0 {
@@ -54,7 +58,11 @@ pub(crate) fn forward<B: Backend>(
         }
         parts.push(x_bn);
     }
-    let mut x = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 1) };
+    let mut x = if parts.len() == 1 {
+        parts.remove(0)
+    } else {
+        Tensor::cat(parts, 1)
+    };
 
     let mut width = architecture.width();
     for to in &architecture.hidden {
@@ -75,5 +83,8 @@ pub(crate) fn forward<B: Backend>(
 /// The places of each code's embedding in the flat table.
 fn places(codes: &[u32], dim: usize) -> Vec<i32> {
     let dim = dim as i32;
-    codes.iter().flat_map(|code| (0..dim).map(move |at| *code as i32 * dim + at)).collect()
+    codes
+        .iter()
+        .flat_map(|code| (0..dim).map(move |at| *code as i32 * dim + at))
+        .collect()
 }

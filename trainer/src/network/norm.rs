@@ -21,12 +21,19 @@ pub(crate) struct Normalization {
 impl Normalization {
     /// Where running statistics start.
     pub(crate) fn unit(features: usize) -> Self {
-        Self { mean: vec![0.0; features], variance: vec![1.0; features] }
+        Self {
+            mean: vec![0.0; features],
+            variance: vec![1.0; features],
+        }
     }
 
     /// Normalises rows of `mean.len()` numbers in place.
     pub(crate) fn apply(&self, rows: &mut [f32]) {
-        let scale: Vec<f64> = self.variance.iter().map(|v| (v + EPSILON).sqrt().recip()).collect();
+        let scale: Vec<f64> = self
+            .variance
+            .iter()
+            .map(|v| (v + EPSILON).sqrt().recip())
+            .collect();
         for row in rows.chunks_exact_mut(self.mean.len().max(1)) {
             for ((x, mean), scale) in row.iter_mut().zip(&self.mean).zip(&scale) {
                 *x = ((f64::from(*x) - mean) * scale) as f32;
@@ -39,8 +46,14 @@ impl Normalization {
         let blend = |running: &mut f64, batch: &f64| {
             *running = MOMENTUM * *running + (1.0 - MOMENTUM) * batch;
         };
-        self.mean.iter_mut().zip(&batch.mean).for_each(|(r, b)| blend(r, b));
-        self.variance.iter_mut().zip(&batch.variance).for_each(|(r, b)| blend(r, b));
+        self.mean
+            .iter_mut()
+            .zip(&batch.mean)
+            .for_each(|(r, b)| blend(r, b));
+        self.variance
+            .iter_mut()
+            .zip(&batch.variance)
+            .for_each(|(r, b)| blend(r, b));
     }
 }
 
@@ -89,12 +102,18 @@ impl Moments {
     pub(crate) fn normalization(&self) -> Normalization {
         let rows = self.rows();
         let (first, second) = self.sums[1..].split_at(self.shift.len());
-        let mean = first.iter().zip(&self.shift).map(|(sum, shift)| shift + sum / rows);
+        let mean = first
+            .iter()
+            .zip(&self.shift)
+            .map(|(sum, shift)| shift + sum / rows);
         let variance = first
             .iter()
             .zip(second)
             .map(|(sum, squares)| (squares / rows - (sum / rows).powi(2)).max(0.0));
-        Normalization { mean: mean.collect(), variance: variance.collect() }
+        Normalization {
+            mean: mean.collect(),
+            variance: variance.collect(),
+        }
     }
 }
 
@@ -112,25 +131,39 @@ mod tests {
         });
         let mut total = vec![0.0; 5];
         for part in &mut parts {
-            total.iter_mut().zip(part.sums_mut()).for_each(|(t, s)| *t += *s);
+            total
+                .iter_mut()
+                .zip(part.sums_mut())
+                .for_each(|(t, s)| *t += *s);
         }
         let mut whole = Moments::around(vec![0.0, 0.0]);
         whole.sums_mut().copy_from_slice(&total);
         whole.shift = vec![1e6, 1e6];
         let Normalization { mean, variance } = whole.normalization();
         for feature in 0..2 {
-            let column: Vec<f64> =
-                rows.iter().skip(feature).step_by(2).map(|x| f64::from(*x)).collect();
+            let column: Vec<f64> = rows
+                .iter()
+                .skip(feature)
+                .step_by(2)
+                .map(|x| f64::from(*x))
+                .collect();
             let expected = column.iter().sum::<f64>() / 7.0;
             let spread = column.iter().map(|x| (x - expected).powi(2)).sum::<f64>() / 7.0;
             assert!((mean[feature] - expected).abs() < 1e-9);
-            assert!((variance[feature] / spread - 1.0).abs() < 1e-12, "{}", variance[feature]);
+            assert!(
+                (variance[feature] / spread - 1.0).abs() < 1e-12,
+                "{}",
+                variance[feature]
+            );
         }
     }
 
     #[test]
     fn normalising_and_following() {
-        let batch = Normalization { mean: vec![10.0], variance: vec![4.0 - EPSILON] };
+        let batch = Normalization {
+            mean: vec![10.0],
+            variance: vec![4.0 - EPSILON],
+        };
         let mut rows = [12.0, 8.0];
         batch.apply(&mut rows);
         assert_eq!(rows, [1.0, -1.0]);

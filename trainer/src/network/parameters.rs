@@ -19,8 +19,14 @@ pub(crate) struct Parameters<B: AutodiffBackend> {
 
 impl<B: AutodiffBackend> Parameters<B> {
     pub(crate) fn new(values: Vec<Vec<f32>>, device: &B::Device) -> Self {
-        let tensors = values.into_iter().map(|values| tensor::<B>(values, device)).collect();
-        Self { tensors, device: device.clone() }
+        let tensors = values
+            .into_iter()
+            .map(|values| tensor::<B>(values, device))
+            .collect();
+        Self {
+            tensors,
+            device: device.clone(),
+        }
     }
 
     /// The weights for computing without gradients.

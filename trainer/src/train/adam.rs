@@ -26,10 +26,23 @@ impl Adam {
         let spans = parameters.iter().map(|parameter| {
             let start = len;
             len += parameter.len();
-            (start, if parameter.penalized { (2.0 * l2) as f32 } else { 0.0 })
+            (
+                start,
+                if parameter.penalized {
+                    (2.0 * l2) as f32
+                } else {
+                    0.0
+                },
+            )
         });
         let parameters = spans.collect();
-        Self { settings, steps: 0, mean: vec![0.0; len], square: vec![0.0; len], parameters }
+        Self {
+            settings,
+            steps: 0,
+            mean: vec![0.0; len],
+            square: vec![0.0; len],
+            parameters,
+        }
     }
 
     /// The length of the flat gradient.
@@ -40,7 +53,13 @@ impl Adam {
     /// Begins a step: every parameter is to be [updated](Step::update) once.
     pub(super) fn step<'a>(&'a mut self, gradient: &'a [f32]) -> Step<'a> {
         self.steps += 1;
-        let Settings { learn_rate, beta_1, beta_2, epsilon, form } = self.settings;
+        let Settings {
+            learn_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            form,
+        } = self.settings;
         let first = 1.0 - beta_1.powi(self.steps);
         let second = (1.0 - beta_2.powi(self.steps)).sqrt();
         // Both forms are m · rate / (√v + ε′): √v̂ = √v / √(1−β₂ᵗ).
@@ -76,8 +95,9 @@ impl Step<'_> {
         let (start, decay) = self.state.parameters[parameter];
         let span = start..start + weights.len();
         let (rate, epsilon, keep, take) = (self.rate, self.epsilon, self.keep, self.take);
-        let state =
-            self.state.mean[span.clone()].iter_mut().zip(&mut self.state.square[span.clone()]);
+        let state = self.state.mean[span.clone()]
+            .iter_mut()
+            .zip(&mut self.state.square[span.clone()]);
         for ((w, g), (m, v)) in weights.iter_mut().zip(&self.gradient[span]).zip(state) {
             let g = g + decay * *w;
             *m = keep[0] * *m + take[0] * g;
@@ -93,7 +113,13 @@ mod tests {
     use super::*;
 
     fn settings(form: AdamForm) -> Settings {
-        Settings { learn_rate: 0.1, beta_1: 0.9, beta_2: 0.99, epsilon: 1e-3, form }
+        Settings {
+            learn_rate: 0.1,
+            beta_1: 0.9,
+            beta_2: 0.99,
+            epsilon: 1e-3,
+            form,
+        }
     }
 
     /// The weight after each of these gradients, from 1.
@@ -109,7 +135,10 @@ mod tests {
 
     fn assert_close(actual: &[f32], expected: &[f64]) {
         for (a, e) in actual.iter().zip(expected) {
-            assert!((f64::from(*a) - e).abs() < 1e-6, "{actual:?} instead of {expected:?}");
+            assert!(
+                (f64::from(*a) - e).abs() < 1e-6,
+                "{actual:?} instead of {expected:?}"
+            );
         }
     }
 

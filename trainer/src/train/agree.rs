@@ -17,8 +17,13 @@ use crate::{Error, Result};
 /// How a rank's loading ended.
 #[derive(Debug, Serialize, Deserialize)]
 enum Loaded {
-    Ready { vocabularies: Vec<Vocabulary>, defects: Vec<Defect> },
-    Failed { cause: String },
+    Ready {
+        vocabularies: Vec<Vocabulary>,
+        defects: Vec<Defect>,
+    },
+    Failed {
+        cause: String,
+    },
     Cancelled,
 }
 
@@ -28,11 +33,14 @@ pub(super) fn on_values(
     communicator: &mut Communicator,
 ) -> Result<(LoadedShards, Vec<Vocabulary>)> {
     let mine = match &loaded {
-        Ok(shards) => {
-            Loaded::Ready { vocabularies: shards.vocabularies(), defects: shards.defects() }
-        }
+        Ok(shards) => Loaded::Ready {
+            vocabularies: shards.vocabularies(),
+            defects: shards.defects(),
+        },
         Err(Error::Cancelled) => Loaded::Cancelled,
-        Err(error) => Loaded::Failed { cause: error.chain() },
+        Err(error) => Loaded::Failed {
+            cause: error.chain(),
+        },
     };
     let all = gather(&mine, "report on its rows", communicator);
     let loaded = loaded?; // this rank's own failure comes before any other
@@ -42,15 +50,25 @@ pub(super) fn on_values(
         match report {
             Loaded::Cancelled => return Err(Error::Cancelled),
             Loaded::Failed { cause } => return Err(Error::Peer { rank, cause }),
-            Loaded::Ready { vocabularies, defects } => {
+            Loaded::Ready {
+                vocabularies,
+                defects,
+            } => {
                 found.extend(defects);
                 match &mut merged {
                     None => merged = Some(vocabularies),
                     Some(merged) if merged.len() == vocabularies.len() => {
-                        merged.iter_mut().zip(&vocabularies).for_each(|(m, v)| m.merge(v));
+                        merged
+                            .iter_mut()
+                            .zip(&vocabularies)
+                            .for_each(|(m, v)| m.merge(v));
                     }
                     Some(_) => {
-                        return Err(Error::Disagreement { left: 0, right: rank, what: "features" });
+                        return Err(Error::Disagreement {
+                            left: 0,
+                            right: rank,
+                            what: "features",
+                        });
                     }
                 }
             }
@@ -78,9 +96,19 @@ impl Census {
     pub(super) fn take(shards: &[Settled], most: usize) -> Self {
         let labels = shards.iter().flat_map(|shard| &shard.train.labels);
         let mut totals = vec![0.0; most];
-        for rows in shards.iter().map(|shard| &shard.train).filter(|rows| rows.len() > 0) {
-            for row in rows.continuous.chunks_exact((rows.continuous.len() / rows.len()).max(1)) {
-                totals.iter_mut().zip(row).for_each(|(total, x)| *total += f64::from(*x));
+        for rows in shards
+            .iter()
+            .map(|shard| &shard.train)
+            .filter(|rows| rows.len() > 0)
+        {
+            for row in rows
+                .continuous
+                .chunks_exact((rows.continuous.len() / rows.len()).max(1))
+            {
+                totals
+                    .iter_mut()
+                    .zip(row)
+                    .for_each(|(total, x)| *total += f64::from(*x));
             }
         }
         let size = |s: &Settled| (s.id, s.train.len() as u64, s.eval.len() as u64);
@@ -124,8 +152,14 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
                 return Err(Error::SharedShard { shard });
             }
         }
-        world.largest_label = world.largest_label.max(census.largest_label.unwrap_or(f64::MIN));
-        world.means.iter_mut().zip(census.totals).for_each(|(mean, total)| *mean += total);
+        world.largest_label = world
+            .largest_label
+            .max(census.largest_label.unwrap_or(f64::MIN));
+        world
+            .means
+            .iter_mut()
+            .zip(census.totals)
+            .for_each(|(mean, total)| *mean += total);
     }
     if world.train_rows == 0 {
         return Err(Error::NoTrainingRows(if world.eval_rows > 0 {
@@ -134,7 +168,10 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
             "the query gave none that is not for testing"
         }));
     }
-    world.means.iter_mut().for_each(|total| *total /= world.train_rows as f64);
+    world
+        .means
+        .iter_mut()
+        .for_each(|total| *total /= world.train_rows as f64);
     Ok(world)
 }
 
@@ -146,13 +183,24 @@ pub(super) fn on_start(
 ) -> Result<()> {
     let content = Key::new(0, Purpose::Content);
     let spec = serde_json::to_vec(spec).expect("a spec is made of what JSON can say");
-    let spec = spec.iter().fold(content, |key, byte| key.with(u64::from(*byte))).hash();
+    let spec = spec
+        .iter()
+        .fold(content, |key, byte| key.with(u64::from(*byte)))
+        .hash();
     let weights = values.iter().flatten();
-    let weights = weights.fold(content, |key, w| key.with(u64::from(w.to_bits()))).hash();
+    let weights = weights
+        .fold(content, |key, w| key.with(u64::from(w.to_bits())))
+        .hash();
     let all: Vec<(u64, u64)> = gather(&(spec, weights), "start", communicator)?;
     let differs = |what, of: fn(&(u64, u64)) -> u64| {
         let right = all.iter().position(|theirs| of(theirs) != of(&all[0]));
-        right.map_or(Ok(()), |right| Err(Error::Disagreement { left: 0, right, what }))
+        right.map_or(Ok(()), |right| {
+            Err(Error::Disagreement {
+                left: 0,
+                right,
+                what,
+            })
+        })
     };
     differs("spec", |start| start.0)?;
     differs("weights", |start| start.1)
@@ -169,5 +217,10 @@ fn gather<T: Serialize + DeserializeOwned>(
         let peer_message = |source| Error::PeerMessage { rank, what, source };
         serde_json::from_slice(&bytes).map_err(peer_message)
     };
-    communicator.all_gather(&mine)?.into_iter().enumerate().map(decode).collect()
+    communicator
+        .all_gather(&mine)?
+        .into_iter()
+        .enumerate()
+        .map(decode)
+        .collect()
 }

@@ -22,8 +22,12 @@ impl Batch {
         for place in places {
             let rows = rows(&shards[place.shard as usize]);
             let at = place.row as usize;
-            batch.codes.extend_from_slice(row(&rows.codes, rows.len(), at));
-            batch.continuous.extend_from_slice(row(&rows.continuous, rows.len(), at));
+            batch
+                .codes
+                .extend_from_slice(row(&rows.codes, rows.len(), at));
+            batch
+                .continuous
+                .extend_from_slice(row(&rows.continuous, rows.len(), at));
             batch.labels.push(rows.labels[at]);
         }
         batch

@@ -22,7 +22,9 @@ pub(super) fn mask(
     let keep = |bits: u32| if bits < dropped_below { 0.0 } else { scale };
     let mut mask = Vec::with_capacity(places.len() * units.next_multiple_of(2));
     for (at, place) in places.iter().enumerate() {
-        let row = key.with(shards[place.shard as usize] as u64).with(u64::from(place.row));
+        let row = key
+            .with(shards[place.shard as usize] as u64)
+            .with(u64::from(place.row));
         for pair in 0..units.div_ceil(2) as u64 {
             let bits = row.at(pair);
             mask.extend([keep(bits as u32), keep((bits >> 32) as u32)]);
@@ -48,7 +50,10 @@ mod tests {
         let masks = mask(key(1, 2), &[40, 7], &places, 501, 0.25);
         assert_eq!(masks.len(), 3 * 501);
         // The same row on a rank that has other shards, in another batch.
-        assert_eq!(masks[501..1002], mask(key(1, 2), &[7], &[place(0, 5)], 501, 0.25));
+        assert_eq!(
+            masks[501..1002],
+            mask(key(1, 2), &[7], &[place(0, 5)], 501, 0.25)
+        );
         assert_ne!(masks[..501], masks[501..1002]);
         let dropped = masks.iter().filter(|m| **m == 0.0).count() as f64 / 1503.0;
         assert!((dropped - 0.25).abs() < 0.04, "{dropped}");

@@ -75,7 +75,11 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         let ids: Vec<usize> = shards.iter().map(|shard| shard.id).collect();
         let global_batch = spec.batch_size as u64 * world.ranks as u64;
         let steps = steps_per_epoch(world.train_rows, global_batch);
-        let normalized = if architecture.batch_norm { architecture.continuous } else { 0 };
+        let normalized = if architecture.batch_norm {
+            architecture.continuous
+        } else {
+            0
+        };
         let adam = Adam::new(spec.optimizer.clone(), spec.l2, &architecture.parameters());
         Self {
             spec,
@@ -100,7 +104,11 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         observer: &dyn Fn(&EpochRecord),
         cancel: &CancellationToken,
     ) -> Result<Kept> {
-        let mut kept = Kept { history: Vec::new(), epoch: 0, weights: None };
+        let mut kept = Kept {
+            history: Vec::new(),
+            epoch: 0,
+            weights: None,
+        };
         let mut best = f64::INFINITY;
         let mut weights = None;
         for epoch in 1..=self.spec.epochs {
@@ -116,8 +124,10 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
                 }
             }
         }
-        kept.weights =
-            weights.map(|(parameters, running)| Weights { values: parameters.values(), running });
+        kept.weights = weights.map(|(parameters, running)| Weights {
+            values: parameters.values(),
+            running,
+        });
         Ok(kept)
     }
 
@@ -143,9 +153,15 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         let steps = epoch as u64 * self.schedule.steps();
         let seconds = start.elapsed().as_secs_f64();
         let record = sums.record(epoch, steps, communicator.world_size(), seconds);
-        assert_eq!(record.rows, self.train_rows, "every training row is used once an epoch");
+        assert_eq!(
+            record.rows, self.train_rows,
+            "every training row is used once an epoch"
+        );
         let loss = record.eval_loss.unwrap_or(record.loss);
-        match [record.loss, loss].into_iter().find(|loss| !loss.is_finite()) {
+        match [record.loss, loss]
+            .into_iter()
+            .find(|loss| !loss.is_finite())
+        {
             Some(loss) => Err(Error::Diverged { epoch, loss }),
             None => Ok(record),
         }
@@ -159,7 +175,11 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         communicator: &mut Communicator,
     ) -> Result<f64> {
         let mut batch = Batch::gather(self.shards, |shard| &shard.train, places);
-        let normalized: &[f32] = if self.architecture.batch_norm { &batch.continuous } else { &[] };
+        let normalized: &[f32] = if self.architecture.batch_norm {
+            &batch.continuous
+        } else {
+            &[]
+        };
         self.moments.sum(batch.len(), normalized);
         communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
         if self.architecture.batch_norm {
@@ -170,7 +190,8 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         let loss = self.backward(epoch, places, batch);
         communicator.all_reduce_sum(&mut self.gradient)?;
         let mut step = self.adam.step(&self.gradient);
-        self.parameters.update(|parameter, weights| step.update(parameter, weights));
+        self.parameters
+            .update(|parameter, weights| step.update(parameter, weights));
         Ok(loss)
     }
 
@@ -182,10 +203,26 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             return 0.0;
         }
         let rate = self.spec.network.dropout;
-        let dropout = self.architecture.hidden.last().filter(|_| rate > 0.0).map(|units| {
-            dropout::mask(dropout::key(self.spec.seed, epoch), &self.ids, places, *units, rate)
-        });
-        let input = Input { rows, codes: batch.codes, continuous: batch.continuous, dropout };
+        let dropout = self
+            .architecture
+            .hidden
+            .last()
+            .filter(|_| rate > 0.0)
+            .map(|units| {
+                dropout::mask(
+                    dropout::key(self.spec.seed, epoch),
+                    &self.ids,
+                    places,
+                    *units,
+                    rate,
+                )
+            });
+        let input = Input {
+            rows,
+            codes: batch.codes,
+            continuous: batch.continuous,
+            dropout,
+        };
         let leaves = self.parameters.leaves();
         let y_b = forward(self.architecture, &leaves, input, self.device);
 
@@ -209,7 +246,10 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
     fn evaluate(&self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
         let eval_rows = |(shard, settled): (usize, &Settled)| {
             let rows = settled.eval.len() as u32;
-            (0..rows).map(move |row| Place { shard: shard as u32, row })
+            (0..rows).map(move |row| Place {
+                shard: shard as u32,
+                row,
+            })
         };
         let places: Vec<Place> = self.shards.iter().enumerate().flat_map(eval_rows).collect();
         for places in places.chunks(EVAL_BATCH) {
@@ -218,9 +258,23 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             if self.architecture.batch_norm {
                 self.running.apply(&mut batch.continuous);
             }
-            let Batch { codes, continuous, labels } = batch;
-            let input = Input { rows: labels.len(), codes, continuous, dropout: None };
-            let y_b = forward(self.architecture, self.parameters.plain(), input, self.device);
+            let Batch {
+                codes,
+                continuous,
+                labels,
+            } = batch;
+            let input = Input {
+                rows: labels.len(),
+                codes,
+                continuous,
+                dropout: None,
+            };
+            let y_b = forward(
+                self.architecture,
+                self.parameters.plain(),
+                input,
+                self.device,
+            );
             let transform = self.spec.label.transform;
             for (y, label) in floats(&y_b.into_data()).iter().zip(labels) {
                 sums.evaluated(self.spec.loss, transform, f64::from(*y), f64::from(label));
@@ -231,5 +285,9 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
 }
 
 fn check(cancel: &CancellationToken) -> Result<()> {
-    if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+    if cancel.is_cancelled() {
+        Err(Error::Cancelled)
+    } else {
+        Ok(())
+    }
 }

@@ -36,7 +36,10 @@ mod tests {
             for error in [-3.0, -1.0, -0.4, 0.2, 0.99, 5.0] {
                 let h = 1e-6;
                 let measured = (value(loss, error + h) - value(loss, error - h)) / (2.0 * h);
-                assert!((slope(loss, error) - measured).abs() < 1e-6, "{loss:?} at {error}");
+                assert!(
+                    (slope(loss, error) - measured).abs() < 1e-6,
+                    "{loss:?} at {error}"
+                );
             }
         }
     }

@@ -55,7 +55,10 @@ impl Sums {
         let y = original(label);
         if y > LEAST_RELATIVE_LABEL {
             self.add(Sum::EvalRelativeRows, 1.0);
-            self.add(Sum::EvalRelativeSquare, ((y - original(prediction)) / y).powi(2));
+            self.add(
+                Sum::EvalRelativeSquare,
+                ((y - original(prediction)) / y).powi(2),
+            );
         }
     }
 

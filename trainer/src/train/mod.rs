@@ -121,7 +121,12 @@ fn run<B: AutodiffBackend>(
     rank: Rank<'_>,
     device: B::Device,
 ) -> Result<Outcome> {
-    let Rank { communicator, observer, cancel, .. } = rank;
+    let Rank {
+        communicator,
+        observer,
+        cancel,
+        ..
+    } = rank;
     let start = Instant::now();
     if let Ok(loaded) = &loaded {
         observer.loaded(loaded.rows(), loaded.seconds());
@@ -175,7 +180,9 @@ fn architecture(
         Output::Identity | Output::Sigmoid => 1.0,
         Output::ScaledSigmoid if world.largest_label > 0.0 => 1.2 * world.largest_label,
         Output::ScaledSigmoid => {
-            return Err(Error::OutputScale { largest: world.largest_label });
+            return Err(Error::OutputScale {
+                largest: world.largest_label,
+            });
         }
     };
     let table_rows = vocabularies.iter().map(Vocabulary::codes).sum();

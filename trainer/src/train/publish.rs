@@ -35,14 +35,22 @@ impl Trained<'_> {
             let dim = self.architecture.embedding_dim;
             embed_unseen(&mut weights.values[0], self.vocabularies, dim);
         }
-        let categorical =
-            self.features.iter_mut().filter(|feature| feature.kind == FeatureKind::Categorical);
+        let categorical = self
+            .features
+            .iter_mut()
+            .filter(|feature| feature.kind == FeatureKind::Categorical);
         for (feature, vocabulary) in categorical.zip(self.vocabularies) {
             feature.vocabulary = Some(vocabulary.distinct());
         }
         let files = vec![
-            (WEIGHTS, model::encode_weights(&parameters, &weights.values, &weights.running)),
-            (VOCABULARIES, model::encode_vocabularies(&self.features, self.vocabularies)),
+            (
+                WEIGHTS,
+                model::encode_weights(&parameters, &weights.values, &weights.running),
+            ),
+            (
+                VOCABULARIES,
+                model::encode_vocabularies(&self.features, self.vocabularies),
+            ),
         ];
         let manifest = Manifest {
             format: Manifest::FORMAT,
@@ -50,7 +58,10 @@ impl Trained<'_> {
             published: SystemTime::now(),
             spec: self.spec.clone(),
             features: self.features,
-            parameters: parameters.iter().map(|parameter| parameter.len() as u64).sum(),
+            parameters: parameters
+                .iter()
+                .map(|parameter| parameter.len() as u64)
+                .sum(),
             output_scale: self.architecture.output_scale,
             train_rows: self.world.train_rows,
             eval_rows: self.world.eval_rows,
@@ -75,7 +86,12 @@ fn embed_unseen(table: &mut [f32], vocabularies: &[Vocabulary], dim: usize) {
         }
         let (unseen, seen) = feature.split_at_mut((OUT_OF_VOCABULARY as usize + 1) * dim);
         for (at, unseen) in unseen.iter_mut().enumerate() {
-            let sum: f64 = seen.iter().skip(at).step_by(dim).map(|w| f64::from(*w)).sum();
+            let sum: f64 = seen
+                .iter()
+                .skip(at)
+                .step_by(dim)
+                .map(|w| f64::from(*w))
+                .sum();
             *unseen = (sum / known as f64) as f32;
         }
     }

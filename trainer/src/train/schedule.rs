@@ -73,7 +73,11 @@ impl Schedule {
             let rows = u32::try_from(rows).expect("a shard has fewer than 2^32 rows");
             Span { id, first, rows }
         };
-        Self { seed, steps, shards: mine.into_iter().map(span).collect() }
+        Self {
+            seed,
+            steps,
+            shards: mine.into_iter().map(span).collect(),
+        }
     }
 
     pub(super) fn steps(&self) -> u64 {
@@ -83,8 +87,11 @@ impl Schedule {
     /// This rank's rows in an epoch, step by step.
     pub(super) fn epoch(&self, epoch: usize) -> Epoch {
         let rotation = Key::new(self.seed, Purpose::Rotation).at(epoch as u64) % self.steps;
-        let orders: Vec<Vec<u32>> =
-            self.shards.iter().map(|span| self.order(epoch, span)).collect();
+        let orders: Vec<Vec<u32>> = self
+            .shards
+            .iter()
+            .map(|span| self.order(epoch, span))
+            .collect();
         let step =
             |span: &Span, at: usize| ((span.first + at as u64 + rotation) % self.steps) as usize;
 
@@ -99,7 +106,10 @@ impl Schedule {
         for (shard, (span, order)) in self.shards.iter().zip(&orders).enumerate() {
             for (at, row) in order.iter().enumerate() {
                 let slot = &mut ends[step(span, at)];
-                places[*slot] = Place { shard: shard as u32, row: *row };
+                places[*slot] = Place {
+                    shard: shard as u32,
+                    row: *row,
+                };
                 *slot += 1;
             }
         }
@@ -108,7 +118,9 @@ impl Schedule {
 
     fn order(&self, epoch: usize, span: &Span) -> Vec<u32> {
         let mut order: Vec<u32> = (0..span.rows).collect();
-        let key = Key::new(self.seed, Purpose::Order).with(epoch as u64).with(span.id as u64);
+        let key = Key::new(self.seed, Purpose::Order)
+            .with(epoch as u64)
+            .with(span.id as u64);
         order.shuffle(&mut key.stream());
         order
     }
@@ -158,7 +170,13 @@ mod tests {
 
     #[test]
     fn every_row_is_used_once_an_epoch() {
-        for sizes in [&[5, 3, 4][..], &[1], &[0, 7, 0], &[1, 1, 1, 1, 1, 1], &[100, 1, 33]] {
+        for sizes in [
+            &[5, 3, 4][..],
+            &[1],
+            &[0, 7, 0],
+            &[1, 1, 1, 1, 1, 1],
+            &[100, 1, 33],
+        ] {
             let total: u64 = sizes.iter().sum();
             for global_batch in [1, 2, 5, 64, 1000] {
                 let steps = steps_per_epoch(total, global_batch);
@@ -179,15 +197,23 @@ mod tests {
         let sizes = [13, 0, 40, 7, 22];
         let one = global_batches(&sizes, 9, 1, &[&[0, 1, 2, 3, 4]]);
         assert_eq!(one, global_batches(&sizes, 9, 1, &[&[0, 1], &[2], &[3, 4]]));
-        assert_eq!(one, global_batches(&sizes, 9, 1, &[&[4, 1], &[], &[3, 0, 2]]));
+        assert_eq!(
+            one,
+            global_batches(&sizes, 9, 1, &[&[4, 1], &[], &[3, 0, 2]])
+        );
         assert_ne!(one, global_batches(&sizes, 9, 2, &[&[0, 1, 2, 3, 4]]));
     }
 
     #[test]
     fn ranks_with_neighbouring_shards_have_even_work() {
-        let shards: BTreeMap<_, _> = (0..64).map(|shard| (shard, 50 + shard as u64 % 7)).collect();
+        let shards: BTreeMap<_, _> = (0..64)
+            .map(|shard| (shard, 50 + shard as u64 % 7))
+            .collect();
         let epoch = Schedule::new(1, 10, &shards, 0..32).epoch(0);
         let lens: Vec<_> = (0..10).map(|step| epoch.step(step).len()).collect();
-        assert!(lens.iter().max().unwrap() - lens.iter().min().unwrap() <= 1, "{lens:?}");
+        assert!(
+            lens.iter().max().unwrap() - lens.iter().min().unwrap() <= 1,
+            "{lens:?}"
+        );
     }
 }

@@ -24,9 +24,15 @@ pub(super) async fn get_json<T: DeserializeOwned>(address: &str, path: &str) -> 
 fn body(response: &[u8]) -> Result<&[u8]> {
     const END_OF_HEAD: &[u8] = b"\r\n\r\n";
     let refuse = |what: String| Error::new(ErrorKind::InvalidData, what);
-    let head = response.windows(END_OF_HEAD.len()).position(|bytes| bytes == END_OF_HEAD);
+    let head = response
+        .windows(END_OF_HEAD.len())
+        .position(|bytes| bytes == END_OF_HEAD);
     let head = head.ok_or_else(|| refuse("the answer is not HTTP".into()))?;
-    let status = String::from_utf8_lossy(&response[..head]).lines().next().unwrap_or("").to_owned();
+    let status = String::from_utf8_lossy(&response[..head])
+        .lines()
+        .next()
+        .unwrap_or("")
+        .to_owned();
     if status.split(' ').nth(1) == Some("200") {
         Ok(&response[head + END_OF_HEAD.len()..])
     } else {
@@ -44,7 +50,9 @@ mod tests {
     fn only_a_200_has_a_body() {
         assert_eq!(body(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n[1]").unwrap(), b"[1]");
         assert_eq!(
-            body(b"HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err().to_string(),
+            body(b"HTTP/1.1 404 Not Found\r\n\r\n")
+                .unwrap_err()
+                .to_string(),
             "HTTP/1.1 404 Not Found"
         );
         assert!(body(b"garbage").is_err());
@@ -58,10 +66,16 @@ mod tests {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 1024];
             let length = stream.read(&mut request).await.unwrap();
-            stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n[1, 2]").await.unwrap();
+            stream
+                .write_all(b"HTTP/1.0 200 OK\r\n\r\n[1, 2]")
+                .await
+                .unwrap();
             String::from_utf8_lossy(&request[..length]).into_owned()
         });
-        assert_eq!(get_json::<Vec<u8>>(&address, "/api/x").await.unwrap(), [1, 2]);
+        assert_eq!(
+            get_json::<Vec<u8>>(&address, "/api/x").await.unwrap(),
+            [1, 2]
+        );
         assert!(server.await.unwrap().starts_with("GET /api/x HTTP/1.0\r\n"));
     }
 }

@@ -69,7 +69,11 @@ async fn down(dir: &Path) -> anyhow::Result<Ended> {
 /// Stops the executors, then the scheduler, so that executors can say goodbye.
 async fn stop(state: &State) -> anyhow::Result<()> {
     for role in [Role::Executor, Role::Scheduler] {
-        let ours: Vec<_> = state.processes.iter().filter(|process| process.role == role).collect();
+        let ours: Vec<_> = state
+            .processes
+            .iter()
+            .filter(|process| process.role == role)
+            .collect();
         stop_all(&ours, GRACE).await?;
     }
     Ok(())
@@ -82,7 +86,10 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => {
-            bail!("another `volley cluster` command is at work in {}", dir.display())
+            bail!(
+                "another `volley cluster` command is at work in {}",
+                dir.display()
+            )
         }
         Err(fs::TryLockError::Error(error)) => {
             Err(error).with_context(|| format!("cannot lock {}", path.display()))
@@ -91,5 +98,8 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
 }
 
 fn no_cluster(dir: &Path) -> String {
-    format!("no cluster in {}: start one with `volley cluster up`", dir.display())
+    format!(
+        "no cluster in {}: start one with `volley cluster up`",
+        dir.display()
+    )
 }

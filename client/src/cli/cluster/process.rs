@@ -30,7 +30,12 @@ impl Launch {
     /// Starts the program from `programs`, in a process group of its own so that Ctrl-C here does
     /// not reach it; its output goes to `DIR/ID.log`.
     pub(super) fn start(self, programs: &Path, dir: &Path) -> anyhow::Result<(Child, Process)> {
-        let Self { role, id, mark, arguments } = self;
+        let Self {
+            role,
+            id,
+            mark,
+            arguments,
+        } = self;
         let log = dir.join(format!("{id}.log"));
         let open = || {
             let output = File::create(&log)?;
@@ -50,7 +55,17 @@ impl Launch {
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         let pid = child.id();
-        Ok((child, Process { role, id, pid, address: None, log, mark }))
+        Ok((
+            child,
+            Process {
+                role,
+                id,
+                pid,
+                address: None,
+                log,
+                mark,
+            },
+        ))
     }
 }
 
@@ -62,9 +77,13 @@ impl Process {
 
     /// Whether a command line is this process's.
     fn is(&self, arguments: &[String]) -> bool {
-        let program = arguments.first().and_then(|path| Path::new(path).file_name());
+        let program = arguments
+            .first()
+            .and_then(|path| Path::new(path).file_name());
         program.is_some_and(|name| name == self.role.program())
-            && arguments.iter().any(|argument| Path::new(argument) == self.mark)
+            && arguments
+                .iter()
+                .any(|argument| Path::new(argument) == self.mark)
     }
 
     /// Sends a signal, if the process is still the one that was started.
@@ -82,7 +101,11 @@ impl Process {
     /// The last lines of its log, for an error.
     pub(super) fn log_tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
-        format!("the end of {}:\n{}", self.log.display(), tail(&String::from_utf8_lossy(&log), 20))
+        format!(
+            "the end of {}:\n{}",
+            self.log.display(),
+            tail(&String::from_utf8_lossy(&log), 20)
+        )
     }
 }
 
@@ -91,8 +114,10 @@ impl Process {
 /// # Errors
 /// When one cannot be stopped at all.
 pub(super) async fn stop_all(processes: &[&Process], grace: Duration) -> anyhow::Result<()> {
-    for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, Duration::from_secs(5))]
-    {
+    for (signal, patience) in [
+        (Signal::SIGTERM, grace),
+        (Signal::SIGKILL, Duration::from_secs(5)),
+    ] {
         for process in processes {
             process.signal(signal)?;
         }
@@ -116,7 +141,10 @@ fn command_line(pid: u32) -> Option<Vec<String>> {
     }
     // Systems without /proc. Paths with spaces come apart here, so such a cluster looks dead.
     let pid = pid.to_string();
-    let listed = Command::new("ps").args(["-ww", "-o", "command=", "-p", &pid]).output().ok()?;
+    let listed = Command::new("ps")
+        .args(["-ww", "-o", "command=", "-p", &pid])
+        .output()
+        .ok()?;
     let text = String::from_utf8_lossy(&listed.stdout);
     Some(text.split_whitespace().map(str::to_owned).collect())
 }

@@ -62,7 +62,9 @@ impl State {
             Err(error) => return Err(error).context(format!("cannot read {}", path.display())),
         };
         let malformed = || format!("{} is not a cluster's state", path.display());
-        serde_json::from_slice(&json).map(Some).with_context(malformed)
+        serde_json::from_slice(&json)
+            .map(Some)
+            .with_context(malformed)
     }
 
     /// Replaces what is remembered, in one step.
@@ -77,8 +79,11 @@ impl State {
     /// Forgets the cluster, with its executors' scratch files; the logs stay.
     pub(super) fn remove(&self, dir: &Path) -> anyhow::Result<()> {
         for Process { mark, .. } in self.processes.iter().filter(|p| p.mark.starts_with(dir)) {
-            let removed =
-                if mark.is_dir() { fs::remove_dir_all(mark) } else { fs::remove_file(mark) };
+            let removed = if mark.is_dir() {
+                fs::remove_dir_all(mark)
+            } else {
+                fs::remove_file(mark)
+            };
             if let Err(error) = removed
                 && error.kind() != ErrorKind::NotFound
             {
@@ -91,7 +96,10 @@ impl State {
 
     /// The scheduler's address, once it is known.
     pub(super) fn scheduler(&self) -> Option<&str> {
-        let scheduler = self.processes.iter().find(|process| process.role == Role::Scheduler)?;
+        let scheduler = self
+            .processes
+            .iter()
+            .find(|process| process.role == Role::Scheduler)?;
         scheduler.address.as_deref()
     }
 
@@ -112,7 +120,10 @@ impl State {
         let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
         let widths: [usize; 6] = std::array::from_fn(width);
         let line = |row: &[String; 6]| {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let cells = row
+                .iter()
+                .zip(widths)
+                .map(|(cell, width)| format!("{cell:<width$}"));
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
         };
         rows.iter().map(line).collect()
@@ -138,7 +149,9 @@ mod tests {
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(State::read(dir.path()).unwrap(), None);
-        let state = State { processes: vec![executor(dir.path())] };
+        let state = State {
+            processes: vec![executor(dir.path())],
+        };
         state.write(dir.path()).unwrap();
         assert_eq!(State::read(dir.path()).unwrap(), Some(state));
         fs::write(dir.path().join(FILE), "{}").unwrap();
@@ -149,8 +162,13 @@ mod tests {
     fn removal_takes_scratch_files_and_leaves_others() {
         let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::create_dir(dir.path().join("executor-0")).unwrap();
-        let foreign = Process { mark: other.path().into(), ..executor(dir.path()) };
-        let state = State { processes: vec![executor(dir.path()), foreign] };
+        let foreign = Process {
+            mark: other.path().into(),
+            ..executor(dir.path())
+        };
+        let state = State {
+            processes: vec![executor(dir.path()), foreign],
+        };
         state.write(dir.path()).unwrap();
         state.remove(dir.path()).unwrap();
         assert!(!dir.path().join("executor-0").exists() && other.path().exists());
@@ -159,7 +177,9 @@ mod tests {
 
     #[test]
     fn the_table_is_aligned() {
-        let state = State { processes: vec![executor(Path::new("/d"))] };
+        let state = State {
+            processes: vec![executor(Path::new("/d"))],
+        };
         let expected = "\
 PROCESS          ID          PID      STATE  ADDRESS         LOG
 volley-executor  executor-0  4000000  dead   127.0.0.1:1234  /d/executor-0.log

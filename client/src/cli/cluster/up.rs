@@ -72,7 +72,10 @@ struct Registered {
 impl<'a> Starting<'a> {
     fn new(dir: &'a Path) -> anyhow::Result<Self> {
         let this = std::env::current_exe().context("cannot find this program")?;
-        let programs = this.parent().context("this program is in no directory")?.to_owned();
+        let programs = this
+            .parent()
+            .context("this program is in no directory")?
+            .to_owned();
         for role in [Role::Scheduler, Role::Executor] {
             let program = programs.join(role.program());
             ensure!(
@@ -81,7 +84,12 @@ impl<'a> Starting<'a> {
                 program.display()
             );
         }
-        Ok(Self { dir, programs, state: State::default(), children: Vec::new() })
+        Ok(Self {
+            dir,
+            programs,
+            state: State::default(),
+            children: Vec::new(),
+        })
     }
 
     async fn start(&mut self, up: &ClusterUp) -> anyhow::Result<()> {
@@ -95,7 +103,8 @@ impl<'a> Starting<'a> {
             if let Ok(address) = fs::read_to_string(&address_file) {
                 break address.trim().to_owned();
             }
-            self.wait(deadline, "the scheduler did not write its address").await?;
+            self.wait(deadline, "the scheduler did not write its address")
+                .await?;
         };
         self.state.processes[0].address = Some(scheduler.clone());
         self.state.write(self.dir)?;
@@ -110,7 +119,11 @@ impl<'a> Starting<'a> {
                 Ok(Err(error)) => unanswered = Some(error),
                 Err(_) => {}
             }
-            let missing = self.state.processes.iter().find(|process| process.address.is_none());
+            let missing = self
+                .state
+                .processes
+                .iter()
+                .find(|process| process.address.is_none());
             let Some(missing) = missing else { break };
             let mut wanted = format!("{} did not register with the scheduler", missing.id);
             if let Some(error) = &unanswered {
@@ -147,7 +160,11 @@ impl<'a> Starting<'a> {
             }
         }
         if Instant::now() >= deadline {
-            let late = self.state.processes.iter().find(|process| process.address.is_none());
+            let late = self
+                .state
+                .processes
+                .iter()
+                .find(|process| process.address.is_none());
             let tail = late.map(Process::log_tail).unwrap_or_default();
             bail!("{wanted} in time; {tail}");
         }
@@ -167,7 +184,12 @@ impl<'a> Starting<'a> {
 
 fn scheduler(up: &ClusterUp, address_file: &Path) -> Launch {
     let bind = format!("127.0.0.1:{}", up.scheduler_port);
-    let arguments = ["--bind", &bind, "--address-file", &address_file.display().to_string()];
+    let arguments = [
+        "--bind",
+        &bind,
+        "--address-file",
+        &address_file.display().to_string(),
+    ];
     Launch {
         role: Role::Scheduler,
         id: "scheduler".into(),
@@ -187,7 +209,14 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
         ("--id", id.clone()),
         ("--device", up.device.to_string()),
     ];
-    let arguments =
-        options.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
-    Launch { role: Role::Executor, id, mark: work_dir, arguments }
+    let arguments = options
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect();
+    Launch {
+        role: Role::Executor,
+        id,
+        mark: work_dir,
+        arguments,
+    }
 }

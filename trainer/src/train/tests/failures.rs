@@ -29,11 +29,20 @@ fn a_bad_label_on_one_rank_is_every_rank_s_error() {
     let ranks = [&good, &bad, &bad].into_iter().enumerate();
     let ranks = ranks.map(|(rank, batch)| load_now(&spec, vec![(rank, vec![batch.clone()])]));
     for outcome in train_world(&spec, ranks.collect()) {
-        let Err(Error::Defect(Defect { column, rule, rows, example })) = outcome else {
+        let Err(Error::Defect(Defect {
+            column,
+            rule,
+            rows,
+            example,
+        })) = outcome
+        else {
             panic!("{outcome:?}");
         };
         // Of each rank's ten zeros, those for training and evaluation: all, as 5 and 15 are odd.
-        assert_eq!((column.as_str(), rule, rows), ("sales", Rule::PositiveLabel, 20));
+        assert_eq!(
+            (column.as_str(), rule, rows),
+            ("sales", Rule::PositiveLabel, 20)
+        );
         assert_eq!(example, "0");
     }
 }
@@ -43,11 +52,19 @@ fn a_rank_that_cannot_load_ends_all() {
     let spec = spec();
     let ranks = vec![
         load_now(&spec, vec![(0, vec![rows(0..20)])]),
-        Err(Error::Input { shard: 1, source: "the disk is on fire".into() }),
-        Err(Error::Input { shard: 2, source: "so is this one".into() }),
+        Err(Error::Input {
+            shard: 1,
+            source: "the disk is on fire".into(),
+        }),
+        Err(Error::Input {
+            shard: 2,
+            source: "so is this one".into(),
+        }),
     ];
     let outcomes = train_world(&spec, ranks);
-    let Err(Error::Peer { rank: 1, cause }) = &outcomes[0] else { panic!("{outcomes:?}") };
+    let Err(Error::Peer { rank: 1, cause }) = &outcomes[0] else {
+        panic!("{outcomes:?}")
+    };
     assert!(cause.contains("shard 1") && cause.contains("the disk is on fire"));
     assert!(matches!(outcomes[1], Err(Error::Input { shard: 1, .. })));
     assert!(matches!(outcomes[2], Err(Error::Input { shard: 2, .. })));
@@ -58,18 +75,29 @@ fn no_training_rows_in_the_world() {
     let spec = spec();
     let tests = Arc::new(StringArray::from(vec!["TEST"; 8]));
     let batch = with_column(&rows(0..8), "part", tests);
-    let ranks = vec![load_now(&spec, vec![(0, vec![batch])]), load_now(&spec, vec![])];
+    let ranks = vec![
+        load_now(&spec, vec![(0, vec![batch])]),
+        load_now(&spec, vec![]),
+    ];
     for outcome in train_world(&spec, ranks) {
-        assert!(matches!(outcome, Err(Error::NoTrainingRows(_))), "{outcome:?}");
+        assert!(
+            matches!(outcome, Err(Error::NoTrainingRows(_))),
+            "{outcome:?}"
+        );
     }
 }
 
 #[test]
 fn a_shard_has_one_rank() {
     let spec = spec();
-    let ranks = (0..2).map(|_| load_now(&spec, vec![(3, vec![rows(0..20)])])).collect();
+    let ranks = (0..2)
+        .map(|_| load_now(&spec, vec![(3, vec![rows(0..20)])]))
+        .collect();
     for outcome in train_world(&spec, ranks) {
-        assert!(matches!(outcome, Err(Error::SharedShard { shard: 3 })), "{outcome:?}");
+        assert!(
+            matches!(outcome, Err(Error::SharedShard { shard: 3 })),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -80,16 +108,25 @@ fn a_scaled_output_needs_positive_labels() {
     let labels = Arc::new(Float64Array::from(vec![-1.0; 20]));
     let batch = with_column(&rows(0..20), "sales", labels);
     let outcome = train_world(&spec, vec![load_now(&spec, vec![(0, vec![batch])])]).remove(0);
-    assert!(matches!(outcome, Err(Error::OutputScale { largest: -1.0 })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(Error::OutputScale { largest: -1.0 })),
+        "{outcome:?}"
+    );
 }
 
 #[test]
 fn divergence_is_an_error() {
-    let mut spec = TrainSpec { epochs: 5, ..spec() };
+    let mut spec = TrainSpec {
+        epochs: 5,
+        ..spec()
+    };
     spec.optimizer.learn_rate = 1e30;
     let outcome =
         train_world(&spec, vec![load_now(&spec, vec![(0, vec![rows(0..200)])])]).remove(0);
-    assert!(matches!(outcome, Err(Error::Diverged { .. })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(Error::Diverged { .. })),
+        "{outcome:?}"
+    );
 }
 
 /// Cancels after the first epoch.
@@ -107,7 +144,10 @@ impl Observer for Impatient {
 
 #[test]
 fn cancelling_ends_training() {
-    let spec = TrainSpec { epochs: 1_000_000, ..spec() };
+    let spec = TrainSpec {
+        epochs: 1_000_000,
+        ..spec()
+    };
     let cancel = CancellationToken::new();
     let observer = Impatient(cancel.clone(), Mutex::new(0));
     let communicators = Communicator::in_process(2, &Options::default(), &cancel).unwrap();
@@ -118,7 +158,12 @@ fn cancelling_ends_training() {
                 let shard = communicator.rank();
                 let loaded = load_now(spec, vec![(shard, vec![rows(0..40)])]);
                 let device = ResolvedDevice::CPU;
-                let rank = Rank { communicator: &mut communicator, device, observer, cancel };
+                let rank = Rank {
+                    communicator: &mut communicator,
+                    device,
+                    observer,
+                    cancel,
+                };
                 let outcome = train(spec, loaded, rank);
                 assert!(matches!(outcome, Err(Error::Cancelled)), "{outcome:?}");
             });
@@ -129,13 +174,24 @@ fn cancelling_ends_training() {
 
 #[test]
 fn a_lost_rank_is_an_error_on_the_others() {
-    let spec = TrainSpec { epochs: 1_000_000, ..spec() };
+    let spec = TrainSpec {
+        epochs: 1_000_000,
+        ..spec()
+    };
     let cancel = CancellationToken::new();
     let mut communicators = Communicator::in_process(2, &Options::default(), &cancel).unwrap();
     drop(communicators.pop());
     let loaded = load_now(&spec, vec![(0, vec![rows(0..40)])]);
     let communicator = &mut communicators[0];
     let observer = &crate::testing::Deaf;
-    let rank = Rank { communicator, device: ResolvedDevice::CPU, observer, cancel: &cancel };
-    assert!(matches!(train(&spec, loaded, rank), Err(Error::Collective(_))));
+    let rank = Rank {
+        communicator,
+        device: ResolvedDevice::CPU,
+        observer,
+        cancel: &cancel,
+    };
+    assert!(matches!(
+        train(&spec, loaded, rank),
+        Err(Error::Collective(_))
+    ));
 }

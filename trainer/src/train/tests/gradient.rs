@@ -29,7 +29,9 @@ fn input() -> Input {
         rows: ROWS,
         codes: vec![0, 4, 2, 6, 2, 5], // one embedding twice
         continuous: vec![0.5, -1.0, 2.0, 0.25, -0.75, 1.5],
-        dropout: Some(vec![2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0]),
+        dropout: Some(vec![
+            2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0,
+        ]),
     }
 }
 
@@ -37,14 +39,26 @@ fn input() -> Input {
 fn weights(architecture: &Architecture) -> Vec<Vec<f64>> {
     let key = Key::new(4, Purpose::Weights);
     let draw = |at: usize, len: usize| {
-        (0..len).map(|i| key.with(at as u64).with(i as u64).unit() * 1.4 - 0.5).collect()
+        (0..len)
+            .map(|i| key.with(at as u64).with(i as u64).unit() * 1.4 - 0.5)
+            .collect()
     };
-    architecture.parameters().iter().enumerate().map(|(at, p)| draw(at, p.len())).collect()
+    architecture
+        .parameters()
+        .iter()
+        .enumerate()
+        .map(|(at, p)| draw(at, p.len()))
+        .collect()
 }
 
 /// Σ slope · ŷ, written down once more, in `f64` and one row at a time.
 fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) -> f64 {
-    let Input { codes, continuous, dropout, .. } = input();
+    let Input {
+        codes,
+        continuous,
+        dropout,
+        ..
+    } = input();
     let predict = |row: usize| {
         let mut x = Vec::new();
         for code in &codes[row * 2..row * 2 + 2] {
@@ -59,7 +73,9 @@ fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) 
             x.iter_mut().for_each(|x| *x = x.max(0.0));
         }
         let mask = &dropout.as_ref().unwrap()[row * 4..row * 4 + 4];
-        x.iter_mut().zip(mask).for_each(|(x, mask)| *x *= f64::from(*mask));
+        x.iter_mut()
+            .zip(mask)
+            .for_each(|(x, mask)| *x *= f64::from(*mask));
         let y = dense(&x, layers.next().unwrap(), 1)[0];
         let sigmoid = 1.0 / (1.0 + (-y).exp());
         match architecture.output {
@@ -72,9 +88,15 @@ fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) 
 }
 
 fn dense(x: &[f64], layer: &[Vec<f64>], width: usize) -> Vec<f64> {
-    let [kernel, bias] = layer else { unreachable!("a layer is a kernel and a bias") };
-    let unit =
-        |to| x.iter().enumerate().map(|(from, x)| x * kernel[from * width + to]).sum::<f64>();
+    let [kernel, bias] = layer else {
+        unreachable!("a layer is a kernel and a bias")
+    };
+    let unit = |to| {
+        x.iter()
+            .enumerate()
+            .map(|(from, x)| x * kernel[from * width + to])
+            .sum::<f64>()
+    };
     (0..width).map(|to| unit(to) + bias[to]).collect()
 }
 
@@ -86,7 +108,10 @@ fn gradients_are_finite_differences() {
         let slopes = [0.7, -0.4, 0.9];
         let device = Default::default();
 
-        let narrow = weights.iter().map(|w| w.iter().map(|w| *w as f32).collect()).collect();
+        let narrow = weights
+            .iter()
+            .map(|w| w.iter().map(|w| *w as f32).collect())
+            .collect();
         let parameters = Parameters::<B>::new(narrow, &device);
         let leaves = parameters.leaves();
         let y_b = forward(&architecture, &leaves, input(), &device);
@@ -108,8 +133,10 @@ fn gradients_are_finite_differences() {
                 weights[at][i] = center - h;
                 let below = reference(&architecture, &weights, &slopes);
                 weights[at][i] = center;
-                let (measured, actual) =
-                    ((above - below) / (2.0 * h), f64::from(*flat.next().unwrap()));
+                let (measured, actual) = (
+                    (above - below) / (2.0 * h),
+                    f64::from(*flat.next().unwrap()),
+                );
                 let name = &architecture.parameters()[at].name;
                 assert!(
                     (measured - actual).abs() < 1e-4,
@@ -118,6 +145,9 @@ fn gradients_are_finite_differences() {
                 not_zero += usize::from(actual != 0.0);
             }
         }
-        assert!(not_zero > gradient.len() / 2, "the check must reach most weights");
+        assert!(
+            not_zero > gradient.len() / 2,
+            "the check must reach most weights"
+        );
     }
 }

@@ -9,7 +9,10 @@ use volley_proto::spec::{Keep, LabelTransform, Loss, Output, TrainSpec};
 use crate::testing::{model, rows, spec, train_split};
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
-    let parts = batch["part"].as_string::<i32>().iter().map(|part| Some(part == Some("EVAL")));
+    let parts = batch["part"]
+        .as_string::<i32>()
+        .iter()
+        .map(|part| Some(part == Some("EVAL")));
     filter_record_batch(batch, &parts.collect()).unwrap()
 }
 
@@ -24,10 +27,15 @@ fn mean_absolute_error(labels: &RecordBatch, predictions: &Float32Array, ln: boo
 #[test]
 fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
     let data = rows(0..1500);
-    for (transform, output) in
-        [(LabelTransform::Identity, Output::Identity), (LabelTransform::Ln, Output::ScaledSigmoid)]
-    {
-        let mut spec = TrainSpec { epochs: 25, keep: Keep::Best, ..spec() };
+    for (transform, output) in [
+        (LabelTransform::Identity, Output::Identity),
+        (LabelTransform::Ln, Output::ScaledSigmoid),
+    ] {
+        let mut spec = TrainSpec {
+            epochs: 25,
+            keep: Keep::Best,
+            ..spec()
+        };
         spec.label.transform = transform;
         spec.network.output = output;
         spec.network.dropout = 0.05;
@@ -36,36 +44,67 @@ fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
 
         let first = manifest.history[0].loss;
         let best = manifest.history[manifest.kept_epoch - 1].clone();
-        assert!(best.eval_loss.unwrap() < first / 20.0, "{:?}", manifest.history);
-        assert!(manifest.history.iter().all(|e| e.eval_loss >= best.eval_loss));
-        assert_eq!(best, outcomes[1].report.kept.clone().tap(|kept| kept.seconds = best.seconds));
+        assert!(
+            best.eval_loss.unwrap() < first / 20.0,
+            "{:?}",
+            manifest.history
+        );
+        assert!(
+            manifest
+                .history
+                .iter()
+                .all(|e| e.eval_loss >= best.eval_loss)
+        );
+        assert_eq!(
+            best,
+            outcomes[1]
+                .report
+                .kept
+                .clone()
+                .tap(|kept| kept.seconds = best.seconds)
+        );
 
         let evaluated = evaluated(&data);
         let predictions = model(&outcomes).predict(&evaluated).unwrap();
         let ln = transform == LabelTransform::Ln;
         let mae = mean_absolute_error(&evaluated, predictions.as_primitive::<Float32Type>(), ln);
-        assert!((mae / best.eval_mae.unwrap() - 1.0).abs() < 1e-4, "{mae}, {best:?}");
+        assert!(
+            (mae / best.eval_mae.unwrap() - 1.0).abs() < 1e-4,
+            "{mae}, {best:?}"
+        );
     }
 }
 
 #[test]
 fn a_network_of_one_kind_of_feature_learns() {
     for categorical in [true, false] {
-        let mut spec = TrainSpec { epochs: 15, loss: Loss::Mae, ..spec() };
+        let mut spec = TrainSpec {
+            epochs: 15,
+            loss: Loss::Mae,
+            ..spec()
+        };
         let continuous = |name: &str| ["distance", "trend"].contains(&name);
-        spec.features.retain(|feature| continuous(&feature.column) != categorical);
+        spec.features
+            .retain(|feature| continuous(&feature.column) != categorical);
         spec.network.batch_norm = !categorical;
         spec.network.hidden_units.truncate(1);
         let outcomes = train_split(&spec, &rows(0..300), 2);
         let history = &outcomes[0].artifacts.as_ref().unwrap().manifest.history;
         assert!(history[14].loss < history[0].loss / 2.0, "{history:?}");
-        assert_eq!(model(&outcomes).predict(&rows(0..2100)).unwrap().len(), 2100);
+        assert_eq!(
+            model(&outcomes).predict(&rows(0..2100)).unwrap().len(),
+            2100
+        );
     }
 }
 
 #[test]
 fn a_linear_model_learns() {
-    let mut spec = TrainSpec { epochs: 40, l2: 0.0, ..spec() };
+    let mut spec = TrainSpec {
+        epochs: 40,
+        l2: 0.0,
+        ..spec()
+    };
     spec.network.hidden_units.clear();
     let outcomes = train_split(&spec, &rows(0..300), 1);
     let history = &outcomes[0].artifacts.as_ref().unwrap().manifest.history;

@@ -11,5 +11,10 @@ use crate::network::{Parameter, Start};
 /// A parameter for the optimizer.
 pub(super) fn parameter(len: usize, penalized: bool) -> Parameter {
     let start = Start::Constant(0.0);
-    Parameter { name: "w".into(), shape: vec![len], start, penalized }
+    Parameter {
+        name: "w".into(),
+        shape: vec![len],
+        start,
+        penalized,
+    }
 }

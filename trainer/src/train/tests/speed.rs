@@ -16,13 +16,27 @@ use crate::testing::spec;
 use crate::train::agree::World;
 use crate::train::fit::Fit;
 
-const VOCABULARIES: [usize; 18] = [1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 2, 2];
+const VOCABULARIES: [usize; 18] = [
+    1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 2, 2,
+];
 
 fn rossmann(batch_size: usize) -> TrainSpec {
-    let mut spec = TrainSpec { batch_size, l2: 5e-5, loss: Loss::Mae, ..spec() };
-    let feature = |kind| move |at| Feature { column: format!("{kind:?}{at}"), kind };
+    let mut spec = TrainSpec {
+        batch_size,
+        l2: 5e-5,
+        loss: Loss::Mae,
+        ..spec()
+    };
+    let feature = |kind| {
+        move |at| Feature {
+            column: format!("{kind:?}{at}"),
+            kind,
+        }
+    };
     let categorical = (0..18).map(feature(FeatureKind::Categorical));
-    spec.features = categorical.chain((0..18).map(feature(FeatureKind::Continuous))).collect();
+    spec.features = categorical
+        .chain((0..18).map(feature(FeatureKind::Continuous)))
+        .collect();
     spec.network.embedding_dim = 10;
     spec.network.hidden_units = vec![1000, 1000, 1000, 500];
     spec.network.dropout = 0.5;
@@ -41,17 +55,26 @@ fn shard(rows: usize) -> Settled {
             train.codes.push(offset + 1 + value as u32);
             offset += *values as u32 + 1;
         }
-        train.continuous.extend((0..18).map(|at| key.with(row).with(at).unit() as f32));
+        train
+            .continuous
+            .extend((0..18).map(|at| key.with(row).with(at).unit() as f32));
         train.labels.push(8.0 + key.with(row).unit() as f32);
     }
-    Settled { id: 0, train, eval: Rows::default() }
+    Settled {
+        id: 0,
+        train,
+        eval: Rows::default(),
+    }
 }
 
 /// Processor time of this thread, which other processes' load leaves mostly alone; 0 where the
 /// system does not tell.
 fn thread_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = stat.split(' ').next().and_then(|number| number.parse::<f64>().ok());
+    let nanoseconds = stat
+        .split(' ')
+        .next()
+        .and_then(|number| number.parse::<f64>().ok());
     nanoseconds.unwrap_or(0.0) / 1e9
 }
 

@@ -20,11 +20,17 @@ fn weights(outcome: &Outcome) -> Vec<(String, Vec<f32>)> {
             let numbers = match tensor.dtype() {
                 safetensors::Dtype::F32 => {
                     let (numbers, _) = tensor.data().as_chunks::<4>();
-                    numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+                    numbers
+                        .iter()
+                        .map(|bytes| f32::from_le_bytes(*bytes))
+                        .collect()
                 }
                 _ => {
                     let (numbers, _) = tensor.data().as_chunks::<8>();
-                    numbers.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+                    numbers
+                        .iter()
+                        .map(|bytes| f64::from_le_bytes(*bytes) as f32)
+                        .collect()
                 }
             };
             (name, numbers)
@@ -39,7 +45,10 @@ fn assert_same_weights(left: &Outcome, right: &Outcome, tolerance: f32) {
         assert_eq!((name, left.len()), (other, right.len()));
         let largest = left.iter().fold(0.0_f32, |most, w| most.max(w.abs()));
         for (l, r) in left.iter().zip(right) {
-            assert!((l - r).abs() <= tolerance * largest, "{name}: {l} and {r}, at most {largest}");
+            assert!(
+                (l - r).abs() <= tolerance * largest,
+                "{name}: {l} and {r}, at most {largest}"
+            );
         }
     }
 }
@@ -75,30 +84,65 @@ fn n_ranks_train_what_one_does() {
 #[test]
 fn the_same_world_trains_the_same_bits() {
     let data = rows(0..150);
-    let (once, again) = (train_split(&spec(), &data, 2), train_split(&spec(), &data, 2));
+    let (once, again) = (
+        train_split(&spec(), &data, 2),
+        train_split(&spec(), &data, 2),
+    );
     assert_same_weights(&once[0], &again[0], 0.0);
 }
 
 #[test]
 fn ranks_without_rows_take_part() {
-    let spec = TrainSpec { batch_size: 10, epochs: 2, ..spec() };
+    let spec = TrainSpec {
+        batch_size: 10,
+        epochs: 2,
+        ..spec()
+    };
     let mut all = shards(&rows(0..60), 3);
     all.retain(|(_, batches)| !batches.is_empty());
-    let lonely = load_now(&TrainSpec { batch_size: 40, ..spec.clone() }, all.clone());
-    let one = train_world(&TrainSpec { batch_size: 40, ..spec.clone() }, vec![lonely]);
+    let lonely = load_now(
+        &TrainSpec {
+            batch_size: 40,
+            ..spec.clone()
+        },
+        all.clone(),
+    );
+    let one = train_world(
+        &TrainSpec {
+            batch_size: 40,
+            ..spec.clone()
+        },
+        vec![lonely],
+    );
     // Rank 0 has no shard, rank 2 an empty one, rank 3 a handful of rows.
-    let ranks =
-        [vec![], vec![all[2].clone()], vec![(7, vec![])], vec![all[0].clone(), all[1].clone()]];
+    let ranks = [
+        vec![],
+        vec![all[2].clone()],
+        vec![(7, vec![])],
+        vec![all[0].clone(), all[1].clone()],
+    ];
     let many = train_world(&spec, ranks.map(|shards| load_now(&spec, shards)).into());
-    assert_same_weights(one[0].as_ref().unwrap(), many[0].as_ref().unwrap(), TOLERANCE);
+    assert_same_weights(
+        one[0].as_ref().unwrap(),
+        many[0].as_ref().unwrap(),
+        TOLERANCE,
+    );
     assert_eq!(many[0].as_ref().unwrap().report.train_rows, 0);
 }
 
 #[test]
 fn fewer_rows_than_ranks_are_enough() {
-    let spec = TrainSpec { epochs: 2, batch_size: 4, ..spec() };
-    let ranks =
-        (0..5).map(|rank| load_now(&spec, vec![(rank, vec![rows(rank as u64..rank as u64 + 1)])]));
+    let spec = TrainSpec {
+        epochs: 2,
+        batch_size: 4,
+        ..spec()
+    };
+    let ranks = (0..5).map(|rank| {
+        load_now(
+            &spec,
+            vec![(rank, vec![rows(rank as u64..rank as u64 + 1)])],
+        )
+    });
     let outcomes = train_world(&spec, ranks.collect());
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }
@@ -107,7 +151,11 @@ fn fewer_rows_than_ranks_are_enough() {
 fn vocabularies_span_ranks_and_parts() {
     let outcomes = train_split(&spec(), &rows(0..200), 3);
     let manifest = &outcomes[0].artifacts.as_ref().unwrap().manifest;
-    let sizes: Vec<_> = manifest.features.iter().map(|feature| feature.vocabulary).collect();
+    let sizes: Vec<_> = manifest
+        .features
+        .iter()
+        .map(|feature| feature.vocabulary)
+        .collect();
     // Seven stores; a, b, c and null; five days, of which one occurs in rows for testing only.
     assert_eq!(sizes, [Some(7), None, Some(4), Some(5), None]);
     assert_eq!(manifest.parameters as usize, {
