@@ -155,32 +155,36 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
         .collect()
 }
 
+/// Spreads a stage's partitions evenly over the executors with free slots, the emptiest first.
 fn place_slices(executors: &mut [Executor], mut pending: usize, most: Option<usize>) -> Vec<Task> {
     let mut tasks = Vec::new();
     while pending > 0 {
-        // Spread a stage over executors: an even share each, the emptiest first.
-        let open = executors
-            .iter()
-            .filter(|executor| executor.free > 0)
-            .count();
-        let Some(executor) = emptiest(executors) else {
+        let mut open = open_executors(executors);
+        if open.is_empty() {
             break;
-        };
-        let share = pending.div_ceil(open);
-        let partitions = share.min(executor.free).min(most.unwrap_or(usize::MAX));
-        executor.free -= partitions;
-        pending -= partitions;
-        tasks.push(Task {
-            executor: executor.id.clone(),
-            partitions,
-            slots: partitions,
-        });
+        }
+        let count = open.len();
+        for (taken, executor) in open.iter_mut().enumerate() {
+            let share = pending.div_ceil(count - taken);
+            let partitions = share.min(executor.free).min(most.unwrap_or(usize::MAX));
+            if partitions == 0 {
+                continue;
+            }
+            executor.free -= partitions;
+            pending -= partitions;
+            tasks.push(Task {
+                executor: executor.id.clone(),
+                partitions,
+                slots: partitions,
+            });
+        }
     }
     tasks
 }
 
 fn place_whole(executors: &mut [Executor]) -> Vec<Task> {
-    let Some(executor) = emptiest(executors) else {
+    let mut open = open_executors(executors);
+    let Some(executor) = open.first_mut() else {
         return Vec::new();
     };
     executor.free -= 1;
@@ -200,10 +204,7 @@ fn place_gang(executors: &mut [Executor], ranks: Ranks, shards: usize) -> Decisi
     if needed > registered {
         return Decision::Wait(WaitReason::Executors { needed, registered });
     }
-    let mut open: Vec<_> = executors
-        .iter_mut()
-        .filter(|executor| executor.free > 0)
-        .collect();
+    let mut open = open_executors(executors);
     if open.len() < needed {
         return Decision::Wait(WaitReason::Slots {
             needed,
@@ -211,7 +212,6 @@ fn place_gang(executors: &mut [Executor], ranks: Ranks, shards: usize) -> Decisi
             registered,
         });
     }
-    open.sort_by(|a, b| b.free.cmp(&a.free).then_with(|| a.id.cmp(&b.id)));
     let task = |(rank, executor): (usize, &mut &mut Executor)| {
         executor.free -= 1;
         let partitions = shards / needed + usize::from(rank < shards % needed);
@@ -231,11 +231,14 @@ fn reserve(executors: &mut [Executor]) {
     }
 }
 
-fn emptiest(executors: &mut [Executor]) -> Option<&mut Executor> {
-    executors
+/// Executors with a free slot, the one with the most first.
+fn open_executors(executors: &mut [Executor]) -> Vec<&mut Executor> {
+    let mut open: Vec<_> = executors
         .iter_mut()
         .filter(|executor| executor.free > 0)
-        .max_by(|a, b| a.free.cmp(&b.free).then_with(|| b.id.cmp(&a.id)))
+        .collect();
+    open.sort_by(|a, b| b.free.cmp(&a.free).then_with(|| a.id.cmp(&b.id)));
+    open
 }
 
 #[cfg(test)]

@@ -341,6 +341,28 @@ fn bad_input_is_named_and_the_cluster_lives_on() {
 }
 
 #[test]
+fn options_of_copy_reach_the_file() {
+    let cluster = Cluster::start(1);
+    for (options, expected) in [
+        ("'format.has_header' 'true'", "id,t\n1,a\n"),
+        (
+            "'format.has_header' 'false', 'format.delimiter' '|'",
+            "1|a\n",
+        ),
+        (
+            "'format.quote_style' 'always'",
+            "\"id\",\"t\"\n\"1\",\"a\"\n",
+        ),
+    ] {
+        let path = cluster.dir().join("copy.csv");
+        fs::remove_file(&path).ok();
+        let copy = format!("COPY (SELECT 1 AS id, 'a' AS t) TO '{}'", path.display());
+        cluster.query(&format!("{copy} STORED AS CSV OPTIONS ({options})"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected, "{options}");
+    }
+}
+
+#[test]
 fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
     let cluster = Cluster::start(0);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

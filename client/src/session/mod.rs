@@ -11,6 +11,7 @@ mod cancel;
 #[cfg(test)]
 mod cluster_tests;
 mod connect;
+mod copy;
 mod models;
 mod output;
 mod planner;
@@ -188,7 +189,8 @@ impl Session {
             let manifest = self.store.manifest(&name, version).await?;
             self.manifests.renew((name, version), manifest);
         }
-        Ok(state.statement_to_plan(statement).await?)
+        let plan = state.statement_to_plan(statement).await?;
+        Ok(copy::carry_options(plan, &state)?)
     }
 }
 

@@ -158,12 +158,10 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
 /// DataFusion 55 writes the style's own discriminant where the wire has an enum in another order, so
 /// that `Necessary` arrives as `Always` and the other way round. The two are swapped before.
 fn with_wire_quote_style(format: Arc<dyn FileFormatFactory>) -> Arc<dyn FileFormatFactory> {
-    let Some(options) = format
-        .downcast_ref::<CsvFormatFactory>()
-        .and_then(|csv| csv.options.clone())
-    else {
+    let Some(csv) = format.downcast_ref::<CsvFormatFactory>() else {
         return format;
     };
+    let options = csv.options.clone().unwrap_or_default();
     let quote_style = match options.quote_style {
         CsvQuoteStyle::Necessary => CsvQuoteStyle::Always,
         CsvQuoteStyle::Always => CsvQuoteStyle::Necessary,

@@ -1,0 +1,65 @@
+//! The options of `COPY … TO`, made part of the format.
+//!
+//! DataFusion's wire form of a plan carries the format of a copy and drops the options beside it, so
+//! they would be lost on the way to the scheduler. The format carries its own options over the wire.
+
+use std::sync::Arc;
+
+use datafusion::common::config::{ConfigFileType, TableOptions};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::datasource::file_format::csv::CsvFormatFactory;
+use datafusion::datasource::file_format::json::JsonFormatFactory;
+use datafusion::datasource::file_format::parquet::ParquetFormatFactory;
+use datafusion::datasource::file_format::{
+    FileFormatFactory, file_type_to_format, format_as_file_type,
+};
+use datafusion::error::Result;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::dml::CopyTo;
+
+/// The plan with the options of its copies inside their formats.
+pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
+    let carried = plan.transform_down(|node| {
+        let LogicalPlan::Copy(copy) = node else {
+            return Ok(Transformed::no(node));
+        };
+        let Some(format) = with_options(&copy, state.default_table_options())? else {
+            return Ok(Transformed::no(LogicalPlan::Copy(copy)));
+        };
+        Ok(Transformed::yes(LogicalPlan::Copy(CopyTo::new(
+            copy.input,
+            copy.output_url,
+            copy.partition_by,
+            format_as_file_type(format),
+            Default::default(),
+        ))))
+    })?;
+    Ok(carried.data)
+}
+
+/// The copy's format with its options, or `None` where the format takes none.
+fn with_options(
+    copy: &CopyTo,
+    mut options: TableOptions,
+) -> Result<Option<Arc<dyn FileFormatFactory>>> {
+    let format = file_type_to_format(&copy.file_type)?;
+    let mut settle = |kind| {
+        options.set_config_format(kind);
+        options.alter_with_string_hash_map(&copy.options)
+    };
+    Ok(if format.is::<CsvFormatFactory>() {
+        settle(ConfigFileType::CSV)?;
+        Some(Arc::new(CsvFormatFactory::new_with_options(options.csv)))
+    } else if format.is::<JsonFormatFactory>() {
+        settle(ConfigFileType::JSON)?;
+        Some(Arc::new(JsonFormatFactory::new_with_options(options.json)))
+    } else if format.is::<ParquetFormatFactory>() {
+        settle(ConfigFileType::PARQUET)?;
+        Some(Arc::new(ParquetFormatFactory::new_with_options(
+            options.parquet,
+        )))
+    } else {
+        None
+    })
+}
