@@ -56,7 +56,7 @@ pub struct TrainOptions {
     pub keep: Keep,
     /// How many ranks train.
     pub ranks: Ranks,
-    /// Virtual shards; [`DEFAULT_SHARDS`], or as many as there are ranks, where it is not given.
+    /// Virtual shards; 60, or as many as there are ranks, where it is not given.
     pub shards: Option<usize>,
     /// Columns whose hash picks a row's shard.
     pub shard_by: Vec<String>,
