@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -10,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use uuid::Uuid;
 use volley_executor::{Executor, ExecutorConfig};
+use volley_proto::failure::chain;
 use volley_proto::spec::Device;
 
 /// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
@@ -50,7 +52,17 @@ struct Args {
     heartbeat: Duration,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -203,7 +203,7 @@ impl ClusterState for VolleyClusterState {
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
         if self.slots.lock().remove(executor_id).is_some() {
-            tracing::warn!(executor = executor_id, "executor lost");
+            tracing::info!(executor = executor_id, "executor gone");
             self.events.executor_lost(executor_id);
         }
         self.registered.remove_executor(executor_id).await
