@@ -44,6 +44,41 @@ impl fmt::Display for TaskFailure {
 
 impl std::error::Error for TaskFailure {}
 
+/// Data of a job that an executor held and that cannot be had any more. The job can be run again.
+///
+/// Said in an error's text, marked, it is found again by the scheduler whatever wrapped it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataLost {
+    /// The executor that held the data.
+    pub executor: String,
+    /// What happened.
+    pub reason: String,
+}
+
+impl DataLost {
+    const OPEN: &'static str = "[[volley-lost: ";
+
+    /// The first loss marked in a text.
+    pub fn find(text: &str) -> Option<Self> {
+        let start = text.find(Self::OPEN)? + Self::OPEN.len();
+        let end = text[start..].find(CLOSE)? + start;
+        let (executor, reason) = text[start..end].split_once(": ")?;
+        Some(Self {
+            executor: executor.to_owned(),
+            reason: reason.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for DataLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { executor, reason } = self;
+        write!(f, "{}{executor}: {reason}{CLOSE}", Self::OPEN)
+    }
+}
+
+impl std::error::Error for DataLost {}
+
 /// An error and its causes in one line, leaving out a cause that the line says already.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut line = error.to_string();
@@ -70,5 +105,16 @@ mod tests {
         let text = format!("Task failed: DataFusionError(External({failure:?}))");
         assert_eq!(TaskFailure::find(&text), Some("label \"Sales\" is null"));
         assert_eq!(TaskFailure::find("nothing"), None);
+    }
+
+    #[test]
+    fn a_loss_is_found_with_its_executor() {
+        let lost = DataLost {
+            executor: "e-1".into(),
+            reason: "cannot fetch: connection refused".into(),
+        };
+        let text = format!("Task failed: {:?}", TaskFailure::new(&lost));
+        assert_eq!(DataLost::find(&text), Some(lost));
+        assert_eq!(DataLost::find("[[volley: x]]"), None);
     }
 }

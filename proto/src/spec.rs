@@ -12,7 +12,7 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::{Error, ModelName, Result, TrainId, did_you_mean};
+use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 /// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`.
 pub mod split {
@@ -51,7 +51,8 @@ pub struct TrainSpec {
     pub optimizer: Adam,
     /// L2 penalty on the kernels of the hidden layers: adds `l2 · Σ w²` to the loss (Keras' form).
     pub l2: f64,
-    /// Rows of one rank in one step; the global batch is `batch_size × world size`.
+    /// Rows of one rank in one step. The global batch is `batch_size × world size` of the ranks
+    /// that training began with, and stays so when ranks are lost or join.
     pub batch_size: usize,
     /// Passes over the training rows.
     pub epochs: usize,
@@ -61,6 +62,12 @@ pub struct TrainSpec {
     pub seed: u64,
     /// How many ranks train.
     pub ranks: Ranks,
+    /// What becomes of the ranks when executors are lost or join.
+    pub elastic: Elastic,
+    /// What training starts from.
+    pub start: Start,
+    /// Optimizer steps between checkpoints, besides the one after every epoch.
+    pub checkpoint_every: Option<u64>,
     /// Virtual shards that rows are hashed into; each rank takes a slice of them.
     pub shards: usize,
     /// Columns whose hash picks a row's shard; empty means all columns.
@@ -221,6 +228,43 @@ pub enum Ranks {
     All,
 }
 
+/// What becomes of the ranks when executors are lost or join.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Elastic {
+    /// Training goes on with no fewer ranks.
+    pub min_ranks: usize,
+    /// It grows to no more when executors join; `None` for one an executor.
+    pub max_ranks: Option<usize>,
+    /// How long a replacement for a lost rank is waited for before fewer ranks go on.
+    #[serde(with = "humantime_serde")]
+    pub regroup_timeout: Duration,
+    /// What happens when fewer than `min_ranks` could go on.
+    pub too_few: TooFew,
+}
+
+/// What happens when fewer executors are left than training needs at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TooFew {
+    /// The job waits until enough have joined.
+    Wait,
+    /// The job fails once `regroup_timeout` has passed.
+    Fail,
+}
+
+/// What training starts from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// Weights drawn by the seed.
+    Fresh,
+    /// The newest checkpoint that an unfinished run of the same model left.
+    Resume,
+    /// The weights of a published version, where the network's shape is the same.
+    Warm(ModelRef),
+}
+
 /// Where ranks compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -314,6 +358,38 @@ impl TrainSpec {
         Ok(())
     }
 
+    fn check_elastic(&self) -> Result<()> {
+        let Elastic {
+            min_ranks,
+            max_ranks,
+            ..
+        } = self.elastic;
+        let refuse = |name, value: usize, expected: &str| {
+            Err(option(name, &value.to_string(), expected))
+        };
+        match (self.ranks, min_ranks, max_ranks) {
+            (_, 0, _) => refuse("min_ranks", 0, "expected at least 1"),
+            (Ranks::Exactly(ranks), min, _) if min > ranks => {
+                refuse("min_ranks", min, &format!("expected at most ranks ({ranks})"))
+            }
+            (Ranks::Exactly(ranks), _, Some(max)) if max < ranks => {
+                refuse("max_ranks", max, &format!("expected at least ranks ({ranks})"))
+            }
+            (_, min, Some(max)) if max < min => {
+                refuse("max_ranks", max, &format!("expected at least min_ranks ({min})"))
+            }
+            (_, min, max) if min.max(max.unwrap_or(0)) > self.shards => {
+                let name = if min > self.shards { "min_ranks" } else { "max_ranks" };
+                let expected = format!("more ranks than shards ({}): raise shards", self.shards);
+                refuse(name, min.max(max.unwrap_or(0)), &expected)
+            }
+            _ if self.checkpoint_every == Some(0) => {
+                refuse("checkpoint_every", 0, "expected at least 1 step")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_numbers(&self) -> Result<()> {
         let positive = [
             ("batch_size", self.batch_size),
@@ -339,6 +415,7 @@ impl TrainSpec {
             }
             _ => {}
         }
+        self.check_elastic()?;
         let Adam {
             learn_rate,
             beta_1,
