@@ -13,6 +13,7 @@ mod name;
 pub mod failure;
 pub mod plan;
 pub mod runtime;
+pub mod settings;
 pub mod spec;
 pub mod store;
 pub mod wire;
