@@ -71,6 +71,17 @@ pub enum Error {
         /// The versions there are.
         available: String,
     },
+    /// A model that must not exist, published by another run while this one trained.
+    #[error(
+        "model {name:?} exists already: another run has published version {version} meanwhile; \
+         CREATE OR REPLACE MODEL publishes a new version"
+    )]
+    PublishedMeanwhile {
+        /// The model.
+        name: String,
+        /// Its current version.
+        version: u32,
+    },
     /// A store that cannot be used.
     #[error("model store {store}: cannot {action}")]
     Store {

@@ -364,22 +364,31 @@ impl TrainSpec {
             max_ranks,
             ..
         } = self.elastic;
-        let refuse = |name, value: usize, expected: &str| {
-            Err(option(name, &value.to_string(), expected))
-        };
+        let refuse =
+            |name, value: usize, expected: &str| Err(option(name, &value.to_string(), expected));
         match (self.ranks, min_ranks, max_ranks) {
             (_, 0, _) => refuse("min_ranks", 0, "expected at least 1"),
-            (Ranks::Exactly(ranks), min, _) if min > ranks => {
-                refuse("min_ranks", min, &format!("expected at most ranks ({ranks})"))
-            }
-            (Ranks::Exactly(ranks), _, Some(max)) if max < ranks => {
-                refuse("max_ranks", max, &format!("expected at least ranks ({ranks})"))
-            }
-            (_, min, Some(max)) if max < min => {
-                refuse("max_ranks", max, &format!("expected at least min_ranks ({min})"))
-            }
+            (Ranks::Exactly(ranks), min, _) if min > ranks => refuse(
+                "min_ranks",
+                min,
+                &format!("expected at most ranks ({ranks})"),
+            ),
+            (Ranks::Exactly(ranks), _, Some(max)) if max < ranks => refuse(
+                "max_ranks",
+                max,
+                &format!("expected at least ranks ({ranks})"),
+            ),
+            (_, min, Some(max)) if max < min => refuse(
+                "max_ranks",
+                max,
+                &format!("expected at least min_ranks ({min})"),
+            ),
             (_, min, max) if min.max(max.unwrap_or(0)) > self.shards => {
-                let name = if min > self.shards { "min_ranks" } else { "max_ranks" };
+                let name = if min > self.shards {
+                    "min_ranks"
+                } else {
+                    "max_ranks"
+                };
                 let expected = format!("more ranks than shards ({}): raise shards", self.shards);
                 refuse(name, min.max(max.unwrap_or(0)), &expected)
             }

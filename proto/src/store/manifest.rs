@@ -29,6 +29,9 @@ pub struct Manifest {
     pub output_scale: f64,
     /// Rows trained on in each epoch, by all ranks.
     pub train_rows: u64,
+    /// The order-free checksum of their keys, in hexadecimal; empty in manifests of old.
+    #[serde(default)]
+    pub train_checksum: String,
     /// Rows evaluated after each epoch.
     pub eval_rows: u64,
     /// Ranks that trained.
@@ -62,6 +65,15 @@ pub struct EpochRecord {
     pub steps: u64,
     /// Rows trained on in this epoch.
     pub rows: u64,
+    /// The order-free checksum of their keys, in hexadecimal; empty in records of old.
+    #[serde(default)]
+    pub checksum: String,
+    /// What each rank of the generation that ended the epoch trained on in it.
+    #[serde(default)]
+    pub ranks: Vec<RankCoverage>,
+    /// What earlier generations trained on in it, where it was interrupted.
+    #[serde(default)]
+    pub earlier: Option<Coverage>,
     /// Mean training loss (without the L2 term), in the transformed label's scale.
     pub loss: f64,
     /// Mean evaluation loss.
@@ -76,6 +88,26 @@ pub struct EpochRecord {
     pub compute_seconds: f64,
     /// Of these, seconds in collectives, waiting for peers included (mean over ranks).
     pub reduce_seconds: f64,
+}
+
+/// What one rank trained on in an epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankCoverage {
+    /// The rank.
+    pub rank: usize,
+    /// Its rows.
+    pub rows: u64,
+    /// The checksum of their keys, in hexadecimal.
+    pub checksum: String,
+}
+
+/// Rows that were trained on, and the checksum of their keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// How many rows.
+    pub rows: u64,
+    /// The checksum of their keys, in hexadecimal.
+    pub checksum: String,
 }
 
 impl Manifest {

@@ -4,14 +4,19 @@
 //! <store URL>/models/<name>/<version>/claim.json         reserves the version for one run
 //!                                    /weights.safetensors and what else the trainer wrote
 //!                                    /manifest.json      written last: the version exists
+//!                           /checkpoints/<train id>/…     what unfinished runs left
 //! ```
 //!
 //! A rank writes, clients and predictors read. A version is visible once its manifest is there;
 //! the manifest is removed first when a model is dropped. The current version of a model is its
 //! highest. The store knows the files' names and the manifest, not what the other files hold.
 
+mod checkpoint;
 mod manifest;
 mod model_store;
+#[cfg(test)]
+mod tests;
 
-pub use manifest::{EpochRecord, FeatureSummary, Manifest};
+pub use checkpoint::{CheckpointInfo, FoundCheckpoint, Position};
+pub use manifest::{Coverage, EpochRecord, FeatureSummary, Manifest, RankCoverage};
 pub use model_store::{ModelStore, ModelSummary};

@@ -7,10 +7,12 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::Manifest;
+use crate::spec::IfExists;
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 const MANIFEST: &str = "manifest.json";
@@ -22,6 +24,12 @@ pub struct ModelStore {
     url: Url,
     objects: Arc<dyn ObjectStore>,
     root: Path,
+}
+
+/// Who a version belongs to.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Claim {
+    train_id: TrainId,
 }
 
 /// One line of a store's listing.
@@ -177,27 +185,56 @@ impl ModelStore {
 
     /// Publishes a new version: the files first, the manifest last. Returns the version.
     ///
+    /// A run publishes once: when it has published already, that version is returned.
+    ///
     /// # Errors
-    /// When the store cannot be written; nothing is visible then.
+    /// When the store cannot be written, or when the spec asks to fail if the model exists and
+    /// another run has published it meanwhile; nothing is visible then.
     pub async fn publish(
         &self,
         mut manifest: Manifest,
         files: Vec<(&'static str, Bytes)>,
     ) -> Result<u32> {
         let name = manifest.spec.model.clone();
-        let version = self.claim(&name, manifest.spec.train_id).await?;
+        let version = match self.claimed_by(&name, manifest.spec.train_id).await? {
+            Some(version) if self.exists(&self.file(&name, version, MANIFEST)).await? => {
+                return Ok(version);
+            }
+            Some(version) => version,
+            None => {
+                self.check_if_exists(&manifest).await?;
+                self.claim(&name, manifest.spec.train_id).await?
+            }
+        };
         for (file, bytes) in files {
-            self.write_file(&name, version, file, bytes).await?;
+            self.write(&self.file(&name, version, file), bytes).await?;
         }
         manifest.version = version;
         let json = serde_json::to_vec_pretty(&manifest)
             .map_err(|source| Error::malformed("model manifest", source))?;
-        self.write_file(&name, version, MANIFEST, json.into())
+        self.check_if_exists(&manifest).await?;
+        self.write(&self.file(&name, version, MANIFEST), json.into())
             .await?;
         Ok(version)
     }
 
-    /// Removes every version of a model. Returns how many were published.
+    /// Fails when the model exists and the spec says that it must not.
+    async fn check_if_exists(&self, manifest: &Manifest) -> Result<()> {
+        if manifest.spec.if_exists == IfExists::Replace {
+            return Ok(());
+        }
+        let name = &manifest.spec.model;
+        match self.versions(name).await?.last() {
+            None => Ok(()),
+            Some(version) => Err(Error::PublishedMeanwhile {
+                name: name.to_string(),
+                version: *version,
+            }),
+        }
+    }
+
+    /// Removes every version of a model, and what checkpoints it has. Returns how many versions
+    /// were published.
     ///
     /// # Errors
     /// When there is no such model, or it cannot be deleted.
@@ -207,11 +244,7 @@ impl ModelStore {
             return Err(self.unknown(name).await);
         }
         for version in &versions {
-            let deleted = self
-                .objects
-                .delete(&self.file(name, *version, MANIFEST))
-                .await;
-            deleted.map_err(|source| self.error("delete from it", source))?;
+            self.delete(&self.file(name, *version, MANIFEST)).await?;
         }
         let files: Vec<_> = self
             .objects
@@ -221,10 +254,25 @@ impl ModelStore {
             .await
             .map_err(|source| self.error("list it", source))?;
         for file in files {
-            let deleted = self.objects.delete(&file).await;
-            deleted.map_err(|source| self.error("delete from it", source))?;
+            self.delete(&file).await?;
         }
         Ok(versions.len())
+    }
+
+    /// The version that a run has claimed.
+    async fn claimed_by(&self, name: &ModelName, run: TrainId) -> Result<Option<u32>> {
+        for version in self.claimed(name).await? {
+            let path = self.file(name, version, CLAIM);
+            // A directory without a claim, or with half of one, is nobody's.
+            let claim = match self.exists(&path).await? {
+                true => serde_json::from_slice(&self.read_path(&path).await?).ok(),
+                false => None,
+            };
+            if claim == Some(Claim { train_id: run }) {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
     }
 
     /// Reserves the next version for a run, so that two runs never write the same files.
@@ -232,7 +280,9 @@ impl ModelStore {
         let mut version = self.claimed(name).await?.into_iter().max().unwrap_or(0) + 1;
         loop {
             let path = self.file(name, version, CLAIM);
-            let body = Bytes::from(format!("{{\"train_id\":\"{run}\"}}"));
+            let claim = serde_json::to_vec(&Claim { train_id: run })
+                .map_err(|source| Error::malformed("claim", source))?;
+            let body = Bytes::from(claim);
             let create = PutOptions {
                 mode: PutMode::Create,
                 ..Default::default()
@@ -266,7 +316,7 @@ impl ModelStore {
             .collect())
     }
 
-    async fn directories(&self, path: &Path) -> Result<Vec<String>> {
+    pub(super) async fn directories(&self, path: &Path) -> Result<Vec<String>> {
         let found = self.objects.list_with_delimiter(Some(path)).await;
         let prefixes = found
             .map_err(|source| self.error("list it", source))?
@@ -277,7 +327,15 @@ impl ModelStore {
             .collect())
     }
 
-    async fn exists(&self, path: &Path) -> Result<bool> {
+    /// The objects right under a path.
+    pub(super) async fn objects_in(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
+        let found = self.objects.list_with_delimiter(Some(path)).await;
+        found
+            .map(|found| found.objects)
+            .map_err(|source| self.error("list it", source))
+    }
+
+    pub(super) async fn exists(&self, path: &Path) -> Result<bool> {
         match self.objects.head(path).await {
             Ok(_) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
@@ -286,28 +344,38 @@ impl ModelStore {
     }
 
     async fn read_file(&self, name: &ModelName, version: u32, file: &str) -> Result<Bytes> {
-        let path = self.file(name, version, file);
-        let read = async { self.objects.get(&path).await?.bytes().await };
+        self.read_path(&self.file(name, version, file)).await
+    }
+
+    pub(super) async fn read_path(&self, path: &Path) -> Result<Bytes> {
+        let read = async { self.objects.get(path).await?.bytes().await };
         read.await
             .map_err(|source| self.error(format!("read {path}"), source))
     }
 
-    async fn write_file(
-        &self,
-        name: &ModelName,
-        version: u32,
-        file: &str,
-        bytes: Bytes,
-    ) -> Result<()> {
-        let path = self.file(name, version, file);
-        let written = self.objects.put(&path, bytes.into()).await;
+    pub(super) async fn write(&self, path: &Path, bytes: Bytes) -> Result<()> {
+        let written = self.objects.put(path, bytes.into()).await;
         written
             .map(drop)
             .map_err(|source| self.error(format!("write {path}"), source))
     }
 
+    /// Deletes a file, which may be gone already.
+    pub(super) async fn delete(&self, path: &Path) -> Result<()> {
+        match self.objects.delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(source) => Err(self.error(format!("delete {path}"), source)),
+        }
+    }
+
     async fn unknown(&self, name: &ModelName) -> Error {
-        let known = self.names().await.unwrap_or_default();
+        let mut known = self.names().await.unwrap_or_default();
+        for at in (0..known.len()).rev() {
+            // An unfinished run leaves a name, but no model.
+            if self.versions(&known[at]).await.is_ok_and(|v| v.is_empty()) {
+                known.remove(at);
+            }
+        }
         let hint = did_you_mean(name.as_str(), known.iter().map(ModelName::as_str));
         Error::UnknownModel {
             name: name.to_string(),
@@ -316,7 +384,7 @@ impl ModelStore {
         }
     }
 
-    fn directory(&self, name: &ModelName) -> Path {
+    pub(super) fn directory(&self, name: &ModelName) -> Path {
         self.root.clone().join("models").join(name.as_str())
     }
 

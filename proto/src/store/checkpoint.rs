@@ -1,0 +1,320 @@
+//! Checkpoints: what an unfinished run left, so that it need not begin again.
+//!
+//! ```text
+//! models/<name>/checkpoints/<train id>/<steps, 12 digits>.state   what the trainer wrote
+//!                                     /<steps, 12 digits>.json    written last: the checkpoint exists
+//! ```
+//!
+//! The newest two of a run are kept. A reader checks length and hash, and goes back to the one
+//! before where a file is not what was written. The store does not know what a state holds, and a
+//! checkpoint is no version: models are listed, read and predicted with as if there were none.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use object_store::ObjectMeta;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash64;
+
+use super::ModelStore;
+use crate::{Error, ModelName, Result, TrainId};
+
+/// The layout this build writes and reads.
+const FORMAT: u32 = 1;
+
+const DIRECTORY: &str = "checkpoints";
+
+/// A place in training: what comes next, and how much is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// The epoch under way, from 1.
+    pub epoch: usize,
+    /// The next step within it, from 0; the number of steps when only its evaluation is left.
+    pub step: u64,
+    /// Optimizer steps done since training began.
+    pub steps: u64,
+}
+
+impl Position {
+    /// Where training begins.
+    pub const START: Self = Self {
+        epoch: 1,
+        step: 0,
+        steps: 0,
+    };
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}, step {}", self.epoch, self.step)
+    }
+}
+
+/// What is known of a checkpoint without reading its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointInfo {
+    /// The layout's version.
+    pub format: u32,
+    /// The run that wrote it.
+    pub train_id: TrainId,
+    /// Where training stood.
+    #[serde(flatten)]
+    pub position: Position,
+    /// The state's length.
+    pub bytes: u64,
+    /// The state's hash (XXH64, seed 0), in hexadecimal.
+    pub hash: String,
+    /// When it was written.
+    #[serde(with = "humantime_serde")]
+    pub written: SystemTime,
+}
+
+/// What was found of a model's checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FoundCheckpoint {
+    /// The newest whole one.
+    pub checkpoint: Option<(CheckpointInfo, Bytes)>,
+    /// Of each newer one that cannot be used, why not.
+    pub skipped: Vec<String>,
+}
+
+/// The files of one checkpoint that are there.
+#[derive(Debug, Default)]
+struct Files {
+    state: Option<ObjectMeta>,
+    info: Option<ObjectMeta>,
+}
+
+/// A checkpoint that may be whole.
+#[derive(Debug)]
+struct Candidate {
+    run: TrainId,
+    steps: u64,
+    /// Its information, or why there is none.
+    info: Result<CheckpointInfo, String>,
+    written: SystemTime,
+}
+
+impl ModelStore {
+    /// Writes a run's checkpoint, and removes all but the one before. Checkpoints at later steps
+    /// go too: training that went back behind them could not use them.
+    ///
+    /// # Errors
+    /// When the store cannot be written; the checkpoint before is whole then.
+    pub async fn save_checkpoint(
+        &self,
+        model: &ModelName,
+        run: TrainId,
+        position: Position,
+        state: Bytes,
+    ) -> Result<()> {
+        let info = CheckpointInfo {
+            format: FORMAT,
+            train_id: run,
+            position,
+            bytes: state.len() as u64,
+            hash: hash(&state),
+            written: SystemTime::now(),
+        };
+        let json = serde_json::to_vec_pretty(&info)
+            .map_err(|source| Error::malformed("checkpoint", source))?;
+        let earlier = self.checkpoint_files(model, run).await?;
+        if let Some(Files {
+            info: Some(old), ..
+        }) = earlier.get(&position.steps)
+        {
+            self.delete(&old.location).await?; // it says nothing of the state that replaces its own
+        }
+        let [state_path, info_path] = self.checkpoint_paths(model, run, position.steps);
+        self.write(&state_path, state).await?;
+        self.write(&info_path, json.into()).await?;
+
+        let before = earlier.range(..position.steps).next_back();
+        let before = before.map(|(steps, _)| *steps);
+        for (steps, files) in earlier {
+            if steps != position.steps && Some(steps) != before {
+                self.delete_checkpoint(files).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest whole checkpoint of a run, or of all unfinished runs of the model.
+    ///
+    /// # Errors
+    /// When the store cannot be read. A checkpoint that is not whole is no error: it is skipped.
+    pub async fn newest_checkpoint(
+        &self,
+        model: &ModelName,
+        run: Option<TrainId>,
+    ) -> Result<FoundCheckpoint> {
+        let mut runs = Vec::new();
+        for run in match run {
+            Some(run) => vec![run],
+            None => self.checkpointed_runs(model).await?,
+        } {
+            runs.push(self.candidates(model, run).await?);
+        }
+        runs.sort_by_key(|candidates| Reverse(candidates.iter().map(|c| c.written).max()));
+
+        let mut found = FoundCheckpoint::default();
+        for candidate in runs.into_iter().flatten() {
+            let Candidate { run, steps, .. } = candidate;
+            match self.read_checkpoint(model, candidate).await? {
+                Ok(checkpoint) => {
+                    found.checkpoint = Some(checkpoint);
+                    break;
+                }
+                Err(reason) => found
+                    .skipped
+                    .push(format!("checkpoint at step {steps} of run {run} {reason}")),
+            }
+        }
+        let instead = match found.checkpoint {
+            Some(_) => "using the one before",
+            None => "there is none before it",
+        };
+        if let Some(last) = found.skipped.last_mut() {
+            *last = format!("{last}; {instead}");
+        }
+        Ok(found)
+    }
+
+    /// Removes a run's checkpoints, if it has any.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub async fn drop_checkpoints(&self, model: &ModelName, run: TrainId) -> Result<()> {
+        for files in self.checkpoint_files(model, run).await?.into_values() {
+            self.delete_checkpoint(files).await?;
+        }
+        Ok(())
+    }
+
+    /// A run's checkpoints, whole or not, newest first.
+    async fn candidates(&self, model: &ModelName, run: TrainId) -> Result<Vec<Candidate>> {
+        let mut candidates = Vec::new();
+        for (steps, files) in self.checkpoint_files(model, run).await?.into_iter().rev() {
+            let (info, met) = match files {
+                Files {
+                    info: Some(meta), ..
+                } => {
+                    let bytes = self.read_path(&meta.location).await?;
+                    let info = serde_json::from_slice(&bytes);
+                    (info.map_err(|error| format!("is corrupt: {error}")), meta)
+                }
+                Files {
+                    state: Some(meta), ..
+                } => (Err("was not written to its end".to_owned()), meta),
+                Files { .. } => continue,
+            };
+            let seen = SystemTime::from(met.last_modified);
+            let written = info
+                .as_ref()
+                .map_or(seen, |info: &CheckpointInfo| info.written);
+            candidates.push(Candidate {
+                run,
+                steps,
+                info,
+                written,
+            });
+        }
+        Ok(candidates)
+    }
+
+    /// The checkpoint, or why it is none.
+    async fn read_checkpoint(
+        &self,
+        model: &ModelName,
+        candidate: Candidate,
+    ) -> Result<Result<(CheckpointInfo, Bytes), String>> {
+        let Candidate {
+            run, steps, info, ..
+        } = candidate;
+        let info = match info {
+            Ok(info) if info.format != FORMAT => {
+                let reason = format!("has format {}, this build reads {FORMAT}", info.format);
+                return Ok(Err(reason));
+            }
+            Ok(info) => info,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let [path, _] = self.checkpoint_paths(model, run, steps);
+        if !self.exists(&path).await? {
+            return Ok(Err("is corrupt: its state is missing".into()));
+        }
+        let state = self.read_path(&path).await?;
+        let (len, hash) = (state.len() as u64, hash(&state));
+        Ok(if info.train_id != run || info.position.steps != steps {
+            Err("is corrupt: it is of another run or step".into())
+        } else if len != info.bytes {
+            let bytes = info.bytes;
+            Err(format!(
+                "is corrupt: its state has {len} bytes instead of {bytes}"
+            ))
+        } else if hash != info.hash {
+            Err(format!(
+                "is corrupt: its state's hash is {hash} instead of {}",
+                info.hash
+            ))
+        } else {
+            Ok((info, state))
+        })
+    }
+
+    /// The files of a run's checkpoints, by steps.
+    async fn checkpoint_files(
+        &self,
+        model: &ModelName,
+        run: TrainId,
+    ) -> Result<BTreeMap<u64, Files>> {
+        let mut found = BTreeMap::<u64, Files>::new();
+        for object in self.objects_in(&self.checkpoints(model, run)).await? {
+            let Some((steps, extension)) =
+                object.location.filename().and_then(|f| f.split_once('.'))
+            else {
+                continue;
+            };
+            let Ok(steps) = steps.parse() else { continue };
+            match extension {
+                "state" => found.entry(steps).or_default().state = Some(object),
+                "json" => found.entry(steps).or_default().info = Some(object),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    async fn checkpointed_runs(&self, model: &ModelName) -> Result<Vec<TrainId>> {
+        let runs = self.directory(model).join(DIRECTORY);
+        let runs = self.directories(&runs).await?;
+        Ok(runs.iter().filter_map(|run| run.parse().ok()).collect())
+    }
+
+    async fn delete_checkpoint(&self, files: Files) -> Result<()> {
+        for file in [files.info, files.state].into_iter().flatten() {
+            self.delete(&file.location).await?;
+        }
+        Ok(())
+    }
+
+    fn checkpoints(&self, model: &ModelName, run: TrainId) -> Path {
+        self.directory(model).join(DIRECTORY).join(run.to_string())
+    }
+
+    /// Where a checkpoint's state and its information are.
+    fn checkpoint_paths(&self, model: &ModelName, run: TrainId, steps: u64) -> [Path; 2] {
+        ["state", "json"].map(|extension| {
+            let file = format!("{steps:012}.{extension}");
+            self.checkpoints(model, run).join(file)
+        })
+    }
+}
+
+fn hash(state: &[u8]) -> String {
+    format!("{:016x}", XxHash64::oneshot(0, state))
+}

@@ -1,0 +1,328 @@
+//! The store over a directory: what is published, and what unfinished runs leave.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+
+use super::{FoundCheckpoint, Manifest, ModelStore, Position};
+use crate::spec::{
+    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
+    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
+};
+use crate::{Error, ModelName, TrainId};
+
+struct Scene {
+    directory: TempDir,
+    store: ModelStore,
+    model: ModelName,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let url = ModelStore::directory_url(directory.path()).unwrap();
+        Self {
+            directory,
+            store: ModelStore::open(&url).unwrap(),
+            model: "sales".parse().unwrap(),
+        }
+    }
+
+    async fn save(&self, run: TrainId, steps: u64) {
+        let position = Position {
+            epoch: 1 + steps as usize / 100,
+            step: steps % 100,
+            steps,
+        };
+        let saved = self
+            .store
+            .save_checkpoint(&self.model, run, position, state(steps));
+        saved.await.unwrap();
+    }
+
+    async fn newest(&self, run: Option<TrainId>) -> FoundCheckpoint {
+        self.store
+            .newest_checkpoint(&self.model, run)
+            .await
+            .unwrap()
+    }
+
+    /// The file of a checkpoint.
+    fn file(&self, run: TrainId, steps: u64, extension: &str) -> PathBuf {
+        let run = format!("models/sales/checkpoints/{run}");
+        self.directory
+            .path()
+            .join(run)
+            .join(format!("{steps:012}.{extension}"))
+    }
+
+    fn manifest(&self, run: TrainId, if_exists: IfExists) -> Manifest {
+        Manifest {
+            format: Manifest::FORMAT,
+            version: 0,
+            published: SystemTime::now(),
+            spec: spec(run, &self.model, if_exists),
+            features: vec![],
+            parameters: 0,
+            output_scale: 1.0,
+            train_rows: 0,
+            train_checksum: String::new(),
+            eval_rows: 0,
+            world_size: 1,
+            history: vec![],
+            kept_epoch: 1,
+        }
+    }
+
+    async fn publish(&self, run: TrainId, if_exists: IfExists) -> Result<u32, Error> {
+        let files = vec![("weights", Bytes::from_static(b"w"))];
+        self.store
+            .publish(self.manifest(run, if_exists), files)
+            .await
+    }
+}
+
+/// A run's state after so many steps.
+fn state(steps: u64) -> Bytes {
+    Bytes::from(format!("the state after {steps} steps"))
+}
+
+fn steps(found: &FoundCheckpoint) -> Option<u64> {
+    let (info, bytes) = found.checkpoint.as_ref()?;
+    assert_eq!(*bytes, state(info.position.steps));
+    Some(info.position.steps)
+}
+
+fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec {
+    TrainSpec {
+        train_id,
+        model: model.clone(),
+        if_exists,
+        store: "file:///nowhere/".parse().unwrap(),
+        features: vec![Feature {
+            column: "x".into(),
+            kind: FeatureKind::Continuous,
+        }],
+        label: Label {
+            column: "y".into(),
+            transform: LabelTransform::Identity,
+        },
+        split: Split::None,
+        network: Network {
+            embedding_dim: 1,
+            batch_norm: false,
+            hidden_units: vec![],
+            dropout: 0.0,
+            output: Output::Identity,
+        },
+        loss: Loss::Mse,
+        optimizer: Adam {
+            learn_rate: 0.1,
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-7,
+            form: AdamForm::Keras,
+        },
+        l2: 0.0,
+        batch_size: 1,
+        epochs: 1,
+        keep: Keep::Last,
+        seed: 0,
+        ranks: Ranks::All,
+        elastic: Elastic {
+            min_ranks: 1,
+            max_ranks: None,
+            regroup_timeout: Duration::from_secs(1),
+            too_few: TooFew::Wait,
+        },
+        start: Start::Fresh,
+        checkpoint_every: None,
+        shards: 1,
+        shard_by: vec![],
+        device: Device::Cpu,
+        rendezvous_timeout: Duration::from_secs(1),
+        collective_timeout: Duration::from_secs(1),
+    }
+}
+
+#[tokio::test]
+async fn the_newest_checkpoint_of_a_run_is_found_and_two_are_kept() {
+    let scene = Scene::new();
+    let run = TrainId::generate();
+    assert_eq!(scene.newest(Some(run)).await, FoundCheckpoint::default());
+    for steps in [90, 100, 200, 1200] {
+        scene.save(run, steps).await;
+    }
+    let found = scene.newest(Some(run)).await;
+    assert_eq!(steps(&found), Some(1200));
+    assert!(found.skipped.is_empty());
+    let info = found.checkpoint.unwrap().0;
+    assert_eq!((info.train_id, info.position.epoch), (run, 13));
+    for (steps, kept) in [(90, false), (100, false), (200, true), (1200, true)] {
+        for extension in ["state", "json"] {
+            assert_eq!(scene.file(run, steps, extension).exists(), kept, "{steps}");
+        }
+    }
+    // A run that had to go back behind them has no use for later ones.
+    scene.save(run, 150).await;
+    assert_eq!(steps(&scene.newest(Some(run)).await), Some(150));
+    scene.save(run, 250).await;
+    assert_eq!(steps(&scene.newest(Some(run)).await), Some(250));
+    // The same place again.
+    scene.save(run, 250).await;
+    assert!(scene.file(run, 150, "json").exists());
+    assert_eq!(steps(&scene.newest(Some(run)).await), Some(250));
+    scene
+        .store
+        .drop_checkpoints(&scene.model, run)
+        .await
+        .unwrap();
+    assert_eq!(scene.newest(None).await, FoundCheckpoint::default());
+    scene
+        .store
+        .drop_checkpoints(&scene.model, run)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn what_is_not_whole_is_skipped_and_named() {
+    type Spoil = fn(&Scene, TrainId);
+    let spoils: [(Spoil, &str); 6] = [
+        (
+            |scene, run| {
+                let state = state(1200);
+                std::fs::write(scene.file(run, 1200, "state"), &state[..9]).unwrap();
+            },
+            "its state has 9 bytes instead of 26",
+        ),
+        (
+            |scene, run| {
+                let mut state = state(1200).to_vec();
+                state[17] ^= 0x10;
+                std::fs::write(scene.file(run, 1200, "state"), state).unwrap();
+            },
+            "hash",
+        ),
+        (
+            |scene, run| std::fs::remove_file(scene.file(run, 1200, "json")).unwrap(),
+            "not written to its end",
+        ),
+        (
+            |scene, run| std::fs::remove_file(scene.file(run, 1200, "state")).unwrap(),
+            "its state is missing",
+        ),
+        (
+            |scene, run| {
+                let path = scene.file(run, 1200, "json");
+                let json = std::fs::read(&path).unwrap();
+                std::fs::write(&path, &json[..json.len() / 2]).unwrap();
+            },
+            "corrupt",
+        ),
+        (
+            |scene, run| {
+                let path = scene.file(run, 1200, "json");
+                let json = std::fs::read_to_string(&path).unwrap();
+                std::fs::write(&path, json.replace("\"format\": 1", "\"format\": 9")).unwrap();
+            },
+            "has format 9, this build reads 1",
+        ),
+    ];
+    for (spoil, reason) in spoils {
+        let scene = Scene::new();
+        let run = TrainId::generate();
+        scene.save(run, 1100).await;
+        scene.save(run, 1200).await;
+        spoil(&scene, run);
+        for asked in [Some(run), None] {
+            let found = scene.newest(asked).await;
+            assert_eq!(steps(&found), Some(1100), "{reason}");
+            let [skipped] = &found.skipped[..] else {
+                panic!("{found:?}")
+            };
+            let start = format!("checkpoint at step 1200 of run {run} ");
+            assert!(skipped.starts_with(&start), "{skipped}");
+            assert!(skipped.contains(reason), "{skipped}");
+            assert!(skipped.ends_with("; using the one before"), "{skipped}");
+        }
+        std::fs::remove_file(scene.file(run, 1100, "state")).unwrap();
+        let found = scene.newest(None).await;
+        assert_eq!((steps(&found), found.skipped.len()), (None, 2));
+        assert!(found.skipped[1].ends_with("; there is none before it"));
+    }
+}
+
+#[tokio::test]
+async fn the_last_run_to_write_comes_first() {
+    let scene = Scene::new();
+    let (early, late) = (TrainId::generate(), TrainId::generate());
+    scene.save(late, 5).await;
+    scene.save(early, 900).await;
+    scene.save(late, 10).await;
+    assert_eq!(steps(&scene.newest(None).await), Some(10));
+    assert_eq!(steps(&scene.newest(Some(early)).await), Some(900));
+    scene
+        .store
+        .drop_checkpoints(&scene.model, late)
+        .await
+        .unwrap();
+    assert_eq!(steps(&scene.newest(None).await), Some(900));
+}
+
+#[tokio::test]
+async fn checkpoints_are_no_versions_and_go_with_the_model() {
+    let scene = Scene::new();
+    let run = TrainId::generate();
+    scene.save(run, 100).await;
+    assert!(scene.store.versions(&scene.model).await.unwrap().is_empty());
+    assert!(scene.store.list().await.unwrap().is_empty());
+    let misspelt = "sale".parse().unwrap();
+    for name in [&scene.model, &misspelt] {
+        match scene.store.drop_model(name).await {
+            Err(Error::UnknownModel { hint, .. }) => assert_eq!(hint, ""),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(scene.publish(run, IfExists::Fail).await.unwrap(), 1);
+    assert_eq!(scene.store.list().await.unwrap()[0].versions, [1]);
+    assert_eq!(steps(&scene.newest(None).await), Some(100));
+    match scene.store.drop_model(&misspelt).await {
+        Err(Error::UnknownModel { hint, .. }) => assert!(hint.contains("sales")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scene.store.drop_model(&scene.model).await.unwrap(), 1);
+    assert_eq!(scene.newest(None).await, FoundCheckpoint::default());
+}
+
+#[tokio::test]
+async fn a_run_publishes_once() {
+    let scene = Scene::new();
+    let (run, other) = (TrainId::generate(), TrainId::generate());
+    assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 1);
+    assert_eq!(scene.publish(other, IfExists::Replace).await.unwrap(), 2);
+    assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 1);
+    assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1, 2]);
+    // A version that was claimed, and not published to its end.
+    let manifest = scene.directory.path().join("models/sales/1/manifest.json");
+    std::fs::remove_file(&manifest).unwrap();
+    assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 1);
+    assert!(manifest.exists());
+}
+
+#[tokio::test]
+async fn a_model_that_another_run_published_meanwhile_is_not_replaced_unasked() {
+    let scene = Scene::new();
+    let (run, other) = (TrainId::generate(), TrainId::generate());
+    assert_eq!(scene.publish(other, IfExists::Fail).await.unwrap(), 1);
+    match scene.publish(run, IfExists::Fail).await {
+        Err(Error::PublishedMeanwhile { version: 1, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    // The one that did publish may say so again.
+    assert_eq!(scene.publish(other, IfExists::Fail).await.unwrap(), 1);
+    assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1]);
+    assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 2);
+}
