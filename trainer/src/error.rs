@@ -1,6 +1,7 @@
 //! The crate's error: why a rank, or a prediction, could not go on.
 
 use arrow::error::ArrowError;
+use volley_proto::store::{Coverage, Position};
 
 use crate::collective;
 use crate::encode::Defect;
@@ -109,6 +110,106 @@ pub enum Error {
         /// The decoder's error.
         source: serde_json::Error,
     },
+    /// A state of another training: an option is not as it was.
+    #[error(
+        "the training state ({position}) cannot be gone on from: {option} was {then} and is {now} \
+         now"
+    )]
+    StateOption {
+        /// Where the state stands.
+        position: Position,
+        /// The option, as users type it.
+        option: String,
+        /// Its value when the state was made.
+        then: String,
+        /// Its value now.
+        now: String,
+    },
+    /// A state of another training: a shard's rows are not as they were.
+    #[error(
+        "the training state ({position}) cannot be gone on from: shard {shard} had {then} {part} and \
+         has {now} now; the query gave other rows than before: it is not deterministic, or its \
+         tables have changed"
+    )]
+    StateRows {
+        /// Where the state stands.
+        position: Position,
+        /// The first shard that differs.
+        shard: usize,
+        /// What the rows are for.
+        part: &'static str,
+        /// Rows and checksum when the state was made.
+        then: String,
+        /// Rows and checksum now.
+        now: String,
+    },
+    /// A state of another training: a column's values are not as they were.
+    #[error(
+        "the training state ({position}) cannot be gone on from: column {column:?} had {then} \
+         distinct values and has {now} now, or others; the query gave other rows than before: it is \
+         not deterministic, or its tables have changed"
+    )]
+    StateValues {
+        /// Where the state stands.
+        position: Position,
+        /// The first column that differs.
+        column: String,
+        /// Distinct values when the state was made.
+        then: usize,
+        /// Distinct values now.
+        now: usize,
+    },
+    /// A training state's bytes that do not hold one.
+    #[error("training state: {problem}")]
+    StateFile {
+        /// What is wrong with it.
+        problem: String,
+        /// The decoder's error, if it was one.
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// A model to start from that has other features.
+    #[error("the model to start from does not fit: {difference}")]
+    WarmFeatures {
+        /// The first difference.
+        difference: String,
+    },
+    /// A model to start from that has another network.
+    #[error(
+        "the model to start from does not fit: its parameter {parameter} is {then}, this one's is \
+         {now}"
+    )]
+    WarmShape {
+        /// The first parameter that differs.
+        parameter: String,
+        /// Its shape in the model.
+        then: String,
+        /// Its shape here.
+        now: String,
+    },
+    /// An epoch did not use every training row once.
+    #[error(
+        "epoch {epoch} did not use every training row once: by {account}, {} rows (checksum {}) \
+         instead of {} (checksum {})",
+        actual.rows, actual.checksum, expected.rows, expected.checksum
+    )]
+    Coverage {
+        /// The epoch, from 1.
+        epoch: usize,
+        /// Which account of the epoch does not add up.
+        account: &'static str,
+        /// What the shard manifest says.
+        expected: Coverage,
+        /// What was used.
+        actual: Coverage,
+    },
+    /// The ranks lost each other while they trained.
+    #[error("training was interrupted at {position}")]
+    AtStep {
+        /// What was to come next.
+        position: Position,
+        /// How they lost each other.
+        source: Box<Error>,
+    },
     /// A collective operation failed.
     #[error("the ranks lost each other")]
     Collective(#[source] collective::Error),
@@ -138,7 +239,22 @@ pub enum Error {
 impl Error {
     /// Whether it says no more than that a peer went away: a consequence, not a cause.
     pub fn is_peer_loss(&self) -> bool {
-        matches!(self, Self::Collective(error) if error.is_peer_loss())
+        match self {
+            Self::Collective(error) => error.is_peer_loss(),
+            Self::AtStep { source, .. } => source.is_peer_loss(),
+            _ => false,
+        }
+    }
+
+    /// The error of a step: where ranks lose each other, it says at which.
+    pub(crate) fn at(self, position: Position) -> Self {
+        match self {
+            Self::Collective(_) => Self::AtStep {
+                position,
+                source: Box::new(self),
+            },
+            other => other,
+        }
     }
 
     /// The error and what is beneath it, in one line: how a peer learns of it.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! [`load`] turns streams of Arrow batches into encoded shards; [`train`](train()) agrees with the
-//! other ranks on vocabularies and steps, fits the network, and hands rank 0 the files to publish;
+//! other ranks on vocabularies, steps and the state to start from, fits the network, and hands rank 0
+//! the files to publish, or every rank the [`TrainingState`] to go on from when it is interrupted;
 //! [`Model`] predicts from those files. It knows Arrow and Burn, and nothing of SQL, of Ballista
 //! or of how ranks find each other: it is given streams and a connected
 //! [`collective::Communicator`].
@@ -30,4 +31,8 @@ pub use device::{ResolvedDevice, resolve_device};
 pub use encode::{Defect, LoadedShards, Rule, load};
 pub use error::{Error, Result};
 pub use model::{Model, VOCABULARIES, WEIGHTS};
-pub use train::{Artifacts, Observer, Outcome, Rank, RankReport, train};
+pub use train::{
+    Artifacts, Beginning, Interrupted, Observer, Origin, Outcome, Rank, RankReport, TrainingState,
+    train,
+};
+pub use volley_proto::store::Position;

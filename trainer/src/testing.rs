@@ -7,18 +7,22 @@ use arrow::array::{ArrayRef, Date32Array, Float64Array, Int32Array, StringArray}
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use futures::stream;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    Adam, AdamForm, Device, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Loss,
-    Network, Output, Ranks, Split, TrainSpec,
+    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
+    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
 };
-use volley_proto::store::EpochRecord;
+use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
 use crate::random::{Key, Purpose};
-use crate::{LoadedShards, Model, Observer, Outcome, Rank, ResolvedDevice, Result, load, train};
+use crate::{
+    Beginning, Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice,
+    Result, load, train,
+};
 
 /// A small network over [`rows`]: MSE on the label itself, split by column.
 pub(crate) fn spec() -> TrainSpec {
@@ -64,6 +68,14 @@ pub(crate) fn spec() -> TrainSpec {
         keep: Keep::Last,
         seed: 11,
         ranks: Ranks::All,
+        elastic: Elastic {
+            min_ranks: 1,
+            max_ranks: None,
+            regroup_timeout: Duration::from_secs(10),
+            too_few: TooFew::Wait,
+        },
+        start: Start::Fresh,
+        checkpoint_every: None,
         shards: 8,
         shard_by: vec![],
         device: Device::Cpu,
@@ -168,7 +180,31 @@ pub(crate) struct Deaf;
 
 impl Observer for Deaf {
     fn loaded(&self, _: u64, _: f64) {}
+    fn started(&self, _: Beginning) {}
+    fn step(&self, _: Position) {}
     fn epoch(&self, _: &EpochRecord) {}
+    fn checkpoint(&self, _: Position, _: Bytes) {}
+}
+
+/// What a rank of a test's world comes with.
+pub(crate) struct Seat<'a> {
+    pub(crate) loaded: Result<LoadedShards>,
+    pub(crate) origin: Origin,
+    pub(crate) observer: &'a dyn Observer,
+    /// Ends this rank only; its peers see a closed connection.
+    pub(crate) cancel: CancellationToken,
+}
+
+impl Seat<'_> {
+    /// A rank that brings nothing and hears nothing.
+    pub(crate) fn fresh(loaded: Result<LoadedShards>) -> Self {
+        Self {
+            loaded,
+            origin: Origin::Fresh,
+            observer: &Deaf,
+            cancel: CancellationToken::new(),
+        }
+    }
 }
 
 /// Trains a world whose ranks come with these, one thread each.
@@ -176,31 +212,38 @@ pub(crate) fn train_world(
     spec: &TrainSpec,
     ranks: Vec<Result<LoadedShards>>,
 ) -> Vec<Result<Outcome>> {
-    let cancel = CancellationToken::new();
+    let seats = ranks.into_iter().map(Seat::fresh).collect();
+    let outcomes = train_seats(spec, seats).into_iter();
+    outcomes
+        .map(|outcome| outcome.map_err(|interrupted| interrupted.error))
+        .collect()
+}
+
+/// Trains a world of these ranks, one thread each.
+pub(crate) fn train_seats(
+    spec: &TrainSpec,
+    seats: Vec<Seat<'_>>,
+) -> Vec<Result<Outcome, Interrupted>> {
+    let abort = CancellationToken::new();
     let options = Options {
         op_timeout: Duration::from_secs(20),
         ..Options::default()
     };
-    let mut communicators = Communicator::in_process(ranks.len(), &options, &cancel).unwrap();
+    let mut communicators = Communicator::in_process(seats.len(), &options, &abort).unwrap();
     std::thread::scope(|scope| {
-        let cancel = &cancel;
         let threads: Vec<_> = communicators
             .drain(..)
-            .zip(ranks)
-            .map(|(mut communicator, loaded)| {
+            .zip(seats)
+            .map(|(mut communicator, seat)| {
                 scope.spawn(move || {
-                    let device = ResolvedDevice::CPU;
-                    let communicator = &mut communicator;
-                    train(
-                        spec,
-                        loaded,
-                        Rank {
-                            communicator,
-                            device,
-                            observer: &Deaf,
-                            cancel,
-                        },
-                    )
+                    let rank = Rank {
+                        communicator: &mut communicator,
+                        device: ResolvedDevice::CPU,
+                        observer: seat.observer,
+                        cancel: &seat.cancel,
+                        origin: seat.origin,
+                    };
+                    train(spec, seat.loaded, rank)
                 })
             })
             .collect();
@@ -211,18 +254,27 @@ pub(crate) fn train_world(
     })
 }
 
+/// The shards of `batch` as each of this many ranks loads its own.
+pub(crate) fn load_split(
+    spec: &TrainSpec,
+    batch: &RecordBatch,
+    world_size: usize,
+) -> Vec<Result<LoadedShards>> {
+    let mut all = shards(batch, spec.shards);
+    let ranks = (0..world_size).map(|rank| {
+        let end = spec.shards * (rank + 1) / world_size - spec.shards * rank / world_size;
+        load_now(spec, all.drain(..end).collect())
+    });
+    ranks.collect()
+}
+
 /// Trains on `batch` with this many ranks and as many shards as the spec says.
 pub(crate) fn train_split(
     spec: &TrainSpec,
     batch: &RecordBatch,
     world_size: usize,
 ) -> Vec<Outcome> {
-    let mut all = shards(batch, spec.shards);
-    let ranks = (0..world_size).map(|rank| {
-        let end = spec.shards * (rank + 1) / world_size - spec.shards * rank / world_size;
-        load_now(spec, all.drain(..end).collect())
-    });
-    let ranks = ranks.collect();
+    let ranks = load_split(spec, batch, world_size);
     train_world(spec, ranks)
         .into_iter()
         .map(|outcome| outcome.unwrap())

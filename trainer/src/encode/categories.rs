@@ -3,6 +3,8 @@
 //! All integer types become `i64`, dates days, booleans 0 and 1; the three text types and
 //! dictionary-encoded arrays of any of these become what they mean. Nulls stay nulls.
 
+use std::fmt;
+
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, StringViewArray};
 use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Float32Type, Int64Type};
@@ -23,6 +25,17 @@ pub(crate) enum Class {
     Boolean,
     /// Days.
     Date,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Integer => "whole numbers",
+            Self::Text => "text",
+            Self::Boolean => "booleans",
+            Self::Date => "dates",
+        })
+    }
 }
 
 impl Class {

@@ -15,6 +15,8 @@ pub(crate) struct Rows {
     pub(crate) continuous: Vec<f32>,
     /// Transformed, `[len]`.
     pub(crate) labels: Vec<f32>,
+    /// A hash of each row's content: equal rows have equal keys, wherever they are. `[len]`
+    pub(crate) keys: Vec<u64>,
 }
 
 impl Rows {
@@ -22,10 +24,16 @@ impl Rows {
         self.labels.len()
     }
 
+    /// The wrapping sum of the keys: the same in any order.
+    pub(crate) fn checksum(&self) -> u64 {
+        self.keys.iter().copied().fold(0, u64::wrapping_add)
+    }
+
     fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize) {
         self.codes.reserve_exact(rows * categorical);
         self.continuous.reserve_exact(rows * continuous);
         self.labels.reserve_exact(rows);
+        self.keys.reserve_exact(rows);
     }
 }
 
@@ -110,7 +118,7 @@ pub(crate) fn settle(
     settled
         .train
         .reserve(order.len() - eval_rows, codes.len(), continuous.len());
-    for (position, (_, row)) in order.into_iter().enumerate() {
+    for (position, (key, row)) in order.into_iter().enumerate() {
         let rows = if evaluated(position, row) {
             &mut settled.eval
         } else {
@@ -120,6 +128,7 @@ pub(crate) fn settle(
         rows.continuous
             .extend(continuous.iter().map(|column| column[row]));
         rows.labels.push(labels[row]);
+        rows.keys.push(key);
     }
     settled
 }

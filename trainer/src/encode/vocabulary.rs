@@ -81,6 +81,25 @@ impl Vocabulary {
         1 + self.distinct()
     }
 
+    /// Of each code, the code of the same value in another vocabulary, if it is known there.
+    pub(crate) fn codes_in(&self, other: &Self) -> Vec<Option<u32>> {
+        let known = |code| Some(code).filter(|code| *code != OUT_OF_VOCABULARY);
+        let mut codes = Vec::with_capacity(self.codes());
+        codes.push(Some(OUT_OF_VOCABULARY));
+        if self.null {
+            codes.push(known(other.code_of_null()));
+        }
+        match &self.values {
+            Values::Whole(values) => {
+                codes.extend(values.iter().map(|v| known(other.code_of_whole(*v))));
+            }
+            Values::Text(values) => {
+                codes.extend(values.iter().map(|v| known(other.code_of_text(v))));
+            }
+        }
+        codes
+    }
+
     /// Whether it is what [`merge`](Self::merge) makes: read from a file, it may be anything.
     pub(crate) fn is_sound(&self) -> bool {
         match &self.values {
@@ -193,6 +212,20 @@ mod tests {
             [OUT_OF_VOCABULARY, 1]
         );
         assert_eq!(with.code_of_text("zz"), OUT_OF_VOCABULARY);
+    }
+
+    #[test]
+    fn codes_are_found_again_by_value() {
+        let (old, new) = (text(true, &["a", "c"]), text(true, &["a", "b", "c"]));
+        assert_eq!(
+            new.codes_in(&old),
+            [Some(0), Some(1), Some(2), None, Some(3)]
+        );
+        assert_eq!(old.codes_in(&new), [Some(0), Some(1), Some(2), Some(4)]);
+        assert_eq!(
+            old.codes_in(&text(false, &["a"])),
+            [Some(0), None, Some(1), None]
+        );
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! A trained model: its files, and prediction from them.
 //!
 //! The manifest beside the files is the store's; here it says what the files must hold. Prediction
-//! computes on the CPU, whatever the model was trained on.
+//! computes on the CPU, whatever the model was trained on. A model may also lend its weights to the
+//! start of another training.
 
 mod files;
 mod predict;
+mod warm;
 
 pub use files::{VOCABULARIES, WEIGHTS};
 pub(crate) use files::{encode_vocabularies, encode_weights};
 pub use predict::Model;
+pub(crate) use warm::Successor;
 
 #[cfg(test)]
 mod tests;

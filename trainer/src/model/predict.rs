@@ -20,16 +20,16 @@ const BATCH: usize = 1024;
 
 /// A trained model in memory. Predicting does not change it, so threads may share it.
 pub struct Model {
-    manifest: Manifest,
-    architecture: Architecture,
-    parameters: Vec<Tensor<Flex, 1>>,
-    running: Normalization,
-    features: Vec<Encoder>,
+    pub(super) manifest: Manifest,
+    pub(super) architecture: Architecture,
+    pub(super) parameters: Vec<Tensor<Flex, 1>>,
+    pub(super) running: Normalization,
+    pub(super) features: Vec<Encoder>,
 }
 
 /// How a feature's column becomes numbers.
 #[derive(Debug)]
-enum Encoder {
+pub(super) enum Encoder {
     Continuous,
     Categorical {
         vocabulary: Vocabulary,
@@ -57,13 +57,11 @@ impl Model {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
         let table_rows = vocabularies.iter().map(Vocabulary::codes).sum();
         let architecture = Architecture::new(&manifest.spec, table_rows, manifest.output_scale);
-        let normalized = if architecture.batch_norm {
-            architecture.continuous
-        } else {
-            0
-        };
-        let (values, running) =
-            files::decode_weights(weights, &architecture.parameters(), normalized)?;
+        let (values, running) = files::decode_weights(
+            weights,
+            &architecture.parameters(),
+            architecture.normalized(),
+        )?;
 
         let mut vocabularies = vocabularies.into_iter();
         let mut next = 0;

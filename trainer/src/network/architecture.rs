@@ -92,6 +92,11 @@ impl Architecture {
         self.categorical * self.embedding_dim + self.continuous
     }
 
+    /// Continuous features that pass through batch norm.
+    pub(crate) fn normalized(&self) -> usize {
+        if self.batch_norm { self.continuous } else { 0 }
+    }
+
     /// The trainable parameters, in the order that everything keeps.
     pub(crate) fn parameters(&self) -> Vec<Parameter> {
         let parameter = |name: &str, shape: &[usize], start, penalized| Parameter {

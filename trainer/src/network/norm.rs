@@ -61,16 +61,18 @@ impl Normalization {
 ///
 /// They are taken relative to a shift near the data's mean, the same on all ranks: the difference
 /// of two large sums would lose a small variance.
+///
+/// Since every step adds them up, other numbers of the batch may ride along.
 #[derive(Debug)]
 pub(crate) struct Moments {
     shift: Vec<f64>,
-    /// `[1 + 2N]`: rows, Σ(x − shift), Σ(x − shift)².
+    /// `[1 + 2N + riders]`: rows, Σ(x − shift), Σ(x − shift)², the riders.
     sums: Vec<f64>,
 }
 
 impl Moments {
-    pub(crate) fn around(shift: Vec<f64>) -> Self {
-        let sums = vec![0.0; 1 + 2 * shift.len()];
+    pub(crate) fn around(shift: Vec<f64>, riders: usize) -> Self {
+        let sums = vec![0.0; 1 + 2 * shift.len() + riders];
         Self { shift, sums }
     }
 
@@ -78,7 +80,8 @@ impl Moments {
     pub(crate) fn sum(&mut self, rows: usize, numbers: &[f32]) {
         self.sums.fill(0.0);
         self.sums[0] = rows as f64;
-        let (first, second) = self.sums[1..].split_at_mut(self.shift.len());
+        let (first, rest) = self.sums[1..].split_at_mut(self.shift.len());
+        let second = &mut rest[..self.shift.len()];
         for row in numbers.chunks_exact(self.shift.len().max(1)) {
             for (at, x) in row.iter().enumerate() {
                 let distance = f64::from(*x) - self.shift[at];
@@ -91,6 +94,11 @@ impl Moments {
     /// What is to be added up over ranks.
     pub(crate) fn sums_mut(&mut self) -> &mut [f64] {
         &mut self.sums
+    }
+
+    /// The numbers that ride along; [`sum`](Self::sum) sets them to zero.
+    pub(crate) fn riders_mut(&mut self) -> &mut [f64] {
+        &mut self.sums[1 + 2 * self.shift.len()..]
     }
 
     /// Rows in the sums.
@@ -125,20 +133,22 @@ mod tests {
     fn added_sums_give_the_whole_batch_s_moments() {
         let rows: Vec<f32> = (0..14).map(|i| 1e6 + (i * i) as f32 / 8.0).collect(); // 7 × 2
         let mut parts = [0..4, 4..4, 4..14].map(|range| {
-            let mut moments = Moments::around(vec![1e6, 1e6]);
-            moments.sum(range.len() / 2, &rows[range]);
+            let mut moments = Moments::around(vec![1e6, 1e6], 1);
+            moments.sum(range.len() / 2, &rows[range.clone()]);
+            moments.riders_mut()[0] = range.len() as f64;
             moments
         });
-        let mut total = vec![0.0; 5];
+        let mut total = vec![0.0; 6];
         for part in &mut parts {
             total
                 .iter_mut()
                 .zip(part.sums_mut())
                 .for_each(|(t, s)| *t += *s);
         }
-        let mut whole = Moments::around(vec![0.0, 0.0]);
+        let mut whole = Moments::around(vec![0.0, 0.0], 1);
         whole.sums_mut().copy_from_slice(&total);
         whole.shift = vec![1e6, 1e6];
+        assert_eq!(whole.riders_mut(), [14.0]);
         let Normalization { mean, variance } = whole.normalization();
         for feature in 0..2 {
             let column: Vec<f64> = rows

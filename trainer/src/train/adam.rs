@@ -45,6 +45,25 @@ impl Adam {
         }
     }
 
+    /// The same with the state that it had after so many steps.
+    ///
+    /// # Panics
+    /// If the moments are not of the parameters' lengths.
+    pub(super) fn resume(self, steps: u64, mean: Vec<f32>, square: Vec<f32>) -> Self {
+        assert_eq!([mean.len(), square.len()], [self.len(); 2]);
+        Self {
+            steps: i32::try_from(steps).unwrap_or(i32::MAX),
+            mean,
+            square,
+            ..self
+        }
+    }
+
+    /// First and second moments, in the order of the parameters.
+    pub(super) fn moments(&self) -> [&[f32]; 2] {
+        [&self.mean, &self.square]
+    }
+
     /// The length of the flat gradient.
     pub(super) fn len(&self) -> usize {
         self.mean.len()
@@ -52,7 +71,7 @@ impl Adam {
 
     /// Begins a step: every parameter is to be [updated](Step::update) once.
     pub(super) fn step<'a>(&'a mut self, gradient: &'a [f32]) -> Step<'a> {
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         let Settings {
             learn_rate,
             beta_1,

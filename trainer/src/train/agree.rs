@@ -1,4 +1,5 @@
-//! What ranks agree on before the first step, so that no later difference can come up.
+//! What ranks agree on before the first step, so that no later difference can come up. Where they
+//! start from is [`origin`](super::origin)'s.
 //!
 //! Each agreement is one all-gather: every rank says what it has, and all draw the same
 //! conclusion from the same messages. A rank that has failed says so instead.
@@ -7,11 +8,13 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use twox_hash::XxHash64;
 use volley_proto::spec::TrainSpec;
 
+use super::coverage::Covered;
+use super::state::ShardRows;
 use crate::collective::Communicator;
 use crate::encode::{Defect, LoadedShards, Settled, Vocabulary, merge_defects};
-use crate::random::{Key, Purpose};
 use crate::{Error, Result};
 
 /// How a rank's loading ended.
@@ -83,8 +86,8 @@ pub(super) fn on_values(
 /// What a rank's settled shards hold.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Census {
-    /// Number, training rows and evaluation rows of each shard.
-    shards: Vec<(usize, u64, u64)>,
+    /// What each shard holds, by its number.
+    shards: Vec<(usize, ShardRows)>,
     /// The largest transformed label that is trained on.
     largest_label: Option<f64>,
     /// Σx over the training rows, per continuous feature.
@@ -111,9 +114,8 @@ impl Census {
                     .for_each(|(total, x)| *total += f64::from(*x));
             }
         }
-        let size = |s: &Settled| (s.id, s.train.len() as u64, s.eval.len() as u64);
         Self {
-            shards: shards.iter().map(size).collect(),
+            shards: shards.iter().map(|s| (s.id, ShardRows::of(s))).collect(),
             largest_label: labels.copied().reduce(f32::max).map(f64::from),
             totals,
         }
@@ -123,9 +125,10 @@ impl Census {
 /// What all ranks together hold.
 #[derive(Debug)]
 pub(super) struct World {
-    /// Training rows of each shard, by its number.
-    pub(super) shards: BTreeMap<usize, u64>,
-    pub(super) train_rows: u64,
+    /// The shard manifest: what each shard holds, by its number.
+    pub(super) shards: BTreeMap<usize, ShardRows>,
+    /// All that is trained on in an epoch.
+    pub(super) train: Covered,
     pub(super) eval_rows: u64,
     pub(super) largest_label: f64,
     /// The mean of each continuous feature over the training rows; zeros may follow.
@@ -138,17 +141,17 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
     let all = gather(&mine, "census of its rows", communicator)?;
     let mut world = World {
         shards: BTreeMap::new(),
-        train_rows: 0,
+        train: Covered::default(),
         eval_rows: 0,
         largest_label: f64::NEG_INFINITY,
         means: vec![0.0; mine.totals.len()],
         ranks: all.len(),
     };
     for census in all {
-        for (shard, train_rows, eval_rows) in census.shards {
-            world.train_rows += train_rows;
-            world.eval_rows += eval_rows;
-            if world.shards.insert(shard, train_rows).is_some() {
+        for (shard, rows) in census.shards {
+            world.train.add(rows.train);
+            world.eval_rows += rows.eval.rows;
+            if world.shards.insert(shard, rows).is_some() {
                 return Err(Error::SharedShard { shard });
             }
         }
@@ -161,7 +164,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
             .zip(census.totals)
             .for_each(|(mean, total)| *mean += total);
     }
-    if world.train_rows == 0 {
+    if world.train.rows == 0 {
         return Err(Error::NoTrainingRows(if world.eval_rows > 0 {
             "all of them are to be evaluated"
         } else {
@@ -171,29 +174,54 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
     world
         .means
         .iter_mut()
-        .for_each(|total| *total /= world.train_rows as f64);
+        .for_each(|total| *total /= world.train.rows as f64);
     Ok(world)
 }
 
-/// Checks that all ranks start from the same spec and weights.
-pub(super) fn on_start(
+/// What a rank would start with.
+#[derive(Debug, Serialize, Deserialize)]
+enum Start {
+    /// Hashes of its spec and its state.
+    Ready {
+        spec: u64,
+        state: u64,
+    },
+    Failed {
+        cause: String,
+    },
+}
+
+/// Checks that all ranks start from the same spec and the same state, given with its hash; or ends
+/// all ranks if one could not prepare its start.
+pub(super) fn on_start<T>(
     spec: &TrainSpec,
-    values: &[Vec<f32>],
+    prepared: Result<(T, u64)>,
     communicator: &mut Communicator,
-) -> Result<()> {
-    let content = Key::new(0, Purpose::Content);
-    let spec = serde_json::to_vec(spec).expect("a spec is made of what JSON can say");
-    let spec = spec
-        .iter()
-        .fold(content, |key, byte| key.with(u64::from(*byte)))
-        .hash();
-    let weights = values.iter().flatten();
-    let weights = weights
-        .fold(content, |key, w| key.with(u64::from(w.to_bits())))
-        .hash();
-    let all: Vec<(u64, u64)> = gather(&(spec, weights), "start", communicator)?;
+) -> Result<T> {
+    let json = serde_json::to_vec(spec).expect("a spec is made of what JSON can say");
+    let spec = XxHash64::oneshot(0, &json);
+    let mine = match &prepared {
+        Ok((_, state)) => Start::Ready {
+            spec,
+            state: *state,
+        },
+        Err(error) => Start::Failed {
+            cause: error.chain(),
+        },
+    };
+    let all = gather(&mine, "start", communicator);
+    let (prepared, _) = prepared?; // this rank's own failure comes before any other
+    let mut hashes = Vec::new();
+    for (rank, start) in all?.into_iter().enumerate() {
+        match start {
+            Start::Ready { spec, state } => hashes.push((spec, state)),
+            Start::Failed { cause } => return Err(Error::Peer { rank, cause }),
+        }
+    }
     let differs = |what, of: fn(&(u64, u64)) -> u64| {
-        let right = all.iter().position(|theirs| of(theirs) != of(&all[0]));
+        let right = hashes
+            .iter()
+            .position(|theirs| of(theirs) != of(&hashes[0]));
         right.map_or(Ok(()), |right| {
             Err(Error::Disagreement {
                 left: 0,
@@ -203,11 +231,12 @@ pub(super) fn on_start(
         })
     };
     differs("spec", |start| start.0)?;
-    differs("weights", |start| start.1)
+    differs("state", |start| start.1)?;
+    Ok(prepared)
 }
 
 /// Every rank's message, by rank.
-fn gather<T: Serialize + DeserializeOwned>(
+pub(super) fn gather<T: Serialize + DeserializeOwned>(
     mine: &T,
     what: &'static str,
     communicator: &mut Communicator,

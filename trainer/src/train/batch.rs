@@ -9,6 +9,8 @@ pub(super) struct Batch {
     pub(super) codes: Vec<u32>,
     pub(super) continuous: Vec<f32>,
     pub(super) labels: Vec<f32>,
+    /// The wrapping sum of the rows' keys.
+    pub(super) checksum: u64,
 }
 
 impl Batch {
@@ -29,6 +31,7 @@ impl Batch {
                 .continuous
                 .extend_from_slice(row(&rows.continuous, rows.len(), at));
             batch.labels.push(rows.labels[at]);
+            batch.checksum = batch.checksum.wrapping_add(rows.keys[at]);
         }
         batch
     }

@@ -2,161 +2,297 @@
 //!
 //! The ranks' calls to the communicator are the same, in the same order, whatever rows they have:
 //! a rank without rows in a step brings zeros.
+//!
+//! A step has two all-reduces. The first carries, besides the batch's moments, how many rows it
+//! has and their checksum; the second, besides the gradient, the sum of their losses. So after each
+//! step every rank knows what all ranks did, and a rank that is lost takes nothing with it. The
+//! state changes after the second has succeeded, when nothing can fail any more, or not at all.
 
 use std::time::Instant;
 
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{Keep, TrainSpec};
-use volley_proto::store::EpochRecord;
+use volley_proto::store::{EpochRecord, Position, RankCoverage};
 
 use super::adam::Adam;
-use super::agree::World;
+use super::agree::{World, gather};
 use super::batch::Batch;
-use super::metrics::Sums;
+use super::coverage::{self, Covered};
+use super::metrics::{Sums, Trained};
+use super::rank::Observer;
 use super::schedule::{Place, Schedule, steps_per_epoch};
+use super::state::{Basis, Kept, Progress, TrainingState, Weights};
 use super::{dropout, loss};
 use crate::collective::Communicator;
 use crate::encode::Settled;
 use crate::network::{Architecture, Input, Moments, Normalization, Parameters, floats, forward};
 use crate::{Error, Result};
 
-/// Rows of one batch of evaluation.
-const EVAL_BATCH: usize = 4096;
+/// What follows the gradient in its all-reduce: the sum of the losses, as a number and what that
+/// leaves over, since a gradient is `f32`.
+const TAIL: usize = 2;
 
-/// One rank's training under way.
+/// One rank's training under way: the state, where it is computed with, and what this generation
+/// has of its own.
 pub(super) struct Fit<'a, B: AutodiffBackend> {
-    spec: &'a TrainSpec,
-    architecture: &'a Architecture,
-    shards: &'a [Settled],
-    device: &'a B::Device,
+    pub(super) spec: &'a TrainSpec,
+    pub(super) architecture: &'a Architecture,
+    pub(super) shards: &'a [Settled],
+    pub(super) device: &'a B::Device,
     /// The shards' global numbers.
     ids: Vec<usize>,
     schedule: Schedule,
-    /// Training rows of all ranks.
-    train_rows: u64,
-    parameters: Parameters<B>,
+    /// What all ranks are to train on in an epoch.
+    manifest: Covered,
+
+    // The state.
+    basis: Basis,
+    global_batch: u64,
+    position: Position,
+    pub(super) parameters: Parameters<B>,
+    pub(super) running: Normalization,
     adam: Adam,
-    /// All parameters' gradients, in order.
+    progress: Progress,
+    history: Vec<EpochRecord>,
+    best: Option<Best<B>>,
+
+    /// What this rank has trained on in the epoch, in this generation.
+    pub(super) own: Covered,
+    /// What all ranks had before it.
+    earlier: Covered,
+    /// All parameters' gradients, in order, and the tail.
     gradient: Vec<f32>,
     moments: Moments,
+}
+
+/// The best epoch so far.
+#[derive(Debug)]
+struct Best<B: AutodiffBackend> {
+    epoch: usize,
+    score: f64,
+    parameters: Parameters<B>,
     running: Normalization,
 }
 
-/// A network's numbers in host memory.
-#[derive(Debug)]
-pub(super) struct Weights {
-    /// Parameter by parameter.
-    pub(super) values: Vec<Vec<f32>>,
-    /// Batch norm's running statistics.
-    pub(super) running: Normalization,
-}
-
-/// How training went.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) history: Vec<EpochRecord>,
-    /// The kept epoch, from 1.
-    pub(super) epoch: usize,
-    /// Its weights; on rank 0 only.
-    pub(super) weights: Option<Weights>,
+/// A rank's account of an epoch.
+#[derive(Debug, Serialize, Deserialize)]
+struct Account {
+    covered: Covered,
+    seconds: f64,
 }
 
 impl<'a, B: AutodiffBackend> Fit<'a, B> {
+    /// Goes on from a state that was [checked](TrainingState::check).
     pub(super) fn new(
         spec: &'a TrainSpec,
         architecture: &'a Architecture,
-        values: Vec<Vec<f32>>,
+        state: TrainingState,
         world: &World,
         shards: &'a [Settled],
         device: &'a B::Device,
     ) -> Self {
+        let TrainingState {
+            basis,
+            global_batch,
+            position,
+            weights: Weights { values, running },
+            mean,
+            square,
+            progress,
+            history,
+            kept,
+        } = state;
         let ids: Vec<usize> = shards.iter().map(|shard| shard.id).collect();
-        let global_batch = spec.batch_size as u64 * world.ranks as u64;
-        let steps = steps_per_epoch(world.train_rows, global_batch);
-        let normalized = if architecture.batch_norm {
-            architecture.continuous
-        } else {
-            0
-        };
+        let steps = steps_per_epoch(world.train.rows, global_batch);
+        let sizes = world.shards.iter().map(|(id, rows)| (*id, rows.train.rows));
+        let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
         let adam = Adam::new(spec.optimizer.clone(), spec.l2, &architecture.parameters());
+        let best = kept.map(|kept| Best {
+            epoch: kept.epoch,
+            score: kept.score,
+            parameters: Parameters::new(kept.weights.values, device),
+            running: kept.weights.running,
+        });
+        let means = world.means[..architecture.normalized()].to_vec();
         Self {
             spec,
             architecture,
             shards,
             device,
-            schedule: Schedule::new(spec.seed, steps, &world.shards, ids.iter().copied()),
-            train_rows: world.train_rows,
             ids,
+            schedule,
+            manifest: world.train,
+            basis,
+            global_batch,
+            position,
             parameters: Parameters::new(values, device),
-            gradient: vec![0.0; adam.len()],
-            adam,
-            moments: Moments::around(world.means[..normalized].to_vec()),
-            running: Normalization::unit(normalized),
+            running,
+            gradient: vec![0.0; adam.len() + TAIL],
+            adam: adam.resume(position.steps, mean, square),
+            earlier: progress.covered,
+            progress,
+            history,
+            best,
+            own: Covered::default(),
+            moments: Moments::around(means, coverage::PIECES),
         }
     }
 
-    /// Trains all epochs.
+    /// The state after the last whole step.
+    pub(super) fn state(&self) -> TrainingState {
+        let [mean, square] = self.adam.moments().map(<[f32]>::to_vec);
+        let weights = |parameters: &Parameters<B>, running: &Normalization| Weights {
+            values: parameters.values(),
+            running: running.clone(),
+        };
+        TrainingState {
+            basis: self.basis.clone(),
+            global_batch: self.global_batch,
+            position: self.position,
+            weights: weights(&self.parameters, &self.running),
+            mean,
+            square,
+            progress: self.progress,
+            history: self.history.clone(),
+            kept: self.best.as_ref().map(|best| Kept {
+                epoch: best.epoch,
+                score: best.score,
+                weights: weights(&best.parameters, &best.running),
+            }),
+        }
+    }
+
+    /// Trains what is left of the epochs.
     pub(super) fn run(
         &mut self,
         communicator: &mut Communicator,
-        observer: &dyn Fn(&EpochRecord),
+        observer: &dyn Observer,
         cancel: &CancellationToken,
-    ) -> Result<Kept> {
-        let mut kept = Kept {
-            history: Vec::new(),
-            epoch: 0,
-            weights: None,
-        };
-        let mut best = f64::INFINITY;
-        let mut weights = None;
-        for epoch in 1..=self.spec.epochs {
-            let record = self.epoch(epoch, communicator, cancel)?;
-            observer(&record);
-            let score = record.eval_loss.unwrap_or(record.loss);
-            kept.history.push(record);
-            if self.spec.keep == Keep::Last || score < best {
-                best = score;
-                kept.epoch = epoch;
-                if communicator.rank() == 0 {
-                    weights = Some((self.parameters.clone(), self.running.clone()));
-                }
-            }
+    ) -> Result<()> {
+        while self.position.epoch <= self.spec.epochs {
+            let done = self.epoch(communicator, observer, cancel);
+            done.map_err(|error| error.at(self.position))?;
         }
-        kept.weights = weights.map(|(parameters, running)| Weights {
-            values: parameters.values(),
-            running,
-        });
-        Ok(kept)
+        Ok(())
     }
 
+    /// Trains what is left of an epoch.
     fn epoch(
         &mut self,
-        epoch: usize,
         communicator: &mut Communicator,
+        observer: &dyn Observer,
         cancel: &CancellationToken,
-    ) -> Result<EpochRecord> {
+    ) -> Result<()> {
         let (start, reducing) = (Instant::now(), communicator.counters().time);
-        let mut sums = Sums::default();
-        let rows = self.schedule.epoch(epoch);
-        for step in 0..self.schedule.steps() {
+        let rows = self.schedule.epoch(self.position.epoch);
+        while self.position.step < self.schedule.steps() {
             check(cancel)?;
-            let places = rows.step(step);
-            let loss = self.step(epoch, places, communicator)?;
-            sums.trained(places.len(), loss);
+            self.step(rows.step(self.position.step), communicator)?;
+            observer.step(self.position);
+            let every = self.spec.checkpoint_every;
+            let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
+            if due && self.position.step < self.schedule.steps() {
+                self.checkpoint(communicator, observer);
+            }
         }
+        let mut sums = Sums::default();
         let reduce = (communicator.counters().time - reducing).as_secs_f64();
         sums.spent(start.elapsed().as_secs_f64() - reduce, reduce);
         self.evaluate(&mut sums, cancel)?;
         communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
-        let steps = epoch as u64 * self.schedule.steps();
-        let seconds = start.elapsed().as_secs_f64();
-        let record = sums.record(epoch, steps, communicator.world_size(), seconds);
-        assert_eq!(
-            record.rows, self.train_rows,
-            "every training row is used once an epoch"
-        );
+        let account = Account {
+            covered: self.own,
+            seconds: start.elapsed().as_secs_f64(),
+        };
+        let accounts = gather(&account, "account of an epoch", communicator)?;
+        let record = self.record(&sums, &accounts)?;
+        observer.epoch(&record);
+        self.close(record);
+        self.checkpoint(communicator, observer);
+        Ok(())
+    }
+
+    fn checkpoint(&self, communicator: &Communicator, observer: &dyn Observer) {
+        if communicator.rank() == 0 {
+            observer.checkpoint(self.position, self.state().encode());
+        }
+    }
+
+    /// One step of all ranks: all of it or, on an error, nothing.
+    fn step(&mut self, places: &[Place], communicator: &mut Communicator) -> Result<()> {
+        let mut batch = Batch::gather(self.shards, |shard| &shard.train, places);
+        let mine = Covered {
+            rows: batch.len() as u64,
+            checksum: batch.checksum,
+        };
+        let normalized: &[f32] = if self.architecture.batch_norm {
+            &batch.continuous
+        } else {
+            &[]
+        };
+        self.moments.sum(batch.len(), normalized);
+        let pieces = coverage::split(batch.checksum);
+        self.moments.riders_mut().copy_from_slice(&pieces);
+        communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
+        let all = Covered {
+            rows: self.moments.rows() as u64,
+            checksum: coverage::join(self.moments.riders_mut()),
+        };
+        let statistics = self.moments.normalization();
+        if self.architecture.batch_norm {
+            statistics.apply(&mut batch.continuous);
+        }
+        let loss = self.backward(places, batch);
+        let tail = &mut self.gradient[self.adam.len()..];
+        tail[0] = loss as f32;
+        tail[1] = (loss - f64::from(tail[0])) as f32;
+        communicator.all_reduce_sum(&mut self.gradient)?;
+
+        // Nothing fails from here on.
+        let (gradient, tail) = self.gradient.split_at(self.adam.len());
+        let loss = f64::from(tail[0]) + f64::from(tail[1]);
+        self.running.follow(&statistics);
+        let mut step = self.adam.step(gradient);
+        self.parameters
+            .update(|parameter, weights| step.update(parameter, weights));
+        self.progress.loss += loss;
+        self.progress.covered.add(all);
+        self.own.add(mine);
+        self.position.step += 1;
+        self.position.steps += 1;
+        Ok(())
+    }
+
+    /// The epoch's record, if every training row was used once by both accounts: the one of each
+    /// step's totals, and the one of each rank's own.
+    fn record(&self, sums: &Sums, accounts: &[Account]) -> Result<EpochRecord> {
+        let Position { epoch, steps, .. } = self.position;
+        let mut own = self.earlier;
+        accounts.iter().for_each(|account| own.add(account.covered));
+        let total = self.progress.covered;
+        coverage::check(epoch, "the totals of its steps", self.manifest, total)?;
+        coverage::check(epoch, "the ranks' own accounts", self.manifest, own)?;
+        let ranks = accounts
+            .iter()
+            .enumerate()
+            .map(|(rank, account)| RankCoverage {
+                rank,
+                rows: account.covered.rows,
+                checksum: account.covered.hex(),
+            });
+        let record = sums.record(Trained {
+            epoch,
+            steps,
+            progress: self.progress,
+            ranks: ranks.collect(),
+            earlier: Some(self.earlier)
+                .filter(|earlier| earlier.rows > 0)
+                .map(Covered::record),
+            seconds: accounts[0].seconds,
+        });
         let loss = record.eval_loss.unwrap_or(record.loss);
         match [record.loss, loss]
             .into_iter()
@@ -167,39 +303,32 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         }
     }
 
-    /// One step of all ranks. Returns the sum of this rank's losses.
-    fn step(
-        &mut self,
-        epoch: usize,
-        places: &[Place],
-        communicator: &mut Communicator,
-    ) -> Result<f64> {
-        let mut batch = Batch::gather(self.shards, |shard| &shard.train, places);
-        let normalized: &[f32] = if self.architecture.batch_norm {
-            &batch.continuous
-        } else {
-            &[]
-        };
-        self.moments.sum(batch.len(), normalized);
-        communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
-        if self.architecture.batch_norm {
-            let statistics = self.moments.normalization();
-            statistics.apply(&mut batch.continuous);
-            self.running.follow(&statistics);
+    /// Moves on to the next epoch.
+    fn close(&mut self, record: EpochRecord) {
+        let score = record.eval_loss.unwrap_or(record.loss);
+        let better = self.best.as_ref().is_none_or(|best| score < best.score);
+        if self.spec.keep == Keep::Best && better {
+            self.best = Some(Best {
+                epoch: record.epoch,
+                score,
+                parameters: self.parameters.clone(),
+                running: self.running.clone(),
+            });
         }
-        let loss = self.backward(epoch, places, batch);
-        communicator.all_reduce_sum(&mut self.gradient)?;
-        let mut step = self.adam.step(&self.gradient);
-        self.parameters
-            .update(|parameter, weights| step.update(parameter, weights));
-        Ok(loss)
+        self.history.push(record);
+        self.progress = Progress::default();
+        self.own = Covered::default();
+        self.earlier = Covered::default();
+        self.position.epoch += 1;
+        self.position.step = 0;
     }
 
     /// Fills the gradient with this rank's part of the global batch's. Returns its losses' sum.
-    fn backward(&mut self, epoch: usize, places: &[Place], batch: Batch) -> f64 {
+    fn backward(&mut self, places: &[Place], batch: Batch) -> f64 {
         let rows = batch.len();
+        let gradient = &mut self.gradient[..self.adam.len()];
         if rows == 0 {
-            self.gradient.fill(0.0);
+            gradient.fill(0.0);
             return 0.0;
         }
         let rate = self.spec.network.dropout;
@@ -210,7 +339,7 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             .filter(|_| rate > 0.0)
             .map(|units| {
                 dropout::mask(
-                    dropout::key(self.spec.seed, epoch),
+                    dropout::key(self.spec.seed, self.position.epoch),
                     &self.ids,
                     places,
                     *units,
@@ -238,53 +367,12 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             slopes.push((loss::slope(self.spec.loss, error) / global_rows) as f32);
         }
         let slopes = Tensor::from_data(TensorData::new(slopes, [rows]), self.device);
-        Parameters::gradient(leaves, (y_b * slopes).sum(), &mut self.gradient);
+        Parameters::gradient(leaves, (y_b * slopes).sum(), gradient);
         total
-    }
-
-    /// Adds up the metrics of this rank's evaluation rows.
-    fn evaluate(&self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
-        let eval_rows = |(shard, settled): (usize, &Settled)| {
-            let rows = settled.eval.len() as u32;
-            (0..rows).map(move |row| Place {
-                shard: shard as u32,
-                row,
-            })
-        };
-        let places: Vec<Place> = self.shards.iter().enumerate().flat_map(eval_rows).collect();
-        for places in places.chunks(EVAL_BATCH) {
-            check(cancel)?;
-            let mut batch = Batch::gather(self.shards, |shard| &shard.eval, places);
-            if self.architecture.batch_norm {
-                self.running.apply(&mut batch.continuous);
-            }
-            let Batch {
-                codes,
-                continuous,
-                labels,
-            } = batch;
-            let input = Input {
-                rows: labels.len(),
-                codes,
-                continuous,
-                dropout: None,
-            };
-            let y_b = forward(
-                self.architecture,
-                self.parameters.plain(),
-                input,
-                self.device,
-            );
-            let transform = self.spec.label.transform;
-            for (y, label) in floats(&y_b.into_data()).iter().zip(labels) {
-                sums.evaluated(self.spec.loss, transform, f64::from(*y), f64::from(label));
-            }
-        }
-        Ok(())
     }
 }
 
-fn check(cancel: &CancellationToken) -> Result<()> {
+pub(super) fn check(cancel: &CancellationToken) -> Result<()> {
     if cancel.is_cancelled() {
         Err(Error::Cancelled)
     } else {

@@ -1,9 +1,11 @@
-//! Sums over an epoch's rows, added up over ranks, and the record they make.
+//! Sums over an epoch's evaluation, added up over ranks, and the record they make together with
+//! what its steps came to.
 
 use volley_proto::spec::{LabelTransform, Loss};
-use volley_proto::store::EpochRecord;
+use volley_proto::store::{Coverage, EpochRecord, RankCoverage};
 
 use super::loss;
+use super::state::Progress;
 
 /// Rows whose label is below are left out of relative errors.
 const LEAST_RELATIVE_LABEL: f64 = 0.001;
@@ -12,8 +14,6 @@ const LEAST_RELATIVE_LABEL: f64 = 0.001;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(usize)]
 enum Sum {
-    Loss,
-    Rows,
     EvalLoss,
     EvalAbsolute,
     EvalRows,
@@ -29,13 +29,21 @@ const SUMS: usize = Sum::ReduceSeconds as usize + 1;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sums([f64; SUMS]);
 
-impl Sums {
-    /// Counts rows that were trained on, with the sum of their losses.
-    pub(super) fn trained(&mut self, rows: usize, loss: f64) {
-        self.add(Sum::Rows, rows as f64);
-        self.add(Sum::Loss, loss);
-    }
+/// What an epoch's steps came to.
+#[derive(Debug, Default)]
+pub(super) struct Trained {
+    pub(super) epoch: usize,
+    /// Steps since training began.
+    pub(super) steps: u64,
+    /// Over all ranks and generations.
+    pub(super) progress: Progress,
+    /// Of each rank of this generation.
+    pub(super) ranks: Vec<RankCoverage>,
+    pub(super) earlier: Option<Coverage>,
+    pub(super) seconds: f64,
+}
 
+impl Sums {
     /// Counts an evaluated row: prediction and label in the transformed scale.
     pub(super) fn evaluated(
         &mut self,
@@ -73,26 +81,25 @@ impl Sums {
         &mut self.0
     }
 
-    /// The record of an epoch, from sums over all of `ranks` ranks.
-    pub(super) fn record(
-        &self,
-        epoch: usize,
-        steps: u64,
-        ranks: usize,
-        seconds: f64,
-    ) -> EpochRecord {
+    /// The record of an epoch, from sums over all ranks.
+    pub(super) fn record(&self, trained: Trained) -> EpochRecord {
         let mean = |sum, rows| Some(self.of(sum) / self.of(rows)).filter(|_| self.of(rows) > 0.0);
+        let Progress { loss, covered } = trained.progress;
+        let ranks = trained.ranks.len() as f64;
         EpochRecord {
-            epoch,
-            steps,
-            rows: self.of(Sum::Rows) as u64,
-            loss: self.of(Sum::Loss) / self.of(Sum::Rows),
+            epoch: trained.epoch,
+            steps: trained.steps,
+            rows: covered.rows,
+            checksum: covered.hex(),
+            ranks: trained.ranks,
+            earlier: trained.earlier,
+            loss: loss / covered.rows as f64,
             eval_loss: mean(Sum::EvalLoss, Sum::EvalRows),
             eval_mae: mean(Sum::EvalAbsolute, Sum::EvalRows),
             eval_rmspe: mean(Sum::EvalRelativeSquare, Sum::EvalRelativeRows).map(f64::sqrt),
-            seconds,
-            compute_seconds: self.of(Sum::ComputeSeconds) / ranks as f64,
-            reduce_seconds: self.of(Sum::ReduceSeconds) / ranks as f64,
+            seconds: trained.seconds,
+            compute_seconds: self.of(Sum::ComputeSeconds) / ranks,
+            reduce_seconds: self.of(Sum::ReduceSeconds) / ranks,
         }
     }
 
@@ -107,15 +114,23 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
+    use super::super::coverage::Covered;
     use super::*;
 
     #[test]
     fn metrics_by_hand() {
         let mut sums = Sums::default();
-        sums.trained(3, 6.0);
         sums.evaluated(Loss::Mse, LabelTransform::Ln, 0.5_f64.ln(), 0.0); // ŷ = ½, y = 1
         sums.evaluated(Loss::Mse, LabelTransform::Ln, -20.0, -10.0); // y < 0.001
-        let record = sums.record(2, 10, 1, 0.0);
+        let covered = Covered {
+            rows: 3,
+            checksum: 0xab,
+        };
+        let record = sums.record(Trained {
+            progress: Progress { loss: 6.0, covered },
+            ..Trained::default()
+        });
+        assert_eq!(record.checksum, "00000000000000ab");
         assert_eq!((record.loss, record.rows), (2.0, 3));
         let ln2 = 2_f64.ln();
         assert!((record.eval_loss.unwrap() - (ln2 * ln2 + 100.0) / 2.0).abs() < 1e-12);
@@ -125,8 +140,7 @@ mod tests {
 
     #[test]
     fn nothing_evaluated_is_no_metric() {
-        let mut sums = Sums::default();
-        sums.trained(1, 1.0);
-        assert_eq!(sums.record(1, 1, 1, 0.0).eval_loss, None);
+        let record = Sums::default().record(Trained::default());
+        assert_eq!(record.eval_loss, None);
     }
 }

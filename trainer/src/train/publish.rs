@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use volley_proto::spec::{FeatureKind, TrainSpec};
 use volley_proto::store::{EpochRecord, FeatureSummary, Manifest};
 
-use super::Artifacts;
 use super::agree::World;
-use super::fit::Weights;
+use super::rank::Artifacts;
+use super::state::Weights;
 use crate::encode::{OUT_OF_VOCABULARY, Vocabulary};
 use crate::model::{self, VOCABULARIES, WEIGHTS};
 use crate::network::Architecture;
@@ -63,7 +63,8 @@ impl Trained<'_> {
                 .map(|parameter| parameter.len() as u64)
                 .sum(),
             output_scale: self.architecture.output_scale,
-            train_rows: self.world.train_rows,
+            train_rows: self.world.train.rows,
+            train_checksum: self.world.train.hex(),
             eval_rows: self.world.eval_rows,
             world_size: self.world_size,
             history: self.history,

@@ -5,13 +5,14 @@ use std::sync::Mutex;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{LabelTransform, Output, TrainSpec};
-use volley_proto::store::EpochRecord;
+use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
 use crate::testing::{load_now, rows, spec, train_world};
-use crate::{Defect, Error, Observer, Rank, ResolvedDevice, Rule, train};
+use crate::{Beginning, Defect, Error, Observer, Origin, Rank, ResolvedDevice, Rule, train};
 
 fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {
     let mut columns = batch.columns().to_vec();
@@ -136,6 +137,11 @@ impl Observer for Impatient {
     fn loaded(&self, rows: u64, _: f64) {
         assert_eq!(rows, 40);
     }
+    fn started(&self, beginning: Beginning) {
+        assert_eq!(beginning, Beginning::Fresh);
+    }
+    fn step(&self, _: Position) {}
+    fn checkpoint(&self, _: Position, _: Bytes) {}
     fn epoch(&self, record: &EpochRecord) {
         *self.1.lock().unwrap() = record.epoch;
         self.0.cancel();
@@ -163,9 +169,13 @@ fn cancelling_ends_training() {
                     device,
                     observer,
                     cancel,
+                    origin: Origin::Fresh,
                 };
-                let outcome = train(spec, loaded, rank);
-                assert!(matches!(outcome, Err(Error::Cancelled)), "{outcome:?}");
+                let interrupted = train(spec, loaded, rank).unwrap_err();
+                assert!(matches!(interrupted.error, Error::Cancelled));
+                let position = interrupted.state.unwrap().position();
+                // The other rank may have heard of it within a step, or at the epoch's end.
+                assert!(position.steps <= 3, "{position}");
             });
         }
     });
@@ -189,9 +199,9 @@ fn a_lost_rank_is_an_error_on_the_others() {
         device: ResolvedDevice::CPU,
         observer,
         cancel: &cancel,
+        origin: Origin::Fresh,
     };
-    assert!(matches!(
-        train(&spec, loaded, rank),
-        Err(Error::Collective(_))
-    ));
+    let interrupted = train(&spec, loaded, rank).unwrap_err();
+    assert!(matches!(interrupted.error, Error::Collective(_)));
+    assert!(interrupted.state.is_none(), "there was none yet");
 }

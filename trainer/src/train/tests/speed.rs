@@ -10,11 +10,13 @@ use volley_proto::spec::{AdamForm, Feature, FeatureKind, Loss, Output, TrainSpec
 
 use crate::collective::{Communicator, Options};
 use crate::encode::{Rows, Settled};
-use crate::network::Architecture;
+use crate::network::{Architecture, Normalization};
 use crate::random::{Key, Purpose};
-use crate::testing::spec;
+use crate::testing::{Deaf, spec};
+use crate::train::TrainingState;
 use crate::train::agree::World;
 use crate::train::fit::Fit;
+use crate::train::state::{Basis, ShardRows, Weights};
 
 const VOCABULARIES: [usize; 18] = [
     1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 2, 2,
@@ -59,6 +61,7 @@ fn shard(rows: usize) -> Settled {
             .continuous
             .extend((0..18).map(|at| key.with(row).with(at).unit() as f32));
         train.labels.push(8.0 + key.with(row).unit() as f32);
+        train.keys.push(key.with(row).hash());
     }
     Settled {
         id: 0,
@@ -85,9 +88,10 @@ fn step_time_of_the_rossmann_network() {
         let spec = rossmann(batch_size);
         let rows = batch_size * steps;
         let shards = [shard(rows)];
+        let held = ShardRows::of(&shards[0]);
         let world = World {
-            shards: BTreeMap::from([(0, rows as u64)]),
-            train_rows: rows as u64,
+            shards: BTreeMap::from([(0, held)]),
+            train: held.train,
             eval_rows: 0,
             largest_label: 9.0,
             means: vec![0.5; 36],
@@ -95,18 +99,29 @@ fn step_time_of_the_rossmann_network() {
         };
         let table_rows = VOCABULARIES.iter().map(|values| values + 1).sum();
         let architecture = Architecture::new(&spec, table_rows, 12.0);
-        let values = architecture.initial_values(1);
+        let weights = Weights {
+            values: architecture.initial_values(1),
+            running: Normalization::unit(architecture.normalized()),
+        };
+        let basis = Basis::new(&spec, world.shards.clone(), &[]);
+        let state = TrainingState::begin(basis, batch_size as u64, weights);
         let device = Default::default();
-        let mut fit =
-            Fit::<Autodiff<Flex>>::new(&spec, &architecture, values, &world, &shards, &device);
         let cancel = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {
+            let mut fit = Fit::<Autodiff<Flex>>::new(
+                &spec,
+                &architecture,
+                state.clone(),
+                &world,
+                &shards,
+                &device,
+            );
             let (start, busy) = (Instant::now(), thread_seconds());
-            let kept = fit.run(&mut alone[0], &|_| (), &cancel).unwrap();
+            fit.run(&mut alone[0], &Deaf, &cancel).unwrap();
             let step = start.elapsed().as_secs_f64() * 1e3 / steps as f64;
             let cpu = (thread_seconds() - busy) * 1e3 / steps as f64;
-            let loss = kept.history[0].loss;
+            let loss = fit.state().finish().0[0].loss;
             println!(
                 "batch {batch_size}, pass {pass}: {step:.1} ms a step, {cpu:.1} of this thread, \
                  loss {loss:.4}"

@@ -7,10 +7,10 @@ use crate::testing::{load_now, rows, shards, spec, train_split, train_world};
 
 /// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
 /// over twenty steps.
-const TOLERANCE: f32 = 1e-5;
+pub(super) const TOLERANCE: f32 = 1e-5;
 
 /// The published weights, by name.
-fn weights(outcome: &Outcome) -> Vec<(String, Vec<f32>)> {
+pub(super) fn weights(outcome: &Outcome) -> Vec<(String, Vec<f32>)> {
     let file = &outcome.artifacts.as_ref().unwrap().files[0].1;
     let file = safetensors::SafeTensors::deserialize(file).unwrap();
     let mut all: Vec<_> = file
@@ -40,7 +40,7 @@ fn weights(outcome: &Outcome) -> Vec<(String, Vec<f32>)> {
     all
 }
 
-fn assert_same_weights(left: &Outcome, right: &Outcome, tolerance: f32) {
+pub(super) fn assert_same_weights(left: &Outcome, right: &Outcome, tolerance: f32) {
     for ((name, left), (other, right)) in weights(left).iter().zip(&weights(right)) {
         assert_eq!((name, left.len()), (other, right.len()));
         let largest = left.iter().fold(0.0_f32, |most, w| most.max(w.abs()));

@@ -1,0 +1,129 @@
+//! A model's weights as the start of another training.
+//!
+//! Embeddings go with their values, wherever these stand in the new vocabularies; everything else
+//! goes as it is.
+
+use volley_proto::spec::{Feature, FeatureKind};
+
+use super::Model;
+use super::predict::Encoder;
+use crate::encode::Vocabulary;
+use crate::network::{Architecture, Normalization, Parameter, floats};
+use crate::{Error, Result};
+
+/// The network that starts with a model's weights.
+#[derive(Debug)]
+pub(crate) struct Successor<'a> {
+    pub(crate) features: &'a [Feature],
+    /// Of the categorical features.
+    pub(crate) vocabularies: &'a [Vocabulary],
+    pub(crate) architecture: &'a Architecture,
+}
+
+impl Model {
+    /// The successor's weights and running statistics: this model's, and the `fresh` embeddings of
+    /// values that it does not know.
+    ///
+    /// # Errors
+    /// Names the feature that is not the same, or the parameter that has another shape.
+    pub(crate) fn start(
+        &self,
+        successor: &Successor<'_>,
+        fresh: Vec<Vec<f32>>,
+    ) -> Result<(Vec<Vec<f32>>, Normalization)> {
+        self.check_features(successor)?;
+        self.check_shapes(successor.architecture)?;
+        let mut values: Vec<Vec<f32>> = self
+            .parameters
+            .iter()
+            .map(|tensor| floats(&tensor.to_data()).to_vec())
+            .collect();
+        let embedding = fresh.into_iter().next();
+        if let Some(mut table) = embedding.filter(|_| successor.architecture.categorical > 0) {
+            self.copy_embeddings(successor, &values[0], &mut table);
+            values[0] = table;
+        }
+        Ok((values, self.running.clone()))
+    }
+
+    /// The vocabularies of the categorical features, in their order.
+    fn vocabularies(&self) -> impl Iterator<Item = &Vocabulary> {
+        self.features.iter().filter_map(|encoder| match encoder {
+            Encoder::Continuous => None,
+            Encoder::Categorical { vocabulary, .. } => Some(vocabulary),
+        })
+    }
+
+    fn check_features(&self, successor: &Successor<'_>) -> Result<()> {
+        let refuse = |difference| Err(Error::WarmFeatures { difference });
+        let (then, now) = (&self.manifest.spec.features, successor.features);
+        for at in 0..then.len().max(now.len()) {
+            let say = |feature: &Feature| {
+                let kind = match feature.kind {
+                    FeatureKind::Categorical => "categorical",
+                    FeatureKind::Continuous => "continuous",
+                };
+                format!("{:?}, {kind}", feature.column)
+            };
+            let (then, now) = (then.get(at), now.get(at));
+            if then != now {
+                let say = |feature: Option<&Feature>| feature.map_or("none".into(), say);
+                let (at, then, now) = (at + 1, say(then), say(now));
+                return refuse(format!("its feature {at} is {then}, this one's is {now}"));
+            }
+        }
+        let columns = now.iter().filter(|f| f.kind == FeatureKind::Categorical);
+        let classes = self.vocabularies().zip(successor.vocabularies);
+        for (Feature { column, .. }, (then, now)) in columns.zip(classes) {
+            let (then, now) = (then.class(), now.class());
+            if then != now {
+                let difference = format!("its column {column:?} holds {then}, this one's {now}");
+                return refuse(difference);
+            }
+        }
+        Ok(())
+    }
+
+    /// All shapes are to be the same, but for the number of embeddings.
+    fn check_shapes(&self, successor: &Architecture) -> Result<()> {
+        let shape = |all: &[Parameter], name: &str| {
+            let found = all.iter().find(|parameter| parameter.name == name);
+            found.map(|parameter| parameter.shape.clone())
+        };
+        let resized = Architecture {
+            table_rows: successor.table_rows,
+            ..self.architecture.clone()
+        };
+        let (then, now) = (resized.parameters(), successor.parameters());
+        let differs = then
+            .iter()
+            .chain(&now)
+            .find(|p| shape(&then, &p.name) != shape(&now, &p.name));
+        let Some(Parameter { name, .. }) = differs else {
+            return Ok(());
+        };
+        let show =
+            |all: &[Parameter]| shape(all, name).map_or("absent".into(), |s| format!("{s:?}"));
+        Err(Error::WarmShape {
+            parameter: name.clone(),
+            then: show(&self.architecture.parameters()),
+            now: show(&now),
+        })
+    }
+
+    fn copy_embeddings(&self, successor: &Successor<'_>, from: &[f32], to: &mut [f32]) {
+        let dim = successor.architecture.embedding_dim;
+        let (mut from, mut to) = (from, to);
+        for (then, now) in self.vocabularies().zip(successor.vocabularies) {
+            let (theirs, from_rest) = from.split_at(then.codes() * dim);
+            let (mine, to_rest) = to.split_at_mut(now.codes() * dim);
+            for (embedding, code) in mine.chunks_exact_mut(dim).zip(now.codes_in(then)) {
+                if let Some(code) = code {
+                    let at = code as usize * dim;
+                    embedding.copy_from_slice(&theirs[at..at + dim]);
+                }
+            }
+            (from, to) = (from_rest, to_rest);
+        }
+    }
+}

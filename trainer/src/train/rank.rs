@@ -1,0 +1,101 @@
+//! A rank as its host sees it: what it works with, what it tells, and what it comes back with.
+
+use std::fmt;
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+use volley_proto::store::{EpochRecord, Manifest, Position};
+
+use super::origin::{Beginning, Origin};
+use super::state::TrainingState;
+use crate::Error;
+use crate::collective::Communicator;
+use crate::device::ResolvedDevice;
+
+/// Hears how training goes. Called on the rank's thread: do not block.
+pub trait Observer: Send + Sync {
+    /// This rank's rows are loaded.
+    fn loaded(&self, rows: u64, seconds: f64);
+    /// All ranks have agreed on where training starts.
+    fn started(&self, beginning: Beginning);
+    /// A step is done, and this comes next. Called for every step: be quick.
+    fn step(&self, position: Position);
+    /// An epoch is over; the record is the same on every rank.
+    fn epoch(&self, record: &EpochRecord);
+    /// The state to be stored, [encoded](TrainingState::encode): on rank 0 only, after every epoch
+    /// and as often as the spec says.
+    fn checkpoint(&self, position: Position, state: Bytes);
+}
+
+/// What a rank works with.
+#[allow(missing_debug_implementations)] // an observer has no Debug
+pub struct Rank<'a> {
+    /// The other ranks.
+    pub communicator: &'a mut Communicator,
+    /// Where to compute.
+    pub device: ResolvedDevice,
+    /// Hears how training goes.
+    pub observer: &'a dyn Observer,
+    /// Ends training at the next step. To end it within one too, the communicator is connected
+    /// with the same token.
+    pub cancel: &'a CancellationToken,
+    /// What this rank brings to start from.
+    pub origin: Origin,
+}
+
+/// What a rank comes back with.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What this rank did.
+    pub report: RankReport,
+    /// The model to publish; on rank 0 only.
+    pub artifacts: Option<Artifacts>,
+}
+
+/// What a rank did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankReport {
+    /// Rows that this rank trained on in each epoch.
+    pub train_rows: u64,
+    /// Rows that this rank evaluated after each epoch.
+    pub eval_rows: u64,
+    /// Epochs done, by earlier generations too.
+    pub epochs: usize,
+    /// The kept epoch, over all ranks.
+    pub kept: EpochRecord,
+    /// Seconds from the first row to the last.
+    pub load_seconds: f64,
+    /// Seconds of everything after that.
+    pub train_seconds: f64,
+}
+
+/// A trained model, to be published.
+#[derive(Debug)]
+pub struct Artifacts {
+    /// Its manifest; the version is the store's to give.
+    pub manifest: Manifest,
+    /// Its other files.
+    pub files: Vec<(&'static str, Bytes)>,
+}
+
+/// Training that ended before its time. Its text and its sources are the error's.
+#[derive(Debug)]
+pub struct Interrupted {
+    /// Why.
+    pub error: Error,
+    /// The state after the last whole step, to go on from; what this rank brought, where the ranks
+    /// had not agreed on a state yet.
+    pub state: Option<Box<TrainingState>>,
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Interrupted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}

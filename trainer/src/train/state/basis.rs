@@ -1,0 +1,219 @@
+//! What a state was made from, and must be gone on with: the spec's terms, the rows, the values.
+//!
+//! Terms are kept and compared as text, in the options' own words: that is what an error shows,
+//! and numbers in JSON need not come back as the same bits.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash64;
+use volley_proto::spec::{Adam, FeatureKind, Network, Split, TrainSpec};
+use volley_proto::store::Position;
+
+use crate::encode::{Settled, Vocabulary};
+use crate::train::coverage::Covered;
+use crate::{Error, Result};
+
+/// What a training must have in common with the state that it goes on from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::train) struct Basis {
+    /// The options that decide what is trained, with their values.
+    terms: Vec<(String, String)>,
+    /// The shard manifest.
+    shards: BTreeMap<usize, ShardRows>,
+    /// The categorical features, in their order.
+    values: Vec<Values>,
+}
+
+/// What a shard holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::train) struct ShardRows {
+    /// To be trained on.
+    pub(in crate::train) train: Covered,
+    /// To be evaluated.
+    pub(in crate::train) eval: Covered,
+}
+
+/// The values of a categorical feature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Values {
+    column: String,
+    distinct: usize,
+    hash: u64,
+}
+
+impl ShardRows {
+    pub(in crate::train) fn of(shard: &Settled) -> Self {
+        let covered = |rows: &crate::encode::Rows| Covered {
+            rows: rows.len() as u64,
+            checksum: rows.checksum(),
+        };
+        Self {
+            train: covered(&shard.train),
+            eval: covered(&shard.eval),
+        }
+    }
+}
+
+impl Basis {
+    pub(in crate::train) fn new(
+        spec: &TrainSpec,
+        shards: BTreeMap<usize, ShardRows>,
+        vocabularies: &[Vocabulary],
+    ) -> Self {
+        let columns = columns(spec, FeatureKind::Categorical);
+        let values = columns.into_iter().zip(vocabularies);
+        let values = values.map(|(column, vocabulary)| Values {
+            column: column.to_owned(),
+            distinct: vocabulary.distinct(),
+            hash: XxHash64::oneshot(0, json(vocabulary).as_bytes()),
+        });
+        let terms = terms(spec).into_iter();
+        Self {
+            terms: terms
+                .map(|(option, value)| (option.into(), value))
+                .collect(),
+            values: values.collect(),
+            shards,
+        }
+    }
+
+    /// Checks that a state of this basis can be gone on with on the basis of `now`.
+    pub(super) fn check(&self, now: &Self, position: Position) -> Result<()> {
+        let text = |terms: &[(String, String)], option: &str| {
+            let value = terms.iter().find(|(name, _)| name == option);
+            value.map_or("not known".to_owned(), |(_, value)| value.clone())
+        };
+        for (option, _) in self.terms.iter().chain(&now.terms) {
+            let (then, now) = (text(&self.terms, option), text(&now.terms, option));
+            if then != now {
+                return Err(Error::StateOption {
+                    position,
+                    option: option.clone(),
+                    then,
+                    now,
+                });
+            }
+        }
+        for shard in self.shards.keys().chain(now.shards.keys()) {
+            let rows = |basis: &Self| basis.shards.get(shard).copied().unwrap_or_default();
+            let (then, now) = (rows(self), rows(now));
+            let differs = [
+                ("to train on", then.train, now.train),
+                ("to evaluate", then.eval, now.eval),
+            ];
+            if let Some((part, then, now)) = differs.into_iter().find(|(_, t, n)| t != n) {
+                return Err(Error::StateRows {
+                    position,
+                    shard: *shard,
+                    part,
+                    then: then.to_string(),
+                    now: now.to_string(),
+                });
+            }
+        }
+        let differs = self.values.iter().zip(&now.values).find(|(t, n)| t != n);
+        match differs {
+            Some((then, now)) => Err(Error::StateValues {
+                position,
+                column: now.column.clone(),
+                then: then.distinct,
+                now: now.distinct,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything in a spec that decides what is trained, by the names that users type.
+///
+/// Not in it: what the run is called and where it goes, who trains and how long they wait, and how
+/// many epochs there are, which may be raised.
+fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
+    let TrainSpec {
+        train_id: _,
+        model: _,
+        if_exists: _,
+        store: _,
+        epochs: _,
+        ranks: _,
+        elastic: _,
+        start: _,
+        checkpoint_every: _,
+        device: _,
+        rendezvous_timeout: _,
+        collective_timeout: _,
+        features,
+        label,
+        split,
+        network,
+        loss,
+        optimizer,
+        l2,
+        batch_size,
+        keep,
+        seed,
+        shards,
+        shard_by,
+    } = spec;
+    let Network {
+        embedding_dim,
+        batch_norm,
+        hidden_units,
+        dropout,
+        output,
+    } = network;
+    let Adam {
+        learn_rate,
+        beta_1,
+        beta_2,
+        epsilon,
+        form,
+    } = optimizer;
+    let (method, of_split) = match split {
+        Split::None => ("no_split", None),
+        Split::Column(column) => ("custom", Some(("data_split_col", json(column)))),
+        Split::Random(share) => ("random", Some(("data_split_eval_fraction", json(share)))),
+    };
+    let order: Vec<_> = features.iter().map(|feature| &feature.column).collect();
+    let mut terms = vec![
+        ("input_label_cols", json(&label.column)),
+        ("label_transform", json(&label.transform)),
+        (
+            "categorical",
+            json(&columns(spec, FeatureKind::Categorical)),
+        ),
+        ("continuous", json(&columns(spec, FeatureKind::Continuous))),
+        ("features", json(&order)),
+        ("data_split_method", json(&method)),
+        ("hidden_units", json(hidden_units)),
+        ("embedding_dim", json(embedding_dim)),
+        ("dropout", json(dropout)),
+        ("batch_norm", json(batch_norm)),
+        ("l2_reg", json(l2)),
+        ("activation_output", json(output)),
+        ("loss", json(loss)),
+        ("learn_rate", json(learn_rate)),
+        ("adam_beta_1", json(beta_1)),
+        ("adam_beta_2", json(beta_2)),
+        ("adam_epsilon", json(epsilon)),
+        ("adam_form", json(form)),
+        ("batch_size", json(batch_size)),
+        ("keep", json(keep)),
+        ("seed", json(seed)),
+        ("shards", json(shards)),
+        ("shard_by", json(shard_by)),
+    ];
+    terms.extend(of_split);
+    terms
+}
+
+fn columns(spec: &TrainSpec, kind: FeatureKind) -> Vec<&str> {
+    let features = spec.features.iter().filter(|feature| feature.kind == kind);
+    features.map(|feature| feature.column.as_str()).collect()
+}
+
+fn json(value: &(impl Serialize + ?Sized)) -> String {
+    serde_json::to_string(value).expect("a spec is made of what JSON can say")
+}

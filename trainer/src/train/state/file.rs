@@ -1,0 +1,298 @@
+//! A state as bytes: one file in the safetensors format, the same bytes for the same state.
+//!
+//! | In it | What |
+//! |---|---|
+//! | `weights.<i>`, `kept.<i>` | the parameters in the network's order, now and of the kept epoch, `f32` |
+//! | `adam.mean`, `adam.square` | Adam's moments over all parameters, `f32` |
+//! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
+//! | metadata `state` | JSON: everything else; numbers in `f64` as their bits |
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use volley_proto::store::{Coverage, EpochRecord, Position, RankCoverage};
+
+use super::{Basis, Kept, Progress, TrainingState, Weights};
+use crate::network::Normalization;
+use crate::train::coverage::Covered;
+use crate::{Error, Result};
+
+/// The layout this build writes and reads.
+const FORMAT: u32 = 1;
+const METADATA: &str = "state";
+
+// Numbers are written as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// What is not a tensor.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    format: u32,
+    basis: Basis,
+    global_batch: u64,
+    position: Position,
+    parameters: usize,
+    loss: Bits,
+    covered: Covered,
+    history: Vec<Record>,
+    /// The kept epoch and its score.
+    kept: Option<(usize, Bits)>,
+}
+
+/// The bits of an `f64`: its text in JSON need not be read as the same number.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Bits(u64);
+
+impl From<f64> for Bits {
+    fn from(number: f64) -> Self {
+        Self(number.to_bits())
+    }
+}
+
+impl From<Bits> for f64 {
+    fn from(bits: Bits) -> Self {
+        Self::from_bits(bits.0)
+    }
+}
+
+/// An [`EpochRecord`] with all its bits.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    epoch: usize,
+    steps: u64,
+    rows: u64,
+    checksum: String,
+    ranks: Vec<RankCoverage>,
+    earlier: Option<Coverage>,
+    loss: Bits,
+    eval_loss: Option<Bits>,
+    eval_mae: Option<Bits>,
+    eval_rmspe: Option<Bits>,
+    seconds: Bits,
+    compute_seconds: Bits,
+    reduce_seconds: Bits,
+}
+
+impl From<&EpochRecord> for Record {
+    fn from(record: &EpochRecord) -> Self {
+        let record = record.clone();
+        Self {
+            epoch: record.epoch,
+            steps: record.steps,
+            rows: record.rows,
+            checksum: record.checksum,
+            ranks: record.ranks,
+            earlier: record.earlier,
+            loss: record.loss.into(),
+            eval_loss: record.eval_loss.map(Bits::from),
+            eval_mae: record.eval_mae.map(Bits::from),
+            eval_rmspe: record.eval_rmspe.map(Bits::from),
+            seconds: record.seconds.into(),
+            compute_seconds: record.compute_seconds.into(),
+            reduce_seconds: record.reduce_seconds.into(),
+        }
+    }
+}
+
+impl From<Record> for EpochRecord {
+    fn from(record: Record) -> Self {
+        Self {
+            epoch: record.epoch,
+            steps: record.steps,
+            rows: record.rows,
+            checksum: record.checksum,
+            ranks: record.ranks,
+            earlier: record.earlier,
+            loss: record.loss.into(),
+            eval_loss: record.eval_loss.map(f64::from),
+            eval_mae: record.eval_mae.map(f64::from),
+            eval_rmspe: record.eval_rmspe.map(f64::from),
+            seconds: record.seconds.into(),
+            compute_seconds: record.compute_seconds.into(),
+            reduce_seconds: record.reduce_seconds.into(),
+        }
+    }
+}
+
+impl TrainingState {
+    /// The state as bytes; [`decode`](Self::decode) gives the same state, bit by bit.
+    pub fn encode(&self) -> Bytes {
+        let head = Head {
+            format: FORMAT,
+            basis: self.basis.clone(),
+            global_batch: self.global_batch,
+            position: self.position,
+            parameters: self.weights.values.len(),
+            loss: self.progress.loss.into(),
+            covered: self.progress.covered,
+            history: self.history.iter().map(Record::from).collect(),
+            kept: self
+                .kept
+                .as_ref()
+                .map(|kept| (kept.epoch, kept.score.into())),
+        };
+        let head = serde_json::to_string(&head).expect("a state's head is what JSON can say");
+        let mut tensors = vec![
+            floats("adam.mean".into(), &self.mean),
+            floats("adam.square".into(), &self.square),
+        ];
+        self.weights.write("weights", &mut tensors);
+        if let Some(kept) = &self.kept {
+            kept.weights.write("kept", &mut tensors);
+        }
+        // One entry only: a map of several has no order.
+        let metadata = HashMap::from([(METADATA.to_owned(), head)]);
+        let file = safetensors::serialize(tensors, Some(metadata));
+        Bytes::from(file.expect("names and shapes are what the format can say"))
+    }
+
+    /// The state that was [encoded](Self::encode) as these bytes.
+    ///
+    /// # Errors
+    /// When they are damaged, or of a layout that this build does not read.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let damaged = |source| Error::StateFile {
+            problem: "it is not in the safetensors format".into(),
+            source: Some(Box::new(source)),
+        };
+        let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
+        let tensors = SafeTensors::deserialize(bytes).map_err(damaged)?;
+        let head = metadata.metadata().as_ref().and_then(|m| m.get(METADATA));
+        let head = head.ok_or_else(|| wrong(format!("it has no metadata {METADATA:?}")))?;
+        let Format { format } = parse(head)?;
+        if format != FORMAT {
+            let problem = format!("its format is {format}, this build reads {FORMAT}");
+            return Err(wrong(problem));
+        }
+        let head: Head = parse(head)?;
+        let kept = match head.kept {
+            Some((epoch, score)) => Some(Kept {
+                epoch,
+                score: score.into(),
+                weights: Weights::read("kept", head.parameters, &tensors)?,
+            }),
+            None => None,
+        };
+        let state = Self {
+            basis: head.basis,
+            global_batch: head.global_batch,
+            position: head.position,
+            weights: Weights::read("weights", head.parameters, &tensors)?,
+            mean: read_f32("adam.mean", &tensors)?,
+            square: read_f32("adam.square", &tensors)?,
+            progress: Progress {
+                loss: head.loss.into(),
+                covered: head.covered,
+            },
+            history: head.history.into_iter().map(EpochRecord::from).collect(),
+            kept,
+        };
+        state.check_head()?;
+        Ok(state)
+    }
+
+    /// Whether the numbers of the head go together.
+    fn check_head(&self) -> Result<()> {
+        let epochs = self.history.len();
+        let kept = self
+            .kept
+            .as_ref()
+            .is_none_or(|k| (1..=epochs).contains(&k.epoch));
+        if kept && self.global_batch > 0 && self.position.epoch == epochs + 1 {
+            Ok(())
+        } else {
+            Err(wrong(
+                "its position and its history contradict each other".into(),
+            ))
+        }
+    }
+}
+
+impl Weights {
+    fn write<'a>(&'a self, of: &str, tensors: &mut Vec<(String, TensorView<'a>)>) {
+        for (at, values) in self.values.iter().enumerate() {
+            tensors.push(floats(format!("{of}.{at}"), values));
+        }
+        for (name, values) in [
+            ("mean", &self.running.mean),
+            ("variance", &self.running.variance),
+        ] {
+            let bytes = bytemuck::cast_slice(values);
+            tensors.push(tensor(
+                format!("{of}.bn.{name}"),
+                Dtype::F64,
+                values.len(),
+                bytes,
+            ));
+        }
+    }
+
+    fn read(of: &str, parameters: usize, tensors: &SafeTensors<'_>) -> Result<Self> {
+        let values = (0..parameters).map(|at| read_f32(&format!("{of}.{at}"), tensors));
+        Ok(Self {
+            values: values.collect::<Result<_>>()?,
+            running: Normalization {
+                mean: read_f64(&format!("{of}.bn.mean"), tensors)?,
+                variance: read_f64(&format!("{of}.bn.variance"), tensors)?,
+            },
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+fn parse<'a, T: Deserialize<'a>>(head: &'a str) -> Result<T> {
+    serde_json::from_str(head).map_err(|source| Error::StateFile {
+        problem: format!("its metadata {METADATA:?} is malformed"),
+        source: Some(Box::new(source)),
+    })
+}
+
+fn floats(name: String, values: &[f32]) -> (String, TensorView<'_>) {
+    tensor(name, Dtype::F32, values.len(), bytemuck::cast_slice(values))
+}
+
+fn tensor(name: String, dtype: Dtype, len: usize, bytes: &[u8]) -> (String, TensorView<'_>) {
+    let view = TensorView::new(dtype, vec![len], bytes);
+    (name, view.expect("bytes are those of as many numbers"))
+}
+
+fn read_f32(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f32>> {
+    let (numbers, _) = read(name, Dtype::F32, tensors)?.as_chunks::<4>();
+    Ok(numbers.iter().map(|b| f32::from_le_bytes(*b)).collect())
+}
+
+fn read_f64(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f64>> {
+    let (numbers, _) = read(name, Dtype::F64, tensors)?.as_chunks::<8>();
+    Ok(numbers.iter().map(|b| f64::from_le_bytes(*b)).collect())
+}
+
+fn read<'a>(name: &str, dtype: Dtype, tensors: &SafeTensors<'a>) -> Result<&'a [u8]> {
+    match tensors.tensor(name) {
+        Ok(tensor) if tensor.dtype() == dtype => Ok(tensor.data()),
+        Ok(tensor) => {
+            let actual = tensor.dtype();
+            Err(wrong(format!(
+                "tensor {name} is {actual:?} instead of {dtype:?}"
+            )))
+        }
+        Err(source) => Err(Error::StateFile {
+            problem: format!("tensor {name} is missing"),
+            source: Some(Box::new(source)),
+        }),
+    }
+}
+
+fn wrong(problem: String) -> Error {
+    Error::StateFile {
+        problem,
+        source: None,
+    }
+}

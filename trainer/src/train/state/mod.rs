@@ -1,0 +1,158 @@
+//! The state of a training between two steps, in host memory.
+//!
+//! It is all that the rest of the training depends on besides the spec and the rows: whoever goes
+//! on from it, on whatever device and with however many ranks, goes on at the very step. Random
+//! numbers need no place in it: they are keyed by seed, epoch and row, so the position says them
+//! all. Only whole steps are ever in it.
+//!
+//! It knows what it was made from, its [`Basis`], and is refused where that has changed.
+
+mod basis;
+mod file;
+
+use volley_proto::store::{EpochRecord, Position};
+
+pub(super) use basis::{Basis, ShardRows};
+
+use super::coverage::Covered;
+use crate::network::{Architecture, Normalization, Parameter};
+use crate::{Error, Result};
+
+/// A training between two steps: independent of the device and of how many ranks there are.
+///
+/// A rank hands it back when training is [interrupted](crate::Interrupted), and training goes on
+/// from it as [`Origin::State`](crate::Origin::State).
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainingState {
+    pub(super) basis: Basis,
+    /// Rows of a step over all ranks: those of the first world, whatever became of it.
+    pub(super) global_batch: u64,
+    pub(super) position: Position,
+    pub(super) weights: Weights,
+    /// Adam's first moments, in the order of the parameters.
+    pub(super) mean: Vec<f32>,
+    /// Adam's second moments.
+    pub(super) square: Vec<f32>,
+    pub(super) progress: Progress,
+    /// The epochs that are over.
+    pub(super) history: Vec<EpochRecord>,
+    /// The best epoch so far, where the best is to be kept.
+    pub(super) kept: Option<Kept>,
+}
+
+/// A network's numbers in host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Weights {
+    /// Parameter by parameter.
+    pub(super) values: Vec<Vec<f32>>,
+    /// Batch norm's running statistics.
+    pub(super) running: Normalization,
+}
+
+/// What the epoch under way has come to, over all ranks and generations.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Progress {
+    /// The sum of the losses of its rows.
+    pub(super) loss: f64,
+    pub(super) covered: Covered,
+}
+
+/// An epoch whose weights are kept.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Kept {
+    pub(super) epoch: usize,
+    /// Its loss, by which it is compared.
+    pub(super) score: f64,
+    pub(super) weights: Weights,
+}
+
+impl TrainingState {
+    /// A training before its first step.
+    pub(super) fn begin(basis: Basis, global_batch: u64, weights: Weights) -> Self {
+        let len = weights.values.iter().map(Vec::len).sum();
+        Self {
+            basis,
+            global_batch,
+            position: Position::START,
+            weights,
+            mean: vec![0.0; len],
+            square: vec![0.0; len],
+            progress: Progress::default(),
+            history: Vec::new(),
+            kept: None,
+        }
+    }
+
+    /// What comes next, and how much is done.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Checks that training on this basis, to this many epochs, can go on from here.
+    ///
+    /// # Errors
+    /// Names the option, the shard or the column that is not as it was.
+    pub(super) fn check(
+        &self,
+        now: &Basis,
+        epochs: usize,
+        architecture: &Architecture,
+    ) -> Result<()> {
+        self.basis.check(now, self.position)?;
+        let Position { epoch, step, .. } = self.position;
+        let begun = if step == 0 { epoch - 1 } else { epoch };
+        if begun > epochs {
+            return Err(Error::StateOption {
+                position: self.position,
+                option: "epochs".into(),
+                then: format!("at least {begun}"),
+                now: epochs.to_string(),
+            });
+        }
+        self.check_lengths(architecture)
+    }
+
+    /// A state's own checks are of its file; these are of the network it is for.
+    fn check_lengths(&self, architecture: &Architecture) -> Result<()> {
+        let parameters = architecture.parameters();
+        let normalized = architecture.normalized();
+        let kept = self.kept.as_ref().map(|kept| &kept.weights);
+        let fits = [Some(&self.weights), kept]
+            .into_iter()
+            .flatten()
+            .all(|weights| weights.fits(&parameters, normalized));
+        let len = parameters.iter().map(Parameter::len).sum::<usize>();
+        if fits && self.mean.len() == len && self.square.len() == len {
+            Ok(())
+        } else {
+            Err(Error::StateFile {
+                problem: "its tensors are not of the network's shapes".into(),
+                source: None,
+            })
+        }
+    }
+
+    /// The epochs, the one that is kept, and its weights.
+    ///
+    /// # Panics
+    /// If no epoch is over.
+    pub(super) fn finish(self) -> (Vec<EpochRecord>, usize, Weights) {
+        assert!(!self.history.is_empty(), "a training has an epoch at least");
+        match self.kept {
+            Some(kept) => (self.history, kept.epoch, kept.weights),
+            None => {
+                let last = self.history.len();
+                (self.history, last, self.weights)
+            }
+        }
+    }
+}
+
+impl Weights {
+    fn fits(&self, parameters: &[Parameter], normalized: usize) -> bool {
+        let lengths = parameters.iter().map(Parameter::len);
+        lengths.eq(self.values.iter().map(Vec::len))
+            && self.running.mean.len() == normalized
+            && self.running.variance.len() == normalized
+    }
+}

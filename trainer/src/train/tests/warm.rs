@@ -1,0 +1,131 @@
+//! A model's weights as the start of another training.
+
+use arrow::array::AsArray;
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::Int32Type;
+use arrow::record_batch::RecordBatch;
+use tokio_util::sync::CancellationToken;
+use volley_proto::spec::{FeatureKind, TrainSpec};
+
+use super::worlds::weights;
+use crate::testing::{Seat, load_split, model, rows, spec, train_seats, train_split};
+use crate::{Error, Interrupted, Origin, Outcome, TrainingState};
+
+const DIM: usize = 4;
+
+/// Rows without one store.
+fn without_store(store: i32) -> RecordBatch {
+    let all = rows(0..300);
+    let stores = all["store"].as_primitive::<Int32Type>().iter();
+    let others = stores.map(|value| Some(value != Some(store)));
+    filter_record_batch(&all, &others.collect()).unwrap()
+}
+
+/// How a world of two ends that was cancelled before its first step: rank 0 brings the model.
+fn start(
+    spec: &TrainSpec,
+    data: &RecordBatch,
+    origin: Origin,
+) -> [Result<Outcome, Interrupted>; 2] {
+    let mut loaded = load_split(spec, data, 2).into_iter();
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let mut seat = |origin| Seat {
+        origin,
+        cancel: cancel.clone(),
+        ..Seat::fresh(loaded.next().unwrap())
+    };
+    let seats = vec![seat(origin), seat(Origin::Fresh)];
+    train_seats(spec, seats).try_into().unwrap()
+}
+
+fn started(spec: &TrainSpec, data: &RecordBatch, origin: Origin) -> TrainingState {
+    let [first, second] = start(spec, data, origin).map(|end| *end.unwrap_err().state.unwrap());
+    assert_eq!(first, second);
+    first
+}
+
+#[test]
+fn embeddings_go_with_their_values_and_the_rest_as_it_is() {
+    let spec = spec();
+    let old = train_split(&spec, &without_store(3), 2);
+    let published = weights(&old[0]);
+    let of = |name: &str| &published.iter().find(|(n, _)| n == name).unwrap().1;
+    let data = without_store(5);
+    let fresh = started(&spec, &data, Origin::Fresh);
+    let warm = started(&spec, &data, Origin::Warm(model(&old)));
+
+    // Code 0 is for unseen values, then the stores in order: 0 1 2 4 5 6, now 0 1 2 3 4 6.
+    let (table, known) = (&warm.weights.values[0], of("embedding"));
+    let embedding = |table: &[f32], code: usize| table[code * DIM..][..DIM].to_vec();
+    for (now, then) in [(0, 0), (1, 1), (2, 2), (3, 3), (5, 4), (6, 6)] {
+        assert_eq!(embedding(table, now), embedding(known, then), "{now}");
+    }
+    assert_eq!(embedding(table, 4), embedding(&fresh.weights.values[0], 4));
+    assert_ne!(embedding(table, 4), embedding(known, 4));
+    // The other features' values are the same.
+    assert_eq!(table.len(), known.len());
+    assert_eq!(table[7 * DIM..], known[7 * DIM..]);
+
+    let names = [
+        "bn.gamma",
+        "bn.beta",
+        "dense.0.kernel",
+        "dense.0.bias",
+        "dense.1.kernel",
+    ];
+    for (name, values) in names.iter().zip(&warm.weights.values[1..]) {
+        assert_eq!(values, of(name), "{name}");
+    }
+    let running = warm.weights.running.mean.iter().map(|mean| *mean as f32);
+    assert_eq!(&running.collect::<Vec<_>>(), of("bn.mean"));
+    assert_ne!(warm.weights.running, fresh.weights.running);
+    // Nothing else of the old training.
+    assert_eq!((warm.position, &warm.mean), (fresh.position, &fresh.mean));
+    assert_eq!((&warm.history, &warm.kept), (&fresh.history, &fresh.kept));
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_every_rank_s_error() {
+    let spec = spec();
+    let data = rows(0..100);
+    let old = train_split(&spec, &data, 1);
+    type Change = fn(&mut TrainSpec);
+    let script: [(Change, &str); 5] = [
+        (
+            |s| s.network.hidden_units[1] = 8,
+            "dense.1.kernel is [24, 16], this one's is [24, 8]",
+        ),
+        (
+            |s| s.network.hidden_units.push(8),
+            "output.kernel is [16, 1], this one's is [8, 1]",
+        ),
+        (
+            |s| s.network.embedding_dim = 5,
+            "embedding is [19, 4], this one's is [19, 5]",
+        ),
+        (
+            |s| drop(s.features.pop()),
+            "feature 5 is \"trend\", continuous, this one's is none",
+        ),
+        (
+            |s| s.features[0].kind = FeatureKind::Continuous,
+            "feature 1 is \"store\", categorical, this one's is \"store\", continuous",
+        ),
+    ];
+    for (change, difference) in script {
+        let mut other = spec.clone();
+        change(&mut other);
+        let ends = start(&other, &data, Origin::Warm(model(&old)));
+        let [first, second] = ends.map(|end| end.unwrap_err().error);
+        assert!(matches!(
+            first,
+            Error::WarmShape { .. } | Error::WarmFeatures { .. }
+        ));
+        assert!(first.to_string().contains(difference), "{first}");
+        match second {
+            Error::Peer { rank: 0, cause } => assert!(cause.contains(difference), "{cause}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
