@@ -23,6 +23,7 @@ use crate::{Error, Model, Result};
 
 /// What this rank brings to start from.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a rank has one
 pub enum Origin {
     /// Nothing: weights drawn by the seed.
     Fresh,
