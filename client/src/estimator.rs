@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use datafusion::dataframe::DataFrame;
-use volley_proto::spec::{Adam, Device, IfExists, Keep, LabelTransform, Loss, Output, Ranks};
+use volley_proto::spec::{
+    Adam, Device, IfExists, Keep, LabelTransform, Loss, Output, Ranks, TooFew,
+};
 use volley_proto::{ModelName, TrainId};
 
 use crate::sql::{SplitMethod, Target};
-use crate::{Model, Result, Session, TrainOptions};
+use crate::{Model, Result, Session, TrainOptions, WarmStart};
 
 /// What is to be trained, before it has seen rows.
 ///
@@ -151,6 +153,48 @@ impl Estimator {
         self
     }
 
+    /// Training goes on with no fewer ranks when executors are lost.
+    pub fn min_ranks(mut self, ranks: usize) -> Self {
+        self.options.min_ranks = ranks;
+        self
+    }
+
+    /// Training grows to no more ranks when executors join.
+    pub fn max_ranks(mut self, ranks: usize) -> Self {
+        self.options.max_ranks = Some(ranks);
+        self
+    }
+
+    /// How long a replacement for a lost rank is waited for before fewer ranks go on.
+    pub fn regroup_timeout(mut self, timeout: Duration) -> Self {
+        self.options.regroup_timeout = timeout;
+        self
+    }
+
+    /// What happens when fewer executors are left than training needs at least.
+    pub fn on_too_few_ranks(mut self, then: TooFew) -> Self {
+        self.options.too_few = then;
+        self
+    }
+
+    /// Steps between checkpoints, besides the one after every epoch.
+    pub fn checkpoint_every(mut self, steps: u64) -> Self {
+        self.options.checkpoint_every = Some(steps);
+        self
+    }
+
+    /// Goes on from the newest checkpoint that an unfinished run of the same model left.
+    pub fn resume(mut self) -> Self {
+        self.options.resume = true;
+        self
+    }
+
+    /// Starts from the weights of a published version.
+    pub fn warm_start(mut self, from: WarmStart) -> Self {
+        self.options.warm_start = Some(from);
+        self
+    }
+
     /// Virtual shards that rows are hashed into.
     pub fn shards(mut self, shards: usize) -> Self {
         self.options.shards = Some(shards);
@@ -209,6 +253,7 @@ impl Estimator {
             model: model.clone(),
             if_exists: self.if_exists,
             store: session.store().url().clone(),
+            start: session.start(&self.options, &model).await?,
         };
         let (_, plan) = rows.into_parts();
         let kept = session.train(plan, self.options, target).await?;

@@ -22,4 +22,6 @@ pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use model::{DataFrameExt, Model};
 pub use session::{Output, Session};
-pub use sql::{OptionValue, SplitMethod, Statement, TrainOption, TrainOptions, train_options};
+pub use sql::{
+    OptionValue, SplitMethod, Statement, TrainOption, TrainOptions, WarmStart, train_options,
+};

@@ -6,8 +6,8 @@ use tempfile::TempDir;
 use url::Url;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    Adam, AdamForm, Device, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Loss,
-    Network, Output, Ranks, Split, TrainSpec,
+    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
+    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore};
 
@@ -61,6 +61,14 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         keep: Keep::Best,
         seed: 0,
         ranks: Ranks::All,
+        elastic: Elastic {
+            min_ranks: 1,
+            max_ranks: None,
+            regroup_timeout: Duration::from_secs(30),
+            too_few: TooFew::Fail,
+        },
+        start: Start::Fresh,
+        checkpoint_every: None,
         shards: 12,
         shard_by: Vec::new(),
         device: Device::Auto,

@@ -12,10 +12,11 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder}
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use volley_proto::plan::{TrainNode, train_schema};
-use volley_proto::spec::IfExists;
+use volley_proto::spec::{IfExists, Start};
+use volley_proto::{ModelName, ModelRef};
 
 use super::{Output, Session};
-use crate::sql::{CreateModel, Target, TrainOptions, needed_columns};
+use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
 use crate::{Error, Result};
 
 impl Session {
@@ -68,12 +69,49 @@ impl Session {
         };
         let target = Target {
             train_id,
+            start: self.start(&options, &model).await?,
             model,
             if_exists,
             store: self.store().url().clone(),
         };
         let query = DfStatement::Statement(Box::new(SqlStatement::Query(query)));
         Ok((target, self.plan(query).await?, options))
+    }
+
+    /// What training starts from, with the version that a warm start means.
+    ///
+    /// # Errors
+    /// Names the model or version that is not there.
+    pub(crate) async fn start(&self, options: &TrainOptions, model: &ModelName) -> Result<Start> {
+        let refuse = |from: &WarmStart, expected: String| {
+            Error::Proto(volley_proto::Error::Option {
+                option: "warm_start".into(),
+                value: from.to_string(),
+                expected,
+            })
+        };
+        let from = match &options.warm_start {
+            None if options.resume => return Ok(Start::Resume),
+            None => return Ok(Start::Fresh),
+            Some(from) if options.resume => {
+                let expected = "not with resume = true, which starts from a checkpoint's weights";
+                return Err(refuse(from, expected.to_owned()));
+            }
+            Some(from) => from,
+        };
+        let (name, version) = match from {
+            WarmStart::SameModel if self.store().versions(model).await?.is_empty() => {
+                let expected = format!("model {model} has no version yet to start from");
+                return Err(refuse(from, expected));
+            }
+            WarmStart::SameModel => (model, None),
+            WarmStart::Model { name, version } => (name, *version),
+        };
+        Ok(Start::Warm(ModelRef {
+            store: self.store().url().clone(),
+            name: name.clone(),
+            version: self.store().manifest(name, version).await?.version,
+        }))
     }
 
     /// Trains on the rows and publishes the model. Returns one row a rank, by rank.
@@ -164,6 +202,49 @@ mod tests {
                 "{shown}"
             );
             assert!(shown.contains("projection=[Id, Store, Sales]"), "{shown}");
+        });
+    }
+
+    #[test]
+    fn starts_from_what_the_store_holds() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let newer = crate::testing::manifest("known");
+            session.store().publish(newer, Vec::new()).await.unwrap();
+            let start = async |model: &str, resume, warm_start: Option<WarmStart>| {
+                let options = TrainOptions {
+                    resume,
+                    warm_start,
+                    ..Default::default()
+                };
+                session.start(&options, &model.parse().unwrap()).await
+            };
+            let named = |text: &str| Some(text.parse::<WarmStart>().unwrap());
+            assert_eq!(start("m", false, None).await.unwrap(), Start::Fresh);
+            assert_eq!(start("m", true, None).await.unwrap(), Start::Resume);
+            for (model, from, version) in [
+                ("known", Some(WarmStart::SameModel), 2),
+                ("m", named("known"), 2),
+                ("m", named("known@1"), 1),
+            ] {
+                let Start::Warm(found) = start(model, false, from).await.unwrap() else {
+                    panic!("{model}")
+                };
+                assert_eq!((found.name.as_str(), found.version), ("known", version));
+            }
+            for (resume, from, message) in [
+                (false, named("knwon"), "did you mean \"known\"?"),
+                (false, named("known@7"), "has no version 7: it has 1, 2"),
+                (
+                    false,
+                    Some(WarmStart::SameModel),
+                    "model m has no version yet",
+                ),
+                (true, named("known"), "not with resume = true"),
+            ] {
+                let error = start("m", resume, from).await.unwrap_err().to_string();
+                assert!(error.contains(message), "{error}");
+            }
         });
     }
 

@@ -19,7 +19,7 @@ mod statement;
 mod training_info;
 
 pub(crate) use call::named_models;
-pub use options::{OptionValue, SplitMethod, TrainOption, TrainOptions, train_options};
+pub use options::{OptionValue, SplitMethod, TrainOption, TrainOptions, WarmStart, train_options};
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse};
 pub(crate) use plan::{Manifests, MlPlanner, predict};

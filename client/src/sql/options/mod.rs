@@ -9,16 +9,18 @@ mod documented;
 mod settle;
 mod table;
 mod value;
+mod warm_start;
 
 use std::time::Duration;
 
 use volley_proto::spec::{
-    Adam, AdamForm, Device, Keep, LabelTransform, Loss, Network, Output, Ranks,
+    Adam, AdamForm, Device, Keep, LabelTransform, Loss, Network, Output, Ranks, TooFew,
 };
 
 pub(crate) use settle::{Target, check_unambiguous, needed_columns};
 pub use table::{TrainOption, train_options};
 pub use value::OptionValue;
+pub use warm_start::WarmStart;
 
 /// Options as given so far; the rest at their defaults.
 ///
@@ -56,7 +58,21 @@ pub struct TrainOptions {
     pub keep: Keep,
     /// How many ranks train.
     pub ranks: Ranks,
-    /// Virtual shards; 60, or as many as there are ranks, where it is not given.
+    /// Training goes on with no fewer ranks.
+    pub min_ranks: usize,
+    /// It grows to no more; `ranks`, or no limit where those are all, where it is not given.
+    pub max_ranks: Option<usize>,
+    /// How long a replacement for a lost rank is waited for.
+    pub regroup_timeout: Duration,
+    /// What happens when fewer than `min_ranks` could go on.
+    pub too_few: TooFew,
+    /// Steps between checkpoints, besides the one after every epoch.
+    pub checkpoint_every: Option<u64>,
+    /// Whether training goes on from the checkpoint of an unfinished run.
+    pub resume: bool,
+    /// The model whose weights training starts from.
+    pub warm_start: Option<WarmStart>,
+    /// Virtual shards; 60, or the most ranks there may be, where it is not given.
     pub shards: Option<usize>,
     /// Columns whose hash picks a row's shard.
     pub shard_by: Vec<String>,
@@ -116,6 +132,13 @@ impl Default for TrainOptions {
             epochs: 20,
             keep: Keep::Best,
             ranks: Ranks::All,
+            min_ranks: 1,
+            max_ranks: None,
+            regroup_timeout: Duration::from_secs(30),
+            too_few: TooFew::Fail,
+            checkpoint_every: None,
+            resume: false,
+            warm_start: None,
             shards: None,
             shard_by: Vec::new(),
             device: Device::Auto,

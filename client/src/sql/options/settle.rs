@@ -2,7 +2,9 @@
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use url::Url;
-use volley_proto::spec::{Feature, FeatureKind, IfExists, Label, Ranks, Split, TrainSpec};
+use volley_proto::spec::{
+    Elastic, Feature, FeatureKind, IfExists, Label, Ranks, Split, Start, TrainSpec,
+};
 use volley_proto::{ModelName, TrainId};
 
 use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, SplitMethod, TrainOptions};
@@ -15,6 +17,8 @@ pub(crate) struct Target {
     pub(crate) model: ModelName,
     pub(crate) if_exists: IfExists,
     pub(crate) store: Url,
+    /// As the options have it, found in the store.
+    pub(crate) start: Start,
 }
 
 impl TrainOptions {
@@ -30,10 +34,18 @@ impl TrainOptions {
         })?;
         let split = self.split()?;
         let features = self.features(&label, &split, input)?;
-        let shards = self.shards.unwrap_or(match self.ranks {
-            Ranks::Exactly(ranks) => DEFAULT_SHARDS.max(ranks),
-            Ranks::All => DEFAULT_SHARDS,
-        });
+        let ranks = match self.ranks {
+            Ranks::Exactly(ranks) => Some(ranks),
+            Ranks::All => None,
+        };
+        let elastic = Elastic {
+            min_ranks: self.min_ranks,
+            max_ranks: self.max_ranks.or(ranks),
+            regroup_timeout: self.regroup_timeout,
+            too_few: self.too_few,
+        };
+        let most = elastic.max_ranks.unwrap_or(self.min_ranks);
+        let shards = self.shards.unwrap_or(DEFAULT_SHARDS.max(most));
         let spec = TrainSpec {
             train_id: target.train_id,
             model: target.model,
@@ -54,6 +66,9 @@ impl TrainOptions {
             keep: self.keep,
             seed: self.seed,
             ranks: self.ranks,
+            elastic,
+            start: target.start,
+            checkpoint_every: self.checkpoint_every,
             shards,
             shard_by: self.shard_by,
             device: self.device,
@@ -222,6 +237,7 @@ mod tests {
             model: "m".parse().unwrap(),
             if_exists: IfExists::Fail,
             store: Url::parse("file:///tmp/models").unwrap(),
+            start: Start::Fresh,
         }
     }
 
@@ -288,6 +304,37 @@ mod tests {
         assert_eq!(shards(Ranks::Exactly(100), None).unwrap(), 100);
         assert_eq!(shards(Ranks::Exactly(4), Some(4)).unwrap(), 4);
         assert!(shards(Ranks::Exactly(5), Some(4)).is_err());
+    }
+
+    #[test]
+    fn ranks_bound_how_training_shrinks_and_grows() {
+        let settle = |ranks, min_ranks, max_ranks| {
+            let options = TrainOptions {
+                ranks,
+                min_ranks,
+                max_ranks,
+                ..options()
+            };
+            let spec = options.spec(target(), &input())?;
+            Ok::<_, Error>((spec.elastic.max_ranks, spec.shards))
+        };
+        use Ranks::{All, Exactly};
+        assert_eq!(settle(All, 1, None).unwrap(), (None, 60));
+        assert_eq!(settle(All, 70, None).unwrap(), (None, 70));
+        assert_eq!(settle(Exactly(4), 2, None).unwrap(), (Some(4), 60));
+        assert_eq!(settle(Exactly(4), 4, Some(80)).unwrap(), (Some(80), 80));
+        for (ranks, min, max, option) in [
+            (Exactly(4), 5, None, "min_ranks"),
+            (Exactly(4), 1, Some(3), "max_ranks"),
+            (All, 5, Some(4), "max_ranks"),
+        ] {
+            let error = settle(ranks, min, max).unwrap_err();
+            assert!(
+                matches!(&error, Error::Proto(volley_proto::Error::Option { option: named, .. })
+                    if named == option),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use volley_proto::did_you_mean;
-use volley_proto::spec::{AdamForm, Keep, LabelTransform, Loss, Output, Ranks};
+use volley_proto::spec::{AdamForm, Keep, LabelTransform, Loss, Output, Ranks, TooFew};
 
-use super::{OptionValue, SplitMethod, TrainOptions};
+use super::{OptionValue, SplitMethod, TrainOptions, WarmStart};
 use crate::{Error, Result};
 
 /// One option of `CREATE MODEL`, as documented.
@@ -71,11 +71,6 @@ impl TrainOptions {
 }
 
 const NOT_SUPPORTED: &[(&str, &str)] = &[
-    ("warm_start", "training starts from fresh weights"),
-    (
-        "resume",
-        "a run that has ended cannot be continued: train again",
-    ),
     (
         "early_stop",
         "all epochs are run; keep = 'best' publishes the best of them",
@@ -332,9 +327,81 @@ const OPTIONS: &[TrainOption] = &[
         },
     ),
     option(
+        "min_ranks",
+        "whole number",
+        "1",
+        "When executors are lost, training goes on with no fewer ranks than this.",
+        |to, value| whole(&mut to.min_ranks, value),
+    ),
+    option(
+        "max_ranks",
+        "whole number",
+        "ranks, or no limit with 'all'",
+        "When executors join, training grows to no more ranks than this.",
+        |to, value| {
+            let mut ranks = 0;
+            whole(&mut ranks, value)?;
+            set(&mut to.max_ranks, Some(ranks))
+        },
+    ),
+    option(
+        "regroup_timeout",
+        "'duration'",
+        "'30s'",
+        "How long a replacement for a lost rank is waited for before fewer ranks go on.",
+        |to, value| duration(&mut to.regroup_timeout, value),
+    ),
+    option(
+        "on_too_few_ranks",
+        "'wait', 'fail'",
+        "'fail'",
+        "When fewer than min_ranks are left: wait until enough executors have joined, or fail \
+         once regroup_timeout has passed.",
+        |to, value| {
+            let choices = [("wait", TooFew::Wait), ("fail", TooFew::Fail)];
+            choose(&mut to.too_few, value, &choices)
+        },
+    ),
+    option(
+        "checkpoint_every",
+        "whole number",
+        "(none)",
+        "Steps between checkpoints, besides the one after every epoch.",
+        |to, value| match value.number() {
+            Some(steps) if steps > 0 => set(&mut to.checkpoint_every, Some(steps)),
+            _ => Err(expected("a whole number of steps, from 1")),
+        },
+    ),
+    option(
+        "resume",
+        "true, false",
+        "false",
+        "Whether training goes on from the newest checkpoint that an unfinished run of the same \
+         model left.",
+        |to, value| match value {
+            OptionValue::Bool(on) => set(&mut to.resume, *on),
+            _ => Err(expected("true or false")),
+        },
+    ),
+    option(
+        "warm_start",
+        "true, false, 'model', 'model@version'",
+        "false",
+        "Whose weights training starts from: with true, those of the model's own newest version. \
+         The network's shape must be the same.",
+        |to, value| match value {
+            OptionValue::Bool(false) => set(&mut to.warm_start, None),
+            OptionValue::Bool(true) => set(&mut to.warm_start, Some(WarmStart::SameModel)),
+            _ => match value.text().map(str::parse) {
+                Some(Ok(model)) => set(&mut to.warm_start, Some(model)),
+                _ => Err(expected("true, false, 'model' or 'model@version'")),
+            },
+        },
+    ),
+    option(
         "shards",
         "whole number",
-        "60, or ranks where that is more",
+        "60, or the most ranks where that is more",
         "Virtual shards that rows are hashed into; each rank takes a slice of them.",
         |to, value| {
             let mut shards = 0;
@@ -495,7 +562,7 @@ mod tests {
         for option in train_options() {
             if option.default.starts_with(['\'', '[']) && !option.default.contains(", or")
                 || option.default.parse::<f64>().is_ok()
-                || option.default == "true"
+                || ["true", "false"].contains(&option.default)
             {
                 let options = try_set(option.name, option.default).unwrap();
                 let mut default = TrainOptions::default();
@@ -548,6 +615,22 @@ mod tests {
                 o.optimizer.form == AdamForm::Torch
             }),
             ("ranks", "3", |o| o.ranks == Ranks::Exactly(3)),
+            ("min_ranks", "2", |o| o.min_ranks == 2),
+            ("max_ranks", "8", |o| o.max_ranks == Some(8)),
+            ("regroup_timeout", "'5s'", |o| {
+                o.regroup_timeout.as_secs() == 5
+            }),
+            ("on_too_few_ranks", "'WAIT'", |o| o.too_few == TooFew::Wait),
+            ("checkpoint_every", "100", |o| {
+                o.checkpoint_every == Some(100)
+            }),
+            ("resume", "true", |o| o.resume),
+            ("warm_start", "true", |o| {
+                o.warm_start == Some(WarmStart::SameModel)
+            }),
+            ("warm_start", "'m@2'", |o| {
+                o.warm_start == Some("m@2".parse().unwrap())
+            }),
             ("shards", "12", |o| o.shards == Some(12)),
             ("shard_by", "['Store']", |o| o.shard_by == ["Store"]),
             ("device", "'cuda:1'", |o| {
@@ -587,6 +670,15 @@ mod tests {
             ("keep", "'first'"),
             ("ranks", "0"),
             ("ranks", "'some'"),
+            ("min_ranks", "0"),
+            ("max_ranks", "'all'"),
+            ("regroup_timeout", "30"),
+            ("on_too_few_ranks", "'stop'"),
+            ("checkpoint_every", "0"),
+            ("resume", "'true'"),
+            ("warm_start", "1"),
+            ("warm_start", "'a b'"),
+            ("warm_start", "'m@0'"),
             ("shard_by", "'Store'"),
             ("device", "'gpu'"),
             ("seed", "-1"),
@@ -618,8 +710,7 @@ mod tests {
             ("data_split_method", "'auto_split'"),
             ("data_split_method", "'SEQ'"),
             ("optimizer", "'sgd'"),
-            ("warm_start", "true"),
-            ("resume", "true"),
+            ("early_stop", "true"),
         ] {
             let error = try_set(option, value).unwrap_err();
             assert!(
