@@ -11,7 +11,7 @@ pub struct SessionConfig {
     pub scheduler: String,
     /// The model store; see [`ModelStore::directory_url`](volley_proto::store::ModelStore::directory_url).
     pub store: Url,
-    /// Settings of DataFusion and Ballista, each as in SQL's `SET key = value`.
+    /// Settings of DataFusion, Ballista and Volley, each as in SQL's `SET key = value`.
     pub settings: Vec<(String, String)>,
     /// How long to wait for a scheduler to answer.
     pub connect_timeout: Duration,

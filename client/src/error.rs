@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use datafusion::error::DataFusionError;
+use volley_proto::failure::{DataLost, TaskFailure};
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,7 +30,7 @@ pub enum Error {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// A setting that DataFusion and Ballista do not take.
+    /// A setting that is not taken.
     #[error("SET {key} = {value}: {reason}")]
     Setting {
         /// The setting.
@@ -110,6 +111,58 @@ pub enum Error {
         /// What is wrong and what would be right.
         reason: String,
     },
+    /// Rows that a job made and that cannot be read any more.
+    #[error("job {job} succeeded, but its rows were lost with {holder}: {advice}")]
+    ResultLost {
+        /// The job.
+        job: String,
+        /// Who held the rows, as far as it is known.
+        holder: String,
+        /// What to do.
+        advice: String,
+        /// Why they could not be read.
+        #[source]
+        source: Box<Error>,
+    },
+    /// A scheduler that stopped answering while a job ran.
+    #[error(
+        "lost the scheduler while job {job} ran: when it is back, `volley jobs attach {job}` \
+         finds the job again{}",
+        if *training {
+            "; if it does not know the job any more, CREATE MODEL with resume = true goes on from \
+             the last checkpoint"
+        } else {
+            ""
+        }
+    )]
+    SchedulerLost {
+        /// The job.
+        job: String,
+        /// Whether it trains a model.
+        training: bool,
+        /// What came instead of an answer.
+        #[source]
+        source: Box<Error>,
+    },
+    /// A request that the scheduler did not carry out.
+    #[error("the scheduler at {address} did not {request}")]
+    Request {
+        /// The scheduler's address.
+        address: String,
+        /// What was asked, as "list its jobs".
+        request: &'static str,
+        /// Its answer.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A job that the scheduler does not know.
+    #[error("unknown job {id:?}{hint}")]
+    UnknownJob {
+        /// The id as typed.
+        id: String,
+        /// What is known instead, starting with "; ".
+        hint: String,
+    },
     /// A rule of names, specs or the model store that was broken.
     #[error(transparent)]
     Proto(#[from] volley_proto::Error),
@@ -127,7 +180,7 @@ impl From<DataFusionError> for Error {
     /// Finds the error that is Volley's own, where one started it all; else the root cause.
     fn from(error: DataFusionError) -> Self {
         own(error).unwrap_or_else(|error| {
-            let cause = root_cause(&error.find_root().to_string());
+            let cause = plain(&error.find_root().to_string());
             if cause.contains(UNSERIALIZABLE_TABLE) {
                 let what = "reading a table that only this process has (CREATE TABLE, a table \
                             function) on the cluster: use CREATE EXTERNAL TABLE, CREATE VIEW or \
@@ -177,6 +230,19 @@ fn own(error: DataFusionError) -> Result<Error, DataFusionError> {
         }
         other => Err(other),
     }
+}
+
+/// What is worth showing of the text of an error of the engine's.
+pub(crate) fn plain(text: &str) -> String {
+    said_by_executor(text).unwrap_or_else(|| root_cause(text))
+}
+
+/// What an executor marked in an error's text to be found again, if it did.
+fn said_by_executor(text: &str) -> Option<String> {
+    if let Some(DataLost { executor, reason }) = DataLost::find(text) {
+        return Some(format!("data on executor {executor} was lost: {reason}"));
+    }
+    TaskFailure::find(text).map(str::to_owned)
 }
 
 /// What is left of an error's text without the layers that say nothing.
@@ -236,6 +302,7 @@ fn without_debug(text: &str) -> Option<String> {
         "General(",
         "Internal(",
         "GrpcActionError(",
+        "GrpcConnectionError(",
         "ExternalError(",
     ];
     if text.starts_with("Status {") {
@@ -325,6 +392,21 @@ mod tests {
             "",
         ] {
             assert_eq!(root_cause(text), text);
+        }
+    }
+
+    #[test]
+    fn finds_what_an_executor_marked() {
+        let marked = "Job x failed: DataFusionError(External([[volley: label \"Sales\" is null]]))";
+        for (text, expected) in [
+            (marked, "label \"Sales\" is null"),
+            (
+                "Job x failed: External([[volley: stage 2: [[volley-lost: e-1: no route to host]]]])",
+                "data on executor e-1 was lost: no route to host",
+            ),
+        ] {
+            let error = Error::from(DataFusionError::Execution(text.into()));
+            assert_eq!(error.to_string(), expected);
         }
     }
 

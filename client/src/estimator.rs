@@ -256,7 +256,8 @@ impl Estimator {
             start: session.start(&self.options, &model).await?,
         };
         let (_, plan) = rows.into_parts();
-        let kept = session.train(plan, self.options, target).await?;
-        Model::load_version(session, &model, crate::session::published_version(&kept)).await
+        let name = format!("CREATE MODEL {model}");
+        let trained = session.train(plan, self.options, target, &name).await?;
+        Model::load_version(session, &model, trained.version).await
     }
 }

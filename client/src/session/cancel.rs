@@ -8,6 +8,9 @@
 //! rows dropped ── job known? ── no: keep polling until it is ─┐
 //!                     └ yes ──────────────────────────────────┴─> CancelJob to the scheduler
 //! ```
+//!
+//! Rows that end in an error cancel nothing where the job has ended, or where the scheduler does
+//! not answer: what becomes of the job then is a setting (`volley.on_client_loss`).
 
 use std::fmt;
 use std::pin::Pin;
@@ -33,6 +36,9 @@ use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
+
+use super::loss::{Effects, explain};
+use crate::Error;
 
 /// How long a cancellation may take before it is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -111,21 +117,49 @@ impl Cancellations {
 #[derive(Debug)]
 pub(super) struct CancelOnDrop {
     inner: Arc<dyn ExecutionPlan>,
+    effects: Effects,
     cancellations: Arc<Cancellations>,
 }
 
 impl CancelOnDrop {
-    /// Wraps a plan that runs on the cluster; other plans stay as they are.
-    pub(super) fn around(
-        plan: Arc<dyn ExecutionPlan>,
+    pub(super) fn new(
+        inner: Arc<dyn ExecutionPlan>,
+        effects: Effects,
         cancellations: Arc<Cancellations>,
-    ) -> Arc<dyn ExecutionPlan> {
-        match distributed(&plan) {
-            Some(_) => Arc::new(Self {
-                inner: plan,
-                cancellations,
-            }),
-            None => plan,
+    ) -> Self {
+        Self {
+            inner,
+            effects,
+            cancellations,
+        }
+    }
+}
+
+/// Whether a plan runs on the cluster.
+pub(super) fn is_distributed(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    distributed(plan).is_some()
+}
+
+/// Submits the job of a plan that runs on the cluster, and leaves it there. Returns its id.
+pub(super) async fn submit(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+) -> Result<String> {
+    let query = distributed(plan).ok_or_else(|| {
+        DataFusionError::Internal("a plan that does not run on the cluster is no job".into())
+    })?;
+    let mut rows = query.execute(0, context)?;
+    loop {
+        let polled = tokio::time::timeout(GLANCE, rows.next()).await;
+        match (query.job_id(), polled) {
+            (Some(job), _) => return Ok(job.to_string()),
+            (None, Err(_) | Ok(Some(Ok(_)))) => {}
+            (None, Ok(Some(Err(error)))) => return Err(error),
+            (None, Ok(None)) => {
+                return Err(DataFusionError::Internal(
+                    "a job ended without an id".into(),
+                ));
+            }
         }
     }
 }
@@ -175,10 +209,7 @@ impl ExecutionPlan for CancelOnDrop {
         match (children.pop(), children.is_empty()) {
             (Some(inner), true) => {
                 let cancellations = Arc::clone(&self.cancellations);
-                Ok(Arc::new(Self {
-                    inner,
-                    cancellations,
-                }))
+                Ok(Arc::new(Self::new(inner, self.effects, cancellations)))
             }
             _ => Err(DataFusionError::Internal(
                 "CancelOnDrop has one child".into(),
@@ -192,14 +223,17 @@ impl ExecutionPlan for CancelOnDrop {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let config = context.session_config().clone();
+        let earlier = distributed(&self.inner).and_then(DistributedQueryExec::job_id);
         let query = Query {
             rows: self.inner.execute(partition, context)?,
             plan: Arc::clone(&self.inner),
+            earlier: earlier.map(|job| job.to_string()),
             config,
         };
         Ok(Box::pin(Guarded {
             schema: self.schema(),
             query: Some(query),
+            effects: self.effects,
             polled: false,
             runtime: Handle::try_current().ok(),
             cancellations: Arc::clone(&self.cancellations),
@@ -211,12 +245,15 @@ impl ExecutionPlan for CancelOnDrop {
 struct Query {
     rows: SendableRecordBatchStream,
     plan: Arc<dyn ExecutionPlan>,
+    /// The job of the plan's last execution, which the plan names until it knows the new one.
+    earlier: Option<String>,
     config: SessionConfig,
 }
 
 impl Query {
     fn job(&self) -> Option<String> {
-        distributed(&self.plan)?.job_id().map(|job| job.to_string())
+        let job = distributed(&self.plan)?.job_id()?.to_string();
+        (self.earlier.as_ref() != Some(&job)).then_some(job)
     }
 
     /// The job, once the scheduler has named it; `None` when there is none to cancel.
@@ -238,6 +275,7 @@ struct Guarded {
     schema: SchemaRef,
     /// Gone once there is nothing left to cancel.
     query: Option<Query>,
+    effects: Effects,
     polled: bool,
     runtime: Option<Handle>,
     cancellations: Arc<Cancellations>,
@@ -252,20 +290,34 @@ impl Stream for Guarded {
             return Poll::Ready(None);
         };
         let polled = query.rows.poll_next_unpin(cx);
-        match &polled {
-            Poll::Ready(None) => self.query = None,
-            Poll::Ready(Some(Err(error))) => {
-                // The scheduler ended it; any other error leaves a job that may still run.
-                let ended = query
-                    .job()
-                    .is_none_or(|job| error.to_string().contains(&format!("Job {job} failed")));
-                if ended {
-                    self.query = None;
-                }
+        let Poll::Ready(Some(Err(error))) = polled else {
+            if let Poll::Ready(None) = polled {
+                self.query = None;
             }
-            _ => {}
+            return polled;
+        };
+        let Some(job) = query.job() else {
+            self.query = None; // it never became a job
+            return Poll::Ready(Some(Err(error)));
+        };
+        let failed = error.to_string().contains(&format!("Job {job} failed"));
+        let error = explain(error, &job, self.effects);
+        // After any other error the job may still run.
+        if failed || is_lost(&error) {
+            self.query = None;
         }
-        polled
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+/// Whether there is nothing left to cancel, or nobody to ask for it.
+fn is_lost(error: &DataFusionError) -> bool {
+    match error {
+        DataFusionError::External(own) => matches!(
+            own.downcast_ref(),
+            Some(Error::ResultLost { .. } | Error::SchedulerLost { .. })
+        ),
+        _ => false,
     }
 }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! Statement ──┬ CREATE MODEL ────── train:   TrainNode over the query ─┐
 //!             ├ SHOW/DESCRIBE/DROP  models:  the store, here           ├─> planner ─> scheduler
-//!             └ everything else ─── context: DataFusion's own          ┘      └ rows dropped: cancel
+//!             └ everything else ─── context: DataFusion's own          ┘      ├ rows dropped: cancel
+//!                                                                             └ rows lost: rerun
 //! ```
 
 mod cancel;
@@ -12,15 +13,19 @@ mod cancel;
 mod cluster_tests;
 mod connect;
 mod copy;
+mod loss;
 mod models;
 mod output;
 mod planner;
+mod rerun;
+mod settings;
 mod train;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ballista_core::planner::scans_only_information_schema;
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
@@ -28,11 +33,13 @@ use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use volley_proto::store::ModelStore;
 
+pub(crate) use connect::{await_scheduler, scheduler_url};
+pub(crate) use loss::unfetched;
 pub use output::Output;
-pub(crate) use train::published_version;
 
 use self::cancel::Cancellations;
 use self::planner::ClusterPlanner;
+use self::settings::Job;
 use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Statement};
 use crate::{Error, Result, SessionConfig};
 
@@ -121,14 +128,13 @@ impl Session {
     /// Whatever is wrong with the statement or goes wrong while it runs.
     pub async fn run(&self, statement: Statement) -> Result<Output> {
         match statement.kind {
-            Kind::CreateModel(create) => self.create_model(*create).await,
+            Kind::CreateModel(create) => self.create_model(*create, &statement.text).await,
             Kind::ExplainCreateModel(create) => self.explain_create_model(*create).await,
             Kind::ShowModels => self.show_models().await,
             Kind::DescribeModel { name } => self.describe_model(&name).await,
             Kind::DropModel { name, if_exists } => self.drop_model(&name, if_exists).await,
-            Kind::Sql(statement) => {
-                let plan = self.plan(*statement).await?;
-                let frame = self.context.execute_logical_plan(plan).await?;
+            Kind::Sql(sql) => {
+                let frame = self.frame(*sql, &statement.text).await?;
                 // What is left of a statement that was carried out here.
                 let done = matches!(frame.logical_plan(), LogicalPlan::EmptyRelation(empty)
                     if empty.schema.fields().is_empty());
@@ -137,6 +143,20 @@ impl Session {
                 }
                 Ok(Output::stream(frame.execute_stream().await?))
             }
+        }
+    }
+
+    /// Submits a `CREATE MODEL` and leaves it to the cluster, where it runs on without a client.
+    /// Returns the job's id, or nothing where `IF NOT EXISTS` found the model.
+    ///
+    /// # Errors
+    /// When it is another statement, or whatever is wrong with it before it runs.
+    pub async fn submit(&self, statement: Statement) -> Result<Option<String>> {
+        match statement.kind {
+            Kind::CreateModel(create) => self.submit_model(*create, &statement.text).await,
+            _ => Err(Error::NotSupported {
+                what: "leaving a statement to the cluster that is not CREATE MODEL".to_owned(),
+            }),
         }
     }
 
@@ -149,14 +169,12 @@ impl Session {
         match (statements.pop(), statements.len()) {
             (
                 Some(Statement {
-                    kind: Kind::Sql(statement),
+                    kind: Kind::Sql(sql),
+                    text,
                     ..
                 }),
                 0,
-            ) => {
-                let plan = self.plan(*statement).await?;
-                Ok(self.context.execute_logical_plan(plan).await?)
-            }
+            ) => self.frame(*sql, &text).await,
             (Some(_), 0) => {
                 let found = "a statement about models (Session::run runs it)".to_owned();
                 Err(Error::OneQuery { found })
@@ -175,6 +193,20 @@ impl Session {
     /// Returns whether they all did in time. To be called before the process ends.
     pub async fn settle(&self, deadline: Duration) -> bool {
         self.cancellations.settle(deadline).await
+    }
+
+    /// Plans a query, or carries out a statement; its text is the name of its job.
+    async fn frame(&self, statement: DfStatement, text: &str) -> Result<DataFrame> {
+        let plan = self.plan(statement).await?;
+        settings::check_plan(&plan)?;
+        let frame = self.context.execute_logical_plan(plan).await?;
+        // What is answered here is no job, and may be about the settings themselves.
+        if scans_only_information_schema(frame.logical_plan()).unwrap_or(true) {
+            return Ok(frame);
+        }
+        let (mut state, plan) = frame.into_parts();
+        Job::of(text).note(state.config_mut());
+        Ok(DataFrame::new(state, plan))
     }
 
     /// Plans a statement, with the models it names as they are in the store now.

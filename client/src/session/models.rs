@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::ModelName;
-use volley_proto::spec::{Feature, FeatureKind, Split};
+use volley_proto::spec::{Feature, FeatureKind, Split, Start};
 use volley_proto::store::Manifest;
 
 use super::{Output, Session};
@@ -129,6 +129,14 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     );
     add("batch_size", format!("{} a rank", spec.batch_size));
     add("seed", spec.seed.to_string());
+    add(
+        "start",
+        match &spec.start {
+            Start::Fresh => "fresh weights".to_owned(),
+            Start::Resume => "a checkpoint, where there was one".to_owned(),
+            Start::Warm(model) => format!("the weights of {model}"),
+        },
+    );
     add("train_rows", manifest.train_rows.to_string());
     add("eval_rows", manifest.eval_rows.to_string());
     add("ranks", manifest.world_size.to_string());
@@ -179,6 +187,7 @@ mod tests {
         assert_eq!(of("label_transform"), "ln");
         assert_eq!(of("feature Store"), "categorical, Int64, 3 values");
         assert_eq!(of("feature Distance"), "continuous, Float64");
+        assert_eq!(of("start"), "fresh weights");
         assert_eq!(of("kept_epoch"), "2 (keep = best)");
         assert_eq!(of("kept_epoch eval_rmspe"), "0.2");
     }

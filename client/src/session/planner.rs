@@ -14,10 +14,13 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use volley_proto::plan::VolleyLogicalCodec;
 
-use super::cancel::{CancelOnDrop, Cancellations};
+use super::cancel::{CancelOnDrop, Cancellations, is_distributed};
+use super::loss::Effects;
+use super::rerun::RerunLost;
+use super::settings;
 
 /// Ballista's planner with the session's settings as they are now, and queries that are cancelled
-/// when their rows are dropped.
+/// when their rows are dropped, and run again when these are lost.
 #[derive(Debug)]
 pub(super) struct ClusterPlanner {
     pub(super) scheduler_url: String,
@@ -37,12 +40,18 @@ impl QueryPlanner for ClusterPlanner {
                 .create_physical_plan(plan, session)
                 .await;
         }
+        settings::check_config(session.config())?;
         let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
             self.scheduler_url.clone(),
             session.config().ballista_config(),
             Arc::new(VolleyLogicalCodec::default()),
         );
-        let plan = planner.create_physical_plan(plan, session).await?;
-        Ok(CancelOnDrop::around(plan, Arc::clone(&self.cancellations)))
+        let physical = planner.create_physical_plan(plan, session).await?;
+        if !is_distributed(&physical) {
+            return Ok(physical);
+        }
+        let (effects, cancellations) = (Effects::of(plan), Arc::clone(&self.cancellations));
+        let cancelled = CancelOnDrop::new(physical, effects, cancellations);
+        Ok(Arc::new(RerunLost::new(Arc::new(cancelled), effects)))
     }
 }

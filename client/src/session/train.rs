@@ -12,33 +12,65 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder}
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use volley_proto::plan::{TrainNode, train_schema};
+use volley_proto::settings::OnClientLoss;
 use volley_proto::spec::{IfExists, Start};
-use volley_proto::{ModelName, ModelRef};
+use volley_proto::{ModelName, ModelRef, TrainId};
 
-use super::{Output, Session};
+use super::settings::Job;
+use super::{Output, Session, cancel};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
 use crate::{Error, Result};
 
+/// What training left.
+#[derive(Debug)]
+pub(crate) struct Trained {
+    /// One row a rank, by rank; none where they were lost.
+    pub(crate) ranks: RecordBatch,
+    /// The version that was published.
+    pub(crate) version: Option<u32>,
+    /// Why the ranks' rows were lost.
+    lost: Option<Error>,
+}
+
 impl Session {
-    pub(super) async fn create_model(&self, create: CreateModel) -> Result<Output> {
-        let version = self.store().versions(&create.name).await?.last().copied();
-        if let (Some(version), true) = (version, create.if_not_exists) {
-            let name = &create.name;
-            return Ok(Output::message(format!(
-                "model {name} exists already (version {version})"
-            )));
+    pub(super) async fn create_model(&self, create: CreateModel, text: &str) -> Result<Output> {
+        if let Some(message) = self.exists_already(&create).await? {
+            return Ok(Output::message(message));
         }
         let (target, rows, options) = self.target(create).await?;
-        let (name, kept) = (
-            target.model.clone(),
-            self.train(rows, options, target).await?,
-        );
-        let version = published_version(&kept);
-        let message = version.map(|version| format!("model {name} published as version {version}"));
+        let name = target.model.clone();
+        let trained = self.train(rows, options, target, text).await?;
+        let message = trained.version.map(|version| {
+            let lost = trained.lost.as_ref();
+            let lost = lost.map(|error| format!("; the ranks' rows are missing: {error}"));
+            let lost = lost.unwrap_or_default();
+            format!("model {name} published as version {version}{lost}")
+        });
         Ok(Output {
             message,
-            ..Output::batches(train_schema(), vec![kept])
+            ..Output::batches(train_schema(), vec![trained.ranks])
         })
+    }
+
+    pub(super) async fn submit_model(
+        &self,
+        create: CreateModel,
+        text: &str,
+    ) -> Result<Option<String>> {
+        if self.exists_already(&create).await?.is_some() {
+            return Ok(None);
+        }
+        let (target, rows, options) = self.target(create).await?;
+        let job = Job {
+            train_id: Some(target.train_id),
+            on_client_loss: Some(OnClientLoss::Keep),
+            ..Job::of(text)
+        };
+        self.check_target(&target).await?;
+        let frame = self.training(rows, options, target, &job)?;
+        let context = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await?;
+        Ok(Some(cancel::submit(&plan, context).await?))
     }
 
     pub(super) async fn explain_create_model(&self, create: CreateModel) -> Result<Output> {
@@ -51,6 +83,16 @@ impl Session {
             .execute_stream()
             .await?;
         Ok(Output::stream(rows))
+    }
+
+    /// What `IF NOT EXISTS` has to say of a model that exists.
+    async fn exists_already(&self, create: &CreateModel) -> Result<Option<String>> {
+        let CreateModel { name, .. } = create;
+        if !create.if_not_exists {
+            return Ok(None);
+        }
+        let version = self.store().versions(name).await?.last().copied();
+        Ok(version.map(|version| format!("model {name} exists already (version {version})")))
     }
 
     async fn target(&self, create: CreateModel) -> Result<(Target, LogicalPlan, TrainOptions)> {
@@ -114,33 +156,92 @@ impl Session {
         }))
     }
 
-    /// Trains on the rows and publishes the model. Returns one row a rank, by rank.
+    /// Trains on the rows and publishes the model. `statement` is the name of the job.
     pub(crate) async fn train(
         &self,
         rows: LogicalPlan,
         options: TrainOptions,
         target: Target,
-    ) -> Result<RecordBatch> {
-        let (model, if_exists) = (target.model.clone(), target.if_exists);
-        let plan = train_plan(rows, options, target)?;
-        if let (IfExists::Fail, Some(version)) = (
-            if_exists,
-            self.store().versions(&model).await?.last().copied(),
-        ) {
+        statement: &str,
+    ) -> Result<Trained> {
+        let job = Job {
+            train_id: Some(target.train_id),
+            ..Job::of(statement)
+        };
+        let (model, train_id) = (target.model.clone(), target.train_id);
+        let newest = self.check_target(&target).await?;
+        let training = self.training(rows, options, target, &job)?;
+        let error = match training.collect().await {
+            Ok(batches) => {
+                let ranks = by_rank(&batches).map_err(DataFusionError::from)?;
+                return Ok(Trained {
+                    version: published_version(&ranks),
+                    ranks,
+                    lost: None,
+                });
+            }
+            Err(error) => Error::from(error),
+        };
+        // The model may be published all the same: its manifest is written before the job ends.
+        match self.published_by(&model, train_id, newest).await {
+            Ok(Some(version)) => Ok(Trained {
+                ranks: RecordBatch::new_empty(train_schema()),
+                version: Some(version),
+                lost: Some(error),
+            }),
+            Ok(None) | Err(_) => Err(error),
+        }
+    }
+
+    /// Checks that the model can be published. Returns its newest version.
+    async fn check_target(&self, target: &Target) -> Result<Option<u32>> {
+        let newest = self.store().versions(&target.model).await?.last().copied();
+        if let (IfExists::Fail, Some(version)) = (target.if_exists, newest) {
             return Err(Error::ModelExists {
-                name: model.to_string(),
+                name: target.model.to_string(),
                 version,
             });
         }
         self.store().check_writable().await?;
+        Ok(newest)
+    }
 
+    /// The training, to be carried out as that job.
+    fn training(
+        &self,
+        rows: LogicalPlan,
+        options: TrainOptions,
+        target: Target,
+        job: &Job,
+    ) -> Result<DataFrame> {
+        let plan = train_plan(rows, options, target)?;
         // Merged partitions would be fewer than the shards that ranks share out. Set in place: a
         // state built anew from this one would put an empty catalog over the session's tables.
         let mut state = self.context().state();
         let config = state.config_mut();
         *config = config.clone().with_ballista_coalesce_enabled(false);
-        let batches = DataFrame::new(state, plan).collect().await?;
-        Ok(by_rank(&batches).map_err(DataFusionError::from)?)
+        job.note(config);
+        Ok(DataFrame::new(state, plan))
+    }
+
+    /// The version above `newest` that a training run has published, if it has.
+    async fn published_by(
+        &self,
+        model: &ModelName,
+        train_id: TrainId,
+        newest: Option<u32>,
+    ) -> Result<Option<u32>> {
+        let versions = self.store().versions(model).await?;
+        for version in versions.into_iter().rev() {
+            if newest.is_some_and(|newest| version <= newest) {
+                break;
+            }
+            let manifest = self.store().manifest(model, Some(version)).await?;
+            if manifest.spec.train_id == train_id {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -169,7 +270,7 @@ fn by_rank(batches: &[RecordBatch]) -> arrow::error::Result<RecordBatch> {
 }
 
 /// The version that the ranks' rows name.
-pub(crate) fn published_version(rows: &RecordBatch) -> Option<u32> {
+fn published_version(rows: &RecordBatch) -> Option<u32> {
     use arrow::array::AsArray;
     use arrow::datatypes::UInt32Type;
     let versions = rows
@@ -245,6 +346,23 @@ mod tests {
                 let error = start("m", resume, from).await.unwrap_err().to_string();
                 assert!(error.contains(message), "{error}");
             }
+        });
+    }
+
+    #[test]
+    fn finds_what_a_run_has_published() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let mine = crate::testing::manifest("known");
+            let (name, id) = (mine.spec.model.clone(), mine.spec.train_id);
+            let found = async |newest| session.published_by(&name, id, newest).await.unwrap();
+            assert_eq!(found(Some(1)).await, None);
+            session.store().publish(mine, Vec::new()).await.unwrap();
+            let other = crate::testing::manifest("known");
+            session.store().publish(other, Vec::new()).await.unwrap();
+            assert_eq!(found(Some(1)).await, Some(2));
+            assert_eq!(found(None).await, Some(2));
+            assert_eq!(found(Some(2)).await, None);
         });
     }
 

@@ -291,7 +291,8 @@ const OPTIONS: &[TrainOption] = &[
         "batch_size",
         "whole number",
         "256",
-        "Rows of one rank in one step; the global batch is batch_size × ranks.",
+        "Rows of one rank in one step; the global batch is batch_size × the ranks that training \
+         begins with.",
         |to, value| whole(&mut to.batch_size, value),
     ),
     option(

@@ -1,0 +1,307 @@
+//! Settings: Volley's own, those of a single job, and those that would make the engine go wrong.
+//!
+//! All of them lie in DataFusion's configuration, and Ballista's client sends every entry of that
+//! along with a job. So what the scheduler is to know of a job is written into the copy of the
+//! configuration that the job is submitted with ([`Job::note`]), never into the session's.
+
+use std::any::Any;
+use std::collections::HashMap;
+
+use ballista_core::config::{
+    BALLISTA_ADAPTIVE_PLANNER_ENABLED, BALLISTA_CLIENT_PULL, BALLISTA_JOB_NAME, BallistaConfig,
+};
+use ballista_core::extension::SessionConfigExt;
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::logical_expr::{LogicalPlan, Statement};
+use datafusion::prelude::SessionConfig;
+use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRAIN_ID};
+use volley_proto::{TrainId, did_you_mean};
+
+use crate::{Error, Result};
+
+/// A job's name is cut after this many characters.
+const NAME_LENGTH: usize = 200;
+
+/// Settings whose other value makes jobs go wrong: the key, the only value, and why.
+const FIXED: [(&str, &str, &str); 2] = [
+    (
+        BALLISTA_ADAPTIVE_PLANNER_ENABLED,
+        "false",
+        "Ballista 55's adaptive planner repeats branches of a UNION, and hangs where a plan it \
+         changed fails a check: it stays off",
+    ),
+    (
+        BALLISTA_CLIENT_PULL,
+        "true",
+        "pushed, a job's id arrives with the first change of its state, and what has no id cannot \
+         be cancelled: it stays on",
+    ),
+];
+
+/// The configuration with Volley's settings, and the fixed ones at their value.
+pub(super) fn with_defaults(config: SessionConfig) -> SessionConfig {
+    let config = config.with_option_extension(VolleySettings::default());
+    FIXED
+        .iter()
+        .fold(config, |config, (key, value, _)| config.set_str(key, value))
+}
+
+/// Sets what SQL's `SET` would.
+///
+/// # Errors
+/// Names the setting, the value and what is wrong with it.
+pub(super) fn set(config: &mut SessionConfig, key: &str, value: &str) -> Result<()> {
+    check(key, value)?;
+    config.options_mut().set(key, value).map_err(|error| {
+        let reason = match Error::from(error) {
+            setting @ Error::Setting { .. } => return setting,
+            Error::Engine { cause, .. } => cause,
+            other => other.to_string(),
+        };
+        refuse(key, value, reason)
+    })
+}
+
+/// Refuses a plan that is a `SET` of a fixed setting to another value.
+///
+/// # Errors
+/// Says why it is fixed.
+pub(super) fn check_plan(plan: &LogicalPlan) -> Result<()> {
+    match plan {
+        LogicalPlan::Statement(Statement::SetVariable(set)) => check(&set.variable, &set.value),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a configuration with a fixed setting at another value, whatever way it got there.
+///
+/// # Errors
+/// Says why it is fixed.
+pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
+    let ballista = config.ballista_config();
+    let settings: &HashMap<_, _> = ballista.settings();
+    for (key, value) in settings {
+        check(key, value)?;
+    }
+    Ok(())
+}
+
+fn check(key: &str, value: &str) -> Result<()> {
+    match FIXED.iter().find(|(fixed, ..)| *fixed == key) {
+        Some((_, only, reason)) if value != *only => Err(refuse(key, value, (*reason).to_owned())),
+        _ => Ok(()),
+    }
+}
+
+fn refuse(key: &str, value: &str, reason: String) -> Error {
+    Error::Setting {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        reason,
+    }
+}
+
+/// What the scheduler is to know of one job.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Job {
+    /// What it is called in lists.
+    pub(super) name: String,
+    /// The training run, if it is one.
+    pub(super) train_id: Option<TrainId>,
+    /// What becomes of it when the client is gone; the session's setting where it is not given.
+    pub(super) on_client_loss: Option<OnClientLoss>,
+}
+
+impl Job {
+    /// A job called after the statement it carries out.
+    pub(super) fn of(statement: &str) -> Self {
+        let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
+        let name = match line.char_indices().nth(NAME_LENGTH - 1) {
+            Some((end, _)) if line[end..].chars().nth(1).is_some() => format!("{}…", &line[..end]),
+            _ => line,
+        };
+        Self {
+            name,
+            ..Self::default()
+        }
+    }
+
+    /// Writes it into the configuration that the job is submitted with. A name that the user has
+    /// set stays.
+    pub(super) fn note(&self, config: &mut SessionConfig) {
+        let extensions = &mut config.options_mut().extensions;
+        if let Some(ballista) = extensions.get_mut::<BallistaConfig>()
+            && !ballista.settings().contains_key(BALLISTA_JOB_NAME)
+        {
+            let key = BALLISTA_JOB_NAME.trim_start_matches("ballista.");
+            let set = ballista.set(key, &self.name);
+            debug_assert!(set.is_ok(), "Ballista's jobs have names: {set:?}");
+        }
+        if let Some(volley) = extensions.get_mut::<VolleySettings>() {
+            volley.train_id = self.train_id;
+            volley.on_client_loss = self.on_client_loss.unwrap_or(volley.on_client_loss);
+        }
+    }
+}
+
+/// Settings under `volley.`.
+#[derive(Debug, Clone)]
+struct VolleySettings {
+    on_client_loss: OnClientLoss,
+    /// Of one job only.
+    train_id: Option<TrainId>,
+}
+
+impl Default for VolleySettings {
+    fn default() -> Self {
+        Self {
+            on_client_loss: OnClientLoss::Auto,
+            train_id: None,
+        }
+    }
+}
+
+impl ConfigExtension for VolleySettings {
+    const PREFIX: &'static str = PREFIX;
+}
+
+impl ExtensionOptions for VolleySettings {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
+        let full = format!("{PREFIX}.{key}");
+        let reason = match full.as_str() {
+            ON_CLIENT_LOSS => match value.parse() {
+                Ok(then) => {
+                    self.on_client_loss = then;
+                    return Ok(());
+                }
+                Err(volley_proto::Error::Option { expected, .. }) => expected,
+                Err(other) => other.to_string(),
+            },
+            TRAIN_ID => "CREATE MODEL sets it".to_owned(),
+            _ => {
+                let hint = did_you_mean(&full, [ON_CLIENT_LOSS]);
+                format!("there is no such setting{hint}")
+            }
+        };
+        Err(refuse(&full, value, reason).into())
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        let on_client_loss = ConfigEntry {
+            key: ON_CLIENT_LOSS.to_owned(),
+            value: Some(self.on_client_loss.to_string()),
+            description: "What becomes of a job whose client is gone: auto (training runs on, \
+                          queries are cancelled), cancel or keep",
+        };
+        let train_id = self.train_id.map(|id| ConfigEntry {
+            key: TRAIN_ID.to_owned(),
+            value: Some(id.to_string()),
+            description: "The training run that the job is",
+        });
+        [on_client_loss].into_iter().chain(train_id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> SessionConfig {
+        with_defaults(SessionConfig::new_with_ballista())
+    }
+
+    fn sent(config: &SessionConfig, key: &str) -> Option<String> {
+        let entries = config.options().entries();
+        let entry = entries.into_iter().find(|entry| entry.key == key);
+        entry.and_then(|entry| entry.value)
+    }
+
+    #[test]
+    fn what_becomes_of_a_job_without_its_client_can_be_set() {
+        let mut config = config();
+        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("auto"));
+        set(&mut config, ON_CLIENT_LOSS, "keep").unwrap();
+        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("keep"));
+        for (key, value, message) in [
+            (
+                ON_CLIENT_LOSS,
+                "forever",
+                "SET volley.on_client_loss = forever: expected auto, cancel or keep",
+            ),
+            (
+                "volley.on_client_los",
+                "keep",
+                "SET volley.on_client_los = keep: there is no such setting; did you mean \
+                 \"volley.on_client_loss\"?",
+            ),
+            (
+                TRAIN_ID,
+                "1",
+                "SET volley.train_id = 1: CREATE MODEL sets it",
+            ),
+        ] {
+            let error = set(&mut config, key, value).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn what_makes_the_engine_go_wrong_is_refused() {
+        for (key, only, _) in FIXED {
+            let mut config = config();
+            set(&mut config, key, only).unwrap();
+            check_config(&config).unwrap();
+            let other = if only == "true" { "false" } else { "true" };
+            for value in [other, "TRUE", "1"] {
+                let error = set(&mut config, key, value).unwrap_err();
+                assert!(matches!(error, Error::Setting { .. }), "{error}");
+            }
+            let around = config.set_str(key, other);
+            assert!(check_config(&around).is_err());
+        }
+    }
+
+    #[test]
+    fn a_job_is_noted_in_its_own_configuration() {
+        let mut config = config();
+        let train_id = TrainId::generate();
+        let job = Job {
+            train_id: Some(train_id),
+            ..Job::of("CREATE\n  MODEL m …")
+        };
+        job.note(&mut config);
+        let name = sent(&config, BALLISTA_JOB_NAME);
+        assert_eq!(name.as_deref(), Some("CREATE MODEL m …"));
+        assert_eq!(sent(&config, TRAIN_ID), Some(train_id.to_string()));
+        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("auto"));
+        let kept = Job {
+            on_client_loss: Some(OnClientLoss::Keep),
+            ..Job::of("other")
+        };
+        kept.note(&mut config);
+        assert_eq!(sent(&config, BALLISTA_JOB_NAME), name);
+        assert_eq!(sent(&config, TRAIN_ID), None);
+        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("keep"));
+    }
+
+    #[test]
+    fn names_are_cut() {
+        let exact = "é".repeat(NAME_LENGTH);
+        assert_eq!(Job::of(&exact).name, exact);
+        let long = Job::of(&"é".repeat(NAME_LENGTH + 1)).name;
+        assert_eq!(long.chars().count(), NAME_LENGTH);
+        assert!(long.ends_with('…'));
+    }
+}
