@@ -7,6 +7,7 @@
 mod config;
 mod error;
 mod estimator;
+mod jobs;
 mod model;
 pub mod rossmann;
 mod session;
@@ -20,6 +21,7 @@ pub use config::SessionConfig;
 pub use datafusion;
 pub use error::{Error, Result};
 pub use estimator::Estimator;
+pub use jobs::{Job, JobState, Jobs, Note};
 pub use model::{DataFrameExt, Model};
 pub use session::{Output, Session};
 pub use sql::{

@@ -19,6 +19,7 @@ Examples:
   volley --scheduler host:50050 < train.sql  run a script on a running cluster
   volley --format csv -c 'SELECT …' > x.csv  rows only, for other programs
   volley cluster up --executors 4            a cluster of processes on this machine
+  volley jobs attach ID                      find a job again, with its rows at its end
   volley demo rossmann                       from seven tables to submission.csv
 
 Exit code: 0, or 1 after an error, 2 for a mistake in the arguments, 130 after Ctrl-C.
@@ -45,9 +46,61 @@ pub(super) enum Command {
     /// Start, show or stop a cluster of processes on this machine
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// List, cancel or find again what runs on a cluster
+    Jobs(JobsArgs),
     /// Run a whole example, from tables to predictions
     #[command(subcommand)]
     Demo(DemoCommand),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct JobsArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<JobsCommand>,
+    /// The running cluster to ask; one inside a process ends with it, and so do its jobs
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "VOLLEY_SCHEDULER",
+        global = true
+    )]
+    pub(super) scheduler: Option<String>,
+    /// How long to wait for the scheduler to answer
+    #[arg(
+        long, value_name = "TIME", default_value = "5s", env = "VOLLEY_CONNECT_TIMEOUT",
+        value_parser = humantime::parse_duration, global = true
+    )]
+    pub(super) connect_timeout: Duration,
+    /// How to print rows
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        env = "VOLLEY_FORMAT",
+        global = true
+    )]
+    pub(super) format: Format,
+    /// Print rows only: no notes or progress
+    #[arg(short, long, global = true)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum JobsCommand {
+    /// List the jobs that the scheduler knows, newest first [default]
+    List,
+    /// Cancel a job
+    Cancel(JobArgs),
+    /// Show what happened to a job, and its error
+    Logs(JobArgs),
+    /// Follow a job to its end and print its rows; Ctrl-C detaches and leaves it running
+    Attach(JobArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct JobArgs {
+    /// The job, as `volley jobs` lists it
+    pub(super) id: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -67,6 +120,9 @@ pub(super) struct QueryArgs {
     /// Print rows only: no messages, row counts or progress
     #[arg(short, long)]
     pub(super) quiet: bool,
+    /// Leave the CREATE MODEL at the end to the cluster: print its job's id and end
+    #[arg(long)]
+    pub(super) detach: bool,
     /// Print how long each statement took (always done at the prompt)
     #[arg(long)]
     pub(super) timing: bool,
@@ -115,7 +171,7 @@ pub(super) struct SessionArgs {
         env = "VOLLEY_STORE"
     )]
     pub(super) store: String,
-    /// Set an option of DataFusion or Ballista, as SQL's SET does
+    /// Set an option of DataFusion, Ballista or Volley, as SQL's SET does
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) settings: Vec<(String, String)>,
 }

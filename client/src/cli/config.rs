@@ -16,7 +16,7 @@ use volley_proto::store::ModelStore;
 
 use super::args::{
     Args, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand, DemoRossmannArgs,
-    EngineArgs, GenerateCommand, GenerateRossmannArgs, QueryArgs,
+    EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs,
 };
 use super::format::Format;
 
@@ -31,6 +31,7 @@ pub(crate) enum Config {
     Query(Box<Query>),
     Generate(Generate),
     Cluster(Cluster),
+    Jobs(Jobs),
     Demo(Box<Demo>),
 }
 
@@ -54,6 +55,8 @@ pub(crate) struct Query {
     pub(super) input: Input,
     pub(super) defines: Defines,
     pub(super) output: Output,
+    /// Whether the script's last statement, a `CREATE MODEL`, is left to the cluster.
+    pub(super) detach: bool,
 }
 
 /// A session to open.
@@ -144,6 +147,25 @@ pub(super) struct ClusterUp {
     pub(super) timeout: Duration,
 }
 
+/// Something to do with the jobs of a cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Jobs {
+    /// `host:port`
+    pub(super) scheduler: String,
+    pub(super) timeout: Duration,
+    pub(super) format: Format,
+    pub(super) quiet: bool,
+    pub(super) action: JobsAction,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum JobsAction {
+    List,
+    Cancel { id: String },
+    Logs { id: String },
+    Attach { id: String },
+}
+
 /// The Rossmann job.
 #[derive(Debug)]
 pub(crate) struct Demo {
@@ -217,6 +239,7 @@ impl Config {
                     seed,
                 }))
             }
+            Some(Command::Jobs(args)) => Jobs::resolve(args).map(Self::Jobs),
             Some(Command::Cluster(command)) => Cluster::resolve(command, around).map(Self::Cluster),
             Some(Command::Demo(DemoCommand::Rossmann(args))) => {
                 Demo::resolve(*args, around).map(Box::new).map(Self::Demo)
@@ -252,6 +275,16 @@ impl Query {
             store: store_url(&args.session.store, around)?,
             settings: args.session.settings,
         };
+        if args.detach {
+            if let EngineConfig::Embedded(_) = connection.engine {
+                return Err(mistake(
+                    "--detach: expected --scheduler HOST:PORT, a cluster inside this process ends with it",
+                ));
+            }
+            if let Input::Terminal { .. } = input {
+                return Err(mistake("--detach: expected the statements in -c or -f"));
+            }
+        }
         let output = Output {
             format: args.format,
             quiet: args.quiet,
@@ -262,7 +295,45 @@ impl Query {
             input,
             defines,
             output,
+            detach: args.detach,
         })
+    }
+}
+
+impl Jobs {
+    fn resolve(args: JobsArgs) -> Result<Self> {
+        let action = match args.command {
+            None | Some(JobsCommand::List) => JobsAction::List,
+            Some(JobsCommand::Cancel(JobArgs { id })) => JobsAction::Cancel { id },
+            Some(JobsCommand::Logs(JobArgs { id })) => JobsAction::Logs { id },
+            Some(JobsCommand::Attach(JobArgs { id })) => JobsAction::Attach { id },
+        };
+        let missing = || {
+            mistake(
+                "jobs: expected --scheduler HOST:PORT (or VOLLEY_SCHEDULER): a cluster inside a \
+                 process ends with it, and so do its jobs",
+            )
+        };
+        Ok(Self {
+            scheduler: checked_address(args.scheduler.ok_or_else(missing)?)?,
+            timeout: args.connect_timeout,
+            format: args.format,
+            quiet: args.quiet,
+            action,
+        })
+    }
+}
+
+/// A scheduler's address that has a port.
+fn checked_address(scheduler: String) -> Result<String> {
+    let port = scheduler
+        .rsplit_once(':')
+        .map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(_)) => Ok(scheduler),
+        _ => Err(mistake(format!(
+            "--scheduler {scheduler}: expected HOST:PORT"
+        ))),
     }
 }
 
@@ -283,15 +354,7 @@ fn sources(args: &QueryArgs, matches: &ArgMatches) -> Vec<Source> {
 impl EngineConfig {
     fn resolve(args: EngineArgs, around: &Surroundings) -> Result<Self> {
         if let Some(scheduler) = args.scheduler {
-            let port = scheduler
-                .rsplit_once(':')
-                .map(|(_, port)| port.parse::<u16>());
-            return match port {
-                Some(Ok(_)) => Ok(Self::Scheduler(scheduler)),
-                _ => Err(mistake(format!(
-                    "--scheduler {scheduler}: expected HOST:PORT"
-                ))),
-            };
+            return checked_address(scheduler).map(Self::Scheduler);
         }
         if !cfg!(feature = "standalone") {
             return Err(mistake(
@@ -484,6 +547,50 @@ mod tests {
         assert_eq!(engine, EngineConfig::Scheduler("host:1".into()));
         assert!(refused("volley --scheduler host:1 --executors 2").contains("--executors"));
         assert!(refused("volley --scheduler host").contains("HOST:PORT"));
+    }
+
+    #[test]
+    fn jobs_are_asked_for_on_a_running_cluster() {
+        let jobs = |line: &str| match resolve(line) {
+            Config::Jobs(jobs) => jobs,
+            other => panic!("{other:?}"),
+        };
+        let id = || "J1".to_owned();
+        for (line, action) in [
+            ("volley jobs --scheduler h:1", JobsAction::List),
+            ("volley jobs list --scheduler h:1", JobsAction::List),
+            (
+                "volley jobs --scheduler h:1 cancel J1",
+                JobsAction::Cancel { id: id() },
+            ),
+            (
+                "volley jobs logs J1 --scheduler h:1",
+                JobsAction::Logs { id: id() },
+            ),
+            (
+                "volley jobs attach J1 --scheduler h:1 --format json -q",
+                JobsAction::Attach { id: id() },
+            ),
+        ] {
+            let jobs = jobs(line);
+            assert_eq!((&*jobs.scheduler, jobs.action), ("h:1", action), "{line}");
+        }
+        assert_eq!(
+            jobs("volley jobs --scheduler h:1 --format csv").format,
+            Format::Csv
+        );
+        assert!(refused("volley jobs").contains("--scheduler HOST:PORT"));
+        assert!(refused("volley jobs attach J1").contains("--scheduler HOST:PORT"));
+        assert!(refused("volley jobs --scheduler h").contains("expected HOST:PORT"));
+        assert!(refused("volley jobs cancel --scheduler h:1").contains("<ID>"));
+    }
+
+    #[test]
+    fn a_script_is_left_to_a_running_cluster() {
+        assert!(query("volley --detach -c x --scheduler h:1").detach);
+        assert!(!query("volley -c x --scheduler h:1").detach);
+        assert!(refused("volley --detach -c x").contains("--scheduler HOST:PORT"));
+        assert!(refused("volley --detach --scheduler h:1").contains("-c or -f"));
     }
 
     #[test]

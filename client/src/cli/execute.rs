@@ -99,7 +99,7 @@ fn footer(rows: Option<usize>, elapsed: Option<Duration>) -> String {
 
 /// Writes to standard output without blocking the thread, so that a signal still stops a command
 /// whose reader has stopped reading.
-async fn write(text: &[u8]) -> Result<(), Stdout> {
+pub(super) async fn write(text: &[u8]) -> Result<(), Stdout> {
     if text.is_empty() {
         return Ok(());
     }

@@ -3,8 +3,8 @@
 //! ```text
 //! argv, VOLLEY_* -> Args (what was typed) -> Config (what it means) -> run
 //!                                                  │
-//!       ┌──────────────┬───────────────┬───────────┴───┐
-//!    script / repl   generate        cluster          demo
+//!       ┌──────────────┬───────────┬──────────┴┬────────────┐
+//!    script / repl   generate    cluster      jobs         demo
 //!       └── execute: one statement, its progress, its rows, on an Engine
 //! ```
 //!
@@ -22,6 +22,7 @@ mod execute;
 mod format;
 mod generate;
 mod input;
+mod jobs;
 mod progress;
 mod repl;
 mod report;
@@ -50,6 +51,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<Ended> {
     match config {
         Config::Query(query) => run_query(*query).await,
         Config::Generate(generate) => generate::run(&generate).map(|()| Ended::Done),
+        Config::Jobs(jobs) => jobs::run(&jobs).await,
         Config::Cluster(cluster) => cluster::run(&cluster).await,
         Config::Demo(demo) => demo::run(*demo).await,
     }

@@ -109,8 +109,9 @@ fn describe(event: &Event) -> Option<String> {
         Kind::Waiting(waiting) => format!("training waits: {}", waiting.reason),
         Kind::Started(started) => {
             let (ranks, executors) = (started.executors.len(), started.executors.join(", "));
+            let noun = if ranks == 1 { "rank" } else { "ranks" };
             format!(
-                "generation {}: {ranks} ranks on {executors}",
+                "generation {}: {ranks} {noun} on {executors}",
                 started.generation
             )
         }
@@ -170,12 +171,17 @@ mod tests {
         let line =
             "epoch 2: loss 0.25000, validation loss 0.50000; 2.0 s (50 % compute, 25 % all-reduce)";
         assert_eq!(describe(&event(epoch)).unwrap(), line);
-        let started = Started {
-            generation: 1,
-            executors: vec!["a".into(), "b".into()],
-        };
-        let line = "generation 1: 2 ranks on a, b";
-        assert_eq!(describe(&event(Kind::Started(started))).unwrap(), line);
+        for (generation, executors, line) in [
+            (1, &["a", "b"][..], "generation 1: 2 ranks on a, b"),
+            (2, &["b"][..], "generation 2: 1 rank on b"),
+        ] {
+            let executors = executors.iter().map(ToString::to_string).collect();
+            let started = Started {
+                generation,
+                executors,
+            };
+            assert_eq!(describe(&event(Kind::Started(started))).unwrap(), line);
+        }
         assert_eq!(describe(&event(Kind::Epoch(b"?".to_vec()))), None);
         assert_eq!(describe(&Event { event: None }), None);
     }

@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::ops::ControlFlow;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use volley::{Error, Session, Statement};
 
 use super::Ended;
 use super::config::{Defines, Query, Source};
 use super::define::Script;
 use super::engine::Engine;
-use super::execute::execute;
+use super::execute::{execute, write};
 use super::signals::Interrupts;
 
 /// A script with the name it has in messages.
@@ -47,10 +47,17 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
         for script in scripts {
             statements.append(&mut script.parse(&engine.session)?);
         }
+        let left = query
+            .detach
+            .then(|| take_last(&mut statements))
+            .transpose()?;
         for (place, statement) in statements {
             execute(&engine, statement, query.output)
                 .await
                 .context(place)?;
+        }
+        if let Some((place, statement)) = left {
+            submit(&engine, statement).await.context(place)?;
         }
         anyhow::Ok(())
     });
@@ -60,6 +67,24 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
     };
     engine.close().await;
     ended
+}
+
+/// Takes the `CREATE MODEL` that is to be left to the cluster.
+fn take_last(statements: &mut Vec<(String, Statement)>) -> anyhow::Result<(String, Statement)> {
+    let trains = |(_, statement): &(String, Statement)| statement.train_id().is_some();
+    match statements.pop_if(|last| trains(last)) {
+        Some(last) if !statements.iter().any(trains) => Ok(last),
+        _ => bail!("--detach: expected one CREATE MODEL, as the last statement"),
+    }
+}
+
+/// Leaves a `CREATE MODEL` to the cluster.
+async fn submit(engine: &Engine, statement: Statement) -> anyhow::Result<()> {
+    match engine.session.submit(statement).await? {
+        Some(job) => write(format!("{job}\n").as_bytes()).await?,
+        None => eprintln!("the model exists already: nothing to do"),
+    }
+    Ok(())
 }
 
 impl Named {
@@ -125,7 +150,7 @@ impl Source {
 }
 
 /// A statement in one line, cut where it gets long.
-fn shorten(statement: &str) -> String {
+pub(super) fn shorten(statement: &str) -> String {
     const WIDTH: usize = 60;
     let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(WIDTH) {

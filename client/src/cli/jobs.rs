@@ -1,0 +1,216 @@
+//! `volley jobs`: what runs on a cluster, whoever has submitted it.
+//!
+//! ```text
+//! list    ──> one row a job
+//! cancel  ──> asked ──> ended, or still ending
+//! logs    ──> notes so far, state, error
+//! attach  ──> notes as they come ──> ended ──> rows, or the error
+//! ```
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow};
+use arrow::array::{
+    ArrayRef, Float64Array, RecordBatch, StringArray, TimestampMillisecondArray, UInt32Array,
+};
+use arrow::error::ArrowError;
+use futures::TryStreamExt;
+use volley::{Error, Job, JobState, Jobs, Note};
+
+use super::Ended;
+use super::config::{Jobs as Config, JobsAction};
+use super::execute::write;
+use super::format::{Format, Formatter};
+use super::progress::Progress;
+use super::script::shorten;
+use super::signals::Interrupts;
+
+/// How long `cancel` waits for the job to end.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Does what was asked with the jobs.
+///
+/// # Errors
+/// When the scheduler does not answer, does not know the job, or the attached job has failed.
+pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
+    let mut interrupts = Interrupts::listen()?;
+    let work = async {
+        let jobs = Jobs::connect(&config.scheduler, config.timeout).await?;
+        match &config.action {
+            JobsAction::List => list(&jobs, config).await,
+            JobsAction::Cancel { id } => cancel(&jobs, id).await,
+            JobsAction::Logs { id } => logs(&jobs, id).await,
+            JobsAction::Attach { id } => attach(&jobs, id, config).await,
+        }
+    };
+    match interrupts.stop(work).await {
+        ControlFlow::Continue(done) => done.map(|()| Ended::Done),
+        ControlFlow::Break(code) => {
+            if let JobsAction::Attach { id } = &config.action {
+                eprintln!(
+                    "detached from job {id}, which goes on without you: `volley jobs cancel {id}` cancels it"
+                );
+            }
+            Ok(Ended::Interrupted(code))
+        }
+    }
+}
+
+async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
+    let mut list = jobs.list().await?;
+    if config.format == Format::Table {
+        // A wide table cannot be read; programs get the name as it is.
+        for job in &mut list {
+            job.name = shorten(&job.name);
+        }
+    }
+    let rows = table(&list, SystemTime::now())?;
+    let mut formatter = Formatter::new(config.format);
+    write(&formatter.push(&rows)?).await?;
+    write(&formatter.finish()?).await?;
+    Ok(())
+}
+
+async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
+    let line = match jobs.cancel(id, CANCEL_PATIENCE).await? {
+        (state, true) => format!("job {id} has {state} already"),
+        (JobState::Cancelled, false) => format!("job {id} cancelled"),
+        (state, false) if state.has_ended() => {
+            format!("job {id} has {state} before it could be cancelled")
+        }
+        (_, false) => format!("job {id} is being cancelled"),
+    };
+    write(format!("{line}\n").as_bytes()).await?;
+    Ok(())
+}
+
+async fn logs(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
+    let (job, notes) = jobs.follow(id, 0).await?;
+    let mut text: String = notes.iter().map(|note| line(note) + "\n").collect();
+    text.push_str(&format!("{}\n", job.state));
+    if let Some(error) = &job.error {
+        text.push_str(&format!("{error}\n"));
+    }
+    write(text.as_bytes()).await?;
+    Ok(())
+}
+
+async fn attach(jobs: &Jobs, id: &str, config: &Config) -> anyhow::Result<()> {
+    let job = jobs.find(id).await?;
+    let followed = follow_to_end(jobs, &job, config.quiet);
+    let job = match job.train_id.filter(|_| !config.quiet) {
+        Some(run) => Progress::new(jobs.address(), run).beside(followed).await?,
+        None => followed.await?,
+    };
+    match job.state {
+        JobState::Succeeded => print_rows(jobs, id, config.format).await,
+        JobState::Cancelled => Err(anyhow!("job {id} was cancelled")),
+        _ => {
+            let error = job.error.unwrap_or_else(|| "for no reason known".into());
+            Err(anyhow!("job {id} failed: {error}"))
+        }
+    }
+}
+
+/// Prints a job's notes until it has ended.
+async fn follow_to_end(jobs: &Jobs, job: &Job, quiet: bool) -> volley::Result<Job> {
+    let mut seen = 0;
+    loop {
+        let (now, notes) = match jobs.follow(&job.id, seen).await {
+            Err(Error::SchedulerLost {
+                job: id, source, ..
+            }) => {
+                let training = job.train_id.is_some();
+                return Err(Error::SchedulerLost {
+                    job: id,
+                    training,
+                    source,
+                });
+            }
+            followed => followed?,
+        };
+        seen += notes.len();
+        if !quiet {
+            notes.iter().for_each(|note| eprintln!("{}", line(note)));
+        }
+        if now.state.has_ended() {
+            return Ok(now);
+        }
+    }
+}
+
+async fn print_rows(jobs: &Jobs, id: &str, format: Format) -> anyhow::Result<()> {
+    let mut rows = jobs.rows(id).await?;
+    let mut formatter = Formatter::new(format);
+    while let Some(batch) = rows.try_next().await? {
+        write(&formatter.push(&batch).context("cannot format the rows")?).await?;
+    }
+    write(&formatter.finish().context("cannot format the rows")?).await?;
+    Ok(())
+}
+
+/// A note as a line.
+fn line(note: &Note) -> String {
+    let at = humantime::format_rfc3339_seconds(note.at);
+    format!("{at} {}", note.text)
+}
+
+/// One row a job.
+fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
+    let texts = |of: fn(&Job) -> String| -> ArrayRef {
+        Arc::new(
+            jobs.iter()
+                .map(|job| Some(of(job)))
+                .collect::<StringArray>(),
+        )
+    };
+    let attempts = jobs
+        .iter()
+        .map(|job| u32::try_from(job.attempts.len()).ok());
+    let submitted = jobs.iter().map(|job| {
+        let since = job.submitted.duration_since(UNIX_EPOCH).ok()?;
+        i64::try_from(since.as_millis()).ok()
+    });
+    let submitted: TimestampMillisecondArray = submitted.collect();
+    // To a tenth: nobody needs more, and a table of it can be read.
+    let seconds = jobs
+        .iter()
+        .map(|job| Some((job.duration(now).as_secs_f64() * 10.0).round() / 10.0));
+    RecordBatch::try_from_iter([
+        ("id", texts(|job| job.id.clone())),
+        ("state", texts(|job| job.state.to_string())),
+        ("attempts", Arc::new(attempts.collect::<UInt32Array>())),
+        ("submitted", Arc::new(submitted.with_timezone("+00:00"))),
+        ("seconds", Arc::new(seconds.collect::<Float64Array>())),
+        ("name", texts(|job| job.name.clone())),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_rows() {
+        let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
+        let note = Note {
+            at: at(1_500),
+            text: "runs again: executor e-1 was lost".into(),
+        };
+        assert_eq!(
+            line(&note),
+            "1970-01-01T00:00:01Z runs again: executor e-1 was lost"
+        );
+        let rows = table(&[], at(0)).unwrap();
+        let names: Vec<_> = rows
+            .schema()
+            .fields()
+            .iter()
+            .map(|f| f.name().clone())
+            .collect();
+        let expected = ["id", "state", "attempts", "submitted", "seconds", "name"];
+        assert_eq!(names, expected);
+    }
+}

@@ -1,0 +1,329 @@
+//! The scheduler's side of jobs, over the wire: ours for lists and notes, Ballista's for
+//! cancellation.
+
+use std::time::Duration;
+
+use ballista_core::config::BallistaConfig;
+use ballista_core::serde::protobuf::CancelJobParams;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use volley_proto::did_you_mean;
+use volley_proto::wire::jobs_client::JobsClient;
+use volley_proto::wire::{FollowJobRequest, ListJobsRequest};
+
+use super::{Job, JobState, Note};
+use crate::session::{await_scheduler, scheduler_url};
+use crate::{Error, Result};
+
+/// How many jobs are named to who asked for one that there is not.
+const SUGGESTED: usize = 3;
+
+/// The jobs of one scheduler.
+#[derive(Debug, Clone)]
+pub struct Jobs {
+    address: String,
+    ours: JobsClient<Channel>,
+    pub(super) engine: SchedulerGrpcClient<Channel>,
+}
+
+impl Jobs {
+    /// Waits for the scheduler at `host:port` to answer.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub async fn connect(address: &str, patience: Duration) -> Result<Self> {
+        await_scheduler(address, patience).await?;
+        let unreachable = |source| Error::Connect {
+            address: address.to_owned(),
+            waited: patience,
+            source: Some(source),
+        };
+        let config = BallistaConfig::default();
+        let grpc = GrpcClientConfig::from(&config);
+        let endpoint = create_grpc_client_endpoint(scheduler_url(address), Some(&grpc))
+            .map_err(|error| unreachable(error.into()))?;
+        let channel = endpoint.connect().await;
+        let channel = channel.map_err(|error| unreachable(error.into()))?;
+        let limit = config.grpc_client_max_message_size();
+        Ok(Self {
+            address: address.to_owned(),
+            ours: JobsClient::new(channel.clone()).max_decoding_message_size(limit),
+            engine: SchedulerGrpcClient::new(channel).max_decoding_message_size(limit),
+        })
+    }
+
+    /// The scheduler's address, `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The jobs that the scheduler knows, newest first.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn list(&self) -> Result<Vec<Job>> {
+        let answer = self.ours.clone().list(ListJobsRequest {}).await;
+        let answer = answer.map_err(|status| self.refused("list its jobs", status))?;
+        let jobs = answer.into_inner().jobs.into_iter().map(Job::try_from);
+        Ok(jobs.collect::<Result<_, _>>()?)
+    }
+
+    /// One job.
+    ///
+    /// # Errors
+    /// When there is no such job, with the ids nearest to what was asked for.
+    pub async fn find(&self, id: &str) -> Result<Job> {
+        let jobs = self.list().await?;
+        match jobs.iter().find(|job| job.id == id) {
+            Some(job) => Ok(job.clone()),
+            None => Err(unknown(id, &jobs)),
+        }
+    }
+
+    /// A job, and what happened to it besides the first `seen` notes. Takes a few seconds where
+    /// that is nothing.
+    ///
+    /// # Errors
+    /// When there is no such job, with the ids nearest to what was asked for; as
+    /// [`Error::SchedulerLost`] when the scheduler does not answer.
+    pub async fn follow(&self, id: &str, seen: usize) -> Result<(Job, Vec<Note>)> {
+        let request = FollowJobRequest {
+            id: id.to_owned(),
+            seen: seen as u64,
+        };
+        let answer = match self.ours.clone().follow(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) if status.code() == Code::NotFound => {
+                return Err(unknown(id, &self.list().await?));
+            }
+            Err(status) => {
+                return Err(Error::SchedulerLost {
+                    job: id.to_owned(),
+                    training: false,
+                    source: Box::new(self.refused("tell of the job", status)),
+                });
+            }
+        };
+        let job = answer.job.ok_or_else(|| {
+            volley_proto::Error::malformed("answer about jobs", "there is no job in it")
+        })?;
+        let notes = answer.notes.into_iter().map(Note::try_from);
+        Ok((Job::try_from(job)?, notes.collect::<Result<_, _>>()?))
+    }
+
+    /// Asks for a job to be cancelled, and waits for a while until it has ended. Returns its state
+    /// then, and whether it had ended before.
+    ///
+    /// # Errors
+    /// When there is no such job, or the scheduler does not answer.
+    pub async fn cancel(&self, id: &str, patience: Duration) -> Result<(JobState, bool)> {
+        let state = self.find(id).await?.state;
+        if state.has_ended() {
+            return Ok((state, true));
+        }
+        let cancel = CancelJobParams {
+            job_id: id.to_owned(),
+        };
+        let cancelled = self.engine.clone().cancel_job(cancel).await;
+        cancelled.map_err(|status| self.refused("cancel the job", status))?;
+        let ended = async {
+            let mut seen = 0;
+            loop {
+                let (job, notes) = self.follow(id, seen).await?;
+                if job.state.has_ended() {
+                    return Ok::<_, Error>(job.state);
+                }
+                seen += notes.len();
+            }
+        };
+        match tokio::time::timeout(patience, ended).await {
+            Ok(state) => Ok((state?, false)),
+            Err(_) => Ok((state, false)),
+        }
+    }
+
+    /// What the scheduler answered instead of doing something.
+    pub(super) fn refused(&self, request: &'static str, status: Status) -> Error {
+        Error::Request {
+            address: self.address.clone(),
+            request,
+            source: match status.code() {
+                Code::Unimplemented => "it is of a version that cannot".into(),
+                _ => status.message().to_owned().into(),
+            },
+        }
+    }
+}
+
+/// The error about a job that is not among the known ones, newest first.
+fn unknown(id: &str, known: &[Job]) -> Error {
+    let mut hint = did_you_mean(id, known.iter().map(|job| job.id.as_str()));
+    if hint.is_empty() {
+        let newest: Vec<_> = known.iter().take(SUGGESTED).map(|job| &*job.id).collect();
+        hint = match newest.len() {
+            0 => "; the scheduler knows none".to_owned(),
+            _ => format!("; the newest are {}", newest.join(", ")),
+        };
+    }
+    Error::UnknownJob {
+        id: id.to_owned(),
+        hint,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use tonic::transport::Server;
+    use tonic::transport::server::TcpIncoming;
+    use tonic::{Request, Response};
+    use volley_proto::wire;
+    use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
+    use volley_proto::wire::jobs_server::{Jobs as Service, JobsServer};
+
+    use super::*;
+
+    /// A scheduler that knows one job, which ends with its second note.
+    struct Scheduler;
+
+    impl Scheduler {
+        fn job(notes: u64) -> wire::Job {
+            let state = match notes {
+                0 | 1 => wire::JobState::Running,
+                _ => wire::JobState::Failed,
+            };
+            wire::Job {
+                id: "J1".into(),
+                state: state.into(),
+                error: (notes > 1).then(|| "Job J1 failed: boom".into()),
+                ..Default::default()
+            }
+        }
+
+        /// Serves on a free port until the test's runtime ends. Returns its address.
+        fn start() -> String {
+            let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).unwrap();
+            let address = incoming.local_addr().unwrap().to_string();
+            let server = Server::builder()
+                .add_service(ClusterServer::new(Self))
+                .add_service(JobsServer::new(Self));
+            tokio::spawn(server.serve_with_incoming(incoming));
+            address
+        }
+    }
+
+    #[tonic::async_trait]
+    impl Cluster for Scheduler {
+        async fn describe(
+            &self,
+            _: Request<wire::DescribeRequest>,
+        ) -> Result<Response<wire::DescribeResponse>, Status> {
+            Ok(Response::new(wire::DescribeResponse::default()))
+        }
+    }
+
+    #[tonic::async_trait]
+    impl Service for Scheduler {
+        async fn list(
+            &self,
+            _: Request<ListJobsRequest>,
+        ) -> Result<Response<wire::ListJobsResponse>, Status> {
+            let jobs = vec![Self::job(0)];
+            Ok(Response::new(wire::ListJobsResponse { jobs }))
+        }
+
+        async fn follow(
+            &self,
+            request: Request<FollowJobRequest>,
+        ) -> Result<Response<wire::FollowJobResponse>, Status> {
+            let FollowJobRequest { id, seen } = request.into_inner();
+            if id != "J1" {
+                return Err(Status::not_found("no such job"));
+            }
+            let note = wire::Note {
+                at_ms: seen,
+                text: format!("note {seen}"),
+            };
+            Ok(Response::new(wire::FollowJobResponse {
+                job: Some(Self::job(seen + 1)),
+                notes: vec![note],
+            }))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_is_followed_to_its_end() {
+        let jobs = Jobs::connect(&Scheduler::start(), Duration::from_secs(10)).await;
+        let jobs = jobs.unwrap();
+        assert_eq!(jobs.list().await.unwrap().len(), 1);
+        assert_eq!(jobs.find("J1").await.unwrap().state, JobState::Running);
+        let mut seen = Vec::new();
+        let job = loop {
+            let (job, notes) = jobs.follow("J1", seen.len()).await.unwrap();
+            seen.extend(notes.into_iter().map(|note| note.text));
+            if job.state.has_ended() {
+                break job;
+            }
+        };
+        assert_eq!(seen, ["note 0", "note 1"]);
+        assert_eq!(job.error.as_deref(), Some("boom"));
+        for asked in [
+            jobs.follow("J2", 0).await.map(drop),
+            jobs.find("J2").await.map(drop),
+            jobs.cancel("J2", Duration::ZERO).await.map(drop),
+        ] {
+            let error = asked.unwrap_err();
+            assert!(matches!(error, Error::UnknownJob { .. }), "{error}");
+        }
+        // This scheduler lacks the engine's service.
+        let error = jobs.cancel("J1", Duration::ZERO).await.unwrap_err();
+        assert!(matches!(error, Error::Request { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_lost_scheduler_is_told_from_a_refusal() {
+        let channel = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        let jobs = Jobs {
+            address: "127.0.0.1:1".into(),
+            ours: JobsClient::new(channel.clone()),
+            engine: SchedulerGrpcClient::new(channel),
+        };
+        let error = jobs.follow("J1", 0).await.unwrap_err();
+        assert!(matches!(error, Error::SchedulerLost { .. }), "{error}");
+        let error = jobs.list().await.unwrap_err();
+        assert!(matches!(error, Error::Request { .. }), "{error}");
+    }
+
+    #[test]
+    fn names_the_jobs_nearest_to_one_unknown() {
+        let job = |id: &str| Job {
+            id: id.to_owned(),
+            name: String::new(),
+            state: JobState::Running,
+            attempts: Vec::new(),
+            submitted: SystemTime::UNIX_EPOCH,
+            ended: None,
+            error: None,
+            train_id: None,
+        };
+        let jobs = ["qDSaC1v", "bbbbbbb", "ccccccc", "ddddddd"].map(job);
+        for (id, known, message) in [
+            (
+                "qDSaC1w",
+                &jobs[..],
+                "unknown job \"qDSaC1w\"; did you mean \"qDSaC1v\"?",
+            ),
+            (
+                "zzz",
+                &jobs[..],
+                "unknown job \"zzz\"; the newest are qDSaC1v, bbbbbbb, ccccccc",
+            ),
+            ("zzz", &[], "unknown job \"zzz\"; the scheduler knows none"),
+        ] {
+            assert_eq!(unknown(id, known).to_string(), message);
+        }
+    }
+}
