@@ -86,6 +86,9 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         seconds: 1.5,
         compute_seconds: 1.0,
         reduce_seconds: 0.25,
+        checksum: String::new(),
+        ranks: Vec::new(),
+        earlier: None,
     };
     Manifest {
         format: Manifest::FORMAT,
@@ -101,6 +104,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         train_rows: 100,
         eval_rows: 20,
         world_size: 2,
+        train_checksum: String::new(),
         history: vec![epoch(1, 0.3), epoch(2, 0.1), epoch(3, 0.2)],
         kept_epoch: 2,
     }

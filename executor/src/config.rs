@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -16,6 +17,12 @@ pub struct ExecutorConfig {
     pub scheduler: String,
     /// How long to try to reach the scheduler at start.
     pub connect_timeout: Duration,
+    /// Without a sign of life for this long, the scheduler is gone.
+    pub scheduler_timeout: Duration,
+    /// How long to try to reach a scheduler that is gone.
+    pub reconnect_timeout: Duration,
+    /// What the executor is there for.
+    pub role: Role,
     /// The address that its services listen on, each on a port of its own choosing.
     pub bind: IpAddr,
     /// The host name that peers reach it by.
@@ -32,6 +39,31 @@ pub struct ExecutorConfig {
     pub heartbeat: Duration,
 }
 
+/// What an executor is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// Queries and ranks.
+    #[default]
+    Any,
+    /// Queries only.
+    Query,
+    /// Ranks only: it never holds shuffle data, so losing it never costs more than its rank.
+    Train,
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "any" => Ok(Self::Any),
+            "query" => Ok(Self::Query),
+            "train" => Ok(Self::Train),
+            _ => Err(format!("{text:?} is no role: expected any, query or train")),
+        }
+    }
+}
+
 impl ExecutorConfig {
     /// An executor on loopback.
     pub fn local(id: impl Into<String>, scheduler: impl Into<String>, work_dir: PathBuf) -> Self {
@@ -39,6 +71,9 @@ impl ExecutorConfig {
             id: id.into(),
             scheduler: scheduler.into(),
             connect_timeout: Duration::from_secs(10),
+            scheduler_timeout: Duration::from_secs(10),
+            reconnect_timeout: Duration::from_secs(600),
+            role: Role::Any,
             bind: Ipv4Addr::LOCALHOST.into(),
             advertise_host: Ipv4Addr::LOCALHOST.to_string(),
             vcores: 1,

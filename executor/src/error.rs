@@ -59,13 +59,28 @@ pub enum Error {
         #[source]
         source: BallistaError,
     },
-    /// The scheduler stopped answering heartbeats, or told the executor to stop.
-    #[error("executor {id} has lost its scheduler at {address}")]
+    /// The scheduler does not let the executor attend.
+    #[error("the scheduler at {address} does not let executor {id} in: {reason}")]
+    Attend {
+        /// The scheduler's address.
+        address: String,
+        /// The executor's id.
+        id: String,
+        /// Its answer.
+        reason: String,
+    },
+    /// The scheduler was gone and did not come back.
+    #[error("executor {id} has lost its scheduler at {address}: it was tried for {waited:?}")]
     SchedulerLost {
         /// The executor's id.
         id: String,
         /// The scheduler's address.
         address: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last attempt's error.
+        #[source]
+        source: Box<Error>,
     },
     /// The device cannot be used.
     #[error("device {device}")]
@@ -74,7 +89,7 @@ pub enum Error {
         device: String,
         /// Why not.
         #[source]
-        source: volley_trainer::Error,
+        source: Box<volley_trainer::Error>,
     },
 }
 
@@ -129,7 +144,16 @@ pub(crate) enum RankError {
         executor: String,
         message: String,
     },
+    /// What the training was to start from cannot be had.
+    #[error("model {model}: {reason}")]
+    Origin { model: String, reason: String },
+    /// The earlier rank of the same training does not leave.
+    #[error("an earlier rank of training {train} on executor {executor} does not end")]
+    Occupied { train: String, executor: String },
     /// The job was cancelled.
     #[error("training {train} was cancelled")]
     Cancelled { train: String },
+    /// The generation is over: the ranks meet again.
+    #[error("training {train}: {reason}")]
+    Regroup { train: String, reason: String },
 }

@@ -2,19 +2,30 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 use volley_proto::runtime::Runtimes;
 use volley_trainer::resolve_device;
 
 use crate::ballista::{self, Process};
 use crate::models::Models;
-use crate::rank::RankHost;
+use crate::rank::{Parking, RankHost};
 use crate::{Error, ExecutorConfig, Result};
+
+/// Between two attempts to register again.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// An executor that is registered with its scheduler; dropping it stops it.
 pub struct Executor {
     config: ExecutorConfig,
+    runtimes: Runtimes,
+    /// What ranks leave for those that come after them, also when the executor starts over.
+    parking: Parking,
     process: Process,
+    /// This process, and how often it has started over.
+    incarnation: (Uuid, u64),
 }
 
 impl fmt::Debug for Executor {
@@ -37,25 +48,89 @@ impl Executor {
             source,
         };
         std::fs::create_dir_all(&config.work_dir).map_err(work_dir)?;
+        ballista::clear_work_dir(&config).map_err(work_dir)?;
         let device = resolve_device(config.device).map_err(|source| Error::Device {
             device: config.device.to_string(),
-            source,
+            source: Box::new(source),
         })?;
         tracing::info!(executor = %config.id, %device, vcores = config.vcores, "starting");
         let channel = ballista::connect(&config).await?;
+        let parking = Parking::default();
         let runtimes = Runtimes {
-            ranks: Arc::new(RankHost::new(&config, channel.clone())),
+            ranks: Arc::new(RankHost::new(&config, channel.clone(), parking.clone())),
             models: Arc::new(Models::default()),
         };
-        let process = ballista::start(&config, channel, runtimes).await?;
-        Ok(Self { config, process })
+        let incarnation = (Uuid::now_v7(), 0);
+        let process = ballista::start(&config, channel, runtimes.clone(), incarnation).await?;
+        Ok(Self {
+            config,
+            runtimes,
+            parking,
+            process,
+            incarnation,
+        })
     }
 
-    /// Runs until told to stop, then takes leave of the scheduler.
+    /// Runs until told to stop, then takes leave of the scheduler. An executor and a scheduler that
+    /// have lost each other start over: what ran here has ended, and it registers again.
     ///
     /// # Errors
-    /// When the scheduler is lost before that.
+    /// When the scheduler is gone for longer than the configuration allows.
     pub async fn run_until(self, told: impl Future<Output = ()>) -> Result<()> {
-        self.process.run_until(told).await
+        let Self {
+            config,
+            runtimes,
+            parking,
+            mut process,
+            mut incarnation,
+        } = self;
+        tokio::pin!(told);
+        loop {
+            let reason = tokio::select! {
+                () = &mut told => {
+                    process.take_leave().await;
+                    return Ok(());
+                }
+                reason = process.until_over(|train| parking.forget(train)) => reason,
+            };
+            tracing::warn!(executor = %config.id, reason, "starting over");
+            drop(process);
+            incarnation.1 += 1;
+            process = tokio::select! {
+                () = &mut told => return Ok(()),
+                started = start_over(&config, &runtimes, incarnation) => started?,
+            };
+        }
+    }
+}
+
+/// Tries until the scheduler is there again.
+async fn start_over(
+    config: &ExecutorConfig,
+    runtimes: &Runtimes,
+    incarnation: (Uuid, u64),
+) -> Result<Process> {
+    let started = Instant::now();
+    loop {
+        let attempt = async {
+            let channel = ballista::connect(config).await?;
+            ballista::start(config, channel, runtimes.clone(), incarnation).await
+        };
+        match attempt.await {
+            Ok(process) => {
+                tracing::info!(executor = %config.id, "registered again");
+                return Ok(process);
+            }
+            Err(source) if started.elapsed() >= config.reconnect_timeout => {
+                return Err(Error::SchedulerLost {
+                    id: config.id.clone(),
+                    address: config.scheduler.clone(),
+                    waited: config.reconnect_timeout,
+                    source: Box::new(source),
+                });
+            }
+            Err(error) => tracing::warn!(executor = %config.id, %error, "trying again"),
+        }
+        sleep(RETRY).await;
     }
 }

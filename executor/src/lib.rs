@@ -8,6 +8,7 @@
 //!
 //! It runs what the scheduler gives it. It decides nothing about placement or membership.
 
+mod attendance;
 mod ballista;
 mod config;
 mod error;
@@ -15,6 +16,6 @@ mod executor;
 mod models;
 mod rank;
 
-pub use config::ExecutorConfig;
+pub use config::{ExecutorConfig, Role};
 pub use error::{Error, Result};
 pub use executor::Executor;

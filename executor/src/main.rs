@@ -10,7 +10,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use uuid::Uuid;
-use volley_executor::{Executor, ExecutorConfig};
+use volley_executor::{Executor, ExecutorConfig, Role};
 use volley_proto::failure::chain;
 use volley_proto::spec::Device;
 
@@ -47,6 +47,15 @@ struct Args {
     /// How long to try to reach the scheduler at start
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     connect_timeout: Duration,
+    /// Time without a sign of life after which the scheduler is gone
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    scheduler_timeout: Duration,
+    /// How long to try to reach a scheduler that is gone before giving up
+    #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
+    reconnect_timeout: Duration,
+    /// What it is there for: any, query (never runs ranks) or train (never holds shuffle data)
+    #[arg(long, env = "VOLLEY_ROLE", default_value = "any")]
+    role: Role,
     /// How often to tell the scheduler that the executor lives
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     heartbeat: Duration,
@@ -91,6 +100,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         id: args.id.unwrap_or_else(|| Uuid::now_v7().to_string()),
         scheduler: args.scheduler,
         connect_timeout: args.connect_timeout,
+        scheduler_timeout: args.scheduler_timeout,
+        reconnect_timeout: args.reconnect_timeout,
+        role: args.role,
         bind: args.bind,
         advertise_host: args.advertise_host.unwrap_or_else(|| args.bind.to_string()),
         vcores: args.vcores.map_or(cores, usize::from),

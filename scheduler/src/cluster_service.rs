@@ -24,10 +24,12 @@ impl Cluster for Service {
         &self,
         _: Request<DescribeRequest>,
     ) -> Result<Response<DescribeResponse>, Status> {
+        let (slots, free_slots) = self.cluster.slots();
         Ok(Response::new(DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             executors: self.cluster.executors() as u64,
-            slots: self.cluster.slots() as u64,
+            slots: slots as u64,
+            free_slots: free_slots as u64,
         }))
     }
 }

@@ -12,6 +12,8 @@ pub struct SchedulerConfig {
     pub advertise_host: String,
     /// An executor that has not been heard of for this long is lost.
     pub executor_timeout: Duration,
+    /// A client that has not asked about its query for this long is gone.
+    pub client_timeout: Duration,
 }
 
 impl Default for SchedulerConfig {
@@ -20,6 +22,7 @@ impl Default for SchedulerConfig {
             bind: (Ipv4Addr::LOCALHOST, 50050).into(),
             advertise_host: Ipv4Addr::LOCALHOST.to_string(),
             executor_timeout: Duration::from_secs(10),
+            client_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -6,7 +6,8 @@
 //!   │ Ballista gRPC and REST    │  jobs, stages, tasks, executors
 //!   │ volley.v1.Rendezvous      │  ranks meet here: generation, rank, peers
 //!   │ volley.v1.Training        │  clients watch a run here
-//!   │ volley.v1.Cluster         │  and ask how large the cluster is
+//!   │ volley.v1.Cluster, .Jobs  │  and ask how large the cluster is, and about jobs
+//!   │ volley.v1.Attendance      │  executors are there for as long as their stream is
 //!   └───────────────────────────┘
 //!        │ offers                    placement (pure): who runs what now, what must wait, and why
 //!        ▼
@@ -16,13 +17,16 @@
 //! It decides where tasks run and who belongs to a generation. It never touches rows or gradients
 //! and links no tensor library.
 
+mod attendance;
 mod ballista;
 mod cluster_service;
 mod config;
 mod error;
+mod jobs;
 mod placement;
 mod server;
 mod training;
+mod watched;
 
 pub use config::SchedulerConfig;
 pub use error::{Error, Result};

@@ -29,6 +29,9 @@ struct Args {
     /// Time without a sign of life after which an executor is lost
     #[arg(long, env = "VOLLEY_EXECUTOR_TIMEOUT", default_value = "10s", value_parser = humantime::parse_duration)]
     executor_timeout: Duration,
+    /// Time without a question about its query after which a client is gone, and the query ends
+    #[arg(long, env = "VOLLEY_CLIENT_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
+    client_timeout: Duration,
     /// File to write HOST:PORT to once the scheduler listens
     #[arg(long)]
     address_file: Option<PathBuf>,
@@ -66,6 +69,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
             .advertise_host
             .unwrap_or_else(|| args.bind.ip().to_string()),
         executor_timeout: args.executor_timeout,
+        client_timeout: args.client_timeout,
     };
     tracing::info!(?config, "starting");
     let scheduler = Scheduler::start(config).await?;

@@ -8,15 +8,17 @@
 //! ```text
 //!              enough executors with a free slot ──────────────────────► Start(executors)
 //!   gang ──────┤
-//!              not yet: others hold the slots ─────────────────────────► Wait(reason), reserves
-//!              it lost a task after it had started ────────────────────► Abort(reason)
+//!              not yet: others hold the slots, or lost ranks may return ► Wait(reason), reserves
+//!              ranks of the last generation have not ended ────────────► Wait(reason)
+//!              ranks were lost, and too few executors are left ────────► Fail(reason)
+//!              some ranks are done and others were lost ───────────────► Rerun(reason)
 //! ```
 //!
 //! Not here: how a decision is carried out on Ballista's graphs, and the clock.
 
 use std::fmt;
 
-use volley_proto::spec::Ranks;
+use volley_proto::spec::{Ranks, TooFew};
 
 /// An executor as placement sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,28 @@ pub(crate) struct Executor {
     pub(crate) id: String,
     /// Slots (vcores) that no task holds.
     pub(crate) free: usize,
+    pub(crate) role: Role,
+}
+
+/// What an executor is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Role {
+    #[default]
+    Any,
+    /// Queries only.
+    Query,
+    /// Ranks only: it never holds shuffle data.
+    Train,
+}
+
+impl Role {
+    pub(crate) fn runs_ranks(self) -> bool {
+        self != Self::Query
+    }
+
+    pub(crate) fn runs_queries(self) -> bool {
+        self != Self::Train
+    }
 }
 
 /// A running stage with partitions that no task has taken yet.
@@ -47,10 +71,30 @@ pub(crate) enum Kind {
     Whole,
     /// A barrier stage.
     Gang {
-        ranks: Ranks,
+        wish: Wish,
         shards: usize,
-        /// Tasks it has been given before.
-        started: usize,
+        /// Ranks of the last generation that have not ended.
+        running: usize,
+        /// Ranks that have come to their end.
+        done: usize,
+    },
+}
+
+/// How many ranks a gang wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// To begin with.
+    Begin(Ranks),
+    /// To go on after ranks were lost or executors joined.
+    Regroup {
+        /// As many as there were.
+        wanted: usize,
+        /// What it makes do with once patience is over.
+        least: usize,
+        most: usize,
+        /// Whether lost ranks have been waited for long enough.
+        patience_over: bool,
+        too_few: TooFew,
     },
 }
 
@@ -64,7 +108,9 @@ pub(crate) enum Decision {
     /// The gang waits.
     Wait(WaitReason),
     /// The gang's job must end.
-    Abort(String),
+    Fail(String),
+    /// The gang's job must be run again from its start.
+    Rerun(String),
 }
 
 /// One task to bind.
@@ -90,6 +136,14 @@ pub(crate) enum WaitReason {
     Turn { ahead: String },
     /// Executors have left since the job was admitted.
     Executors { needed: usize, registered: usize },
+    /// Lost ranks may come back.
+    Replacement {
+        wanted: usize,
+        free: usize,
+        least: usize,
+    },
+    /// Ranks of the last generation have not ended yet.
+    Ending { running: usize },
 }
 
 impl fmt::Display for WaitReason {
@@ -103,9 +157,21 @@ impl fmt::Display for WaitReason {
                 f,
                 "needs a free slot on {needed} executors at once: {free} of {registered} have one"
             ),
-            Self::Turn { ahead } => write!(f, "waits behind the training of job {ahead}"),
+            Self::Turn { ahead } => write!(f, "the training of job {ahead} is ahead"),
             Self::Executors { needed, registered } => {
                 write!(f, "needs {needed} executors: {registered} are registered")
+            }
+            Self::Replacement {
+                wanted,
+                free,
+                least,
+            } => write!(
+                f,
+                "{wanted} executors with a free slot are needed to go on as before, {free} have \
+                 one; after regroup_timeout {least} will do"
+            ),
+            Self::Ending { running } => {
+                write!(f, "{running} of the last generation's ranks have not ended")
             }
         }
     }
@@ -135,15 +201,18 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
                 Decision::Tasks(place_slices(executors, *pending, *most))
             }
             Kind::Whole => Decision::Tasks(place_whole(executors)),
-            Kind::Gang { started, .. } if *started > 0 => {
-                Decision::Abort("a rank of the training was lost with its executor".to_owned())
+            Kind::Gang { running, .. } if *running > 0 => {
+                Decision::Wait(WaitReason::Ending { running: *running })
             }
-            Kind::Gang { ranks, shards, .. } => match waiting {
+            Kind::Gang { done, .. } if *done > 0 => Decision::Rerun(
+                "a rank was lost after others had come to the end of training".to_owned(),
+            ),
+            Kind::Gang { wish, shards, .. } => match waiting {
                 Some(ahead) => Decision::Wait(WaitReason::Turn {
                     ahead: ahead.to_owned(),
                 }),
                 None => {
-                    let decision = place_gang(executors, *ranks, *shards);
+                    let decision = place_gang(executors, *wish, *shards);
                     if matches!(decision, Decision::Wait(_)) {
                         waiting = Some(&demand.job);
                         reserve(executors);
@@ -159,7 +228,7 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
 fn place_slices(executors: &mut [Executor], mut pending: usize, most: Option<usize>) -> Vec<Task> {
     let mut tasks = Vec::new();
     while pending > 0 {
-        let mut open = open_executors(executors);
+        let mut open = open_executors(executors, Role::runs_queries);
         if open.is_empty() {
             break;
         }
@@ -183,7 +252,7 @@ fn place_slices(executors: &mut [Executor], mut pending: usize, most: Option<usi
 }
 
 fn place_whole(executors: &mut [Executor]) -> Vec<Task> {
-    let mut open = open_executors(executors);
+    let mut open = open_executors(executors, Role::runs_queries);
     let Some(executor) = open.first_mut() else {
         return Vec::new();
     };
@@ -195,49 +264,112 @@ fn place_whole(executors: &mut [Executor]) -> Vec<Task> {
     }]
 }
 
-fn place_gang(executors: &mut [Executor], ranks: Ranks, shards: usize) -> Decision {
-    let registered = executors.len();
-    let needed = match ranks {
-        Ranks::Exactly(needed) => needed,
-        Ranks::All => registered.clamp(1, shards),
+fn place_gang(executors: &mut [Executor], wish: Wish, shards: usize) -> Decision {
+    let registered = executors.iter().filter(|e| e.role.runs_ranks()).count();
+    let mut open = open_executors(executors, Role::runs_ranks);
+    let free = open.len();
+    let taken = match wish {
+        Wish::Begin(ranks) => {
+            let needed = match ranks {
+                Ranks::Exactly(needed) => needed,
+                Ranks::All => registered.clamp(1, shards),
+            };
+            if needed > registered {
+                return Decision::Wait(WaitReason::Executors { needed, registered });
+            }
+            if free < needed {
+                return Decision::Wait(WaitReason::Slots {
+                    needed,
+                    free,
+                    registered,
+                });
+            }
+            needed
+        }
+        Wish::Regroup {
+            wanted,
+            least,
+            most,
+            patience_over,
+            too_few,
+        } => {
+            if free < wanted && !patience_over {
+                return Decision::Wait(WaitReason::Replacement {
+                    wanted,
+                    free,
+                    least,
+                });
+            }
+            if registered < least && too_few == TooFew::Fail {
+                return Decision::Fail(format!(
+                    "ranks were lost, and training goes on with no fewer than {least} \
+                     (min_ranks): {registered} executors are left; start more and continue with \
+                     resume = true"
+                ));
+            }
+            if registered < least {
+                let needed = least;
+                return Decision::Wait(WaitReason::Executors { needed, registered });
+            }
+            if free < least {
+                let needed = least;
+                return Decision::Wait(WaitReason::Slots {
+                    needed,
+                    free,
+                    registered,
+                });
+            }
+            free.min(most).min(shards)
+        }
     };
-    if needed > registered {
-        return Decision::Wait(WaitReason::Executors { needed, registered });
-    }
-    let mut open = open_executors(executors);
-    if open.len() < needed {
-        return Decision::Wait(WaitReason::Slots {
-            needed,
-            free: open.len(),
-            registered,
-        });
-    }
     let task = |(rank, executor): (usize, &mut &mut Executor)| {
         executor.free -= 1;
-        let partitions = shards / needed + usize::from(rank < shards % needed);
+        let partitions = shards / taken + usize::from(rank < shards % taken);
         Task {
             executor: executor.id.clone(),
             partitions,
             slots: 1,
         }
     };
-    Decision::Start(open.iter_mut().take(needed).enumerate().map(task).collect())
+    Decision::Start(open.iter_mut().take(taken).enumerate().map(task).collect())
+}
+
+/// An executor by which a running gang could grow, once every demand has been served.
+pub(crate) fn grows_by<'a>(
+    executors: &'a [Executor],
+    ranks_on: &[String],
+    most: usize,
+) -> Option<&'a str> {
+    if ranks_on.len() >= most {
+        return None;
+    }
+    let joins = |executor: &&Executor| {
+        executor.free > 0 && executor.role.runs_ranks() && !ranks_on.contains(&executor.id)
+    };
+    executors.iter().find(joins).map(|joins| joins.id.as_str())
 }
 
 /// Keeps a slot on every executor from the stages that come later.
 fn reserve(executors: &mut [Executor]) {
-    for executor in executors {
+    for executor in executors.iter_mut().filter(|e| e.role.runs_ranks()) {
         executor.free = executor.free.saturating_sub(1);
     }
 }
 
-/// Executors with a free slot, the one with the most first.
-fn open_executors(executors: &mut [Executor]) -> Vec<&mut Executor> {
+/// Executors with a free slot that suit, the one with the most first; for ranks, those that run
+/// nothing else come before all others.
+fn open_executors(executors: &mut [Executor], suits: fn(Role) -> bool) -> Vec<&mut Executor> {
     let mut open: Vec<_> = executors
         .iter_mut()
-        .filter(|executor| executor.free > 0)
+        .filter(|executor| executor.free > 0 && suits(executor.role))
         .collect();
-    open.sort_by(|a, b| b.free.cmp(&a.free).then_with(|| a.id.cmp(&b.id)));
+    open.sort_by(|a, b| {
+        let shared = |executor: &Executor| executor.role != Role::Train;
+        shared(a)
+            .cmp(&shared(b))
+            .then_with(|| b.free.cmp(&a.free))
+            .then_with(|| a.id.cmp(&b.id))
+    });
     open
 }
 
@@ -249,20 +381,38 @@ mod tests {
         let executor = |(n, free): (usize, &usize)| Executor {
             id: format!("e{n}"),
             free: *free,
+            role: Role::Any,
         };
         free.iter().enumerate().map(executor).collect()
     }
 
-    fn gang(job: &str, ranks: Ranks, started: usize) -> Demand {
+    fn gang_with(job: &str, wish: Wish, running: usize, done: usize) -> Demand {
         Demand {
             job: job.into(),
             stage: 1,
             kind: Kind::Gang {
-                ranks,
+                wish,
                 shards: 10,
-                started,
+                running,
+                done,
             },
         }
+    }
+
+    fn gang(job: &str, ranks: Ranks) -> Demand {
+        gang_with(job, Wish::Begin(ranks), 0, 0)
+    }
+
+    /// A gang that had 3 ranks, goes on with 2 and takes up to 4.
+    fn regroup(patience_over: bool, too_few: TooFew) -> Demand {
+        let wish = Wish::Regroup {
+            wanted: 3,
+            least: 2,
+            most: 4,
+            patience_over,
+            too_few,
+        };
+        gang_with("a", wish, 0, 0)
     }
 
     fn slices(job: &str, pending: usize) -> Demand {
@@ -286,7 +436,8 @@ mod tests {
             Decision::Tasks(list) => format!("tasks {}", tasks(list)),
             Decision::Start(list) => format!("start {}", tasks(list)),
             Decision::Wait(reason) => format!("wait: {reason}"),
-            Decision::Abort(reason) => format!("abort: {reason}"),
+            Decision::Fail(reason) => format!("fail: {reason}"),
+            Decision::Rerun(reason) => format!("rerun: {reason}"),
         }
     }
 
@@ -300,15 +451,15 @@ mod tests {
     #[test]
     fn a_gang_starts_whole_one_rank_an_executor() {
         assert_eq!(
-            run(&[1, 1], &[gang("a", Ranks::Exactly(2), 0)]),
+            run(&[1, 1], &[gang("a", Ranks::Exactly(2))]),
             ["start e0:5 e1:5"]
         );
         assert_eq!(
-            run(&[4, 4, 1], &[gang("a", Ranks::Exactly(3), 0)]),
+            run(&[4, 4, 1], &[gang("a", Ranks::Exactly(3))]),
             ["start e0:4 e1:3 e2:3"]
         );
         assert_eq!(
-            run(&[1, 1, 1], &[gang("a", Ranks::All, 0)]),
+            run(&[1, 1, 1], &[gang("a", Ranks::All)]),
             ["start e0:4 e1:3 e2:3"]
         );
     }
@@ -316,7 +467,7 @@ mod tests {
     #[test]
     fn a_gang_that_lacks_one_slot_takes_none() {
         assert_eq!(
-            run(&[3, 0], &[gang("a", Ranks::Exactly(2), 0)]),
+            run(&[3, 0], &[gang("a", Ranks::Exactly(2))]),
             ["wait: needs a free slot on 2 executors at once: 1 of 2 have one"]
         );
     }
@@ -324,31 +475,28 @@ mod tests {
     #[test]
     fn a_waiting_gang_keeps_slots_from_later_jobs_but_not_from_earlier_ones() {
         assert_eq!(
-            run(&[1, 0], &[gang("a", Ranks::Exactly(2), 0), slices("b", 4)]),
+            run(&[1, 0], &[gang("a", Ranks::Exactly(2)), slices("b", 4)]),
             [
                 "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
                 "tasks "
             ]
         );
         assert_eq!(
-            run(&[1, 0], &[slices("a", 4), gang("b", Ranks::Exactly(2), 0)]),
+            run(&[1, 0], &[slices("a", 4), gang("b", Ranks::Exactly(2))]),
             [
                 "tasks e0:1",
                 "wait: needs a free slot on 2 executors at once: 0 of 2 have one"
             ]
         );
         assert_eq!(
-            run(&[3, 0], &[gang("a", Ranks::Exactly(2), 0), slices("b", 4)])[1],
+            run(&[3, 0], &[gang("a", Ranks::Exactly(2)), slices("b", 4)])[1],
             "tasks e0:2"
         );
     }
 
     #[test]
     fn a_second_gang_waits_for_the_first() {
-        let demands = [
-            gang("a", Ranks::Exactly(2), 0),
-            gang("b", Ranks::Exactly(2), 0),
-        ];
+        let demands = [gang("a", Ranks::Exactly(2)), gang("b", Ranks::Exactly(2))];
         assert_eq!(
             run(&[1, 1], &demands),
             [
@@ -358,7 +506,7 @@ mod tests {
         );
         assert_eq!(
             run(&[1, 0], &demands)[1],
-            "wait: waits behind the training of job a"
+            "wait: the training of job a is ahead"
         );
         assert_eq!(
             run(&[2, 2], &demands),
@@ -367,17 +515,70 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_that_lost_a_task_is_aborted() {
+    fn lost_ranks_are_waited_for_and_then_done_without() {
+        let wait = "wait: 3 executors with a free slot are needed to go on as before, 2 have one; \
+                    after regroup_timeout 2 will do";
+        assert_eq!(run(&[1, 1], &[regroup(false, TooFew::Fail)]), [wait]);
         assert_eq!(
-            run(&[1, 1], &[gang("a", Ranks::Exactly(2), 2)]),
-            ["abort: a rank of the training was lost with its executor"]
+            run(&[1, 1], &[regroup(true, TooFew::Fail)]),
+            ["start e0:5 e1:5"]
         );
+        assert_eq!(
+            run(&[1; 5], &[regroup(false, TooFew::Fail)]),
+            ["start e0:3 e1:3 e2:2 e3:2"]
+        );
+    }
+
+    #[test]
+    fn too_few_executors_are_waited_for_or_end_the_job_as_asked() {
+        assert!(run(&[1], &[regroup(true, TooFew::Fail)])[0].starts_with("fail: ranks were lost"));
+        assert_eq!(
+            run(&[1], &[regroup(true, TooFew::Wait)]),
+            ["wait: needs 2 executors: 1 are registered"]
+        );
+        assert!(run(&[1, 0], &[regroup(true, TooFew::Fail)])[0].starts_with("wait: needs a free"));
+    }
+
+    #[test]
+    fn a_generation_ends_before_the_next_begins() {
+        let ending = gang_with("a", Wish::Begin(Ranks::Exactly(2)), 1, 0);
+        assert_eq!(
+            run(&[1, 1], &[ending]),
+            ["wait: 1 of the last generation's ranks have not ended"]
+        );
+        let half_done = gang_with("a", Wish::Begin(Ranks::Exactly(2)), 0, 1);
+        assert!(run(&[1, 1], &[half_done])[0].starts_with("rerun: "));
+    }
+
+    #[test]
+    fn roles_keep_ranks_and_queries_apart() {
+        let mut executors = cluster(&[2, 2, 2]);
+        (executors[0].role, executors[1].role) = (Role::Query, Role::Train);
+        let demands = [slices("a", 6), gang("b", Ranks::All), slices("c", 6)];
+        let decisions: Vec<_> = place(&mut executors, &demands).iter().map(script).collect();
+        assert_eq!(
+            decisions,
+            [
+                "tasks e0:2 e2:2",
+                "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
+                "tasks "
+            ]
+        );
+    }
+
+    #[test]
+    fn a_gang_grows_by_an_executor_that_is_free() {
+        let executors = cluster(&[0, 1, 1]);
+        let on = |ids: &[&str]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(grows_by(&executors, &on(&["e0", "e1"]), 3), Some("e2"));
+        assert_eq!(grows_by(&executors, &on(&["e0", "e1"]), 2), None);
+        assert_eq!(grows_by(&executors, &on(&["e1", "e2"]), 3), None);
     }
 
     #[test]
     fn a_gang_waits_for_executors_that_left() {
         assert_eq!(
-            run(&[1], &[gang("a", Ranks::Exactly(2), 0)]),
+            run(&[1], &[gang("a", Ranks::Exactly(2))]),
             ["wait: needs 2 executors: 1 are registered"]
         );
     }

@@ -18,11 +18,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 
+use crate::attendance::attendance_service;
 use crate::ballista::{
-    AbortReasons, BallistaScheduler, FailStop, VolleyClusterState, VolleyJobState, session_builder,
+    BallistaScheduler, Losses, VolleyClusterState, VolleyJobState, session_builder,
 };
 use crate::cluster_service::cluster_service;
-use crate::training::{Registry, services};
+use crate::jobs::{Book, Door, Keeper, jobs_service};
+use crate::training::{Runs, services};
 use crate::{Error, Result, SchedulerConfig};
 
 /// A scheduler that listens; dropping it stops it.
@@ -53,24 +55,29 @@ impl Scheduler {
         let listener = TcpListener::bind(config.bind).await.map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
 
-        let registry = Registry::default();
-        let reasons = AbortReasons::default();
-        let (events, fail_stop) = FailStop::new(registry.clone(), Arc::clone(&reasons));
-        let cluster = Arc::new(VolleyClusterState::new(Arc::new(events)));
-        let ballista = start_ballista(&config, address, Arc::clone(&cluster), &reasons).await?;
+        let (book, commands) = Book::new(Runs::default());
+        let losses = Arc::new(Losses::new(book.clone()));
+        let events = Arc::clone(&losses);
+        let cluster = Arc::new(VolleyClusterState::new(events));
+        let ballista = start_ballista(&config, address, Arc::clone(&cluster), book.clone()).await?;
+        losses.observe(&ballista.state);
 
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
-        serving.spawn(serve(
-            listener,
-            address,
-            ballista.clone(),
+        let services = Services {
+            ballista: ballista.clone(),
+            cluster: Arc::clone(&cluster),
+            book: book.clone(),
+        };
+        serving.spawn(services.serve(listener, address, stop.clone()));
+        let keeper = Keeper {
+            ballista,
+            book,
             cluster,
-            registry,
-            stop.clone(),
-        ));
+            client_timeout: config.client_timeout,
+        };
         serving.spawn(async move {
-            fail_stop.run(ballista).await;
+            keeper.run(commands).await;
             Ok(())
         });
         tracing::info!(%address, "scheduler listens");
@@ -110,7 +117,7 @@ async fn start_ballista(
     config: &SchedulerConfig,
     address: SocketAddr,
     cluster: Arc<VolleyClusterState>,
-    reasons: &AbortReasons,
+    book: Book,
 ) -> Result<BallistaScheduler> {
     let timeout = config.executor_timeout.as_secs().max(1);
     let scheduler = BallistaConfig {
@@ -120,7 +127,10 @@ async fn start_ballista(
         scheduling_policy: TaskSchedulingPolicy::PushStaged,
         executor_timeout_seconds: timeout,
         expire_dead_executor_interval_seconds: 1,
-        no_executors_grace_period_seconds: timeout,
+        // The jobs' keeper ends what waits on an empty cluster.
+        no_executors_grace_period_seconds: u64::from(u32::MAX),
+        // Of tasks, only ranks that meet again end in a way that Ballista retries.
+        task_max_failures: usize::MAX,
         override_session_builder: Some(session_builder(Arc::clone(&cluster))),
         override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
@@ -131,37 +141,53 @@ async fn start_ballista(
         session_builder(Arc::clone(&cluster)),
         Arc::new(default_config_producer),
     );
-    let jobs = Arc::new(VolleyJobState::new(jobs, Arc::clone(reasons)));
+    let jobs = Arc::new(VolleyJobState::new(jobs, book));
     create_scheduler(BallistaCluster::new(cluster, jobs), Arc::new(scheduler))
         .await
         .map_err(Error::Start)
 }
 
-async fn serve(
-    listener: TcpListener,
-    address: SocketAddr,
+/// What is behind the port.
+struct Services {
     ballista: BallistaScheduler,
     cluster: Arc<VolleyClusterState>,
-    registry: Registry,
-    stop: CancellationToken,
-) -> Result<()> {
-    let limit = 16 * 1024 * 1024;
-    let grpc = SchedulerGrpcServer::new(ballista.clone())
-        .max_encoding_message_size(limit)
-        .max_decoding_message_size(limit);
-    let (rendezvous, training) = services(registry);
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(cluster_service(cluster));
-    routes
-        .add_service(grpc)
-        .add_service(rendezvous)
-        .add_service(training);
-    let router = get_routes(Arc::new(ballista)).merge(routes.routes().into_axum_router());
-    axum::serve(
-        listener,
-        router.into_make_service_with_connect_info::<SocketAddr>(),
-    )
-    .with_graceful_shutdown(stop.cancelled_owned())
-    .await
-    .map_err(|source| Error::Serve { address, source })
+    book: Book,
+}
+
+impl Services {
+    async fn serve(
+        self,
+        listener: TcpListener,
+        address: SocketAddr,
+        stop: CancellationToken,
+    ) -> Result<()> {
+        let Self {
+            ballista,
+            cluster,
+            book,
+        } = self;
+        let limit = 16 * 1024 * 1024;
+        let door = SchedulerGrpcServer::new(Door::new(ballista.clone(), book.clone()))
+            .max_encoding_message_size(limit)
+            .max_decoding_message_size(limit);
+        let runs = book.runs().clone();
+        let (rendezvous, training) = services(runs.clone());
+        let attendance = attendance_service(ballista.clone(), Arc::clone(&cluster), runs);
+        let mut routes = RoutesBuilder::default();
+        routes.add_service(door);
+        routes
+            .add_service(rendezvous)
+            .add_service(training)
+            .add_service(attendance)
+            .add_service(jobs_service(book))
+            .add_service(cluster_service(cluster));
+        let router = get_routes(Arc::new(ballista)).merge(routes.routes().into_axum_router());
+        axum::serve(
+            listener,
+            router.into_make_service_with_connect_info::<SocketAddr>(),
+        )
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+        .map_err(|source| Error::Serve { address, source })
+    }
 }

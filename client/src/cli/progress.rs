@@ -122,6 +122,7 @@ fn describe(event: &Event) -> Option<String> {
             )
         }
         Kind::Epoch(record) => describe_epoch(&serde_json::from_slice(record).ok()?),
+        Kind::Note(note) => note.clone(),
         Kind::Failed(failure) => {
             format!(
                 "rank {} on {}: {}",
@@ -165,6 +166,9 @@ mod tests {
             seconds: 2.0,
             compute_seconds: 1.0,
             reduce_seconds: 0.5,
+            checksum: String::new(),
+            ranks: Vec::new(),
+            earlier: None,
         };
         let event = |kind| Event { event: Some(kind) };
         let epoch = Kind::Epoch(serde_json::to_vec(&record).unwrap());

@@ -174,6 +174,7 @@ impl Session {
         let error = match training.collect().await {
             Ok(batches) => {
                 let ranks = by_rank(&batches).map_err(DataFusionError::from)?;
+                self.drop_checkpoints(&model, train_id).await;
                 return Ok(Trained {
                     version: published_version(&ranks),
                     ranks,
@@ -184,12 +185,22 @@ impl Session {
         };
         // The model may be published all the same: its manifest is written before the job ends.
         match self.published_by(&model, train_id, newest).await {
-            Ok(Some(version)) => Ok(Trained {
-                ranks: RecordBatch::new_empty(train_schema()),
-                version: Some(version),
-                lost: Some(error),
-            }),
+            Ok(Some(version)) => {
+                self.drop_checkpoints(&model, train_id).await;
+                Ok(Trained {
+                    ranks: RecordBatch::new_empty(train_schema()),
+                    version: Some(version),
+                    lost: Some(error),
+                })
+            }
             Ok(None) | Err(_) => Err(error),
+        }
+    }
+
+    /// The run is complete, and no rank of it will look for its checkpoints any more.
+    async fn drop_checkpoints(&self, model: &ModelName, train_id: TrainId) {
+        if let Err(error) = self.store().drop_checkpoints(model, train_id).await {
+            tracing::warn!(%error, "checkpoints of a complete run stay in the store");
         }
     }
 

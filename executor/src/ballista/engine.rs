@@ -1,9 +1,12 @@
 //! The engine wrapper around every task: identity, a cancel token, and error classes.
 //!
 //! - A barrier stage's operator learns which task it is.
-//! - Dropping the task's future cancels its token, and the token stops the plan.
+//! - Dropping the task's future cancels its token, and the token stops the plan; so does the end
+//!   of the executor's registration.
 //! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
-//!   Every other error is marked, so that the client can tell the user what was wrong.
+//!   Data that an executor does not give any more is marked as lost, so that the job is run again
+//!   and Ballista does not mend it. Every other error is marked, so that the client can tell the
+//!   user what was wrong.
 
 use std::error::Error;
 use std::fmt;
@@ -27,7 +30,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use tokio_util::sync::CancellationToken;
-use volley_proto::failure::TaskFailure;
+use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::plan::TrainExec;
 use volley_proto::runtime::TaskIdentity;
 
@@ -36,12 +39,15 @@ use super::cancellable::Cancellable;
 /// Ballista's engine, wrapped.
 pub(super) struct VolleyEngine {
     inner: DefaultExecutionEngine,
+    /// Ends every task.
+    stop: CancellationToken,
 }
 
 impl VolleyEngine {
-    pub(super) fn new(connections: Arc<dyn BallistaClientPool>) -> Self {
+    pub(super) fn new(connections: Arc<dyn BallistaClientPool>, stop: CancellationToken) -> Self {
         Self {
             inner: DefaultExecutionEngine::with_client_pool(connections),
+            stop,
         }
     }
 }
@@ -57,7 +63,7 @@ impl ExecutionEngine for VolleyEngine {
         work_dir: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
-        let cancel = CancellationToken::new();
+        let cancel = self.stop.child_token();
         let identity = TaskIdentity {
             job_id: job_id.to_string(),
             stage_id,
@@ -133,14 +139,26 @@ impl QueryStageExecutor for VolleyStage {
 
 /// Gives a task's error the class that Ballista acts on, and the words that the user is told.
 fn classify(error: DataFusionError) -> DataFusionError {
+    if let Some(lost) = data_lost(&error) {
+        return DataFusionError::External(Box::new(TaskFailure::new(&lost)));
+    }
     let cause = unwrap(&error);
     match cause.downcast_ref::<BallistaError>() {
         Some(BallistaError::Cancelled) => {
             DataFusionError::External(Box::new(BallistaError::Cancelled))
         }
-        // Ballista looks for it through all the layers by itself.
-        Some(BallistaError::FetchFailed(..)) => error,
         _ => DataFusionError::External(Box::new(TaskFailure::new(cause))),
+    }
+}
+
+/// The loss of shuffle data, if that is what the error says.
+pub(crate) fn data_lost(error: &DataFusionError) -> Option<DataLost> {
+    match unwrap(error).downcast_ref::<BallistaError>() {
+        Some(BallistaError::FetchFailed(executor, stage, partition, reason)) => Some(DataLost {
+            executor: executor.clone(),
+            reason: format!("partition {partition} of stage {stage} cannot be fetched: {reason}"),
+        }),
+        _ => None,
     }
 }
 
@@ -188,6 +206,15 @@ mod tests {
             DataFusionError::External(e)
                 if matches!(e.downcast_ref(), Some(BallistaError::Cancelled))
         ));
+    }
+
+    #[test]
+    fn data_that_cannot_be_fetched_is_lost() {
+        let failed = BallistaError::FetchFailed("e-1".into(), 2, 3, "refused".into());
+        let text = format!("{:?}", classify(wrapped(failed)));
+        let lost = DataLost::find(&text).unwrap();
+        assert_eq!(lost.executor, "e-1");
+        assert!(lost.reason.contains("partition 3 of stage 2"), "{lost}");
     }
 
     #[test]

@@ -6,4 +6,5 @@ mod engine;
 mod flight;
 mod process;
 
-pub(crate) use process::{Process, connect, start};
+pub(crate) use engine::data_lost;
+pub(crate) use process::{Process, clear_work_dir, connect, start};

@@ -24,21 +24,27 @@ use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
+use uuid::Uuid;
+use volley_proto::TrainId;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
 use super::flight;
+use crate::attendance::Attendance;
 use crate::{Error, ExecutorConfig, Result};
 
 /// Sessions whose object stores and file metadata are kept for their next task.
 const SESSIONS_KEPT: usize = 16;
+/// How folders of shuffle files are called in the work folder.
+const SHUFFLE_DIR: &str = "shuffle-";
 /// The port of the task server must be known before it is bound; another process may take it in
 /// between, and then another one is tried.
 const PORT_ATTEMPTS: usize = 5;
@@ -46,11 +52,25 @@ const PORT_ATTEMPTS: usize = 5;
 /// A running executor of Ballista's; dropping it stops it.
 pub(crate) struct Process {
     config: ExecutorConfig,
+    attendance: Attendance,
+    /// What was shuffled goes with the registration: nobody would ask for it again.
+    _shuffle_dir: TempDir,
     scheduler: SchedulerGrpcClient<Channel>,
     services: JoinSet<()>,
     shutdown: ShutdownNotifier,
     stop_requests: mpsc::Receiver<bool>,
     stop: CancellationToken,
+}
+
+/// Removes what executors that crashed have left in the work folder.
+pub(crate) fn clear_work_dir(config: &ExecutorConfig) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(&config.work_dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(SHUFFLE_DIR) {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// A channel to the scheduler, tried until the deadline.
@@ -84,10 +104,12 @@ pub(crate) async fn start(
     config: &ExecutorConfig,
     channel: Channel,
     runtimes: Runtimes,
+    (process, number): (Uuid, u64),
 ) -> Result<Process> {
     let mut attempt = 1;
     loop {
-        match try_start(config, channel.clone(), runtimes.clone()).await {
+        let incarnation = format!("{process}/{number}.{attempt}");
+        match try_start(config, channel.clone(), runtimes.clone(), &incarnation).await {
             Err(Error::Bind { .. }) if attempt < PORT_ATTEMPTS => attempt += 1,
             started => return started,
         }
@@ -98,15 +120,27 @@ async fn try_start(
     config: &ExecutorConfig,
     channel: Channel,
     runtimes: Runtimes,
+    incarnation: &str,
 ) -> Result<Process> {
     let flight = listen(SocketAddr::new(config.bind, 0)).await?;
     let flight_port = local_port(&flight, config)?;
     let task_port = local_port(&listen(SocketAddr::new(config.bind, 0)).await?, config)?;
     let options = Arc::new(process_config(config, flight_port, task_port));
-    let work_dir = config.work_dir.display().to_string();
-    let executor = Arc::new(ballista_executor(config, &options, &work_dir, runtimes));
-
+    let shuffle_dir = tempfile::Builder::new()
+        .prefix(SHUFFLE_DIR)
+        .tempdir_in(&config.work_dir)
+        .map_err(|source| Error::WorkDir {
+            path: config.work_dir.clone(),
+            source,
+        })?;
+    let work_dir = shuffle_dir.path().display().to_string();
     let stop = CancellationToken::new();
+    let tasks = stop.clone();
+    let executor = Arc::new(ballista_executor(
+        config, &options, &work_dir, runtimes, tasks,
+    ));
+    let attendance = Attendance::begin(config, channel.clone(), incarnation).await?;
+
     let shutdown = ShutdownNotifier::new();
     let mut services = JoinSet::new();
     let serving = flight::serve(flight, work_dir, stop.clone());
@@ -148,6 +182,8 @@ async fn try_start(
     });
     Ok(Process {
         config: config.clone(),
+        attendance,
+        _shuffle_dir: shuffle_dir,
         scheduler,
         services,
         shutdown,
@@ -157,32 +193,28 @@ async fn try_start(
 }
 
 impl Process {
-    /// Runs until told to stop, then tells the scheduler.
-    pub(crate) async fn run_until(mut self, told: impl Future<Output = ()>) -> Result<()> {
+    /// Waits until the executor and its scheduler have lost each other, and returns how. Training
+    /// runs that are over meanwhile are passed on.
+    pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
         let mut lost = self.shutdown.subscribe_for_shutdown();
-        let ended = tokio::select! {
-            () = told => Ok(()),
-            _ = self.stop_requests.recv() => Ok(()),
+        tokio::select! {
+            reason = self.attendance.until_over(finished) => reason,
+            _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
             // The heartbeat gives up on a scheduler that does not answer.
-            () = lost.recv() => Err(Error::SchedulerLost {
-                id: self.config.id.clone(),
-                address: self.config.scheduler.clone(),
-            }),
-            _ = self.services.join_next() => Err(Error::SchedulerLost {
-                id: self.config.id.clone(),
-                address: self.config.scheduler.clone(),
-            }),
-        };
-        if ended.is_ok() {
-            let goodbye = self.scheduler.executor_stopped(ExecutorStoppedParams {
-                executor_id: self.config.id.clone(),
-                reason: "stopped".to_owned(),
-            });
-            if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), goodbye).await {
-                tracing::warn!(%error, "the scheduler did not take the executor's leave");
-            }
+            () = lost.recv() => "the scheduler does not take heartbeats".to_owned(),
+            _ = self.services.join_next() => "a service of its own ended".to_owned(),
         }
-        ended
+    }
+
+    /// Tells the scheduler that the executor goes.
+    pub(crate) async fn take_leave(mut self) {
+        let goodbye = self.scheduler.executor_stopped(ExecutorStoppedParams {
+            executor_id: self.config.id.clone(),
+            reason: "stopped".to_owned(),
+        });
+        if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), goodbye).await {
+            tracing::warn!(%error, "the scheduler did not take the executor's leave");
+        }
     }
 }
 
@@ -226,6 +258,7 @@ fn ballista_executor(
     options: &Arc<ExecutorProcessConfig>,
     work_dir: &str,
     runtimes: Runtimes,
+    stop: CancellationToken,
 ) -> BallistaExecutor {
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
     let spill_dir = work_dir.to_owned();
@@ -258,7 +291,7 @@ fn ballista_executor(
         Arc::default(),
         Arc::new(LoggingMetricsCollector::default()),
         config.vcores,
-        Arc::new(VolleyEngine::new(Arc::new(Connections::default()))),
+        Arc::new(VolleyEngine::new(Arc::new(Connections::default()), stop)),
     )
     .with_session_runtime_cache(Some(Arc::new(DefaultSessionRuntimeCache::new(
         base,

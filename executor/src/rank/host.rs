@@ -6,15 +6,20 @@ use async_trait::async_trait;
 use ballista_core::error::BallistaError;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::TryStreamExt;
 use tonic::transport::Channel;
 use volley_proto::runtime::{RankRuntime, RankTask};
 use volley_proto::spec::{Device, TrainSpec};
 use volley_trainer::collective::Listener;
 use volley_trainer::{ResolvedDevice, resolve_device};
 
+use super::parking::Parking;
 use super::rendezvous::Rendezvous;
 use super::run::{RankRun, Seat};
 use crate::ExecutorConfig;
+use crate::ballista::data_lost;
 use crate::error::RankError;
 
 /// Runs ranks on this executor.
@@ -25,16 +30,18 @@ pub(crate) struct RankHost {
     socket_dir: PathBuf,
     device: Device,
     scheduler: Channel,
+    parking: Parking,
 }
 
 impl RankHost {
-    pub(crate) fn new(config: &ExecutorConfig, scheduler: Channel) -> Self {
+    pub(crate) fn new(config: &ExecutorConfig, scheduler: Channel, parking: Parking) -> Self {
         Self {
             executor: config.id.clone(),
             host: config.bind.to_string(),
             socket_dir: config.work_dir.clone(),
             device: config.device,
             scheduler,
+            parking,
         }
     }
 
@@ -51,6 +58,11 @@ impl RankHost {
             source,
         };
         let device = self.device(&spec).map_err(start)?;
+        let place = self.parking.enter(train).await;
+        let place = place.ok_or_else(|| RankError::Occupied {
+            train: train.to_string(),
+            executor: self.executor.clone(),
+        })?;
         let rendezvous = Rendezvous::new(self.scheduler.clone(), train, self.executor.clone());
         let listener = Listener::bind(&self.host, Some(&self.socket_dir))
             .map_err(|source| start(source.into()))?;
@@ -63,11 +75,17 @@ impl RankHost {
             seat: Seat::of(&membership),
             rendezvous: &rendezvous,
             spec: &spec,
-            cancel: &cancel,
+            // Also the end of the generation stops the rank.
+            stop: cancel.child_token(),
         };
         tracing::info!(%train, seat = ?run.seat, "rank joined");
+        let shards = shards.into_iter().map(mark_lost);
         let shards = identity.partitions.iter().copied().zip(shards).collect();
-        match run.run(listener, membership, shards).await {
+        let trained = tokio::select! {
+            trained = run.run(listener, membership, shards, place) => trained,
+            never = run.hold_seat() => match never {},
+        };
+        match trained {
             Err(_) if cancel.is_cancelled() => Err(RankError::Cancelled {
                 train: train.to_string(),
             }),
@@ -89,10 +107,22 @@ impl RankHost {
 impl RankRuntime for RankHost {
     async fn run(&self, task: RankTask) -> Result<RecordBatch, DataFusionError> {
         self.try_run(task).await.map_err(|error| match error {
-            RankError::Cancelled { .. } => {
+            // Ballista starts a cancelled task again, unless its job has ended.
+            RankError::Cancelled { .. } | RankError::Regroup { .. } => {
+                tracing::info!(%error, "rank ends");
                 DataFusionError::External(Box::new(BallistaError::Cancelled))
             }
             error => DataFusionError::External(Box::new(error)),
         })
     }
+}
+
+/// Rows whose loss is marked before anything wraps it.
+fn mark_lost(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
+    let schema = rows.schema();
+    let marked = rows.map_err(|error| match data_lost(&error) {
+        Some(lost) => DataFusionError::External(Box::new(lost)),
+        None => error,
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, marked))
 }

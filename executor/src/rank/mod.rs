@@ -1,18 +1,22 @@
 //! The rank host: runs the ranks of barrier stages.
 //!
 //! ```text
-//!   join ──► connect peers ──► stream shards ──► train (own thread) ──► rank 0 publishes
-//!    │            │                 │                 │                    │ version broadcast
-//!    └────────────┴─── a failure is told to the scheduler, which ──────────┘
-//!                      answers with the root cause, if it was a peer
+//!   take a place ──► join ──► stream shards ──► connect peers ──► train (own thread) ──► rank 0
+//!    │ state left     │            │                 │                 │                 publishes
+//!    │ by the rank    └────────────┴─────────────────┴─────────────────┘
+//!    │ before                        the generation is over: the state is
+//!    └──────────◄─────────────────── left for the next rank, the task ends
 //! ```
 //!
 //! It brings together what others do: the scheduler's rendezvous, the trainer's collectives and
-//! loop, the model store. It holds no state between tasks.
+//! loop, the model store. Between tasks it holds what ranks have [left](parking).
 
 mod host;
+mod origin;
+mod parking;
 mod progress;
 mod rendezvous;
 mod run;
 
 pub(crate) use host::RankHost;
+pub(crate) use parking::Parking;

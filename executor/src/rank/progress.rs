@@ -1,10 +1,20 @@
-//! Progress from the rank's thread to the scheduler, without making the thread wait.
+//! Progress from the rank's thread to the scheduler and the store, without making the thread wait.
 
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use volley_proto::store::EpochRecord;
-use volley_trainer::Observer;
+use volley_proto::failure::chain;
+use volley_proto::spec::TrainSpec;
+use volley_proto::store::{EpochRecord, ModelStore, Position};
+use volley_proto::{Result, TrainId};
+use volley_trainer::{Beginning, Observer};
 
 use super::rendezvous::Rendezvous;
+
+/// How often the steps done are told.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a rank tells of itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,13 +23,28 @@ pub(super) enum Report {
     Loaded { rows: u64, seconds: f64 },
     /// An epoch is done.
     Epoch(EpochRecord),
+    /// Optimizer steps done since training began.
+    Steps(u64),
+    /// Something a user should know.
+    Note(String),
 }
 
 /// The rank thread's end: an observer that passes everything on.
 #[derive(Debug)]
 pub(super) struct Reporter {
     reports: mpsc::UnboundedSender<Report>,
+    checkpoints: mpsc::Sender<(Position, Bytes)>,
     rank: usize,
+    /// When the steps were last told.
+    told: Mutex<Instant>,
+}
+
+/// Where a rank's checkpoints go.
+#[derive(Debug)]
+pub(super) struct Checkpoints<'a> {
+    pub(super) spec: &'a TrainSpec,
+    /// The run that this one continues; its checkpoints go once this one has one.
+    pub(super) continues: Option<TrainId>,
 }
 
 /// An observer, and the work of sending on what it observes, which ends when it is dropped.
@@ -27,14 +52,55 @@ pub(super) fn reporter(
     rendezvous: Rendezvous,
     generation: u64,
     rank: usize,
+    mut store: Checkpoints<'_>,
 ) -> (Reporter, impl Future<Output = ()>) {
-    let (reports, mut receiver) = mpsc::unbounded_channel();
+    let (reports, mut received) = mpsc::unbounded_channel();
+    // One is written while one waits; training waits for a store slower than that.
+    let (checkpoints, mut waiting) = mpsc::channel::<(Position, Bytes)>(1);
+    let told = rendezvous.clone();
     let send = async move {
-        while let Some(report) = receiver.recv().await {
+        while let Some(report) = received.recv().await {
             rendezvous.report(generation, rank, report).await;
         }
     };
-    (Reporter { reports, rank }, send)
+    let save = async move {
+        while let Some((position, state)) = waiting.recv().await {
+            if let Err(error) = store.save(position, state).await {
+                let cause = chain(&error);
+                tracing::error!(%position, cause, "cannot write a checkpoint");
+                let note = format!(
+                    "cannot write the checkpoint at {position}: {cause}; training goes on without"
+                );
+                told.report(generation, rank, Report::Note(note)).await;
+            }
+        }
+    };
+    let reporter = Reporter {
+        reports,
+        checkpoints,
+        rank,
+        told: Mutex::new(Instant::now()),
+    };
+    let work = async move {
+        tokio::join!(send, save);
+    };
+    (reporter, work)
+}
+
+impl Checkpoints<'_> {
+    async fn save(&mut self, position: Position, state: Bytes) -> Result<()> {
+        let TrainSpec {
+            model, train_id, ..
+        } = self.spec;
+        let store = ModelStore::open(&self.spec.store)?;
+        store
+            .save_checkpoint(model, *train_id, position, state)
+            .await?;
+        if let Some(run) = self.continues.take() {
+            store.drop_checkpoints(model, run).await?;
+        }
+        Ok(())
+    }
 }
 
 impl Reporter {
@@ -49,9 +115,31 @@ impl Observer for Reporter {
         self.send(Report::Loaded { rows, seconds });
     }
 
+    fn started(&self, beginning: Beginning) {
+        if self.rank == 0 && beginning != Beginning::Fresh {
+            self.send(Report::Note(format!("training starts {beginning}")));
+        }
+    }
+
+    fn step(&self, position: Position) {
+        if self.rank == 0 {
+            let mut told = self.told.lock();
+            if told.elapsed() >= INTERVAL {
+                *told = Instant::now();
+                self.send(Report::Steps(position.steps));
+            }
+        }
+    }
+
     fn epoch(&self, record: &EpochRecord) {
         if self.rank == 0 {
+            self.send(Report::Steps(record.steps));
             self.send(Report::Epoch(record.clone()));
         }
+    }
+
+    fn checkpoint(&self, position: Position, state: Bytes) {
+        // As above.
+        self.checkpoints.blocking_send((position, state)).ok();
     }
 }

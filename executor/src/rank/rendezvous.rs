@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
+use tonic::Code;
 use tonic::transport::Channel;
 use volley_proto::TrainId;
 use volley_proto::runtime::TaskIdentity;
@@ -15,12 +17,26 @@ use crate::error::RankError;
 /// Ballista's deadline for requests would be shorter than a rendezvous may take.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Between two attempts to reach the scheduler.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// The scheduler's rendezvous, for one training run and executor.
 #[derive(Debug, Clone)]
 pub(super) struct Rendezvous {
     client: RendezvousClient<Channel>,
     train: TrainId,
     executor: String,
+}
+
+/// What the scheduler says about a rank's failure.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// It is the root cause.
+    Own,
+    /// Another rank's is, or the ranks meet again.
+    Instead(RankError),
+    /// The scheduler cannot be reached.
+    Nothing,
 }
 
 impl Rendezvous {
@@ -56,7 +72,13 @@ impl Rendezvous {
         request.set_timeout(timeout + REPORT_TIMEOUT);
         let joined = self.client.clone().join(request).await.map_err(|status| {
             let (train, message) = (self.train.to_string(), status.message().to_owned());
-            RankError::Rendezvous { train, message }
+            match status.code() {
+                Code::Unavailable => RankError::Regroup {
+                    train,
+                    reason: message,
+                },
+                _ => RankError::Rendezvous { train, message },
+            }
         })?;
         let wire::Membership {
             generation,
@@ -79,6 +101,35 @@ impl Rendezvous {
         })
     }
 
+    /// Keeps the rank's seat. Returns once its generation has ended, with the reason.
+    pub(super) async fn hold(&self, generation: u64, rank: usize) -> String {
+        loop {
+            let mut request = tonic::Request::new(wire::HoldRequest {
+                train_id: self.train.to_string(),
+                generation,
+                rank: rank as u64,
+            });
+            request.set_timeout(REPORT_TIMEOUT);
+            match self
+                .client
+                .clone()
+                .hold(request)
+                .await
+                .map(tonic::Response::into_inner)
+            {
+                Ok(wire::HoldResponse { ended: None }) => {}
+                Ok(wire::HoldResponse {
+                    ended: Some(reason),
+                }) => return reason,
+                Err(status) if status.code() == Code::NotFound => {
+                    return "the scheduler knows nothing of it any more".to_owned();
+                }
+                // Whether the scheduler is gone is for the executor's attendance to find out.
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
     /// Tells what the rank has done. A report that is lost is no reason to stop.
     pub(super) async fn report(&self, generation: u64, rank: usize, report: Report) {
         let event = match report {
@@ -89,6 +140,8 @@ impl Rendezvous {
                 Ok(json) => progress_request::Event::Epoch(json),
                 Err(error) => return tracing::warn!(%error, "an epoch's record has no JSON form"),
             },
+            Report::Steps(steps) => progress_request::Event::Steps(steps),
+            Report::Note(note) => progress_request::Event::Note(note),
         };
         let mut request = tonic::Request::new(wire::ProgressRequest {
             train_id: self.train.to_string(),
@@ -102,14 +155,14 @@ impl Rendezvous {
         }
     }
 
-    /// Tells why the rank failed. Returns the root cause, if it lay with another rank.
+    /// Tells why the rank failed, and hears what the failure really is.
     pub(super) async fn fail(
         &self,
         generation: u64,
         rank: usize,
         error: String,
         peer_lost: bool,
-    ) -> Option<RankError> {
+    ) -> Told {
         let mut request = tonic::Request::new(wire::FailRequest {
             train_id: self.train.to_string(),
             generation,
@@ -120,14 +173,25 @@ impl Rendezvous {
         });
         request.set_timeout(REPORT_TIMEOUT);
         match self.client.clone().fail(request).await {
-            Ok(answer) => answer.into_inner().root.map(|root| RankError::Peer {
-                rank: root.rank,
-                executor: root.executor_id,
-                message: root.error,
-            }),
+            Ok(answer) => {
+                let wire::FailResponse { root, regroup } = answer.into_inner();
+                let train = self.train.to_string();
+                match root {
+                    Some(root) => Told::Instead(RankError::Peer {
+                        rank: root.rank,
+                        executor: root.executor_id,
+                        message: root.error,
+                    }),
+                    None if regroup => Told::Instead(RankError::Regroup {
+                        train,
+                        reason: "the ranks meet again".to_owned(),
+                    }),
+                    None => Told::Own,
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "the scheduler did not take a failure report");
-                None
+                Told::Nothing
             }
         }
     }

@@ -1,7 +1,9 @@
 //! One rank from its seat in a generation to its result.
 
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array};
 use datafusion::arrow::record_batch::RecordBatch;
@@ -14,15 +16,21 @@ use volley_proto::spec::TrainSpec;
 use volley_proto::store::ModelStore;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 use volley_trainer::{
-    Artifacts, LoadedShards, Outcome, Rank, RankReport, ResolvedDevice, load, train,
+    Artifacts, Interrupted, LoadedShards, Origin, Outcome, Rank, RankReport, ResolvedDevice, load,
+    train,
 };
 
-use super::progress::reporter;
-use super::rendezvous::Rendezvous;
+use super::origin::{Found, look_up};
+use super::parking::Place;
+use super::progress::{Checkpoints, Report, reporter};
+use super::rendezvous::{Rendezvous, Told};
 use crate::error::RankError;
 
 /// Autodiff recurses; a rank's thread has room.
 const STACK: usize = 16 * 1024 * 1024;
+/// How long a rank may take to stream its shards before its peers give it up. The loss of its
+/// executor is noticed long before.
+const STREAMING: Duration = Duration::from_secs(60 * 60);
 
 /// What a rank's thread hands back: its outcome, and the peers for the last word.
 type Trained = Result<(Outcome, Communicator), volley_trainer::Error>;
@@ -52,27 +60,52 @@ pub(super) struct RankRun<'a> {
     pub(super) seat: Seat,
     pub(super) rendezvous: &'a Rendezvous,
     pub(super) spec: &'a Arc<TrainSpec>,
-    pub(super) cancel: &'a CancellationToken,
+    /// Ends the rank with its state kept.
+    pub(super) stop: CancellationToken,
 }
 
 impl RankRun<'_> {
-    /// Connects the peers, streams the shards, trains and publishes. Returns the rank's row.
+    /// Streams the shards, connects the peers, trains and publishes. Returns the rank's row.
     pub(super) async fn run(
         &self,
         listener: Listener,
         membership: Membership,
         shards: Vec<(usize, SendableRecordBatchStream)>,
+        place: Place,
     ) -> Result<RecordBatch, RankError> {
-        let communicator = self.connect(listener, membership).await?;
-        let device = self.device;
+        let found = if self.seat.rank == 0 && !place.has_state() {
+            Some(look_up(self.spec).await?)
+        } else {
+            None
+        };
+        for note in found.iter().flat_map(|found| &found.notes) {
+            let Seat {
+                generation, rank, ..
+            } = self.seat;
+            let note = Report::Note(note.clone());
+            self.rendezvous.report(generation, rank, note).await;
+        }
         let loaded = match shards.first().map(|(_, rows)| rows.schema()) {
-            Some(schema) => load(self.spec, &schema, shards, self.cancel).await,
+            Some(schema) => load(self.spec, &schema, shards, &self.stop).await,
             None => return Err(self.broken(&"its task has no shards")),
         };
-        let (outcome, communicator) = self.train(communicator, device, loaded).await?;
+        // Peers that take longer to stream are waited for here, not in a collective.
+        let communicator = self.connect(listener, membership).await?;
+        let (outcome, communicator) = self.train(communicator, loaded, found, place).await?;
         let version = self.publish(outcome.artifacts, communicator).await?;
-        self.row(&device, version, &outcome.report)
+        self.row(&self.device, version, &outcome.report)
             .map_err(|error| self.broken(&error))
+    }
+
+    /// Stops the rank once its generation has ended.
+    pub(super) async fn hold_seat(&self) -> Infallible {
+        let Seat {
+            generation, rank, ..
+        } = self.seat;
+        let reason = self.rendezvous.hold(generation, rank).await;
+        tracing::info!(train = %self.spec.train_id, generation, rank, reason, "generation ended");
+        self.stop.cancel();
+        std::future::pending().await
     }
 
     async fn connect(
@@ -81,11 +114,11 @@ impl RankRun<'_> {
         membership: Membership,
     ) -> Result<Communicator, RankError> {
         let options = Options {
-            connect_timeout: self.spec.rendezvous_timeout,
+            connect_timeout: STREAMING,
             op_timeout: self.spec.collective_timeout,
             ..Options::default()
         };
-        let abort = self.cancel.clone();
+        let abort = self.stop.clone();
         let connect = move || Communicator::connect(listener, &membership, &options, &abort);
         tokio::task::spawn_blocking(connect)
             .await
@@ -93,30 +126,45 @@ impl RankRun<'_> {
             .map_err(|source| self.failed(source.into()))
     }
 
-    /// Trains on a thread of its own, and reports meanwhile what it does.
+    /// Trains on a thread of its own, and reports meanwhile what it does. However the thread ends,
+    /// and whoever still waits for it, the state goes back to the rank's place.
     async fn train(
         &self,
         mut communicator: Communicator,
-        device: ResolvedDevice,
         loaded: Result<LoadedShards, volley_trainer::Error>,
+        found: Option<Found>,
+        mut place: Place,
     ) -> Result<(Outcome, Communicator), RankError> {
         let Seat {
             generation, rank, ..
         } = self.seat;
-        let (reporter, send) = reporter(self.rendezvous.clone(), generation, rank);
-        let (spec, cancel) = (Arc::clone(self.spec), self.cancel.clone());
+        let (found, continues) = found.map(|found| (found.origin, found.continues)).unzip();
+        let checkpoints = Checkpoints {
+            spec: self.spec,
+            continues: continues.flatten(),
+        };
+        let (reporter, send) = reporter(self.rendezvous.clone(), generation, rank, checkpoints);
+        let (spec, stop, device) = (Arc::clone(self.spec), self.stop.clone(), self.device);
         let (done, trained) = oneshot::channel::<Trained>();
         let work = move || {
+            let left = place.take().map(|state| Origin::State(*state));
             let rank = Rank {
                 communicator: &mut communicator,
                 device,
                 observer: &reporter,
-                cancel: &cancel,
+                cancel: &stop,
+                origin: left.or(found).unwrap_or(Origin::Fresh),
             };
-            let outcome = train(&spec, loaded, rank);
+            let outcome = match train(&spec, loaded, rank) {
+                Ok(outcome) => Ok((outcome, communicator)),
+                Err(Interrupted { error, state }) => {
+                    place.put(state);
+                    Err(error)
+                }
+            };
+            drop(place);
             // Nobody waits when the task was cancelled.
-            done.send(outcome.map(|outcome| (outcome, communicator)))
-                .ok();
+            done.send(outcome).ok();
         };
         std::thread::Builder::new()
             .name(format!("rank-{rank}"))
@@ -156,16 +204,33 @@ impl RankRun<'_> {
             .map_err(|_| self.broken(&"rank 0 sent a version that is none"))
     }
 
-    /// Reports a failure; where it is only the loss of a peer, the peer's own account replaces it.
+    /// Reports a failure; where it is only the loss of a peer or the end of the generation, what
+    /// the scheduler knows about it replaces it.
     pub(super) async fn root_cause(&self, error: RankError) -> RankError {
-        let peer_lost = matches!(&error, RankError::Rank { source, .. } if source.is_peer_loss());
+        let consequence = match &error {
+            // Cancelled, and not by this rank's job: a peer was, or the generation has ended.
+            RankError::Rank { source, .. } => {
+                source.is_peer_loss() || matches!(source, volley_trainer::Error::Cancelled)
+            }
+            _ => false,
+        };
         let Seat {
             generation, rank, ..
         } = self.seat;
+        let peer_lost = consequence || self.stop.is_cancelled();
         let told = self
             .rendezvous
-            .fail(generation, rank, chain(&error), peer_lost);
-        told.await.filter(|_| peer_lost).unwrap_or(error)
+            .fail(generation, rank, chain(&error), peer_lost)
+            .await;
+        match told {
+            Told::Instead(told) if peer_lost => told,
+            // The scheduler has ended the generation, and cannot be asked any more.
+            Told::Nothing if self.stop.is_cancelled() => RankError::Regroup {
+                train: self.spec.train_id.to_string(),
+                reason: chain(&error),
+            },
+            _ => error,
+        }
     }
 
     fn failed(&self, source: volley_trainer::Error) -> RankError {

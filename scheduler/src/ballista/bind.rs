@@ -10,11 +10,12 @@ use ballista_scheduler::cluster::BoundTask;
 use ballista_scheduler::state::execution_graph::{
     ExecutionGraphBox, TaskDescription, create_task_info,
 };
-use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage};
+use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use volley_proto::plan::TrainExec;
+use volley_proto::spec::TrainSpec;
 
-use crate::placement::{Demand, Kind, Task};
+use crate::placement::{Demand, Kind, Task, Wish};
 
 /// Slots that the graph's running tasks hold, by executor.
 pub(super) fn held_slots(graph: &ExecutionGraphBox) -> impl Iterator<Item = (&str, usize)> {
@@ -32,23 +33,8 @@ pub(super) fn held_slots(graph: &ExecutionGraphBox) -> impl Iterator<Item = (&st
         })
 }
 
-/// Whether a task of the stage ran or runs on the executor.
-pub(super) fn ran_on(stage: &ExecutionStage, executor: &str) -> bool {
-    let tasks = match stage {
-        ExecutionStage::Running(stage) => &stage.task_infos,
-        ExecutionStage::Successful(stage) => &stage.task_infos,
-        ExecutionStage::Failed(stage) => &stage.task_infos,
-        ExecutionStage::UnResolved(_) | ExecutionStage::Resolved(_) => return false,
-    };
-    tasks.iter().any(|task| match &task.task_status {
-        Status::Running(running) => running.executor_id == executor,
-        Status::Successful(successful) => successful.executor_id == executor,
-        Status::Failed(_) => false,
-    })
-}
-
 /// What the graph's running stages ask for, in the order of their ids.
-pub(super) fn demands(graph: &ExecutionGraphBox) -> Vec<Demand> {
+pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wish) -> Vec<Demand> {
     let mut demands: Vec<_> = graph
         .stages()
         .values()
@@ -56,7 +42,7 @@ pub(super) fn demands(graph: &ExecutionGraphBox) -> Vec<Demand> {
             ExecutionStage::Running(stage) if !stage.pending.is_empty() => Some(Demand {
                 job: graph.job_id().to_string(),
                 stage: stage.stage_id,
-                kind: kind(stage),
+                kind: kind(stage, &wish),
             }),
             _ => None,
         })
@@ -65,13 +51,17 @@ pub(super) fn demands(graph: &ExecutionGraphBox) -> Vec<Demand> {
     demands
 }
 
-fn kind(stage: &RunningStage) -> Kind {
+fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
     if let Some(train) = find_train(&stage.plan) {
-        let (ranks, shards) = (train.spec().ranks, stage.partitions);
+        let count = |of: fn(&Status) -> bool| {
+            let tasks = stage.task_infos.iter();
+            tasks.filter(|task| of(&task.task_status)).count()
+        };
         return Kind::Gang {
-            ranks,
-            shards,
-            started: stage.task_infos.len(),
+            wish: wish(train.spec()),
+            shards: stage.partitions,
+            running: count(|status| matches!(status, Status::Running(_))),
+            done: count(|status| matches!(status, Status::Successful(_))),
         };
     }
     if collapses_input(&stage.plan) {
@@ -87,6 +77,22 @@ fn kind(stage: &RunningStage) -> Kind {
         pending: stage.pending.remaining(),
         most,
     }
+}
+
+/// A gang that runs whole: what it trains, and the executors of its ranks.
+pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec<String>)> {
+    graph.stages().values().find_map(|stage| match stage {
+        ExecutionStage::Running(stage) if stage.pending.is_empty() => {
+            let train = find_train(&stage.plan)?;
+            let executor = |task: &TaskInfo| match &task.task_status {
+                Status::Running(running) => Some(running.executor_id.clone()),
+                _ => None,
+            };
+            let executors = stage.task_infos.iter().filter_map(executor).collect();
+            Some((train.spec().as_ref(), executors))
+        }
+        _ => None,
+    })
 }
 
 /// The stage's training node, if it is a barrier stage.

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use ballista_core::JobId;
@@ -21,34 +22,60 @@ use ballista_scheduler::state::task_manager::JobInfoCache;
 use parking_lot::Mutex;
 use tokio::sync::RwLockWriteGuard;
 use volley_proto::TrainId;
+use volley_proto::spec::TrainSpec;
 
-use super::bind;
-use crate::placement::{Decision, Executor, place};
+use super::{bind, losses};
+use crate::jobs::Ending;
+use crate::placement::{Decision, Executor, Role, Wish, grows_by, place};
 
-/// What the cluster's state tells the rest of the scheduler.
-pub(crate) trait ClusterEvents: Send + Sync + 'static {
+/// What the cluster's state asks and tells the rest of the scheduler.
+#[async_trait]
+pub(crate) trait ClusterEvents: fmt::Debug + Send + Sync + 'static {
+    /// How many ranks a gang wants now.
+    fn gang_wish(&self, spec: &TrainSpec) -> Wish;
     /// A gang starts: its tasks' numbers and executors, in the order of their ranks.
-    fn gang_started(&self, train: TrainId, tasks: Vec<(usize, String)>);
+    fn gang_starts(&self, train: TrainId, tasks: Vec<(usize, String)>);
     /// A gang waits.
     fn gang_waits(&self, train: TrainId, reason: String);
-    /// A job must end, for this reason.
-    fn abort_job(&self, job: JobId, reason: String);
+    /// Whether a running gang could be ended to start again with more ranks.
+    fn gang_may_grow(&self, train: TrainId) -> bool;
+    /// A gang's generation ends, so that an executor can join it.
+    fn gang_grows(&self, train: TrainId, executor: &str);
+    /// Whether the run has had a gang before.
+    fn has_begun(&self, train: TrainId) -> bool;
+    /// What orders attempts by the arrival of their jobs.
+    fn arrival(&self, attempt: &str) -> String;
+    /// Whether nothing more of an attempt is to be started.
+    fn is_doomed(&self, attempt: &str) -> bool;
+    /// An attempt must end.
+    fn end_attempt(&self, attempt: &str, ending: Ending);
     /// An executor is gone, with whatever its tasks had written.
-    fn executor_lost(&self, executor: &str);
+    async fn executor_lost(&self, executor: &str);
 }
 
 /// Ballista's in-memory state with Volley's binding.
 pub(crate) struct VolleyClusterState {
     registered: InMemoryClusterState,
-    /// Slots of every registered executor, by id.
-    slots: Mutex<HashMap<String, usize>>,
+    /// Every registered executor, by id.
+    executors: Mutex<HashMap<String, Registered>>,
+    /// What executors are there for, as they said when they came to attend.
+    roles: Mutex<HashMap<String, Role>>,
+    /// Slots that tasks held when they were last counted.
+    held: AtomicUsize,
+    /// Runs that wait for executors however long that takes.
+    patient: Mutex<HashSet<TrainId>>,
     events: Arc<dyn ClusterEvents>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Registered {
+    slots: usize,
 }
 
 impl fmt::Debug for VolleyClusterState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VolleyClusterState")
-            .field("slots", &self.slots)
+            .field("executors", &self.executors)
             .finish_non_exhaustive()
     }
 }
@@ -57,19 +84,67 @@ impl VolleyClusterState {
     pub(crate) fn new(events: Arc<dyn ClusterEvents>) -> Self {
         Self {
             registered: InMemoryClusterState::default(),
-            slots: Mutex::default(),
+            executors: Mutex::default(),
+            roles: Mutex::default(),
+            held: AtomicUsize::new(0),
+            patient: Mutex::default(),
             events,
         }
     }
 
     /// How many executors are registered.
     pub(crate) fn executors(&self) -> usize {
-        self.slots.lock().len()
+        self.executors.lock().len()
     }
 
-    /// Slots of all registered executors together.
-    pub(crate) fn slots(&self) -> usize {
-        self.slots.lock().values().sum()
+    /// One of them.
+    pub(crate) fn any_executor(&self) -> Option<String> {
+        self.executors.lock().keys().next().cloned()
+    }
+
+    /// Whether an executor is registered.
+    pub(crate) fn is_registered(&self, executor: &str) -> bool {
+        self.executors.lock().contains_key(executor)
+    }
+
+    /// How many executors run ranks.
+    pub(crate) fn rank_executors(&self) -> usize {
+        let ids: Vec<_> = self.executors.lock().keys().cloned().collect();
+        ids.iter().filter(|id| self.role(id).runs_ranks()).count()
+    }
+
+    /// Slots for queries: all, and those that no task held when they were last counted.
+    pub(crate) fn slots(&self) -> (usize, usize) {
+        let executors = self.executors.lock().clone();
+        let queries = executors
+            .iter()
+            .filter(|(id, _)| self.role(id).runs_queries());
+        let all: usize = queries.map(|(_, executor)| executor.slots).sum();
+        (all, all.saturating_sub(self.held.load(Ordering::Relaxed)))
+    }
+
+    /// Notes what an executor is there for.
+    pub(crate) fn set_role(&self, executor: &str, role: Role) {
+        self.roles.lock().insert(executor.to_owned(), role);
+    }
+
+    fn role(&self, executor: &str) -> Role {
+        self.roles.lock().get(executor).copied().unwrap_or_default()
+    }
+
+    /// Whether a training run has had a gang before, so that it is not new to the cluster.
+    pub(crate) fn has_begun(&self, train: TrainId) -> bool {
+        self.events.has_begun(train)
+    }
+
+    /// Notes that a run waits for executors however long that takes.
+    pub(crate) fn set_patient(&self, train: TrainId) {
+        self.patient.lock().insert(train);
+    }
+
+    /// Whether a job waits for executors however long that takes.
+    pub(crate) fn waits_for_executors(&self, train: Option<TrainId>) -> bool {
+        train.is_some_and(|train| self.patient.lock().contains(&train))
     }
 
     fn act(
@@ -98,19 +173,40 @@ impl VolleyClusterState {
                 let bound = bind_all(&tasks);
                 let rank = |(executor, task): &BoundTask| (task.key.task_id, executor.clone());
                 self.events
-                    .gang_started(train, bound.iter().map(rank).collect());
+                    .gang_starts(train, bound.iter().map(rank).collect());
                 bound
             }
             (Decision::Wait(reason), Some(train)) => {
                 self.events.gang_waits(train, reason.to_string());
                 Vec::new()
             }
-            (Decision::Abort(reason), _) => {
-                self.events.abort_job(job_id, reason);
+            (Decision::Fail(reason), _) => {
+                self.events
+                    .end_attempt(job_id.as_str(), Ending::Failed(reason));
+                Vec::new()
+            }
+            (Decision::Rerun(reason), _) => {
+                let ending = losses::lost(graph, "of a rank", &reason);
+                self.events.end_attempt(job_id.as_str(), ending);
                 Vec::new()
             }
             (Decision::Start(_) | Decision::Wait(_), None) => {
                 unreachable!("only a stage with a training node is a gang")
+            }
+        }
+    }
+
+    /// Ends generations that executors with nothing to do could join.
+    fn grow_gangs(&self, graphs: &[RwLockWriteGuard<'_, ExecutionGraphBox>], left: &[Executor]) {
+        for (spec, ranks_on) in graphs.iter().filter_map(|graph| bind::running_gang(graph)) {
+            let most = spec
+                .elastic
+                .max_ranks
+                .unwrap_or(usize::MAX)
+                .min(spec.shards);
+            let joins = grows_by(left, &ranks_on, most);
+            if let Some(executor) = joins.filter(|_| self.events.gang_may_grow(spec.train_id)) {
+                self.events.gang_grows(spec.train_id, executor);
             }
         }
     }
@@ -124,12 +220,16 @@ impl ClusterState for VolleyClusterState {
         active_jobs: Arc<HashMap<JobId, JobInfoCache>>,
         alive: Option<HashSet<String>>,
     ) -> Result<Vec<BoundTask>> {
-        // Job ids ascend in time, so their order is the order of arrival.
+        // Job ids ascend in time, so their order is the order of arrival; a job that is run again
+        // keeps its place.
         let mut jobs: Vec<_> = active_jobs
             .iter()
-            .filter(|(_, job)| matches!(job.status, Some(Status::Running(_))))
+            .filter(|(id, job)| {
+                let running = matches!(job.status, Some(Status::Running(_)));
+                running && !self.events.is_doomed(id.as_str())
+            })
             .collect();
-        jobs.sort_by(|a, b| a.0.as_str().cmp(b.0.as_str()));
+        jobs.sort_by_cached_key(|(id, _)| self.events.arrival(id.as_str()));
         let mut graphs: Vec<RwLockWriteGuard<'_, ExecutionGraphBox>> = Vec::new();
         for (_, job) in jobs {
             let mut graph = job.execution_graph.write().await;
@@ -142,22 +242,27 @@ impl ClusterState for VolleyClusterState {
         for (executor, slots) in graphs.iter().flat_map(|graph| bind::held_slots(graph)) {
             *held.entry(executor).or_default() += slots;
         }
-        let mut executors: Vec<_> = self
-            .slots
-            .lock()
+        self.held.store(held.values().sum(), Ordering::Relaxed);
+        let registered = self.executors.lock().clone();
+        let mut executors: Vec<_> = registered
             .iter()
             .filter(|(id, _)| alive.as_ref().is_none_or(|alive| alive.contains(*id)))
-            .map(|(id, slots)| {
+            .map(|(id, executor)| {
                 let held = held.get(id.as_str()).copied().unwrap_or(0);
                 Executor {
                     id: id.clone(),
-                    free: slots.saturating_sub(held),
+                    free: executor.slots.saturating_sub(held),
+                    role: self.role(id),
                 }
             })
             .collect();
         executors.sort_by(|a, b| a.id.cmp(&b.id));
 
-        let demands: Vec<_> = graphs.iter().map(|graph| bind::demands(graph)).collect();
+        let wish = |spec: &TrainSpec| self.events.gang_wish(spec);
+        let demands: Vec<_> = graphs
+            .iter()
+            .map(|graph| bind::demands(graph, wish))
+            .collect();
         let mut decisions = place(&mut executors, &demands.concat()).into_iter();
         let mut bound = Vec::new();
         for (graph, demands) in graphs.iter_mut().zip(demands) {
@@ -165,6 +270,7 @@ impl ClusterState for VolleyClusterState {
                 bound.extend(self.act(decision, graph, demand.stage));
             }
         }
+        self.grow_gangs(&graphs, &executors);
         Ok(bound)
     }
 
@@ -181,7 +287,7 @@ impl ClusterState for VolleyClusterState {
         let (id, slots) = (metadata.id.clone(), spec.available_vcores as usize);
         self.registered.register_executor(metadata, spec).await?;
         tracing::info!(executor = %id, slots, "executor registered");
-        self.slots.lock().insert(id, slots);
+        self.executors.lock().insert(id, Registered { slots });
         Ok(())
     }
 
@@ -202,10 +308,12 @@ impl ClusterState for VolleyClusterState {
     }
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
-        if self.slots.lock().remove(executor_id).is_some() {
+        if self.executors.lock().remove(executor_id).is_some() {
             tracing::info!(executor = executor_id, "executor gone");
-            self.events.executor_lost(executor_id);
+            // Before Ballista hears of it, which would mend the graphs.
+            self.events.executor_lost(executor_id).await;
         }
+        self.roles.lock().remove(executor_id);
         self.registered.remove_executor(executor_id).await
     }
 

@@ -1,9 +1,9 @@
-//! Job state that remembers why Volley ended a job.
+//! Job state that tells the [book](crate::jobs::Book) how attempts end, before anyone else hears.
 //!
-//! Ballista lets others end a job only by cancelling it, which it records as "Cancelled". When
-//! Volley cancels, it leaves its reason here first, and the job ends with that reason instead.
+//! Ballista lets others end a job only by cancelling it, which it records as "Cancelled". How an
+//! attempt was to end has been noted in the book by then.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,42 +15,44 @@ use ballista_scheduler::cluster::memory::InMemoryJobState;
 use ballista_scheduler::cluster::{JobState, JobStateEventStream};
 use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use parking_lot::Mutex;
+use volley_proto::failure::DataLost;
 
-/// Why Volley is cancelling jobs, by job.
-pub(crate) type AbortReasons = Arc<Mutex<HashMap<JobId, String>>>;
+use super::losses;
+use crate::jobs::{Book, Ending};
 
-/// Ballista's in-memory job state, with reasons.
+/// Ballista's in-memory job state, with the book told.
 pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
-    reasons: AbortReasons,
+    book: Book,
 }
 
 impl VolleyJobState {
-    pub(crate) fn new(jobs: InMemoryJobState, reasons: AbortReasons) -> Self {
-        Self { jobs, reasons }
+    pub(crate) fn new(jobs: InMemoryJobState, book: Book) -> Self {
+        Self { jobs, book }
+    }
+
+    /// How an attempt with this status has ended, if it has.
+    fn ending(&self, attempt: &str, graph: &ExecutionGraphBox) -> Option<Ending> {
+        match &graph.status().status {
+            Some(Status::Successful(_)) => Some(Ending::Succeeded),
+            Some(Status::Failed(failed)) => Some(self.book.doom_of(attempt).unwrap_or_else(|| {
+                match DataLost::find(&failed.error) {
+                    Some(loss) => losses::lost(graph, &loss.executor, &loss.reason),
+                    None => Ending::of_failure(&failed.error),
+                }
+            })),
+            _ => None,
+        }
     }
 }
 
 #[async_trait]
 impl JobState for VolleyJobState {
     async fn save_job(&self, job_id: &JobId, graph: &ExecutionGraphBox) -> Result<()> {
-        let failed = match &graph.status().status {
-            Some(Status::Failed(failed)) => Some(failed),
-            _ => None,
-        };
-        let reason = failed.and_then(|_| self.reasons.lock().remove(job_id));
-        let (Some(failed), Some(reason)) = (failed, reason) else {
-            return self.jobs.save_job(job_id, graph).await;
-        };
-        let mut failed = failed.clone();
-        failed.error = reason;
-        let mut told = graph.cloned();
-        told.update_status(JobStatus {
-            status: Some(Status::Failed(failed)),
-            ..graph.status().clone()
-        });
-        self.jobs.save_job(job_id, &told).await
+        if let Some(ending) = self.ending(job_id.as_str(), graph) {
+            self.book.attempt_ends(job_id.as_str(), ending);
+        }
+        self.jobs.save_job(job_id, graph).await
     }
 
     fn accept_job(&self, job_id: &JobId, job_name: &str, queued_at: u64) -> Result<()> {
@@ -87,6 +89,9 @@ impl JobState for VolleyJobState {
     }
 
     async fn fail_unscheduled_job(&self, job_id: &JobId, reason: String) -> Result<()> {
+        let ending = self.book.doom_of(job_id.as_str());
+        let ending = ending.unwrap_or_else(|| Ending::Failed(reason.clone()));
+        self.book.attempt_ends(job_id.as_str(), ending);
         self.jobs.fail_unscheduled_job(job_id, reason).await
     }
 

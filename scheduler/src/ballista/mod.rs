@@ -5,13 +5,13 @@
 
 mod bind;
 mod cluster_state;
-mod fail_stop;
 mod job_state;
+mod losses;
 mod planner;
 
 pub(crate) use cluster_state::VolleyClusterState;
-pub(crate) use fail_stop::FailStop;
-pub(crate) use job_state::{AbortReasons, VolleyJobState};
+pub(crate) use job_state::VolleyJobState;
+pub(crate) use losses::Losses;
 pub(crate) use planner::session_builder;
 
 /// The scheduler with the plan encodings that Ballista uses on the wire.

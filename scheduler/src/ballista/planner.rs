@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use ballista_core::config::BALLISTA_ADAPTIVE_PLANNER_ENABLED;
 use ballista_core::utils::default_session_builder;
 use ballista_scheduler::scheduler_server::SessionBuilder;
 use datafusion::catalog::Session;
@@ -14,6 +15,7 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use volley_proto::plan::{TrainNode, VolleyQueryPlanner};
+use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
 use crate::placement::never_fits;
@@ -21,6 +23,9 @@ use crate::placement::never_fits;
 /// Builds sessions that plan Volley's nodes for this cluster.
 pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilder {
     Arc::new(move |config| {
+        // Ballista 55's adaptive planner repeats branches of a union and hangs where a plan that it
+        // changed fails a check; what it makes of lost data is worse.
+        let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
         let planner = Arc::new(AdmittingPlanner {
             cluster: Arc::clone(&cluster),
         });
@@ -53,10 +58,23 @@ impl QueryPlanner for AdmittingPlanner {
             let LogicalPlan::Extension(extension) = node else {
                 return Ok(TreeNodeRecursion::Continue);
             };
-            let train = extension.node.as_any().downcast_ref::<TrainNode>();
-            match train.and_then(|t| never_fits(t.spec().ranks, self.cluster.executors())) {
-                Some(reason) => Err(DataFusionError::Plan(reason)),
-                None => Ok(TreeNodeRecursion::Continue),
+            let Some(train) = extension.node.as_any().downcast_ref::<TrainNode>() else {
+                return Ok(TreeNodeRecursion::Continue);
+            };
+            let TrainSpec {
+                train_id,
+                ranks,
+                elastic,
+                ..
+            } = train.spec().as_ref();
+            if elastic.too_few == TooFew::Wait {
+                self.cluster.set_patient(*train_id);
+            }
+            // A run that has begun goes on with what there is.
+            let begun = self.cluster.has_begun(*train_id);
+            match never_fits(*ranks, self.cluster.rank_executors()) {
+                Some(reason) if !begun => Err(DataFusionError::Plan(reason)),
+                _ => Ok(TreeNodeRecursion::Continue),
             }
         })?;
         VolleyQueryPlanner.create_physical_plan(plan, session).await

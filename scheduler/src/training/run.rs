@@ -1,14 +1,44 @@
 //! One training run as the scheduler knows it: a state machine of events in, answers out.
+//!
+//! ```text
+//!   planned ──► generation 1 ──► rank lost, executor joined ──► generation 2 ──► … ──► finished
+//!                  │  joined, training                                           └──► failed
+//!                  └── over: the reason every rank that holds a seat is told
+//! ```
+//!
+//! It outlives the engine's jobs: a job that is run again goes on with the same run. The clock is
+//! passed in.
+
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use volley_proto::spec::{Elastic, Ranks};
 use volley_proto::store::EpochRecord;
+
+use crate::placement::Wish;
+use crate::watched::Ends;
+
+/// Generations that may end in a row without a single step in between.
+const FRUITLESS: usize = 4;
+/// A generation is given this long before it is ended for an executor that joined.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// One training run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     generation: u64,
     members: Vec<Member>,
+    /// Why the current generation has ended, for those whose seats are void.
+    over: Option<String>,
+    /// When the current generation began or, if it is over, ended.
+    since: Option<Instant>,
+    /// The failure that ended the run.
     root: Option<Failure>,
+    /// Generations since the last that made progress.
+    fruitless: usize,
+    /// Optimizer steps done.
+    steps: u64,
+    finished: bool,
     events: Vec<Event>,
 }
 
@@ -40,6 +70,8 @@ pub(crate) enum Event {
     Epoch(EpochRecord),
     /// The generation has ended in failure.
     Failed(Failure),
+    /// Something a user should know.
+    Note(String),
 }
 
 /// Why a generation ended.
@@ -59,6 +91,23 @@ pub(crate) struct Membership {
     pub(crate) executors: Vec<String>,
 }
 
+/// What a rank that failed is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Its failure is the cause, or there is nothing better to say.
+    Own,
+    /// Another rank's failure is the cause.
+    Root(Failure),
+    /// The ranks meet again: it keeps its state and ends its task.
+    Regroup,
+}
+
+impl Ends for Run {
+    fn is_over(&self) -> bool {
+        self.finished
+    }
+}
+
 impl Run {
     /// The gang waits; said once for each reason.
     pub(crate) fn waits(&mut self, reason: String) {
@@ -69,9 +118,45 @@ impl Run {
         }
     }
 
+    /// How many ranks the next generation wants.
+    pub(crate) fn wish(&self, ranks: Ranks, elastic: &Elastic, now: Instant) -> Wish {
+        if !self.has_begun() {
+            return Wish::Begin(ranks);
+        }
+        let waited = self.since.map_or(Duration::ZERO, |since| now - since);
+        Wish::Regroup {
+            wanted: self.members.len(),
+            least: elastic.min_ranks,
+            most: elastic.max_ranks.unwrap_or(usize::MAX),
+            patience_over: waited >= elastic.regroup_timeout,
+            too_few: elastic.too_few,
+        }
+    }
+
+    /// Whether a generation has been bound before.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.generation > 0
+    }
+
+    /// Whether a generation is to be formed after another, which time alone may bring about.
+    pub(crate) fn regroups(&self) -> bool {
+        self.over.is_some() && !self.finished
+    }
+
+    /// How many ranks there are, if they might be joined by more now.
+    pub(crate) fn may_grow(&self, now: Instant) -> Option<usize> {
+        let settled = self.since.is_some_and(|since| now - since >= SETTLE);
+        let joined = self.members.iter().all(|member| member.endpoint.is_some());
+        (self.has_begun() && settled && joined && self.over.is_none() && !self.finished)
+            .then_some(self.members.len())
+    }
+
     /// A new generation has been bound to these tasks.
-    pub(crate) fn starts(&mut self, tasks: Vec<(usize, String)>) {
+    pub(crate) fn starts(&mut self, tasks: Vec<(usize, String)>, now: Instant) {
         self.generation += 1;
+        self.fruitless += 1;
+        self.since = Some(now);
+        self.over = None;
         self.root = None;
         let executors = tasks.iter().map(|(_, executor)| executor.clone()).collect();
         let member = |(task, executor)| Member {
@@ -124,6 +209,49 @@ impl Run {
         missing.join(", ")
     }
 
+    /// The current generation's number.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Why the ranks of this generation meet again, if they do.
+    pub(crate) fn ended(&self, generation: u64) -> Option<String> {
+        if generation != self.generation {
+            return Some(format!("generation {} has begun", self.generation));
+        }
+        self.over.clone()
+    }
+
+    /// Why a seat of this generation is void, if it is.
+    pub(crate) fn void(&self, generation: u64) -> Option<String> {
+        let failed = |root: &Failure| format!("rank {} failed: {}", root.rank, root.error);
+        let ended = self.ended(generation);
+        ended.or_else(|| self.root.as_ref().map(failed))
+    }
+
+    /// Ends the current generation; its ranks meet again.
+    pub(crate) fn regroup(&mut self, reason: String, now: Instant) {
+        if self.has_begun() && self.over.is_none() && !self.finished {
+            let generation = self.generation;
+            self.events.push(Event::Note(format!(
+                "generation {generation} ends: {reason}"
+            )));
+            self.over = Some(reason);
+            self.since = Some(now);
+        }
+    }
+
+    /// An executor is gone. Ends the generation if it had a rank there.
+    pub(crate) fn loses(&mut self, executor: &str, now: Instant) {
+        let rank = self.members.iter().position(|m| m.executor == executor);
+        if let Some(rank) = rank {
+            self.regroup(
+                format!("rank {rank} was lost with executor {executor}"),
+                now,
+            );
+        }
+    }
+
     /// A rank reports progress. Reports of other generations are dropped.
     pub(crate) fn reports(&mut self, generation: u64, event: Event) {
         if generation == self.generation {
@@ -131,17 +259,60 @@ impl Run {
         }
     }
 
+    /// A rank reports the steps done. Reports of other generations are dropped.
+    pub(crate) fn steps(&mut self, generation: u64, steps: u64) {
+        if generation == self.generation && steps > self.steps {
+            self.steps = steps;
+            self.fruitless = 0;
+        }
+    }
+
     /// A rank reports its failure. The first that is not the loss of a peer is the root cause.
     pub(crate) fn fails(&mut self, generation: u64, failure: Failure, peer_lost: bool) {
-        if generation == self.generation && self.root.is_none() && !peer_lost {
+        let current = generation == self.generation && self.over.is_none();
+        if current && self.root.is_none() && !peer_lost {
             self.events.push(Event::Failed(failure.clone()));
             self.root = Some(failure);
         }
     }
 
-    /// The failure that ended the generation.
+    /// What a rank that lost a peer is to do; `None` while that is not known.
+    pub(crate) fn verdict(&self, generation: u64, rank: usize) -> Option<Verdict> {
+        match &self.root {
+            _ if self.ended(generation).is_some() => Some(Verdict::Regroup),
+            Some(root) if root.rank == rank => Some(Verdict::Own),
+            Some(root) => Some(Verdict::Root(root.clone())),
+            None => None,
+        }
+    }
+
+    /// Ranks lost each other, and nobody knows why: they meet again, but not for ever.
+    pub(crate) fn gives_up(&mut self, generation: u64, failure: &Failure, now: Instant) -> Verdict {
+        if let Some(verdict) = self.verdict(generation, failure.rank) {
+            return verdict;
+        }
+        if self.fruitless >= FRUITLESS {
+            self.fails(generation, failure.clone(), false);
+            return Verdict::Own;
+        }
+        let Failure { rank, error, .. } = failure;
+        self.regroup(format!("rank {rank} lost a peer: {error}"), now);
+        Verdict::Regroup
+    }
+
+    /// The failure that ended the run.
     pub(crate) fn root(&self) -> Option<&Failure> {
         self.root.as_ref()
+    }
+
+    /// The run's job has come to its end.
+    pub(crate) fn finishes(&mut self) {
+        self.finished = true;
+    }
+
+    /// Optimizer steps done.
+    pub(crate) fn steps_done(&self) -> u64 {
+        self.steps
     }
 
     /// What has happened so far.
@@ -152,11 +323,20 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    use volley_proto::spec::TooFew;
+
     use super::*;
 
-    fn bound() -> Run {
+    fn bound(now: Instant) -> Run {
         let mut run = Run::default();
-        run.starts(vec![(0, "a".into()), (1, "b".into())]);
+        run.starts(vec![(0, "a".into()), (1, "b".into())], now);
+        run
+    }
+
+    fn joined(now: Instant) -> Run {
+        let mut run = bound(now);
+        run.joins(0, "a", "A".into());
+        run.joins(1, "b", "B".into());
         run
     }
 
@@ -168,9 +348,18 @@ mod tests {
         }
     }
 
+    fn elastic() -> Elastic {
+        Elastic {
+            min_ranks: 1,
+            max_ranks: Some(3),
+            regroup_timeout: Duration::from_secs(30),
+            too_few: TooFew::Fail,
+        }
+    }
+
     #[test]
     fn membership_is_handed_out_once_all_have_joined() {
-        let mut run = bound();
+        let mut run = bound(Instant::now());
         assert!(run.joins(1, "b", "B".into()));
         assert_eq!(run.membership(1), None);
         assert_eq!(run.missing(), "rank 0 on executor a");
@@ -183,43 +372,94 @@ mod tests {
 
     #[test]
     fn strangers_do_not_join() {
-        let mut run = bound();
+        let mut run = bound(Instant::now());
         assert!(!run.joins(7, "a", "A".into()));
         assert!(!run.joins(0, "b", "A".into()));
     }
 
     #[test]
     fn a_new_generation_starts_without_members_endpoints() {
-        let mut run = bound();
-        run.joins(0, "a", "A".into());
-        run.joins(1, "b", "B".into());
-        run.starts(vec![(2, "a".into()), (3, "c".into())]);
+        let now = Instant::now();
+        let mut run = joined(now);
+        run.starts(vec![(2, "a".into()), (3, "c".into())], now);
         assert_eq!(run.membership(2), None);
-        run.reports(
-            1,
-            Event::Loaded {
-                rank: 0,
-                rows: 1,
-                seconds: 0.0,
-            },
-        );
-        assert!(
-            !run.events()
-                .iter()
-                .any(|event| matches!(event, Event::Loaded { .. }))
-        );
+        run.reports(1, Event::Note("stale".into()));
+        assert!(!run.events().contains(&Event::Note("stale".into())));
+        assert_eq!(run.ended(1).unwrap(), "generation 2 has begun");
+        assert_eq!(run.ended(2), None);
     }
 
     #[test]
     fn the_root_cause_is_the_first_failure_that_is_not_a_lost_peer() {
-        let mut run = bound();
+        let now = Instant::now();
+        let mut run = bound(now);
         run.fails(1, failure(0, "peer 1 closed"), true);
-        assert_eq!(run.root(), None);
+        assert_eq!(run.verdict(1, 0), None);
         run.fails(1, failure(1, "label is null"), false);
         run.fails(1, failure(0, "other"), false);
         assert_eq!(run.root().unwrap().error, "label is null");
+        assert_eq!(
+            run.verdict(1, 0),
+            Some(Verdict::Root(failure(1, "label is null")))
+        );
+        assert_eq!(run.verdict(1, 1), Some(Verdict::Own));
         run.fails(9, failure(0, "stale"), false);
         assert_eq!(run.root().unwrap().rank, 1);
+    }
+
+    #[test]
+    fn a_lost_executor_ends_the_generation_for_all() {
+        let now = Instant::now();
+        let mut run = joined(now);
+        run.loses("z", now);
+        assert_eq!(run.ended(1), None);
+        run.loses("b", now);
+        assert_eq!(run.ended(1).unwrap(), "rank 1 was lost with executor b");
+        assert_eq!(run.verdict(1, 0), Some(Verdict::Regroup));
+        assert!(run.regroups());
+        let wish = |after: u64| run.wish(Ranks::All, &elastic(), now + Duration::from_secs(after));
+        let expected = |patience_over| Wish::Regroup {
+            wanted: 2,
+            least: 1,
+            most: 3,
+            patience_over,
+            too_few: TooFew::Fail,
+        };
+        assert_eq!((wish(29), wish(30)), (expected(false), expected(true)));
+    }
+
+    #[test]
+    fn ranks_that_lose_each_other_meet_again_but_not_for_ever() {
+        let now = Instant::now();
+        let mut run = joined(now);
+        for generation in 1..FRUITLESS as u64 {
+            let verdict = run.gives_up(generation, &failure(0, "closed"), now);
+            assert_eq!(verdict, Verdict::Regroup, "generation {generation}");
+            run.starts(vec![(0, "a".into()), (1, "b".into())], now);
+        }
+        let last = FRUITLESS as u64;
+        let mut progressing = joined(now);
+        assert_eq!(run.gives_up(last, &failure(1, "closed"), now), Verdict::Own);
+        assert_eq!(run.root().unwrap().rank, 1);
+
+        for generation in 1..20 {
+            progressing.steps(generation, generation * 10);
+            let verdict = progressing.gives_up(generation, &failure(0, "closed"), now);
+            assert_eq!(verdict, Verdict::Regroup);
+            progressing.starts(vec![(0, "a".into()), (1, "b".into())], now);
+        }
+    }
+
+    #[test]
+    fn a_run_grows_once_it_has_settled() {
+        let now = Instant::now();
+        let run = joined(now);
+        assert_eq!(run.may_grow(now), None);
+        assert_eq!(run.may_grow(now + SETTLE), Some(2));
+        assert_eq!(bound(now).may_grow(now + SETTLE), None, "nobody has joined");
+        let mut over = joined(now);
+        over.finishes();
+        assert_eq!(over.may_grow(now + SETTLE), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The wire's side of training runs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tonic::{Request, Response, Status};
 use volley_proto::wire::rendezvous_server::{Rendezvous, RendezvousServer};
@@ -8,17 +8,17 @@ use volley_proto::wire::training_server::{Training, TrainingServer};
 use volley_proto::wire::{self, event, progress_request};
 use volley_proto::{Error, TrainId};
 
-use super::registry::Registry;
-use super::run::{Event, Failure, Membership};
+use super::Runs;
+use super::run::{Event, Failure, Membership, Verdict};
 
 /// How long a rank that lost a peer is kept waiting for the peer's own account.
 const ROOT_CAUSE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a watcher is kept waiting for news.
+/// How long those who watch or hold a seat are kept waiting for news.
 const WATCH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The services over a registry.
-pub(crate) fn services(registry: Registry) -> (RendezvousServer<Service>, TrainingServer<Service>) {
-    let service = Service { registry };
+pub(crate) fn services(runs: Runs) -> (RendezvousServer<Service>, TrainingServer<Service>) {
+    let service = Service { runs };
     (
         RendezvousServer::new(service.clone()),
         TrainingServer::new(service),
@@ -27,7 +27,7 @@ pub(crate) fn services(registry: Registry) -> (RendezvousServer<Service>, Traini
 
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
-    registry: Registry,
+    runs: Runs,
 }
 
 #[tonic::async_trait]
@@ -39,22 +39,26 @@ impl Rendezvous for Service {
         let join = request.into_inner();
         let train = train_id(&join.train_id)?;
         let task = index(join.task_id)?;
-        let joined = self.registry.update(train, |run| {
-            run.joins(task, &join.executor_id, join.endpoint.into())
+        let endpoint = join.endpoint.into();
+        let generation = self.runs.change(&train, |run| {
+            let joined = run.joins(task, &join.executor_id, endpoint);
+            joined.then(|| run.generation())
         });
-        if !joined {
+        let Some(generation) = generation.flatten() else {
             return Err(Status::failed_precondition(format!(
                 "task {task} on executor {} belongs to no generation of training {train}",
                 join.executor_id
             )));
-        }
+        };
         let patience = Duration::from_millis(join.timeout_ms);
-        let all_joined = self.registry.wait(
-            train,
+        let all_joined = self.runs.wait(
+            &train,
             patience,
-            |run| match run.root() {
-                Some(failure) => Some(Err(Status::aborted(describe(failure)))),
-                None => run.membership(task).map(Ok),
+            |run| match (run.ended(generation), run.root()) {
+                // Not a failure of this rank's: it meets the others again.
+                (Some(reason), _) => Some(Err(Status::unavailable(reason))),
+                (None, Some(failure)) => Some(Err(Status::aborted(describe(failure)))),
+                (None, None) => run.membership(task).map(Ok),
             },
             |run| {
                 Err(Status::deadline_exceeded(format!(
@@ -85,10 +89,16 @@ impl Rendezvous for Service {
                 serde_json::from_slice(&json)
                     .map_err(|e| invalid(&Error::malformed("epoch record", e)))?,
             ),
+            Some(progress_request::Event::Note(note)) => Event::Note(note),
+            Some(progress_request::Event::Steps(steps)) => {
+                self.runs
+                    .change(&train, |run| run.steps(progress.generation, steps));
+                return Ok(Response::new(wire::ProgressResponse {}));
+            }
             None => return Err(Status::invalid_argument("progress without an event")),
         };
-        self.registry
-            .update(train, |run| run.reports(progress.generation, event));
+        self.runs
+            .change(&train, |run| run.reports(progress.generation, event));
         Ok(Response::new(wire::ProgressResponse {}))
     }
 
@@ -106,23 +116,52 @@ impl Rendezvous for Service {
             error: fail.error,
         };
         let (generation, peer_lost) = (fail.generation, fail.peer_lost);
-        self.registry
-            .update(train, |run| run.fails(generation, failure, peer_lost));
+        let told = failure.clone();
+        self.runs
+            .change(&train, |run| run.fails(generation, told, peer_lost));
         let patience = if peer_lost {
             ROOT_CAUSE_PATIENCE
         } else {
             Duration::ZERO
         };
-        let root = self.registry.wait(
-            train,
+        let known = self.runs.wait(
+            &train,
             patience,
-            |run| run.root().cloned().map(Some),
+            |run| run.verdict(generation, rank).map(Some),
             |_| None,
         );
-        let root = root.await.flatten().filter(|root| root.rank != rank);
-        Ok(Response::new(wire::FailResponse {
-            root: root.map(Into::into),
-        }))
+        let verdict = match known.await.ok_or_else(|| unknown(train))? {
+            Some(verdict) => verdict,
+            None => {
+                let give_up =
+                    |run: &mut super::Run| run.gives_up(generation, &failure, Instant::now());
+                self.runs
+                    .change(&train, give_up)
+                    .ok_or_else(|| unknown(train))?
+            }
+        };
+        let (root, regroup) = match verdict {
+            Verdict::Own => (None, false),
+            Verdict::Root(root) => (Some(root.into()), false),
+            Verdict::Regroup => (None, true),
+        };
+        Ok(Response::new(wire::FailResponse { root, regroup }))
+    }
+
+    async fn hold(
+        &self,
+        request: Request<wire::HoldRequest>,
+    ) -> Result<Response<wire::HoldResponse>, Status> {
+        let hold = request.into_inner();
+        let train = train_id(&hold.train_id)?;
+        let ended = self.runs.wait(
+            &train,
+            WATCH_PATIENCE,
+            |run| run.void(hold.generation).map(Some),
+            |_| None,
+        );
+        let ended = ended.await.ok_or_else(|| unknown(train))?;
+        Ok(Response::new(wire::HoldResponse { ended }))
     }
 }
 
@@ -134,8 +173,8 @@ impl Training for Service {
     ) -> Result<Response<wire::WatchResponse>, Status> {
         let watch = request.into_inner();
         let (train, seen) = (train_id(&watch.train_id)?, index(watch.seen)?);
-        let news = self.registry.wait(
-            train,
+        let news = self.runs.wait(
+            &train,
             WATCH_PATIENCE,
             |run| {
                 run.events()
@@ -207,6 +246,7 @@ impl TryFrom<Event> for wire::Event {
                 serde_json::to_vec(&record).map_err(|e| Status::internal(e.to_string()))?,
             ),
             Event::Failed(failure) => event::Event::Failed(failure.into()),
+            Event::Note(note) => event::Event::Note(note),
         };
         Ok(Self { event: Some(event) })
     }

@@ -1,0 +1,89 @@
+//! The executor's side of attendance: a stream that is open for as long as the scheduler takes the
+//! executor to be there.
+//!
+//! When it ends, or no sign of life comes any more, the two have lost each other: the scheduler
+//! has given up what ran here, so the executor ends it and starts over. The only file here that
+//! knows the wire of it.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
+use volley_proto::TrainId;
+use volley_proto::wire::attendance_client::AttendanceClient;
+use volley_proto::wire::{self, AttendRequest, AttendResponse};
+
+use crate::config::Role;
+use crate::{Error, ExecutorConfig, Result};
+
+/// Between two attempts to be let in.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// An open stream.
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    signs: Streaming<AttendResponse>,
+    patience: Duration,
+}
+
+impl Attendance {
+    /// Opens the stream, trying until the deadline.
+    pub(crate) async fn begin(
+        config: &ExecutorConfig,
+        channel: Channel,
+        incarnation: &str,
+    ) -> Result<Self> {
+        let request = AttendRequest {
+            executor_id: config.id.clone(),
+            incarnation: incarnation.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            role: match config.role {
+                Role::Any => wire::Role::Any,
+                Role::Query => wire::Role::Query,
+                Role::Train => wire::Role::Train,
+            }
+            .into(),
+        };
+        let deadline = Instant::now() + config.connect_timeout;
+        loop {
+            let mut client = AttendanceClient::new(channel.clone());
+            let attend = client.attend(request.clone());
+            let status = match timeout(config.scheduler_timeout, attend).await {
+                Ok(Ok(signs)) => {
+                    return Ok(Self {
+                        signs: signs.into_inner(),
+                        patience: config.scheduler_timeout,
+                    });
+                }
+                Ok(Err(status)) => status,
+                Err(_) => tonic::Status::deadline_exceeded("it does not answer"),
+            };
+            if status.code() == Code::FailedPrecondition || Instant::now() >= deadline {
+                return Err(Error::Attend {
+                    address: config.scheduler.clone(),
+                    id: config.id.clone(),
+                    reason: status.message().to_owned(),
+                });
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until it is over, and returns why. Runs that are over meanwhile are passed on.
+    pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
+        loop {
+            match timeout(self.patience, self.signs.message()).await {
+                Ok(Ok(Some(sign))) => {
+                    let trains = sign.finished.iter().filter_map(|train| train.parse().ok());
+                    trains.for_each(&finished);
+                }
+                Ok(Ok(None)) => return "the scheduler takes the executor for lost".to_owned(),
+                Ok(Err(status)) => return format!("the scheduler is gone: {}", status.message()),
+                Err(_) => {
+                    return format!("no sign of life from the scheduler for {:?}", self.patience);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What rank 0 finds to start from where no rank before it has left its state: a checkpoint or a
+//! model. What one rank brings, all get.
+
+use volley_proto::failure::chain;
+use volley_proto::spec::{Start, TrainSpec};
+use volley_proto::store::{FoundCheckpoint, ModelStore};
+use volley_proto::{ModelRef, TrainId};
+use volley_trainer::{Model, Origin, TrainingState, VOCABULARIES, WEIGHTS};
+
+use crate::error::RankError;
+
+/// What a rank finds to start from where none was left here.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) origin: Origin,
+    /// What the user should know about it.
+    pub(super) notes: Vec<String>,
+    /// The run that the checkpoint is of, where it is another.
+    pub(super) continues: Option<TrainId>,
+}
+
+/// Looks into the store: for a checkpoint of this run, else for what the spec starts from.
+pub(super) async fn look_up(spec: &TrainSpec) -> Result<Found, RankError> {
+    let mut notes = Vec::new();
+    let refuse = |reason: String| RankError::Origin {
+        model: spec.model.to_string(),
+        reason,
+    };
+    let failed = |error: volley_proto::Error| refuse(chain(&error));
+    let store = ModelStore::open(&spec.store).map_err(failed)?;
+    let own = store.newest_checkpoint(&spec.model, Some(spec.train_id));
+    if let Some((_, state)) = decode(own.await.map_err(failed)?, &mut notes).map_err(refuse)? {
+        return Ok(Found {
+            origin: Origin::State(state),
+            notes,
+            continues: None,
+        });
+    }
+    let (origin, continues) = match &spec.start {
+        Start::Fresh => (Origin::Fresh, None),
+        Start::Resume => {
+            let newest = store.newest_checkpoint(&spec.model, None).await;
+            let found = decode(newest.map_err(failed)?, &mut notes).map_err(refuse)?;
+            let (run, state) = found.ok_or_else(|| {
+                refuse(format!(
+                    "there is no checkpoint to resume from in {}: leave out resume to train from \
+                     the start",
+                    store.url()
+                ))
+            })?;
+            (Origin::State(state), Some(run))
+        }
+        Start::Warm(model) => (Origin::Warm(load(model).await.map_err(refuse)?), None),
+    };
+    Ok(Found {
+        origin,
+        notes,
+        continues,
+    })
+}
+
+fn decode(
+    found: FoundCheckpoint,
+    notes: &mut Vec<String>,
+) -> Result<Option<(TrainId, TrainingState)>, String> {
+    notes.extend(found.skipped);
+    let Some((info, bytes)) = found.checkpoint else {
+        return Ok(None);
+    };
+    let state = TrainingState::decode(&bytes).map_err(|error| {
+        let (position, cause) = (info.position, chain(&error));
+        format!("the checkpoint at {position} cannot be read: {cause}")
+    })?;
+    notes.push(format!("the newest checkpoint is at {}", info.position));
+    Ok(Some((info.train_id, state)))
+}
+
+/// A published model.
+async fn load(model: &ModelRef) -> Result<Model, String> {
+    let text = |error: volley_proto::Error| chain(&error);
+    let store = ModelStore::open(&model.store).map_err(text)?;
+    let manifest = store.manifest(&model.name, Some(model.version)).await;
+    let weights = store.read(model, WEIGHTS).await.map_err(text)?;
+    let vocabularies = store.read(model, VOCABULARIES).await.map_err(text)?;
+    Model::load(manifest.map_err(text)?, &weights, &vocabularies).map_err(|error| chain(&error))
+}

@@ -1,0 +1,164 @@
+//! Where ranks leave the state of their training for the rank that comes after them.
+//!
+//! ```text
+//!   enter ──► (waits for the rank before to have left) ──► Place, with the state left there
+//!     ▲                                                      │ take, put
+//!     └── kept for the next rank, or until the run ◄─────────┘ dropped
+//!         is over or the lease has ended
+//! ```
+//!
+//! One place a training run: an executor has at most one rank of it. A rank's thread may outlive
+//! its task by a moment; whoever comes next waits for it. State is in memory only; checkpoints are
+//! for what must outlive the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use volley_proto::TrainId;
+use volley_trainer::TrainingState;
+
+/// State that nobody came for is let go after this long.
+const LEASE: Duration = Duration::from_secs(15 * 60);
+/// How long a rank may take to leave once it has been told to.
+const LEAVING: Duration = Duration::from_secs(30);
+
+/// The executor's places; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Parking {
+    places: Arc<Mutex<HashMap<TrainId, Entry>>>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// A rank is there; the channel closes when it leaves.
+    Taken(watch::Receiver<()>),
+    Left {
+        state: Box<TrainingState>,
+        until: Instant,
+    },
+}
+
+/// A rank's place. When it is dropped, it is free, and the state in it is left for the next rank.
+#[derive(Debug)]
+pub(super) struct Place {
+    parking: Parking,
+    train: TrainId,
+    state: Option<Box<TrainingState>>,
+    _here: watch::Sender<()>,
+}
+
+impl Parking {
+    /// Takes the place of a run, with what the rank before has left there. `None` when that rank
+    /// does not leave in time.
+    pub(super) async fn enter(&self, train: TrainId) -> Option<Place> {
+        self.enter_within(train, LEAVING).await
+    }
+
+    async fn enter_within(&self, train: TrainId, patience: Duration) -> Option<Place> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut before = {
+                let mut places = self.places.lock();
+                let now = Instant::now();
+                places
+                    .retain(|_, entry| !matches!(entry, Entry::Left { until, .. } if *until < now));
+                match places.remove(&train) {
+                    Some(Entry::Taken(before)) => {
+                        places.insert(train, Entry::Taken(before.clone()));
+                        before
+                    }
+                    left => {
+                        let (here, there) = watch::channel(());
+                        places.insert(train, Entry::Taken(there));
+                        let state = match left {
+                            Some(Entry::Left { state, .. }) => Some(state),
+                            _ => None,
+                        };
+                        return Some(Place {
+                            parking: self.clone(),
+                            train,
+                            state,
+                            _here: here,
+                        });
+                    }
+                }
+            };
+            let left = async { while before.changed().await.is_ok() {} };
+            let patience = deadline.saturating_duration_since(Instant::now());
+            timeout(patience, left).await.ok()?;
+        }
+    }
+
+    /// Lets go of what is kept of a run that is over.
+    pub(crate) fn forget(&self, train: TrainId) {
+        let mut places = self.places.lock();
+        if matches!(places.get(&train), Some(Entry::Left { .. })) {
+            places.remove(&train);
+        }
+    }
+}
+
+impl Place {
+    /// Whether there is a state.
+    pub(super) fn has_state(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// Takes the state to go on from.
+    pub(super) fn take(&mut self) -> Option<Box<TrainingState>> {
+        self.state.take()
+    }
+
+    /// Puts a state there for the next rank.
+    pub(super) fn put(&mut self, state: Option<Box<TrainingState>>) {
+        self.state = state;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.parking.places.lock();
+        match self.state.take() {
+            Some(state) => {
+                let until = Instant::now() + LEASE;
+                places.insert(self.train, Entry::Left { state, until });
+            }
+            None => {
+                places.remove(&self.train);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_next_rank_waits_for_the_one_before() {
+        let (parking, train) = (Parking::default(), TrainId::generate());
+        let place = parking.enter(train).await.expect("nobody is there");
+        assert!(!place.has_state());
+        let next = tokio::spawn({
+            let parking = parking.clone();
+            async move { parking.enter(train).await.is_some() }
+        });
+        tokio::task::yield_now().await;
+        assert!(!next.is_finished());
+        drop(place);
+        assert!(next.await.expect("it does not panic"));
+    }
+
+    #[tokio::test]
+    async fn a_rank_that_does_not_leave_is_not_waited_for_for_ever() {
+        let (parking, train) = (Parking::default(), TrainId::generate());
+        let _stays = parking.enter(train).await;
+        let patience = Duration::from_millis(10);
+        assert!(parking.enter_within(train, patience).await.is_none());
+        assert!(parking.enter(TrainId::generate()).await.is_some());
+    }
+}

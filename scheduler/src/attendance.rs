@@ -1,0 +1,200 @@
+//! Attendance: a stream that each executor keeps open for as long as it lives.
+//!
+//! ```text
+//!   executor ── Attend(id, incarnation, role) ──► welcome, then a sign of life each second
+//!      │ dies: its connection closes, the stream is dropped ──► the executor is lost, at once
+//!      │ freezes, or the network is cut: heartbeats stop ─────► lost after a while; stream ends
+//!      └ comes back: the stream has ended, so it starts over as a new incarnation
+//! ```
+//!
+//! It says who is there. What a loss means is for [`crate::ballista`] and [`crate::jobs`].
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ballista_core::serde::protobuf::ExecutorStoppedParams;
+use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
+use futures::Stream;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Response, Status};
+use volley_proto::TrainId;
+use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
+use volley_proto::wire::{self, AttendRequest, AttendResponse};
+
+use crate::ballista::{BallistaScheduler, VolleyClusterState};
+use crate::placement::Role;
+use crate::training::Runs;
+use crate::watched::Ends;
+
+/// How often the scheduler gives a sign of life.
+const SIGN: Duration = Duration::from_secs(1);
+/// How long an earlier incarnation may take to be removed.
+const REMOVAL: Duration = Duration::from_secs(5);
+
+type Sign = Result<AttendResponse, Status>;
+
+/// The service.
+pub(crate) fn attendance_service(
+    ballista: BallistaScheduler,
+    cluster: Arc<VolleyClusterState>,
+    runs: Runs,
+) -> AttendanceServer<Service> {
+    let present = Arc::default();
+    AttendanceServer::new(Service {
+        ballista,
+        cluster,
+        runs,
+        present,
+    })
+}
+
+#[derive(Clone)]
+pub(crate) struct Service {
+    ballista: BallistaScheduler,
+    cluster: Arc<VolleyClusterState>,
+    runs: Runs,
+    /// The current incarnation of each executor.
+    present: Arc<Mutex<HashMap<String, String>>>,
+}
+
+#[tonic::async_trait]
+impl Attendance for Service {
+    type AttendStream = Pin<Box<dyn Stream<Item = Sign> + Send>>;
+
+    async fn attend(
+        &self,
+        request: Request<AttendRequest>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let role = request.get_ref().role();
+        let AttendRequest {
+            executor_id,
+            incarnation,
+            version,
+            ..
+        } = request.into_inner();
+        let own = env!("CARGO_PKG_VERSION");
+        if version != own {
+            return Err(Status::failed_precondition(format!(
+                "executor {executor_id} is version {version} and the scheduler is {own}: \
+                 run the same version everywhere"
+            )));
+        }
+        let before = {
+            let mut present = self.present.lock();
+            let before = present.get(&executor_id).cloned();
+            if before
+                .as_deref()
+                .is_some_and(|before| process(before) != process(&incarnation))
+            {
+                return Err(Status::already_exists(format!(
+                    "another executor with id {executor_id:?} is in the cluster: ids are unique"
+                )));
+            }
+            present.insert(executor_id.clone(), incarnation.clone());
+            before
+        };
+        if before.is_some() || self.cluster.is_registered(&executor_id) {
+            self.remove(&executor_id, "it has started over").await?;
+        }
+        let role = match role {
+            wire::Role::Any => Role::Any,
+            wire::Role::Query => Role::Query,
+            wire::Role::Train => Role::Train,
+        };
+        self.cluster.set_role(&executor_id, role);
+        let (signs, stream) = mpsc::unbounded_channel();
+        tokio::spawn(self.clone().watch(executor_id, incarnation, signs));
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
+            stream,
+        ))))
+    }
+}
+
+/// The process of an incarnation.
+fn process(incarnation: &str) -> &str {
+    incarnation.split('/').next().unwrap_or(incarnation)
+}
+
+impl Service {
+    /// Gives signs of life until the executor is gone or another incarnation is there.
+    async fn watch(
+        self,
+        executor: String,
+        incarnation: String,
+        signs: mpsc::UnboundedSender<Sign>,
+    ) {
+        let mut tick = interval(SIGN);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = Vec::new();
+        let mut was_registered = false;
+        loop {
+            tokio::select! {
+                () = signs.closed() => break,
+                _ = tick.tick() => {}
+            }
+            let registered = self.cluster.is_registered(&executor);
+            let replaced = self.present.lock().get(&executor) != Some(&incarnation);
+            if replaced {
+                return;
+            }
+            if was_registered && !registered {
+                break; // lost by other means: the stream ends, and the executor starts over
+            }
+            was_registered |= registered;
+            let sign = AttendResponse {
+                finished: self.finished(&mut told),
+            };
+            if signs.send(Ok(sign)).is_err() {
+                break;
+            }
+        }
+        let current = {
+            let mut present = self.present.lock();
+            let current = present.get(&executor) == Some(&incarnation);
+            if current {
+                present.remove(&executor);
+            }
+            current
+        };
+        let there = current && self.cluster.is_registered(&executor);
+        if there && let Err(error) = self.remove(&executor, "its connection closed").await {
+            tracing::error!(executor, %error, "cannot remove an executor");
+        }
+    }
+
+    /// Runs that are over and of which the executor has not been told.
+    fn finished(&self, told: &mut Vec<TrainId>) -> Vec<String> {
+        let over = self.runs.scan(|train, run| run.is_over().then_some(*train));
+        let news: Vec<_> = over
+            .iter()
+            .filter(|train| !told.contains(train))
+            .map(ToString::to_string)
+            .collect();
+        *told = over;
+        news
+    }
+
+    /// Removes an executor, and waits until it is.
+    async fn remove(&self, executor: &str, reason: &str) -> Result<(), Status> {
+        let stopped = ExecutorStoppedParams {
+            executor_id: executor.to_owned(),
+            reason: reason.to_owned(),
+        };
+        SchedulerGrpc::executor_stopped(&self.ballista, Request::new(stopped)).await?;
+        let deadline = Instant::now() + REMOVAL;
+        while self.cluster.is_registered(executor) {
+            if Instant::now() > deadline {
+                return Err(Status::deadline_exceeded(format!(
+                    "executor {executor} was not removed within {REMOVAL:?}"
+                )));
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! The scheduler's jobs, by the id their clients know and by attempt.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ballista_core::serde::protobuf::ExecuteQueryParams;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use super::job::{Ending, Job, Now, State};
+use crate::training::Runs;
+use crate::watched::Watched;
+
+/// From this many on, attempts of jobs that are forgotten are forgotten too.
+const ATTEMPTS_KEPT: usize = 4096;
+
+/// What the book asks the keeper to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// End an attempt; how is noted already.
+    End { attempt: String },
+    /// Submit a job again.
+    Resubmit { job: String },
+}
+
+/// The jobs; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Book {
+    pub(super) jobs: Watched<String, Job>,
+    runs: Runs,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The job of each attempt.
+    attempts: Mutex<HashMap<String, String>>,
+    /// What was submitted, of jobs that have not ended.
+    submissions: Mutex<HashMap<String, ExecuteQueryParams>>,
+    /// How attempts are to end, noted before they are ended.
+    doomed: Mutex<HashMap<String, Ending>>,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Book {
+    /// An empty book, and the commands that come out of it.
+    pub(crate) fn new(runs: Runs) -> (Self, mpsc::UnboundedReceiver<Command>) {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let shared = Shared {
+            attempts: Mutex::default(),
+            submissions: Mutex::default(),
+            doomed: Mutex::default(),
+            commands,
+        };
+        let book = Self {
+            jobs: Watched::default(),
+            runs,
+            shared: Arc::new(shared),
+        };
+        (book, receiver)
+    }
+
+    /// The training runs that some of the jobs are.
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.runs
+    }
+
+    pub(super) fn open(&self, job: Job, submission: ExecuteQueryParams) {
+        let id = job.id.clone();
+        let mut attempts = self.shared.attempts.lock();
+        if attempts.len() > ATTEMPTS_KEPT {
+            attempts.retain(|_, job| self.jobs.look(job, |_| ()).is_some());
+        }
+        attempts.insert(id.clone(), id.clone());
+        drop(attempts);
+        self.shared
+            .submissions
+            .lock()
+            .insert(id.clone(), submission);
+        self.jobs.add(id, job);
+    }
+
+    pub(super) fn submission(&self, job: &str) -> Option<ExecuteQueryParams> {
+        self.shared.submissions.lock().get(job).cloned()
+    }
+
+    /// A job has been submitted again. If it has been cancelled meanwhile, so is the attempt.
+    pub(super) fn resubmitted(&self, job: &str, attempt: String) {
+        self.shared
+            .attempts
+            .lock()
+            .insert(attempt.clone(), job.to_owned());
+        let resubmitted = self.change(job, |job| job.resubmitted(attempt.clone(), Now::read()));
+        if resubmitted != Some(true) {
+            self.doom(&attempt, Ending::Cancelled);
+        }
+    }
+
+    /// The job that an attempt belongs to, whose id is that of its first attempt.
+    pub(crate) fn job_of(&self, attempt: &str) -> String {
+        let known = self.shared.attempts.lock().get(attempt).cloned();
+        known.unwrap_or_else(|| attempt.to_owned())
+    }
+
+    /// Notes how an attempt is to end, and has it ended. From now on nothing of it is started.
+    pub(crate) fn doom(&self, attempt: &str, ending: Ending) {
+        let mut doomed = self.shared.doomed.lock();
+        if doomed.contains_key(attempt) {
+            return;
+        }
+        tracing::warn!(attempt, ?ending, "ending an attempt");
+        doomed.insert(attempt.to_owned(), ending);
+        self.send(Command::End {
+            attempt: attempt.to_owned(),
+        });
+    }
+
+    /// Whether the attempt is to end.
+    pub(crate) fn is_doomed(&self, attempt: &str) -> bool {
+        self.shared.doomed.lock().contains_key(attempt)
+    }
+
+    /// How an attempt that ends now was to end, if that was noted.
+    pub(crate) fn doom_of(&self, attempt: &str) -> Option<Ending> {
+        self.shared.doomed.lock().remove(attempt)
+    }
+
+    /// An attempt has ended.
+    pub(crate) fn attempt_ends(&self, attempt: &str, ending: Ending) {
+        let job = self.job_of(attempt);
+        let train = self.jobs.look(&job, |job| job.train).flatten();
+        let steps =
+            train.and_then(|train| self.runs.look(&train, crate::training::Run::steps_done));
+        let again = self.change(&job, |job| {
+            job.attempt_ends(attempt, ending, steps.unwrap_or(0), Now::read())
+        });
+        if again == Some(true) {
+            self.send(Command::Resubmit { job });
+        }
+    }
+
+    /// Ends a job that runs, and its current attempt. False when there is no such job.
+    pub(super) fn end(&self, id: &str, state: State) -> bool {
+        let attempt = self.change(id, |job| {
+            let ends = job.ends(state, Now::read());
+            ends.then(|| job.attempt().to_owned())
+        });
+        if let Some(Some(attempt)) = &attempt {
+            self.doom(attempt, Ending::Cancelled);
+        }
+        attempt.is_some()
+    }
+
+    /// Changes a job; what is kept for it goes when it is over.
+    fn change<T>(&self, id: &str, change: impl FnOnce(&mut Job) -> T) -> Option<T> {
+        use crate::watched::Ends;
+        let changed = self.jobs.change(&id.to_owned(), |job| {
+            (change(job), job.is_over().then_some(job.train))
+        });
+        let (changed, over) = changed?;
+        if let Some(train) = over {
+            self.shared.submissions.lock().remove(id);
+            if let Some(train) = train {
+                self.runs.change(&train, crate::training::Run::finishes);
+            }
+        }
+        Some(changed)
+    }
+
+    fn send(&self, command: Command) {
+        if self.shared.commands.send(command).is_err() {
+            tracing::debug!("the scheduler is stopping: a command about a job is dropped");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Ballista's service as clients and executors reach it, with jobs that outlive their attempts.
+//!
+//! Everything passes through to Ballista; only what names a job is translated between the id the
+//! client knows and the current attempt.
+
+use ballista_core::config::BALLISTA_JOB_NAME;
+use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
+use ballista_core::serde::protobuf::{
+    CancelJobParams, CancelJobResult, CleanJobDataParams, CleanJobDataResult,
+    CreateUpdateSessionParams, CreateUpdateSessionResult, ExecuteQueryParams, ExecuteQueryResult,
+    ExecutorStoppedParams, ExecutorStoppedResult, GetJobMetricsParams, GetJobMetricsResult,
+    GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult, JobStatus,
+    PollWorkParams, PollWorkResult, RegisterExecutorParams, RegisterExecutorResult,
+    RemoveSessionParams, RemoveSessionResult, RunningJob, UpdateTaskStatusParams,
+    UpdateTaskStatusResult, execute_query_result, job_status,
+};
+use tonic::{Request, Response, Status};
+use volley_proto::TrainId;
+use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
+
+use super::Book;
+use super::job::{Job, Now, State};
+use crate::ballista::BallistaScheduler;
+
+/// The service in front of Ballista's.
+pub(crate) struct Door {
+    ballista: BallistaScheduler,
+    book: Book,
+}
+
+impl Door {
+    pub(crate) fn new(ballista: BallistaScheduler, book: Book) -> Self {
+        Self { ballista, book }
+    }
+
+    /// The current attempt of a job.
+    fn attempt(&self, id: String) -> String {
+        let attempt = self.book.jobs.look(&id, |job| job.attempt().to_owned());
+        attempt.unwrap_or(id)
+    }
+}
+
+/// What the scheduler wants to know of a submission.
+fn describe(id: &str, submission: &ExecuteQueryParams) -> Result<Job, Status> {
+    let setting = |key: &str| {
+        let mut settings = submission.settings.iter();
+        settings
+            .find(|setting| setting.key == key)
+            .and_then(|setting| setting.value.as_deref())
+            .filter(|value| !value.is_empty())
+    };
+    let invalid = |error: volley_proto::Error| Status::invalid_argument(error.to_string());
+    let train = setting(TRAIN_ID).map(str::parse::<TrainId>).transpose();
+    let on_client_loss = setting(ON_CLIENT_LOSS)
+        .map(str::parse::<OnClientLoss>)
+        .transpose();
+    Ok(Job::new(
+        id.to_owned(),
+        setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned(),
+        train.map_err(invalid)?,
+        on_client_loss
+            .map_err(invalid)?
+            .unwrap_or(OnClientLoss::Auto),
+        Now::read(),
+    ))
+}
+
+#[tonic::async_trait]
+impl SchedulerGrpc for Door {
+    type ExecuteQueryPushStream = <BallistaScheduler as SchedulerGrpc>::ExecuteQueryPushStream;
+
+    async fn execute_query(
+        &self,
+        request: Request<ExecuteQueryParams>,
+    ) -> Result<Response<ExecuteQueryResult>, Status> {
+        let submission = request.get_ref().clone();
+        describe("", &submission)?;
+        let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
+        if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
+            let job = describe(&success.job_id, &submission)?;
+            self.book.open(job, submission);
+        }
+        Ok(response)
+    }
+
+    /// Its statuses go straight to the client, so such a job is not run again: it fails.
+    async fn execute_query_push(
+        &self,
+        request: Request<ExecuteQueryParams>,
+    ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
+        SchedulerGrpc::execute_query_push(&self.ballista, request).await
+    }
+
+    async fn get_job_status(
+        &self,
+        request: Request<GetJobStatusParams>,
+    ) -> Result<Response<GetJobStatusResult>, Status> {
+        let id = request.into_inner().job_id;
+        let known = self.book.jobs.change(&id, |job| {
+            job.heard(Now::read());
+            (
+                job.attempt().to_owned(),
+                job.state.clone(),
+                job.name.clone(),
+            )
+        });
+        let is_known = known.is_some();
+        let (attempt, state, job_name) =
+            known.unwrap_or_else(|| (id.clone(), State::Running, String::new()));
+        let inner = Request::new(GetJobStatusParams { job_id: attempt });
+        let mut response = SchedulerGrpc::get_job_status(&self.ballista, inner).await?;
+        let told = &mut response.get_mut().status;
+        if told.is_none() && !is_known {
+            // A client takes an absent status for a job that has not begun.
+            return Err(Status::not_found(format!(
+                "job {id} is not known to this scheduler: it may have been started anew since"
+            )));
+        }
+        if state == State::Rerunning {
+            *told = Some(JobStatus {
+                job_id: id,
+                job_name,
+                status: Some(job_status::Status::Running(RunningJob::default())),
+            });
+            return Ok(response);
+        }
+        if let Some(status) = told {
+            status.job_id = id;
+            if let (Some(job_status::Status::Failed(failed)), State::Failed(error)) =
+                (&mut status.status, state)
+            {
+                failed.error = error;
+            }
+        }
+        Ok(response)
+    }
+
+    async fn cancel_job(
+        &self,
+        request: Request<CancelJobParams>,
+    ) -> Result<Response<CancelJobResult>, Status> {
+        if self.book.end(&request.get_ref().job_id, State::Cancelled) {
+            return Ok(Response::new(CancelJobResult { cancelled: true }));
+        }
+        SchedulerGrpc::cancel_job(&self.ballista, request).await
+    }
+
+    async fn get_job_metrics(
+        &self,
+        request: Request<GetJobMetricsParams>,
+    ) -> Result<Response<GetJobMetricsResult>, Status> {
+        let job_id = self.attempt(request.into_inner().job_id);
+        let inner = Request::new(GetJobMetricsParams { job_id });
+        SchedulerGrpc::get_job_metrics(&self.ballista, inner).await
+    }
+
+    async fn clean_job_data(
+        &self,
+        request: Request<CleanJobDataParams>,
+    ) -> Result<Response<CleanJobDataResult>, Status> {
+        let mut params = request.into_inner();
+        params.job_id = self.attempt(params.job_id);
+        SchedulerGrpc::clean_job_data(&self.ballista, Request::new(params)).await
+    }
+
+    async fn poll_work(
+        &self,
+        request: Request<PollWorkParams>,
+    ) -> Result<Response<PollWorkResult>, Status> {
+        SchedulerGrpc::poll_work(&self.ballista, request).await
+    }
+
+    async fn register_executor(
+        &self,
+        request: Request<RegisterExecutorParams>,
+    ) -> Result<Response<RegisterExecutorResult>, Status> {
+        SchedulerGrpc::register_executor(&self.ballista, request).await
+    }
+
+    async fn heart_beat_from_executor(
+        &self,
+        request: Request<HeartBeatParams>,
+    ) -> Result<Response<HeartBeatResult>, Status> {
+        SchedulerGrpc::heart_beat_from_executor(&self.ballista, request).await
+    }
+
+    async fn update_task_status(
+        &self,
+        request: Request<UpdateTaskStatusParams>,
+    ) -> Result<Response<UpdateTaskStatusResult>, Status> {
+        SchedulerGrpc::update_task_status(&self.ballista, request).await
+    }
+
+    async fn create_update_session(
+        &self,
+        request: Request<CreateUpdateSessionParams>,
+    ) -> Result<Response<CreateUpdateSessionResult>, Status> {
+        SchedulerGrpc::create_update_session(&self.ballista, request).await
+    }
+
+    async fn remove_session(
+        &self,
+        request: Request<RemoveSessionParams>,
+    ) -> Result<Response<RemoveSessionResult>, Status> {
+        SchedulerGrpc::remove_session(&self.ballista, request).await
+    }
+
+    async fn executor_stopped(
+        &self,
+        request: Request<ExecutorStoppedParams>,
+    ) -> Result<Response<ExecutorStoppedResult>, Status> {
+        SchedulerGrpc::executor_stopped(&self.ballista, request).await
+    }
+}

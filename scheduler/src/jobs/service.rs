@@ -1,0 +1,99 @@
+//! The wire's side of jobs: who asks what there is and what happened.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tonic::{Request, Response, Status};
+use volley_proto::wire::jobs_server::{Jobs, JobsServer};
+use volley_proto::wire::{
+    self, FollowJobRequest, FollowJobResponse, JobState, ListJobsRequest, ListJobsResponse,
+};
+
+use super::Book;
+use super::job::{Job, Note, Now, State};
+use crate::watched::Ends;
+
+/// How long those who follow are kept waiting for news.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The service over a book.
+pub(crate) fn jobs_service(book: Book) -> JobsServer<Service> {
+    JobsServer::new(Service { book })
+}
+
+#[derive(Debug)]
+pub(crate) struct Service {
+    book: Book,
+}
+
+#[tonic::async_trait]
+impl Jobs for Service {
+    async fn list(
+        &self,
+        _: Request<ListJobsRequest>,
+    ) -> Result<Response<ListJobsResponse>, Status> {
+        let mut jobs = self.book.jobs.scan(|_, job| Some(wire::Job::from(job)));
+        jobs.reverse();
+        Ok(Response::new(ListJobsResponse { jobs }))
+    }
+
+    async fn follow(
+        &self,
+        request: Request<FollowJobRequest>,
+    ) -> Result<Response<FollowJobResponse>, Status> {
+        let FollowJobRequest { id, seen } = request.into_inner();
+        let seen = usize::try_from(seen).unwrap_or(usize::MAX);
+        // Who follows a job is there to read its rows.
+        self.book.jobs.change(&id, |job| job.heard(Now::read()));
+        let news = |job: &Job| FollowJobResponse {
+            job: Some(job.into()),
+            notes: job.notes.iter().skip(seen).map(Into::into).collect(),
+        };
+        let found = self.book.jobs.wait(
+            &id,
+            PATIENCE,
+            |job| (job.notes.len() > seen || job.is_over()).then(|| news(job)),
+            news,
+        );
+        let known = found.await;
+        known
+            .map(Response::new)
+            .ok_or_else(|| Status::not_found(format!("job {id} is not known to this scheduler")))
+    }
+}
+
+impl From<&Job> for wire::Job {
+    fn from(job: &Job) -> Self {
+        let (state, error) = match &job.state {
+            State::Running => (JobState::Running, None),
+            State::Rerunning => (JobState::Rerunning, None),
+            State::Succeeded => (JobState::Succeeded, None),
+            State::Failed(error) => (JobState::Failed, Some(error.clone())),
+            State::Cancelled => (JobState::Cancelled, None),
+        };
+        Self {
+            id: job.id.clone(),
+            name: job.name.clone(),
+            state: state.into(),
+            attempts: job.attempts.clone(),
+            submitted_ms: millis(job.submitted),
+            ended_ms: job.ended.map(millis),
+            error,
+            train_id: job.train.map(|train| train.to_string()),
+        }
+    }
+}
+
+impl From<&Note> for wire::Note {
+    fn from(note: &Note) -> Self {
+        Self {
+            at_ms: millis(note.at),
+            text: note.text.clone(),
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
