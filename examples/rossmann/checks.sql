@@ -1,6 +1,6 @@
 -- No join of the features may lose or duplicate rows: one row a join, with the rows before and after.
--- Where they differ the query fails with a sentence that names the join: casting it to a number is
--- how SQL without RAISE raises.
+-- Where they differ the query fails with a sentence that names the first such join: casting it to a
+-- number is how SQL without RAISE raises.
 
 -- How many rows each state has on each day: all that the joins on "State" and "Date" need to see.
 CREATE OR REPLACE VIEW sales_days AS
@@ -36,8 +36,11 @@ FROM (SELECT coalesce(sum(n), 0) AS n FROM sales_days) AS a CROSS JOIN (
 
 SELECT
   joined, rows_before, rows_after,
-  CASE WHEN rows_before = rows_after THEN 0 ELSE CAST(concat(
+  CASE WHEN step <> first_changed OR first_changed IS NULL THEN 0 ELSE CAST(concat(
     'the join of ', joined, ' lost or duplicated rows: ',
     CAST(rows_before AS VARCHAR), ' before, ', CAST(rows_after AS VARCHAR), ' after') AS BIGINT)
   END AS difference
-FROM join_counts ORDER BY step;
+FROM (
+  SELECT *, min(CASE WHEN rows_before <> rows_after THEN step END) OVER () AS first_changed
+  FROM join_counts
+) ORDER BY step;

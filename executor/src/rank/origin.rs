@@ -28,6 +28,10 @@ pub(super) async fn look_up(spec: &TrainSpec) -> Result<Found, RankError> {
     };
     let failed = |error: volley_proto::Error| refuse(chain(&error));
     let store = ModelStore::open(&spec.store).map_err(failed)?;
+    // Nobody is left who would have dropped them.
+    let (model, run) = (&spec.model, spec.train_id);
+    let dropped = store.drop_finished_checkpoints(model, run).await;
+    dropped.map_err(failed)?;
     let own = store.newest_checkpoint(&spec.model, Some(spec.train_id));
     if let Some((_, state)) = decode(own.await.map_err(failed)?, &mut notes).map_err(refuse)? {
         return Ok(Found {

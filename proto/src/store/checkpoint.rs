@@ -155,7 +155,12 @@ impl ModelStore {
         let mut runs = Vec::new();
         for run in match run {
             Some(run) => vec![run],
-            None => self.checkpointed_runs(model).await?,
+            None => {
+                let published = self.published_runs(model).await?;
+                let mut runs = self.checkpointed_runs(model).await?;
+                runs.retain(|run| !published.contains(run));
+                runs
+            }
         } {
             runs.push(self.candidates(model, run).await?);
         }
@@ -193,6 +198,35 @@ impl ModelStore {
             self.delete_checkpoint(files).await?;
         }
         Ok(())
+    }
+
+    /// Removes what runs that have published have left, but for one run that is still at it.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub async fn drop_finished_checkpoints(
+        &self,
+        model: &ModelName,
+        except: TrainId,
+    ) -> Result<()> {
+        for run in self.published_runs(model).await? {
+            if run != except {
+                self.drop_checkpoints(model, run).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The runs of the model's published versions.
+    async fn published_runs(&self, model: &ModelName) -> Result<Vec<TrainId>> {
+        let mut runs = Vec::new();
+        for version in self.versions(model).await? {
+            // A version that cannot be read is the concern of who uses it.
+            if let Ok(manifest) = self.manifest(model, Some(version)).await {
+                runs.push(manifest.spec.train_id);
+            }
+        }
+        Ok(runs)
     }
 
     /// A run's checkpoints, whole or not, newest first.

@@ -288,13 +288,36 @@ async fn checkpoints_are_no_versions_and_go_with_the_model() {
     }
     assert_eq!(scene.publish(run, IfExists::Fail).await.unwrap(), 1);
     assert_eq!(scene.store.list().await.unwrap()[0].versions, [1]);
-    assert_eq!(steps(&scene.newest(None).await), Some(100));
+    assert_eq!(steps(&scene.newest(Some(run)).await), Some(100));
     match scene.store.drop_model(&misspelt).await {
         Err(Error::UnknownModel { hint, .. }) => assert!(hint.contains("sales")),
         other => panic!("{other:?}"),
     }
     assert_eq!(scene.store.drop_model(&scene.model).await.unwrap(), 1);
     assert_eq!(scene.newest(None).await, FoundCheckpoint::default());
+}
+
+#[tokio::test]
+async fn a_run_that_has_published_is_not_resumed_and_can_be_cleared_away() {
+    let scene = Scene::new();
+    let (done, under_way) = (TrainId::generate(), TrainId::generate());
+    scene.save(under_way, 7).await;
+    scene.save(done, 100).await;
+    assert_eq!(steps(&scene.newest(None).await), Some(100));
+    scene.publish(done, IfExists::Fail).await.unwrap();
+    assert_eq!(steps(&scene.newest(None).await), Some(7));
+    let drop = async |except| {
+        let (store, model) = (&scene.store, &scene.model);
+        store
+            .drop_finished_checkpoints(model, except)
+            .await
+            .unwrap();
+    };
+    drop(done).await;
+    assert_eq!(steps(&scene.newest(Some(done)).await), Some(100));
+    drop(under_way).await;
+    assert_eq!(scene.newest(Some(done)).await, FoundCheckpoint::default());
+    assert_eq!(steps(&scene.newest(None).await), Some(7));
 }
 
 #[tokio::test]
