@@ -5,9 +5,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-use volley_tests::{Cluster, binary, eventually};
+use volley_tests::{Cluster, binary};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
 
@@ -388,38 +387,4 @@ fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
         .unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains(cluster.address()));
-}
-
-#[test]
-fn a_lost_executor_ends_its_jobs_and_nothing_else() {
-    let mut cluster = Cluster::start(2);
-    let table = write_table(cluster.dir(), 700);
-    let sql = format!(
-        "{table} {}",
-        create_model("m", ", ranks = 2, epochs = 100000")
-    );
-    std::thread::scope(|scope| {
-        let client = cluster.command().args(["-c", &sql]).spawn();
-        let mut client = client.unwrap();
-        let busy = |cluster: &Cluster| {
-            cluster
-                .get("/api/jobs")
-                .contains("\"Running\"")
-                .then_some(())
-        };
-        let _ = scope;
-        eventually("the training to run", Duration::from_secs(60), || {
-            busy(&cluster)
-        });
-        cluster.executors()[1].kill();
-        eventually("the training to end", Duration::from_secs(60), || {
-            client.try_wait().unwrap()
-        });
-        assert_eq!(client.wait().unwrap().code(), Some(1));
-    });
-    assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);
-    cluster.add_executor();
-    cluster.await_executors(2);
-    let again = create_model("n", ", ranks = 2, epochs = 1");
-    assert_eq!(cluster.query(&format!("{table} {again}")).len(), 2);
 }
