@@ -279,6 +279,7 @@ fn without_prefix(text: &str) -> Option<String> {
     const AROUND: &[(&str, &str)] = &[
         ("Job ", " failed: "),
         ("Job failed due to stage ", " failed: "),
+        ("Error planning job ", ": "),
     ];
     let plain = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
     let around = || {
@@ -372,6 +373,10 @@ mod tests {
             (
                 "Execution error: Status { code: Internal, message: \"no\", x: 1 }",
                 "no",
+            ),
+            (
+                "Execution error: Job x failed: Error planning job x: DataFusionError(Plan(\"3 ranks\"))",
+                "3 ranks",
             ),
             (
                 "Error during planning: table 't' not found",
