@@ -1,14 +1,14 @@
 //! A scheduler and executors as processes, and the `volley` command against them.
 
-use std::io::{Read, Write};
+use std::cell::Cell;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::{Process, binary, eventually};
+use crate::{Client, Process, binary, eventually};
 
 /// Debug builds on a busy machine are slow to start.
 const START: Duration = Duration::from_secs(60);
@@ -18,10 +18,36 @@ const COMMAND: Duration = Duration::from_secs(300);
 /// A cluster on loopback with a model store and a folder of its own.
 #[derive(Debug)]
 pub struct Cluster {
+    setup: Setup,
     address: String,
     executors: Vec<Process>,
-    scheduler: Process,
+    /// The last one is the current one.
+    schedulers: Vec<Process>,
+    /// Commands started so far.
+    clients: Cell<usize>,
     dir: TempDir,
+}
+
+/// What a cluster starts with.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// Executors of one slot each.
+    pub executors: usize,
+    /// Further arguments of the scheduler.
+    pub scheduler_args: Vec<String>,
+    /// Further arguments of every executor.
+    pub executor_args: Vec<String>,
+}
+
+/// How one executor differs from the others.
+#[derive(Debug, Clone, Default)]
+pub struct ExecutorSetup {
+    /// The scheduler as this executor reaches it, if another way.
+    pub scheduler: Option<String>,
+    /// Further arguments.
+    pub args: Vec<String>,
+    /// The largest file it can write, in KiB: beyond it, writes fail as on a full disk.
+    pub file_limit: Option<u64>,
 }
 
 /// What a command printed and how it ended.
@@ -35,29 +61,68 @@ pub struct Run {
     pub stderr: String,
 }
 
+impl Run {
+    /// The rows that a command printed with `--format json`.
+    ///
+    /// # Panics
+    /// When the command has failed, or has not printed JSON.
+    pub fn rows(&self) -> Vec<serde_json::Value> {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        let row = |line: &str| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+        };
+        let lines = self.stdout.lines().filter(|line| !line.is_empty());
+        lines.map(row).collect()
+    }
+
+    /// What a command that had to fail said about it.
+    ///
+    /// # Panics
+    /// When it has succeeded, or was ended by a signal.
+    pub fn error(&self) -> &str {
+        assert_eq!(
+            self.code,
+            Some(1),
+            "should fail:\n{}\n{}",
+            self.stdout,
+            self.stderr
+        );
+        &self.stderr
+    }
+}
+
 impl Cluster {
     /// Starts a scheduler and this many executors of one slot each.
     ///
     /// # Panics
     /// When it is not up by the deadline.
     pub fn start(executors: usize) -> Self {
+        Self::start_with(Setup {
+            executors,
+            ..Setup::default()
+        })
+    }
+
+    /// Starts a scheduler and executors.
+    ///
+    /// # Panics
+    /// When they are not up by the deadline.
+    pub fn start_with(setup: Setup) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("volley-test-")
             .tempdir()
             .expect("a folder");
-        let address_file = dir.path().join("address");
-        let mut scheduler = Command::new(binary("volley-scheduler"));
-        scheduler
-            .args(["--bind", "127.0.0.1:0", "--address-file"])
-            .arg(&address_file);
-        let scheduler = Process::start(&mut scheduler, &dir.path().join("scheduler.log"));
+        let scheduler = start_scheduler(&setup, "127.0.0.1:0", dir.path(), 0);
         let address = eventually("the scheduler's address", START, || {
-            std::fs::read_to_string(&address_file).ok()
+            std::fs::read_to_string(dir.path().join("address")).ok()
         });
+        let executors = setup.executors;
         let mut cluster = Self {
+            setup,
             address,
             executors: Vec::new(),
-            scheduler,
+            schedulers: vec![scheduler],
+            clients: Cell::new(0),
             dir,
         };
         for _ in 0..executors {
@@ -67,23 +132,50 @@ impl Cluster {
         cluster
     }
 
-    /// Starts one more executor.
-    pub fn add_executor(&mut self) {
-        let id = format!("executor-{}", self.executors.len());
-        let mut executor = Command::new(binary("volley-executor"));
+    /// Starts one more executor, and returns its number.
+    pub fn add_executor(&mut self) -> usize {
+        self.add_executor_with(ExecutorSetup::default())
+    }
+
+    /// Starts one more executor that differs from the others, and returns its number.
+    pub fn add_executor_with(&mut self, setup: ExecutorSetup) -> usize {
+        let number = self.executors.len();
+        let id = executor_id(number);
+        let program = binary("volley-executor");
+        let mut executor = match setup.file_limit {
+            None => Command::new(program),
+            Some(kib) => {
+                // Without the trap, a write beyond the limit would end the process.
+                let limited = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
+                let mut shell = Command::new("bash");
+                shell.args(["-c", &limited]).arg(program);
+                shell
+            }
+        };
+        let scheduler = setup.scheduler.as_ref().unwrap_or(&self.address);
         executor
-            .args([
-                "--scheduler",
-                &self.address,
-                "--id",
-                &id,
-                "--vcores",
-                "1",
-                "--work-dir",
-            ])
-            .arg(self.dir.path().join(&id));
+            .args(["--scheduler", scheduler, "--id", &id, "--vcores", "1"])
+            .arg("--work-dir")
+            .arg(self.work_dir(number))
+            .args(&self.setup.executor_args)
+            .args(&setup.args);
         let log = self.dir.path().join(format!("{id}.log"));
         self.executors.push(Process::start(&mut executor, &log));
+        number
+    }
+
+    /// Starts the scheduler again, at the address it had.
+    ///
+    /// # Panics
+    /// When it does not listen by the deadline.
+    pub fn restart_scheduler(&mut self) {
+        self.scheduler().kill();
+        let number = self.schedulers.len();
+        let scheduler = start_scheduler(&self.setup, &self.address, self.dir.path(), number);
+        self.schedulers.push(scheduler);
+        eventually("the scheduler to listen again", START, || {
+            TcpStream::connect(&self.address).ok()
+        });
     }
 
     /// Waits until this many executors are registered.
@@ -91,30 +183,9 @@ impl Cluster {
     /// # Panics
     /// When they are not by the deadline.
     pub fn await_executors(&self, count: usize) {
-        eventually("executors to register", START, || {
-            let answer: serde_json::Value =
-                serde_json::from_str(&self.get("/api/executors")).ok()?;
-            (answer.as_array()?.len() == count).then_some(())
+        eventually(&format!("{count} executors to register"), START, || {
+            (self.registered()?.len() == count).then_some(())
         });
-    }
-
-    /// The body of the scheduler's answer to a GET, or nothing.
-    pub fn get(&self, path: &str) -> String {
-        let answer = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect(&self.address)?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            write!(
-                stream,
-                "GET {path} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n\r\n"
-            )?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            Ok(answer
-                .split_once("\r\n\r\n")
-                .map(|(_, body)| body.to_owned())
-                .unwrap_or_default())
-        };
-        answer().unwrap_or_default()
     }
 
     /// The scheduler, as `host:port`.
@@ -132,29 +203,63 @@ impl Cluster {
         self.dir.path().join("store")
     }
 
-    /// The executors' processes.
+    /// The work folder of an executor.
+    pub fn work_dir(&self, executor: usize) -> PathBuf {
+        self.dir.path().join(executor_id(executor))
+    }
+
+    /// The processes of all executors that were ever started, by their numbers.
     pub fn executors(&mut self) -> &mut [Process] {
         &mut self.executors
     }
 
     /// The scheduler's process.
     pub fn scheduler(&mut self) -> &mut Process {
-        &mut self.scheduler
+        self.schedulers.last_mut().expect("it starts with one")
     }
 
     /// The `volley` command against this cluster and its store.
     pub fn command(&self) -> Command {
+        self.command_via(&self.address)
+    }
+
+    /// The `volley` command against this cluster's scheduler, reached by another address.
+    pub fn command_via(&self, scheduler: &str) -> Command {
         let mut command = Command::new(binary("volley"));
         command
-            .args(["--scheduler", &self.address, "--store"])
+            .args(["--scheduler", scheduler, "--store"])
             .arg(self.store());
         command.current_dir(self.dir.path());
         command
     }
 
+    /// Lets a command run beside the test.
+    pub fn spawn(&self, command: &mut Command) -> Client {
+        let [stdout, log] = self.client_files();
+        Client::start(command, stdout, log)
+    }
+
+    /// Lets a command run beside the test, which reads its output.
+    pub fn spawn_piped(&self, command: &mut Command) -> (Client, ChildStdout) {
+        let [_, log] = self.client_files();
+        Client::start_piped(command, log)
+    }
+
+    fn client_files(&self) -> [PathBuf; 2] {
+        let number = self.clients.replace(self.clients.get() + 1);
+        ["out", "log"].map(|kind| self.dir.path().join(format!("client-{number}.{kind}")))
+    }
+
     /// Runs `volley` with these arguments to its end.
     pub fn run(&self, args: &[&str]) -> Run {
-        run(self.command().args(args))
+        self.spawn(self.command().args(args)).wait(COMMAND)
+    }
+
+    /// Runs `volley jobs` with these arguments to its end.
+    pub fn manage_jobs(&self, args: &[&str]) -> Run {
+        let mut command = Command::new(binary("volley"));
+        command.args(["jobs", "--scheduler", &self.address]);
+        self.spawn(command.args(args)).wait(COMMAND)
     }
 
     /// Runs SQL and returns its rows as JSON.
@@ -164,14 +269,7 @@ impl Cluster {
     pub fn query(&self, sql: &str) -> Vec<serde_json::Value> {
         let run = self.run(&["--format", "json", "--quiet", "-c", sql]);
         assert_eq!(run.code, Some(0), "{sql}\n{}", run.stderr);
-        let row = |line: &str| {
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
-        };
-        run.stdout
-            .lines()
-            .filter(|line| !line.is_empty())
-            .map(row)
-            .collect()
+        run.rows()
     }
 
     /// Runs SQL that must fail, checks that the cluster is alive after it, and returns what was
@@ -181,54 +279,22 @@ impl Cluster {
     /// When it succeeds, or the cluster answers nothing any more.
     pub fn fail(&self, sql: &str) -> String {
         let run = self.run(&["--format", "json", "--quiet", "-c", sql]);
-        assert_eq!(
-            run.code,
-            Some(1),
-            "should fail: {sql}\n{}\n{}",
-            run.stdout,
-            run.stderr
-        );
+        let said = run.error().to_owned();
         assert_eq!(self.query("SELECT 1 AS one")[0]["one"], 1, "after {sql}");
-        run.stderr
+        said
     }
 }
 
-/// Runs a command to its end, or kills it at the deadline.
-fn run(command: &mut Command) -> Run {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-    let read = |stream: Option<Box<dyn Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut text = String::new();
-            if let Some(mut stream) = stream {
-                stream.read_to_string(&mut text).ok();
-            }
-            text
-        })
-    };
-    let stdout = read(child.stdout.take().map(|s| Box::new(s) as _));
-    let stderr = read(child.stderr.take().map(|s| Box::new(s) as _));
-    let started = std::time::Instant::now();
-    let code = loop {
-        match child.try_wait().expect("a child can be waited for") {
-            Some(status) => break status.code(),
-            None if started.elapsed() > COMMAND => {
-                child.kill().ok();
-                child.wait().ok();
-                let said = stderr.join().unwrap_or_default();
-                panic!("{command:?} did not end within {COMMAND:?}\n{said}");
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
-    };
-    let text = |reader: std::thread::JoinHandle<String>| reader.join().unwrap_or_default();
-    Run {
-        code,
-        stdout: text(stdout),
-        stderr: text(stderr),
-    }
+/// The id of an executor by its number.
+pub fn executor_id(number: usize) -> String {
+    format!("executor-{number}")
+}
+
+fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Process {
+    let mut scheduler = Command::new(binary("volley-scheduler"));
+    scheduler
+        .args(["--bind", bind, "--address-file"])
+        .arg(dir.join("address"))
+        .args(&setup.scheduler_args);
+    Process::start(&mut scheduler, &dir.join(format!("scheduler-{number}.log")))
 }

@@ -1,13 +1,21 @@
-//! A cluster of real processes for tests, and the command line to drive it.
+//! A cluster of real processes for tests, the command line to drive it, and ways to harm it.
 //!
 //! The binaries are those of this build. Every port is the system's choice, readiness is polled to
 //! a deadline, output goes to files that are printed when a test fails, and whatever a test leaves
 //! running is killed when it ends. Nothing is mocked.
 
 mod binaries;
+mod client;
 mod cluster;
 mod process;
+mod proxy;
+mod tables;
+mod told;
 
 pub use binaries::binary;
-pub use cluster::{Cluster, Run};
+pub use client::Client;
+pub use cluster::{Cluster, ExecutorSetup, Run, Setup, executor_id};
 pub use process::{Process, eventually};
+pub use proxy::{Proxy, Way};
+pub use tables::{Numbers, Samples, Work};
+pub use told::{Job, JobState, Slots, Stage};

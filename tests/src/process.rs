@@ -1,9 +1,12 @@
-//! A child process with its output in a file.
+//! A child process with its output in files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 /// A child process; killed when dropped, its output printed when the test is failing.
 #[derive(Debug)]
@@ -20,10 +23,25 @@ impl Process {
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let output = File::create(log).expect("a log can be made in the test's folder");
         let errors = output.try_clone().expect("a file can be shared");
+        command.stdout(output).stderr(errors);
+        Self::spawn(command, log)
+    }
+
+    /// Starts a command with its standard output in a file, or left to whoever
+    /// [takes](Self::take_stdout) it, and its errors in `log`.
+    ///
+    /// # Panics
+    /// When the command cannot be started.
+    pub fn start_apart(command: &mut Command, stdout: Option<&Path>, log: &Path) -> Self {
+        let create = |path: &Path| File::create(path).expect("a file in the test's folder");
+        command.stdout(stdout.map_or_else(Stdio::piped, |path| create(path).into()));
+        command.stderr(create(log));
+        Self::spawn(command, log)
+    }
+
+    fn spawn(command: &mut Command, log: &Path) -> Self {
         let child = command
             .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         Self {
@@ -37,6 +55,11 @@ impl Process {
         self.child.id()
     }
 
+    /// Its standard output, if it was started with one to take.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
     /// Ends it without a warning, as a crash would.
     pub fn kill(&mut self) {
         // It may have ended by itself.
@@ -44,9 +67,35 @@ impl Process {
         self.child.wait().ok();
     }
 
+    /// Stops it where it is, as a machine does that swaps, or whose cable is pulled.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets it go on after [`freeze`](Self::freeze).
+    pub fn thaw(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("process ids are small");
+        // The id is the child's own until it is waited for, which `kill` and `exit` do.
+        nix::sys::signal::kill(Pid::from_raw(id), signal).ok();
+    }
+
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// How it has ended; `None` while it runs.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
     }
 
     /// What it has printed.

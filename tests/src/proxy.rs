@@ -1,0 +1,298 @@
+//! A TCP proxy between two processes that can be made to behave as bad networks do.
+//!
+//! ```text
+//!   a ══► proxy ══► b      Forward
+//!   a ══►   │              Hold: nothing passes and nothing closes, as with a pulled cable; what
+//!   a ──╳ proxy            was sent arrives once it is healed. Cut: both ends see it close.
+//! ```
+//!
+//! It knows nothing of what passes through it.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From whoever dialled to the target.
+    Up,
+    /// From the target to whoever dialled.
+    Down,
+}
+
+/// A proxy in front of one address; dropping it closes its connections.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: String,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    hold_up: bool,
+    hold_down: bool,
+    refuse: bool,
+    delay: Duration,
+    closed: bool,
+    /// Both ends of every connection.
+    streams: Vec<TcpStream>,
+}
+
+impl Proxy {
+    /// A proxy in front of `host:port`, which need not be there yet.
+    ///
+    /// # Panics
+    /// When there is no free port on loopback.
+    pub fn to(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let shared = Arc::new(Shared {
+            target: target.to_owned(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || accepting.accept(&listener));
+        Self { address, shared }
+    }
+
+    /// Where it listens, as `host:port`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Closes all connections; new ones pass.
+    pub fn cut(&self) {
+        self.shared.lock().close_all();
+    }
+
+    /// Closes all connections, and new ones at once.
+    pub fn refuse(&self) {
+        let mut state = self.shared.lock();
+        state.refuse = true;
+        state.close_all();
+    }
+
+    /// Lets nothing pass this way any more, and closes nothing.
+    pub fn hold(&self, way: Way) {
+        let mut state = self.shared.lock();
+        match way {
+            Way::Up => state.hold_up = true,
+            Way::Down => state.hold_down = true,
+        }
+    }
+
+    /// Lets nothing pass either way any more, and closes nothing.
+    pub fn hold_both(&self) {
+        self.hold(Way::Up);
+        self.hold(Way::Down);
+    }
+
+    /// Passes everything on this much later.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.lock().delay = delay;
+    }
+
+    /// Forwards as a good network does; what was held arrives.
+    pub fn heal(&self) {
+        let mut state = self.shared.lock();
+        (state.hold_up, state.hold_down, state.refuse) = (false, false, false);
+        state.delay = Duration::ZERO;
+        self.shared.changed.notify_all();
+    }
+
+    /// How many connections are open or were not cut.
+    pub fn connections(&self) -> usize {
+        self.shared.lock().streams.len() / 2
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        state.close_all();
+        drop(state);
+        self.shared.changed.notify_all();
+        // Wakes the thread that accepts, which then sees that it is over.
+        TcpStream::connect(self.address).ok();
+    }
+}
+
+impl State {
+    fn close_all(&mut self) {
+        for stream in self.streams.drain(..) {
+            stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+
+    fn holds(&self, way: Way) -> bool {
+        match way {
+            Way::Up => self.hold_up,
+            Way::Down => self.hold_down,
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(self: Arc<Self>, listener: &TcpListener) {
+        for dialled in listener.incoming() {
+            if self.lock().closed {
+                return;
+            }
+            let Ok(dialled) = dialled else { continue };
+            if let Err(error) = Arc::clone(&self).join(dialled) {
+                eprintln!("proxy to {}: {error}", self.target);
+            }
+        }
+    }
+
+    /// Connects the target and forwards both ways.
+    fn join(self: Arc<Self>, dialled: TcpStream) -> std::io::Result<()> {
+        if self.lock().refuse {
+            return dialled.shutdown(Shutdown::Both);
+        }
+        // A target that is not there closes the connection, as it would without a proxy.
+        let Ok(target) = TcpStream::connect(&self.target) else {
+            return dialled.shutdown(Shutdown::Both);
+        };
+        dialled.set_nodelay(true)?;
+        target.set_nodelay(true)?;
+        let ends = [dialled.try_clone()?, target.try_clone()?];
+        self.lock().streams.extend(ends);
+        for (from, to, way) in [
+            (dialled.try_clone()?, target.try_clone()?, Way::Up),
+            (target, dialled, Way::Down),
+        ] {
+            let shared = Arc::clone(&self);
+            std::thread::spawn(move || shared.forward(from, to, way));
+        }
+        Ok(())
+    }
+
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream, way: Way) {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            // Reading ends when the proxy closes the stream.
+            let read = from.read(&mut buffer).unwrap_or(0);
+            if !self.pass(way) {
+                return;
+            }
+            if read == 0 {
+                to.shutdown(Shutdown::Write).ok();
+                return;
+            }
+            if to.write_all(&buffer[..read]).is_err() {
+                from.shutdown(Shutdown::Both).ok();
+                return;
+            }
+        }
+    }
+
+    /// Waits until what has been read may pass. False when the proxy is gone.
+    fn pass(&self, way: Way) -> bool {
+        let state = self.lock();
+        let delay = state.delay;
+        let waiting = self
+            .changed
+            .wait_timeout_while(state, delay, |state| !state.closed && !delay.is_zero());
+        let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let held = |state: &mut State| state.holds(way) && !state.closed;
+        let state = self
+            .changed
+            .wait_while(state, held)
+            .unwrap_or_else(PoisonError::into_inner);
+        !state.closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target that answers every byte with the same byte.
+    fn echo() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || {
+                    let mut from = stream.try_clone().unwrap();
+                    std::io::copy(&mut from, &mut stream).ok();
+                });
+            }
+        });
+        address.to_string()
+    }
+
+    fn ask(stream: &mut TcpStream, byte: u8) -> std::io::Result<u8> {
+        stream.write_all(&[byte])?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer).map(|()| answer[0])
+    }
+
+    fn dial(proxy: &Proxy, patience: Duration) -> TcpStream {
+        let stream = TcpStream::connect(proxy.address()).unwrap();
+        stream.set_read_timeout(Some(patience)).unwrap();
+        stream
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn forwards_and_delays() {
+        let proxy = Proxy::to(&echo());
+        let mut stream = dial(&proxy, LONG);
+        assert_eq!(ask(&mut stream, 7).unwrap(), 7);
+        proxy.delay(SHORT);
+        let started = std::time::Instant::now();
+        assert_eq!(ask(&mut stream, 8).unwrap(), 8);
+        assert!(started.elapsed() >= 2 * SHORT, "there and back");
+    }
+
+    #[test]
+    fn what_is_held_arrives_once_it_is_healed() {
+        for way in [Way::Up, Way::Down] {
+            let proxy = Proxy::to(&echo());
+            let mut stream = dial(&proxy, SHORT);
+            assert_eq!(ask(&mut stream, 7).unwrap(), 7);
+            proxy.hold(way);
+            assert!(ask(&mut stream, 8).is_err(), "nothing passes {way:?}");
+            proxy.heal();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let mut answer = [0];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [8]);
+        }
+    }
+
+    #[test]
+    fn cuts_what_is_open_and_refuses_what_is_new() {
+        let proxy = Proxy::to(&echo());
+        let mut stream = dial(&proxy, LONG);
+        assert_eq!(ask(&mut stream, 7).unwrap(), 7);
+        assert_eq!(proxy.connections(), 1);
+        proxy.cut();
+        assert!(ask(&mut stream, 8).is_err());
+        assert_eq!(ask(&mut dial(&proxy, LONG), 9).unwrap(), 9);
+        proxy.refuse();
+        assert!(ask(&mut dial(&proxy, LONG), 9).is_err());
+        proxy.heal();
+        assert_eq!(ask(&mut dial(&proxy, LONG), 9).unwrap(), 9);
+    }
+}

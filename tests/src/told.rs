@@ -1,0 +1,210 @@
+//! What a cluster tells of itself, over REST and over Volley's own services; what lies in its
+//! executors' folders.
+//!
+//! The only file of the tests that knows the wire. An answer that does not come is `None`: a
+//! scheduler that is killed, frozen or cut off is what these tests are about.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use tonic::transport::{Channel, Endpoint};
+use volley_proto::wire;
+use volley_proto::wire::cluster_client::ClusterClient;
+use volley_proto::wire::jobs_client::JobsClient;
+
+use crate::Cluster;
+
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A job, under the id that its client knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Its id.
+    pub id: String,
+    /// Where it stands.
+    pub state: JobState,
+    /// The engine's job of each attempt, the current one last.
+    pub attempts: Vec<String>,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobState {
+    /// It runs, or is being run again.
+    Running,
+    /// It has succeeded.
+    Succeeded,
+    /// It has failed.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+impl Job {
+    /// The engine's job of the current attempt.
+    pub fn attempt(&self) -> &str {
+        self.attempts.last().unwrap_or(&self.id)
+    }
+}
+
+/// A stage of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    /// Its number; a stage's inputs have lower ones.
+    pub id: usize,
+    /// Whether all of its tasks are done.
+    pub done: bool,
+    /// Tasks that run.
+    pub running: usize,
+    /// Tasks that are done.
+    pub finished: usize,
+}
+
+/// The size of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    /// Registered executors.
+    pub executors: u64,
+    /// Their slots for queries.
+    pub all: u64,
+    /// Of these, slots that no task holds.
+    pub free: u64,
+}
+
+impl Cluster {
+    /// The body of the scheduler's answer to a GET, or nothing.
+    pub fn get(&self, path: &str) -> String {
+        let answer = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(self.address())?;
+            stream.set_read_timeout(Some(ANSWER))?;
+            write!(
+                stream,
+                "GET {path} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n\r\n"
+            )?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer
+                .split_once("\r\n\r\n")
+                .map(|(_, body)| body.to_owned())
+                .unwrap_or_default())
+        };
+        answer().unwrap_or_default()
+    }
+
+    /// The ids of the executors that are registered.
+    pub fn registered(&self) -> Option<Vec<String>> {
+        let executors: Value = serde_json::from_str(&self.get("/api/executors")).ok()?;
+        let ids = executors.as_array()?.iter();
+        ids.map(|executor| Some(executor["id"].as_str()?.to_owned()))
+            .collect()
+    }
+
+    /// The stages of an attempt, in the order of their numbers.
+    pub fn stages(&self, attempt: &str) -> Option<Vec<Stage>> {
+        let answer = self.get(&format!("/api/job/{attempt}/stages"));
+        let answer: Value = serde_json::from_str(&answer).ok()?;
+        let mut stages = answer["stages"]
+            .as_array()?
+            .iter()
+            .map(stage)
+            .collect::<Option<Vec<_>>>()?;
+        stages.sort_by_key(|stage| stage.id);
+        Some(stages)
+    }
+
+    /// The jobs that the scheduler knows, newest first.
+    pub fn jobs(&self) -> Option<Vec<Job>> {
+        self.ask(async |channel| {
+            let mut client = JobsClient::new(channel);
+            let answer = client.list(wire::ListJobsRequest {}).await.ok()?;
+            let jobs = answer.into_inner().jobs;
+            Some(jobs.into_iter().map(job).collect())
+        })
+    }
+
+    /// One job.
+    pub fn job(&self, id: &str) -> Option<Job> {
+        self.jobs()?.into_iter().find(|job| job.id == id)
+    }
+
+    /// How large the cluster is now.
+    pub fn slots(&self) -> Option<Slots> {
+        self.ask(async |channel| {
+            let mut client = ClusterClient::new(channel);
+            let answer = client.describe(wire::DescribeRequest {}).await.ok()?;
+            let size = answer.into_inner();
+            Some(Slots {
+                executors: size.executors,
+                all: size.slots,
+                free: size.free_slots,
+            })
+        })
+    }
+
+    /// Whether an executor's work folder has shuffle files of an attempt.
+    pub fn holds_data(&self, executor: usize, attempt: &str) -> bool {
+        has_file(&self.work_dir(executor).join(attempt))
+    }
+
+    fn ask<T, F: Future<Output = Option<T>>>(
+        &self,
+        question: impl FnOnce(Channel) -> F,
+    ) -> Option<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .ok()?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address())).ok()?;
+        let answer = async { question(endpoint.connect().await.ok()?).await };
+        let answer = async { tokio::time::timeout(ANSWER, answer).await.ok()? };
+        runtime.block_on(answer)
+    }
+}
+
+fn stage(stage: &Value) -> Option<Stage> {
+    let tasks = stage["tasks"].as_array()?;
+    let with = |status: &str| {
+        let has = |task: &&Value| task["status"] == status;
+        tasks.iter().filter(has).count()
+    };
+    Some(Stage {
+        id: stage["stage_id"].as_str()?.parse().ok()?,
+        done: stage["stage_status"] == "Successful",
+        running: with("Running"),
+        finished: with("Successful"),
+    })
+}
+
+fn job(job: wire::Job) -> Job {
+    let state = match job.state() {
+        wire::JobState::Succeeded => JobState::Succeeded,
+        wire::JobState::Failed => JobState::Failed,
+        wire::JobState::Cancelled => JobState::Cancelled,
+        wire::JobState::Running | wire::JobState::Rerunning | wire::JobState::Unspecified => {
+            JobState::Running
+        }
+    };
+    Job {
+        state,
+        id: job.id,
+        attempts: job.attempts,
+        error: job.error,
+    }
+}
+
+/// Whether there is a file with something in it under a folder.
+fn has_file(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => has_file(&entry.path()),
+        Ok(found) => found.len() > 0,
+        Err(_) => false,
+    })
+}

@@ -1,0 +1,143 @@
+//! Questions under way: run until they are where a fault is to strike, and checked at their end.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use volley_tests::{Client, Cluster, Job, JobState, Numbers, Stage, Work};
+
+use crate::scene::SOON;
+
+/// Where a question stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Tables are read; at most one exchange is complete.
+    Scan,
+    /// Exchanges hold data that tasks read.
+    Shuffle,
+    /// The last stage runs, which makes the rows that the client fetches.
+    Last,
+}
+
+impl Phase {
+    fn is(self, stages: &[Stage]) -> bool {
+        let done = stages.iter().filter(|stage| stage.done).count();
+        let Some((last, earlier)) = stages.split_last() else {
+            return false;
+        };
+        let runs = earlier.iter().any(|stage| stage.running > 0);
+        let last_begun = last.running + last.finished > 0;
+        match self {
+            Self::Scan => runs && done < 2,
+            Self::Shuffle => runs && done >= 2 && !last_begun,
+            Self::Last => last.running > 0,
+        }
+    }
+}
+
+/// A statement that runs as a job.
+pub(crate) struct Asked {
+    pub(crate) client: Client,
+    /// The id that the client knows.
+    pub(crate) id: String,
+    pub(crate) attempt: String,
+}
+
+/// Starts what `command` makes of an amount of work, and waits until its job is in a phase. What
+/// was too quick to be met there is done again with more work.
+pub(crate) fn reach<T>(
+    phase: Phase,
+    cluster: &Cluster,
+    mut start: impl FnMut(u64) -> (Client, T),
+) -> (Asked, T) {
+    for work in [1, 4, 16, 64] {
+        let known = cluster.jobs().map_or(0, |jobs| jobs.len());
+        let (mut client, more) = start(work);
+        if let Some(job) = await_phase(phase, cluster, known, &mut client) {
+            let (attempt, id) = (job.attempt().to_owned(), job.id);
+            let asked = Asked {
+                client,
+                id,
+                attempt,
+            };
+            return (asked, more);
+        }
+    }
+    panic!("no job was slow enough to be met in {phase:?}");
+}
+
+/// The job that comes after so many known ones, once it is in the phase; `None` if it ends before.
+fn await_phase(phase: Phase, cluster: &Cluster, known: usize, client: &mut Client) -> Option<Job> {
+    let started = Instant::now();
+    loop {
+        let ended = client.process().ended().is_some();
+        let jobs = cluster.jobs().unwrap_or_default();
+        if let Some(job) = jobs.first().filter(|_| jobs.len() > known) {
+            let stages = cluster.stages(job.attempt()).unwrap_or_default();
+            if job.state == JobState::Running && phase.is(&stages) {
+                return Some(job.clone());
+            }
+        }
+        if ended {
+            return None;
+        }
+        assert!(
+            started.elapsed() < SOON,
+            "waited {SOON:?} for {phase:?}: {jobs:?}\n{}",
+            client.said()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The work of a question that takes a few seconds.
+pub(crate) fn work(times: u64) -> Work {
+    Work {
+        scan: 200 * times,
+        join: 100 * times,
+    }
+}
+
+/// Starts the question over the numbers.
+pub(crate) fn ask(numbers: &Numbers, work: Work, cluster: &Cluster, command: Command) -> Client {
+    let mut command = command;
+    let sql = format!("{} {}", numbers.tables(), numbers.question(work));
+    cluster.spawn(command.args(["--format", "json", "-c", &sql]))
+}
+
+/// Asks the question and waits until it is in a phase.
+pub(crate) fn question(phase: Phase, cluster: &Cluster, numbers: &Numbers) -> Question {
+    question_by(phase, cluster, numbers, || cluster.command())
+}
+
+/// As [`question`], with a command of one's own.
+pub(crate) fn question_by(
+    phase: Phase,
+    cluster: &Cluster,
+    numbers: &Numbers,
+    command: impl Fn() -> Command,
+) -> Question {
+    let (asked, answer) = reach(phase, cluster, |times| {
+        let work = work(times);
+        let client = ask(numbers, work, cluster, command());
+        (client, numbers.answer(work))
+    });
+    Question { asked, answer }
+}
+
+/// The question, under way, and the rows that it must end with.
+pub(crate) struct Question {
+    pub(crate) asked: Asked,
+    pub(crate) answer: Vec<Value>,
+}
+
+impl Question {
+    /// Waits for its end, checks the rows, and returns the job as it ended.
+    pub(crate) fn is_answered(self, cluster: &Cluster) -> Job {
+        let run = self.asked.client.wait(SOON);
+        assert_eq!(run.rows(), self.answer, "{}", run.stderr);
+        let job = cluster.job(&self.asked.id).expect("the job is known");
+        assert_eq!(job.state, JobState::Succeeded, "{job:?}");
+        job
+    }
+}

@@ -1,0 +1,88 @@
+//! Training that was interrupted comes to what it would have come to.
+
+use volley_tests::Cluster;
+
+use crate::dice::Dice;
+use crate::fault::{Fault, say, seed};
+use crate::fitting::{Fit, difference, setup, weights};
+use crate::scene::{self, Loss};
+
+pub(crate) const FAULTS: &[Fault] = &[
+    (
+        "with replacements, weights are those of a run without faults",
+        replaced,
+    ),
+    (
+        "with fewer ranks, losses are those of a run without faults",
+        fewer,
+    ),
+    (
+        "resumed, weights are those of a run without faults",
+        resumed,
+    ),
+];
+
+const EPOCHS: usize = 40;
+
+/// Trains without faults, and then with one at a moment that is drawn.
+fn replaced() {
+    let seed = seed("exactness");
+    let mut cluster = scene::pools(1, 3);
+    let options = "ranks = 2, regroup_timeout = '30s'";
+    let whole = setup("whole", options).epochs(EPOCHS).start(&cluster);
+    let (whole, _) = whole.is_trained(&cluster);
+    for (round, name) in ["once", "again"].into_iter().enumerate() {
+        let mut dice = Dice::new(seed, round as u64);
+        let mut fit = setup(name, options).epochs(EPOCHS).start(&cluster);
+        let executors = fit.await_generation(1);
+        fit.await_epoch(2 + dice.below(EPOCHS / 2));
+        Loss::Kill.strike(&mut cluster, executors[round]);
+        assert_eq!(fit.await_generation(2).len(), 2);
+        let (interrupted, _) = fit.is_trained(&cluster);
+        let difference = difference(&whole, &interrupted);
+        say(&format!("exactness: losses differ by {difference:.1e}"));
+        assert!(difference < 1e-6, "losses differ by {difference}");
+        assert_eq!(weights(&cluster, "whole"), weights(&cluster, name));
+        scene::add(&mut cluster, "train");
+        cluster.await_executors(4);
+    }
+}
+
+fn fewer() {
+    let mut cluster = scene::pools(1, 3);
+    let options = "ranks = 3, min_ranks = 1, regroup_timeout = '0s'";
+    let whole = setup("whole", options).epochs(EPOCHS).start(&cluster);
+    let (whole, _) = whole.is_trained(&cluster);
+    let mut fit = setup("fewer", options).epochs(EPOCHS).start(&cluster);
+    let executors = fit.await_generation(1);
+    fit.await_epoch(5);
+    Loss::Kill.strike(&mut cluster, executors[0]);
+    assert_eq!(fit.await_generation(2).len(), 2);
+    fit.await_epoch(15);
+    Loss::Kill.strike(&mut cluster, executors[2]);
+    assert_eq!(fit.await_generation(3).len(), 1);
+    let (fewer, _) = fit.is_trained(&cluster);
+    let difference = difference(&whole, &fewer);
+    say(&format!("exactness: losses differ by {difference:.1e}"));
+    assert!(difference < 1e-4, "losses differ by {difference}");
+}
+
+/// The job ends with too few ranks, and another goes on from its checkpoint.
+fn resumed() {
+    let mut cluster = scene::pools(1, 2);
+    let options = "ranks = 2, min_ranks = 2, regroup_timeout = '0s'";
+    let start = |cluster: &Cluster, name, more: &str| -> Fit {
+        let options = format!("{options}, checkpoint_every = 7{more}");
+        setup(name, &options).epochs(EPOCHS).start(cluster)
+    };
+    start(&cluster, "whole", "").is_trained(&cluster);
+    let mut fit = start(&cluster, "resumed", "");
+    let executors = fit.await_generation(1);
+    fit.await_epoch(10);
+    Loss::Kill.strike(&mut cluster, executors[1]);
+    fit.fails();
+    scene::add(&mut cluster, "train");
+    cluster.await_executors(3);
+    start(&cluster, "resumed", ", resume = true").is_trained(&cluster);
+    assert_eq!(weights(&cluster, "whole"), weights(&cluster, "resumed"));
+}

@@ -1,0 +1,64 @@
+//! Runs a table of faults: several at once, each on a cluster of its own, its outcome said as soon
+//! as it is known.
+
+use std::io::Write;
+use std::panic::catch_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// A fault's name, and the test of what comes of it, which panics when the wrong thing does.
+pub(crate) type Fault = (&'static str, fn());
+
+/// Faults of one group at once: most of their time is spent waiting.
+const AT_ONCE: usize = 3;
+
+/// Runs the faults of a group, or those that `VOLLEY_FAULT` is a part of the name of.
+///
+/// # Panics
+/// When any of them has failed, after all have ended.
+pub(crate) fn each(group: &str, faults: &[Fault]) {
+    let wanted = std::env::var("VOLLEY_FAULT").unwrap_or_default();
+    let named = |(name, run): &Fault| (format!("{group}: {name}"), *run);
+    let chosen = faults.iter().map(named);
+    let chosen: Vec<_> = chosen.filter(|(name, _)| name.contains(&wanted)).collect();
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let work = || {
+            while let Some((name, run)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let started = Instant::now();
+                let ended = catch_unwind(run);
+                let outcome = if ended.is_ok() { "ok" } else { "FAILED" };
+                let seconds = started.elapsed().as_secs_f64();
+                say(&format!("fault {name} ... {outcome} in {seconds:.1} s"));
+                if ended.is_err() {
+                    failed.lock().unwrap().push(name.clone());
+                }
+            }
+        };
+        for _ in 0..AT_ONCE {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "failed: {failed:#?}");
+}
+
+/// Says a line at once, also where the output of tests is held back until one fails.
+pub(crate) fn say(line: &str) {
+    let mut stderr = std::io::stderr().lock();
+    writeln!(stderr, "{line}").ok();
+}
+
+/// The seed of what is drawn at random: `VOLLEY_SEED`, or a new one; said, so that a run can be
+/// repeated.
+pub(crate) fn seed(what: &str) -> u64 {
+    let given = std::env::var("VOLLEY_SEED").ok();
+    let given = given.map(|seed| seed.parse().expect("VOLLEY_SEED is a whole number"));
+    let seed = given.unwrap_or_else(|| {
+        let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
+        now.as_secs() % 1_000_000
+    });
+    say(&format!("{what}: VOLLEY_SEED={seed}"));
+    seed
+}

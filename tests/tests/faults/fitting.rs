@@ -1,0 +1,225 @@
+//! Training under way: followed by what its client is told, and checked at its end by what it
+//! published.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use volley_tests::{Client, Cluster, Job, Run, Samples};
+
+use crate::scene::SOON;
+
+/// Rows: enough for some tens of steps an epoch.
+const ROWS: usize = 1_000;
+
+/// A training job under way.
+pub(crate) struct Fit {
+    pub(crate) client: Client,
+    pub(crate) samples: Samples,
+    name: String,
+    epochs: usize,
+}
+
+/// How training is set up besides its ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) name: String,
+    pub(crate) rows: usize,
+    pub(crate) epochs: usize,
+    /// Options of the statement, such as `ranks = 2`.
+    pub(crate) options: String,
+    /// Arguments of the command.
+    pub(crate) args: Vec<String>,
+}
+
+/// Training of a name, with options such as `ranks = 2`, that takes a few seconds.
+pub(crate) fn setup(name: &str, options: &str) -> Setup {
+    Setup {
+        name: name.to_owned(),
+        rows: ROWS,
+        epochs: 60,
+        options: options.to_owned(),
+        args: Vec::new(),
+    }
+}
+
+impl Setup {
+    /// Starts it.
+    pub(crate) fn start(self, cluster: &Cluster) -> Fit {
+        let samples = Samples::write(cluster.dir(), self.rows);
+        let Self {
+            name,
+            epochs,
+            options,
+            args,
+            ..
+        } = self;
+        let options = format!(
+            "{options}, epochs = {epochs}, batch_size = 16, hidden_units = [64, 64], \
+             rendezvous_timeout = '20s', collective_timeout = '20s'"
+        );
+        let sql = format!(
+            "{} {}",
+            samples.table(),
+            samples.create_model(&name, &options)
+        );
+        let mut command = cluster.command();
+        command.args(["--format", "json"]).args(&args);
+        let client = cluster.spawn(command.args(["-c", &sql]));
+        Fit {
+            client,
+            samples,
+            name,
+            epochs,
+        }
+    }
+
+    /// So many epochs.
+    pub(crate) fn epochs(self, epochs: usize) -> Self {
+        Self { epochs, ..self }
+    }
+
+    /// So many rows.
+    pub(crate) fn rows(self, rows: usize) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// With an argument of the command.
+    pub(crate) fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// As many epochs as take about so many seconds on this machine now.
+    pub(crate) fn lasting(self, seconds: f64, cluster: &Cluster) -> Self {
+        const TRIED: usize = 10;
+        let tried = Self {
+            name: "tried".to_owned(),
+            ..self.clone()
+        };
+        let (manifest, _) = tried.epochs(TRIED).start(cluster).is_trained(cluster);
+        let took: f64 = history(&manifest)
+            .iter()
+            .filter_map(|epoch| epoch["seconds"].as_f64())
+            .sum();
+        let epochs = (seconds / took * TRIED as f64).ceil();
+        self.epochs((epochs as usize).clamp(TRIED, 20_000))
+    }
+}
+
+impl Fit {
+    /// Waits for the start of a generation, and returns the executors of its ranks.
+    pub(crate) fn await_generation(&mut self, generation: usize) -> Vec<usize> {
+        let line = format!("generation {generation}: ");
+        let line = self.client.await_line(&line, SOON);
+        let (_, executors) = line.split_once(" on ").expect("it says where ranks are");
+        let number = |id: &str| {
+            let number = id.trim().strip_prefix("executor-");
+            number.and_then(|number| number.parse().ok())
+        };
+        let numbers = executors.split(',').map(number).collect::<Option<_>>();
+        numbers.unwrap_or_else(|| panic!("no executors: {line}"))
+    }
+
+    /// Waits for the end of an epoch.
+    pub(crate) fn await_epoch(&mut self, epoch: usize) {
+        self.client.await_line(&format!("epoch {epoch}: "), SOON);
+    }
+
+    /// Waits for its end and for the model it is to publish as the only version. Returns the
+    /// manifest and what the client printed.
+    pub(crate) fn is_trained(self, cluster: &Cluster) -> (Value, Run) {
+        let Self {
+            client,
+            samples,
+            name,
+            epochs,
+        } = self;
+        let run = client.wait(SOON);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        let manifest = is_whole(cluster, &name, &samples, epochs);
+        (manifest, run)
+    }
+
+    /// Waits for the error it must end with.
+    pub(crate) fn fails(self) -> String {
+        self.client.wait(SOON).error().to_owned()
+    }
+
+    /// Its job, as the scheduler tells of it.
+    pub(crate) fn job(&self, cluster: &Cluster) -> Job {
+        newest_job(cluster)
+    }
+}
+
+/// The job that was submitted last.
+pub(crate) fn newest_job(cluster: &Cluster) -> Job {
+    let jobs = cluster.jobs().unwrap_or_default();
+    jobs.into_iter().next().expect("a job was submitted")
+}
+
+/// Checks that a model's only version was trained on every row once in each epoch, and returns its
+/// manifest.
+pub(crate) fn is_whole(cluster: &Cluster, name: &str, samples: &Samples, epochs: usize) -> Value {
+    let versions = versions(cluster, name);
+    assert_eq!(versions.len(), 1, "it was published once: {versions:?}");
+    let manifest = fs::read(versions[0].join("manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+    let rows = samples.train_rows();
+    assert_eq!(manifest["train_rows"], rows, "{manifest}");
+    let checksum = manifest["train_checksum"].as_str().unwrap();
+    assert!(!checksum.is_empty(), "{manifest}");
+    let history = history(&manifest);
+    assert_eq!(history.len(), epochs, "one record an epoch");
+    let mut steps = 0;
+    for (index, epoch) in history.iter().enumerate() {
+        assert_eq!(epoch["epoch"], index as u64 + 1, "{epoch}");
+        assert_eq!(epoch["rows"], rows, "every row once: {epoch}");
+        assert_eq!(epoch["checksum"], checksum, "the very rows: {epoch}");
+        assert!(
+            epoch["loss"].as_f64().is_some_and(f64::is_finite),
+            "{epoch}"
+        );
+        let done = epoch["steps"].as_u64().unwrap();
+        assert!(done > steps, "{epoch}");
+        steps = done;
+    }
+    let first = history[0]["steps"].as_u64().unwrap();
+    assert_eq!(steps, first * epochs as u64, "every epoch has its steps");
+    manifest
+}
+
+/// A manifest's records of epochs.
+pub(crate) fn history(manifest: &Value) -> &[Value] {
+    manifest["history"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The weights of the only version that was published.
+pub(crate) fn weights(cluster: &Cluster, name: &str) -> Vec<u8> {
+    fs::read(versions(cluster, name)[0].join("weights.safetensors")).unwrap()
+}
+
+/// The folders of a model's published versions.
+pub(crate) fn versions(cluster: &Cluster, name: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cluster.store().join("models").join(name));
+    let paths = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    paths
+        .filter(|path| path.join("manifest.json").exists())
+        .collect()
+}
+
+/// The largest relative difference between the losses of two histories.
+pub(crate) fn difference(one: &Value, other: &Value) -> f64 {
+    let losses = |manifest: &Value| -> Vec<f64> {
+        let of = |epoch: &Value| ["loss", "eval_loss"].map(|loss| epoch[loss].as_f64().unwrap());
+        history(manifest).iter().flat_map(of).collect()
+    };
+    let (one, other) = (losses(one), losses(other));
+    assert_eq!(one.len(), other.len());
+    let relative = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(f64::MIN_POSITIVE);
+    one.iter().zip(&other).map(relative).fold(0.0, f64::max)
+}

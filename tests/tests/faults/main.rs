@@ -1,0 +1,89 @@
+//! Faults over real processes: {killed, frozen, told to end, cut off, late, full, gone} × {reading
+//! tables, exchanges, the last stage, fetching, meeting, streaming, all-reduce, between epochs,
+//! checkpoints, publishing, prediction}.
+//!
+//! Each ends in the right answer or in a clear error by a deadline, and leaves a cluster that is as
+//! good as new. Phases are met by observing (the scheduler's REST and job services, what clients
+//! say, files in the store), and what was too quick to be met is done again with more work.
+//!
+//! ```text
+//!   cargo test --workspace --test faults                          all of them
+//!   VOLLEY_FAULT='query: a holder' cargo test … --test faults     those with this in their names
+//!   VOLLEY_SEED=17 cargo test … --test faults wrong_rows          the same random moments again
+//!   VOLLEY_SOAK=1h cargo test … --test faults -- --ignored soak   random faults for an hour
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod asking;
+mod clients;
+mod dice;
+mod exactness;
+mod fault;
+mod fitting;
+mod network;
+mod predictions;
+mod queries;
+mod results;
+mod scene;
+mod schedulers;
+mod soak;
+mod stores;
+mod training;
+mod wrong_rows;
+
+#[test]
+fn queries() {
+    fault::each("query", queries::FAULTS);
+}
+
+#[test]
+fn results() {
+    fault::each("result", results::FAULTS);
+}
+
+#[test]
+fn predictions() {
+    fault::each("prediction", predictions::FAULTS);
+}
+
+#[test]
+fn wrong_rows() {
+    fault::each("wrong rows", wrong_rows::FAULTS);
+}
+
+#[test]
+fn network() {
+    fault::each("network", network::FAULTS);
+}
+
+#[test]
+fn training() {
+    fault::each("training", training::FAULTS);
+}
+
+#[test]
+fn exactness() {
+    fault::each("exactness", exactness::FAULTS);
+}
+
+#[test]
+fn stores() {
+    fault::each("store", stores::FAULTS);
+}
+
+#[test]
+fn schedulers() {
+    fault::each("scheduler", schedulers::FAULTS);
+}
+
+#[test]
+fn clients() {
+    fault::each("client", clients::FAULTS);
+}
+
+#[test]
+#[ignore = "it goes on for VOLLEY_SOAK, ten minutes unless said"]
+fn soak() {
+    soak::run();
+}

@@ -1,0 +1,211 @@
+//! Executors lost under queries: the right rows, under the same job, or an error that names the
+//! executor.
+
+use std::ops::RangeInclusive;
+
+use volley_tests::{Cluster, ExecutorSetup, JobState, Numbers, eventually};
+
+use crate::asking::{Phase, Question, question};
+use crate::fault::Fault;
+use crate::scene::{self, Loss, SOON};
+
+pub(crate) const FAULTS: &[Fault] = &[
+    ("an executor is killed while tables are read", || {
+        lose(Phase::Scan, Loss::Kill, 1..=2);
+    }),
+    (
+        "a holder of shuffle data is killed while it is read",
+        || {
+            lose(Phase::Shuffle, Loss::Kill, 2..=2);
+        },
+    ),
+    (
+        "a holder of shuffle data is killed in the last stage",
+        || {
+            lose(Phase::Last, Loss::Kill, 1..=2);
+        },
+    ),
+    ("an executor freezes while tables are read", || {
+        lose(Phase::Scan, Loss::Freeze, 1..=2);
+    }),
+    ("a holder of shuffle data freezes while it is read", || {
+        lose(Phase::Shuffle, Loss::Freeze, 2..=2);
+    }),
+    ("a holder of shuffle data freezes in the last stage", || {
+        lose(Phase::Last, Loss::Freeze, 1..=2);
+    }),
+    ("an executor is told to end while tables are read", || {
+        lose(Phase::Scan, Loss::Terminate, 1..=2);
+    }),
+    (
+        "a holder of shuffle data is told to end while it is read",
+        || {
+            lose(Phase::Shuffle, Loss::Terminate, 2..=2);
+        },
+    ),
+    (
+        "an executor freezes for less than the timeout",
+        freezes_a_little,
+    ),
+    (
+        "one of two that hold data is killed while the other is frozen",
+        killed_beside_a_frozen_one,
+    ),
+    ("all executors are killed and others come", all_are_replaced),
+    (
+        "all executors are killed and none comes",
+        all_are_lost_for_good,
+    ),
+    ("executors are killed in every attempt", lost_each_time),
+    ("the work folder's disk is full", work_folder_is_full),
+    ("two questions lose the same executor", two_questions),
+];
+
+const FACTS: u64 = 6_000;
+
+/// Loses an executor that holds data of the question, where there is one, in a phase; the question
+/// is answered in so many attempts, and the cluster gets well.
+fn lose(phase: Phase, loss: Loss, attempts: RangeInclusive<usize>) {
+    let mut cluster = scene::cluster(3);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(phase, &cluster, &numbers);
+    let victim = holder(&cluster, &question);
+    loss.strike(&mut cluster, victim);
+    let job = question.is_answered(&cluster);
+    assert!(attempts.contains(&job.attempts.len()), "{job:?}");
+    loss.make_up(&mut cluster, victim);
+    scene::is_well(&cluster, 3);
+}
+
+/// An executor with data of the question, or the first one.
+fn holder(cluster: &Cluster, question: &Question) -> usize {
+    let holds = |executor: &usize| cluster.holds_data(*executor, &question.asked.attempt);
+    (0..3).find(holds).unwrap_or(0)
+}
+
+fn freezes_a_little() {
+    let mut cluster = scene::cluster(3);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(Phase::Shuffle, &cluster, &numbers);
+    cluster.executors()[1].freeze();
+    std::thread::sleep(scene::SILENCE / 4);
+    cluster.executors()[1].thaw();
+    let job = question.is_answered(&cluster);
+    assert_eq!(job.attempts.len(), 1, "nothing was lost: {job:?}");
+    scene::is_well(&cluster, 3);
+}
+
+/// The frozen executor's tasks keep the stage open while the other one's data is lost: what the
+/// engine underneath would mend into wrong rows.
+fn killed_beside_a_frozen_one() {
+    let mut cluster = scene::cluster(3);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(Phase::Shuffle, &cluster, &numbers);
+    cluster.executors()[2].freeze();
+    Loss::Kill.strike(&mut cluster, 0);
+    cluster.executors()[2].thaw();
+    let job = question.is_answered(&cluster);
+    assert_eq!(job.attempts.len(), 2, "{job:?}");
+    cluster.add_executor();
+    scene::is_well(&cluster, 3);
+}
+
+fn all_are_replaced() {
+    let mut cluster = scene::cluster(2);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(Phase::Shuffle, &cluster, &numbers);
+    for executor in 0..2 {
+        cluster.executors()[executor].kill();
+    }
+    for _ in 0..2 {
+        cluster.add_executor();
+    }
+    question.is_answered(&cluster);
+    scene::is_well(&cluster, 2);
+}
+
+fn all_are_lost_for_good() {
+    let mut cluster = scene::cluster(2);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(Phase::Scan, &cluster, &numbers);
+    for executor in 0..2 {
+        cluster.executors()[executor].kill();
+    }
+    let run = question.asked.client.wait(SOON);
+    assert!(run.error().contains("no executor"), "{}", run.stderr);
+    assert_eq!(
+        cluster.job(&question.asked.id).map(|job| job.state),
+        Some(JobState::Failed)
+    );
+    cluster.add_executor();
+    scene::is_well(&cluster, 1);
+}
+
+fn lost_each_time() {
+    let mut cluster = scene::cluster(2);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let mut question = question(Phase::Shuffle, &cluster, &numbers);
+    let mut victims = 0..;
+    for attempt in 1.. {
+        // The current attempt's data is lost as soon as there is any that is read.
+        let job = eventually("data of the next attempt, or the end", SOON, || {
+            let job = cluster.job(&question.asked.id)?;
+            let stages = cluster.stages(job.attempt()).unwrap_or_default();
+            let reads = stages.iter().filter(|stage| stage.done).count() >= 2;
+            let over = job.state != JobState::Running;
+            (over || (job.attempts.len() == attempt && reads)).then_some(job)
+        });
+        if job.state != JobState::Running {
+            break;
+        }
+        // One goes and one comes: there are two at any time.
+        cluster.add_executor();
+        let victim = victims.next().expect("there is no end of them");
+        Loss::Kill.strike(&mut cluster, victim);
+        assert!(attempt < 10, "it is run again for ever: {job:?}");
+    }
+    let ended = question.asked.client.process().ended();
+    let run = question.asked.client.wait(SOON);
+    let job = cluster.job(&question.asked.id).expect("the job is known");
+    assert_eq!(job.attempts.len(), 5, "{ended:?} {job:?}");
+    assert!(run.error().contains("executor-"), "{}", run.stderr);
+    scene::is_well(&cluster, 2);
+}
+
+/// Shuffle files beyond the limit cannot be written by one executor of two.
+fn work_folder_is_full() {
+    let mut cluster = scene::cluster(0);
+    let numbers = Numbers::write(cluster.dir(), 4 * FACTS);
+    cluster.add_executor();
+    let full = cluster.add_executor_with(ExecutorSetup {
+        file_limit: Some(64),
+        ..ExecutorSetup::default()
+    });
+    cluster.await_executors(2);
+    // Numbers that cannot be compressed: about 100 KiB for each file of a task.
+    let columns: Vec<_> = (1..8)
+        .map(|n| format!("sum(sin(id * {n})) AS c{n}"))
+        .collect();
+    let sql = format!(
+        "{} SELECT id, {} FROM facts GROUP BY id ORDER BY id LIMIT 3",
+        numbers.tables(),
+        columns.join(", ")
+    );
+    let said = cluster.fail(&sql);
+    assert!(said.contains("File too large"), "{said}");
+    Loss::Kill.strike(&mut cluster, full);
+    assert_eq!(cluster.query(&sql).len(), 3);
+    scene::is_well(&cluster, 1);
+}
+
+fn two_questions() {
+    let mut cluster = scene::cluster(3);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let first = question(Phase::Scan, &cluster, &numbers);
+    let second = question(Phase::Scan, &cluster, &numbers);
+    Loss::Kill.strike(&mut cluster, 0);
+    first.is_answered(&cluster);
+    second.is_answered(&cluster);
+    cluster.add_executor();
+    scene::is_well(&cluster, 3);
+}
