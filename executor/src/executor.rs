@@ -60,8 +60,20 @@ impl Executor {
             ranks: Arc::new(RankHost::new(&config, channel.clone(), parking.clone())),
             models: Arc::new(Models::default()),
         };
-        let incarnation = (Uuid::now_v7(), 0);
-        let process = ballista::start(&config, channel, runtimes.clone(), incarnation).await?;
+        let deadline = Instant::now() + config.connect_timeout;
+        let mut incarnation = (Uuid::now_v7(), 0);
+        let process = loop {
+            let channel = channel.clone();
+            match ballista::start(&config, channel, runtimes.clone(), incarnation).await {
+                // The connection may have been lost in between.
+                Err(error @ Error::Register { .. }) if Instant::now() < deadline => {
+                    tracing::warn!(executor = %config.id, %error, "trying again");
+                    incarnation.1 += 1;
+                    sleep(RETRY).await;
+                }
+                started => break started?,
+            }
+        };
         Ok(Self {
             config,
             runtimes,
@@ -95,10 +107,9 @@ impl Executor {
             };
             tracing::warn!(executor = %config.id, reason, "starting over");
             drop(process);
-            incarnation.1 += 1;
             process = tokio::select! {
                 () = &mut told => return Ok(()),
-                started = start_over(&config, &runtimes, incarnation) => started?,
+                started = start_over(&config, &runtimes, &mut incarnation) => started?,
             };
         }
     }
@@ -108,10 +119,13 @@ impl Executor {
 async fn start_over(
     config: &ExecutorConfig,
     runtimes: &Runtimes,
-    incarnation: (Uuid, u64),
+    incarnation: &mut (Uuid, u64),
 ) -> Result<Process> {
     let started = Instant::now();
     loop {
+        // Each attempt is another, or the end of one would be taken for the end of the next.
+        incarnation.1 += 1;
+        let incarnation = *incarnation;
         let attempt = async {
             let channel = ballista::connect(config).await?;
             ballista::start(config, channel, runtimes.clone(), incarnation).await

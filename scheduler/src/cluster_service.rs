@@ -24,7 +24,7 @@ impl Cluster for Service {
         &self,
         _: Request<DescribeRequest>,
     ) -> Result<Response<DescribeResponse>, Status> {
-        let (slots, free_slots) = self.cluster.slots();
+        let (slots, free_slots) = self.cluster.slots().await;
         Ok(Response::new(DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             executors: self.cluster.executors() as u64,

@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use ballista_core::JobId;
@@ -49,6 +48,8 @@ pub(crate) trait ClusterEvents: fmt::Debug + Send + Sync + 'static {
     fn is_doomed(&self, attempt: &str) -> bool;
     /// An attempt must end.
     fn end_attempt(&self, attempt: &str, ending: Ending);
+    /// Slots that running tasks hold, by executor.
+    async fn held_slots(&self) -> HashMap<String, usize>;
     /// An executor is gone, with whatever its tasks had written.
     async fn executor_lost(&self, executor: &str);
 }
@@ -60,8 +61,6 @@ pub(crate) struct VolleyClusterState {
     executors: Mutex<HashMap<String, Registered>>,
     /// What executors are there for, as they said when they came to attend.
     roles: Mutex<HashMap<String, Role>>,
-    /// Slots that tasks held when they were last counted.
-    held: AtomicUsize,
     /// Runs that wait for executors however long that takes.
     patient: Mutex<HashSet<TrainId>>,
     events: Arc<dyn ClusterEvents>,
@@ -86,7 +85,6 @@ impl VolleyClusterState {
             registered: InMemoryClusterState::default(),
             executors: Mutex::default(),
             roles: Mutex::default(),
-            held: AtomicUsize::new(0),
             patient: Mutex::default(),
             events,
         }
@@ -113,14 +111,18 @@ impl VolleyClusterState {
         ids.iter().filter(|id| self.role(id).runs_ranks()).count()
     }
 
-    /// Slots for queries: all, and those that no task held when they were last counted.
-    pub(crate) fn slots(&self) -> (usize, usize) {
+    /// Slots for queries: all, and those that no task holds.
+    pub(crate) async fn slots(&self) -> (usize, usize) {
+        let held = self.events.held_slots().await;
         let executors = self.executors.lock().clone();
         let queries = executors
             .iter()
             .filter(|(id, _)| self.role(id).runs_queries());
-        let all: usize = queries.map(|(_, executor)| executor.slots).sum();
-        (all, all.saturating_sub(self.held.load(Ordering::Relaxed)))
+        queries.fold((0, 0), |(all, free), (id, executor)| {
+            let held = held.get(id).copied().unwrap_or(0);
+            let left = executor.slots.saturating_sub(held);
+            (all + executor.slots, free + left)
+        })
     }
 
     /// Notes what an executor is there for.
@@ -242,7 +244,6 @@ impl ClusterState for VolleyClusterState {
         for (executor, slots) in graphs.iter().flat_map(|graph| bind::held_slots(graph)) {
             *held.entry(executor).or_default() += slots;
         }
-        self.held.store(held.values().sum(), Ordering::Relaxed);
         let registered = self.executors.lock().clone();
         let mut executors: Vec<_> = registered
             .iter()

@@ -28,7 +28,7 @@ use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
 
-use super::bind::find_train;
+use super::bind::{self, find_train};
 use super::cluster_state::ClusterEvents;
 use crate::jobs::{Book, Ending};
 use crate::placement::Wish;
@@ -62,6 +62,10 @@ impl Losses {
     pub(crate) fn observe(&self, state: &Arc<State>) {
         // It is observed once, by whoever starts Ballista.
         self.state.set(WeakState(Arc::downgrade(state))).ok();
+    }
+
+    fn graphs(&self) -> Option<Arc<State>> {
+        self.state.get()?.0.upgrade()
     }
 }
 
@@ -116,9 +120,22 @@ impl ClusterEvents for Losses {
         self.book.doom(attempt, ending);
     }
 
+    async fn held_slots(&self) -> HashMap<String, usize> {
+        let mut held = HashMap::new();
+        let Some(state) = self.graphs() else {
+            return held;
+        };
+        for info in state.task_manager.get_running_job_cache().values() {
+            let graph = info.execution_graph.read().await;
+            for (executor, slots) in bind::held_slots(&graph) {
+                *held.entry(executor.to_owned()).or_default() += slots;
+            }
+        }
+        held
+    }
+
     async fn executor_lost(&self, executor: &str) {
-        let state = self.state.get().and_then(|state| state.0.upgrade());
-        let Some(state) = state else {
+        let Some(state) = self.graphs() else {
             return;
         };
         for (attempt, info) in state.task_manager.get_running_job_cache().iter() {
