@@ -1,9 +1,9 @@
 //! A scheduler and executors as processes, and the `volley` command against them.
 
-use std::cell::Cell;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -24,7 +24,7 @@ pub struct Cluster {
     /// The last one is the current one.
     schedulers: Vec<Process>,
     /// Commands started so far.
-    clients: Cell<usize>,
+    clients: AtomicUsize,
     dir: TempDir,
 }
 
@@ -122,7 +122,7 @@ impl Cluster {
             address,
             executors: Vec::new(),
             schedulers: vec![scheduler],
-            clients: Cell::new(0),
+            clients: AtomicUsize::new(0),
             dir,
         };
         for _ in 0..executors {
@@ -246,7 +246,7 @@ impl Cluster {
     }
 
     fn client_files(&self) -> [PathBuf; 2] {
-        let number = self.clients.replace(self.clients.get() + 1);
+        let number = self.clients.fetch_add(1, Ordering::Relaxed);
         ["out", "log"].map(|kind| self.dir.path().join(format!("client-{number}.{kind}")))
     }
 

@@ -150,7 +150,10 @@ impl Cluster {
 
     /// Whether an executor's work folder has shuffle files of an attempt.
     pub fn holds_data(&self, executor: usize, attempt: &str) -> bool {
-        has_file(&self.work_dir(executor).join(attempt))
+        // Each time it starts over, an executor has a folder of its own in there.
+        let folders = std::fs::read_dir(self.work_dir(executor));
+        let mut folders = folders.into_iter().flatten().flatten();
+        folders.any(|folder| has_file(&folder.path().join(attempt)))
     }
 
     fn ask<T, F: Future<Output = Option<T>>>(

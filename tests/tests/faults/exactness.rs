@@ -50,7 +50,7 @@ fn replaced() {
 
 fn fewer() {
     let mut cluster = scene::pools(1, 3);
-    let options = "ranks = 3, min_ranks = 1, regroup_timeout = '0s'";
+    let options = "ranks = 3, min_ranks = 1, regroup_timeout = '100ms'";
     let whole = setup("whole", options).epochs(EPOCHS).start(&cluster);
     let (whole, _) = whole.is_trained(&cluster);
     let mut fit = setup("fewer", options).epochs(EPOCHS).start(&cluster);
@@ -70,7 +70,7 @@ fn fewer() {
 /// The job ends with too few ranks, and another goes on from its checkpoint.
 fn resumed() {
     let mut cluster = scene::pools(1, 2);
-    let options = "ranks = 2, min_ranks = 2, regroup_timeout = '0s'";
+    let options = "ranks = 2, min_ranks = 2, regroup_timeout = '100ms'";
     let start = |cluster: &Cluster, name, more: &str| -> Fit {
         let options = format!("{options}, checkpoint_every = 7{more}");
         setup(name, &options).epochs(EPOCHS).start(cluster)

@@ -108,7 +108,7 @@ fn killed_while_a_checkpoint_is_written() {
 /// from the one before, and says so.
 fn resumed_after(said: &str, harm: fn(&Path, &Path)) {
     let mut cluster = scene::pools(1, 2);
-    let options = "ranks = 2, min_ranks = 2, regroup_timeout = '0s'";
+    let options = "ranks = 2, min_ranks = 2, regroup_timeout = '100ms'";
     let mut fit = setup("m", options).start(&cluster);
     let executors = fit.await_generation(1);
     fit.await_epoch(5);
