@@ -65,6 +65,14 @@ fn describe(id: &str, submission: &ExecuteQueryParams) -> Result<Job, Status> {
     ))
 }
 
+/// Whether an attempt with this status has ended.
+fn has_ended(status: &JobStatus) -> bool {
+    matches!(
+        status.status,
+        Some(job_status::Status::Failed(_) | job_status::Status::Successful(_))
+    )
+}
+
 #[tonic::async_trait]
 impl SchedulerGrpc for Door {
     type ExecuteQueryPushStream = <BallistaScheduler as SchedulerGrpc>::ExecuteQueryPushStream;
@@ -96,27 +104,33 @@ impl SchedulerGrpc for Door {
         request: Request<GetJobStatusParams>,
     ) -> Result<Response<GetJobStatusResult>, Status> {
         let id = request.into_inner().job_id;
-        let known = self.book.jobs.change(&id, |job| {
+        let heard = self.book.jobs.change(&id, |job| {
             job.heard(Now::read());
-            (
-                job.attempt().to_owned(),
-                job.state.clone(),
-                job.name.clone(),
-            )
+            job.attempt().to_owned()
         });
-        let is_known = known.is_some();
-        let (attempt, state, job_name) =
-            known.unwrap_or_else(|| (id.clone(), State::Running, String::new()));
-        let inner = Request::new(GetJobStatusParams { job_id: attempt });
+        let attempt = heard.clone().unwrap_or_else(|| id.clone());
+        let inner = Request::new(GetJobStatusParams {
+            job_id: attempt.clone(),
+        });
         let mut response = SchedulerGrpc::get_job_status(&self.ballista, inner).await?;
         let told = &mut response.get_mut().status;
-        if told.is_none() && !is_known {
+        if told.is_none() && heard.is_none() {
             // A client takes an absent status for a job that has not begun.
             return Err(Status::not_found(format!(
                 "job {id} is not known to this scheduler: it may have been started anew since"
             )));
         }
-        if state == State::Rerunning {
+        // The book hears of an attempt's end before anyone else, so it is asked last.
+        let known = self.book.jobs.look(&id, |job| {
+            let is_current = job.attempt() == attempt;
+            (is_current, job.state.clone(), job.name.clone())
+        });
+        let Some((is_current, state, job_name)) = known else {
+            return Ok(response);
+        };
+        let goes_on = !is_current || state == State::Rerunning;
+        let ended = told.as_ref().is_some_and(has_ended);
+        if goes_on || (ended && state == State::Running) {
             *told = Some(JobStatus {
                 job_id: id,
                 job_name,
