@@ -98,6 +98,12 @@ impl Attendance for Service {
             present.insert(executor_id.clone(), incarnation.clone());
             before
         };
+        let presence = Presence {
+            present: Arc::clone(&self.present),
+            executor: executor_id,
+            incarnation,
+        };
+        let executor_id = presence.executor.clone();
         if before.is_some() || self.cluster.is_registered(&executor_id) {
             self.remove(&executor_id, "it has started over").await?;
         }
@@ -108,10 +114,32 @@ impl Attendance for Service {
         };
         self.cluster.set_role(&executor_id, role);
         let (signs, stream) = mpsc::unbounded_channel();
-        tokio::spawn(self.clone().watch(executor_id, incarnation, signs));
+        tokio::spawn(self.clone().watch(presence, signs));
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
             stream,
         ))))
+    }
+}
+
+/// An incarnation that is there; no longer when this is dropped.
+struct Presence {
+    present: Arc<Mutex<HashMap<String, String>>>,
+    executor: String,
+    incarnation: String,
+}
+
+impl Presence {
+    fn is_current(&self) -> bool {
+        self.present.lock().get(&self.executor) == Some(&self.incarnation)
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let mut present = self.present.lock();
+        if present.get(&self.executor) == Some(&self.incarnation) {
+            present.remove(&self.executor);
+        }
     }
 }
 
@@ -122,30 +150,23 @@ fn process(incarnation: &str) -> &str {
 
 impl Service {
     /// Gives signs of life until the executor is gone or another incarnation is there.
-    async fn watch(
-        self,
-        executor: String,
-        incarnation: String,
-        signs: mpsc::UnboundedSender<Sign>,
-    ) {
+    async fn watch(self, presence: Presence, signs: mpsc::UnboundedSender<Sign>) {
+        let executor = presence.executor.clone();
+        let removals = self.cluster.removals(&executor);
         let mut tick = interval(SIGN);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = Vec::new();
-        let mut was_registered = false;
         loop {
             tokio::select! {
                 () = signs.closed() => break,
                 _ = tick.tick() => {}
             }
-            let registered = self.cluster.is_registered(&executor);
-            let replaced = self.present.lock().get(&executor) != Some(&incarnation);
-            if replaced {
+            if !presence.is_current() {
                 return;
             }
-            if was_registered && !registered {
+            if self.cluster.removals(&executor) != removals {
                 break; // lost by other means: the stream ends, and the executor starts over
             }
-            was_registered |= registered;
             let sign = AttendResponse {
                 finished: self.finished(&mut told),
             };
@@ -153,15 +174,8 @@ impl Service {
                 break;
             }
         }
-        let current = {
-            let mut present = self.present.lock();
-            let current = present.get(&executor) == Some(&incarnation);
-            if current {
-                present.remove(&executor);
-            }
-            current
-        };
-        let there = current && self.cluster.is_registered(&executor);
+        let there = presence.is_current() && self.cluster.is_registered(&executor);
+        drop(presence);
         if there && let Err(error) = self.remove(&executor, "its connection closed").await {
             tracing::error!(executor, %error, "cannot remove an executor");
         }

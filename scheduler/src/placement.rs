@@ -84,7 +84,11 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// To begin with.
-    Begin(Ranks),
+    Begin {
+        ranks: Ranks,
+        /// Whether too few executors have been waited for for long enough.
+        gives_up: bool,
+    },
     /// To go on after ranks were lost or executors joined.
     Regroup {
         /// As many as there were.
@@ -269,13 +273,17 @@ fn place_gang(executors: &mut [Executor], wish: Wish, shards: usize) -> Decision
     let mut open = open_executors(executors, Role::runs_ranks);
     let free = open.len();
     let taken = match wish {
-        Wish::Begin(ranks) => {
+        Wish::Begin { ranks, gives_up } => {
             let needed = match ranks {
                 Ranks::Exactly(needed) => needed,
                 Ranks::All => registered.clamp(1, shards),
             };
-            if needed > registered {
-                return Decision::Wait(WaitReason::Executors { needed, registered });
+            match never_fits(ranks, registered) {
+                Some(reason) if gives_up => return Decision::Fail(reason),
+                _ if needed > registered => {
+                    return Decision::Wait(WaitReason::Executors { needed, registered });
+                }
+                _ => {}
             }
             if free < needed {
                 return Decision::Wait(WaitReason::Slots {
@@ -400,7 +408,8 @@ mod tests {
     }
 
     fn gang(job: &str, ranks: Ranks) -> Demand {
-        gang_with(job, Wish::Begin(ranks), 0, 0)
+        let gives_up = false;
+        gang_with(job, Wish::Begin { ranks, gives_up }, 0, 0)
     }
 
     /// A gang that had 3 ranks, goes on with 2 and takes up to 4.
@@ -541,13 +550,19 @@ mod tests {
 
     #[test]
     fn a_generation_ends_before_the_next_begins() {
-        let ending = gang_with("a", Wish::Begin(Ranks::Exactly(2)), 1, 0);
+        let begin = |gives_up| Wish::Begin {
+            ranks: Ranks::Exactly(2),
+            gives_up,
+        };
+        let ending = gang_with("a", begin(false), 1, 0);
         assert_eq!(
             run(&[1, 1], &[ending]),
             ["wait: 1 of the last generation's ranks have not ended"]
         );
-        let half_done = gang_with("a", Wish::Begin(Ranks::Exactly(2)), 0, 1);
+        let half_done = gang_with("a", begin(false), 0, 1);
         assert!(run(&[1, 1], &[half_done])[0].starts_with("rerun: "));
+        let short = gang_with("a", begin(true), 0, 0);
+        assert!(run(&[1], &[short])[0].starts_with("fail: training needs 2 ranks"));
     }
 
     #[test]

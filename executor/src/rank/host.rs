@@ -84,6 +84,7 @@ impl RankHost {
         let trained = tokio::select! {
             trained = run.run(listener, membership, shards, place) => trained,
             never = run.hold_seat() => match never {},
+            error = run.overstay() => Err(error),
         };
         match trained {
             Err(_) if cancel.is_cancelled() => Err(RankError::Cancelled {

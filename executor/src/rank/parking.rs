@@ -35,7 +35,11 @@ pub(crate) struct Parking {
 #[derive(Debug)]
 enum Entry {
     /// A rank is there; the channel closes when it leaves.
-    Taken(watch::Receiver<()>),
+    Taken {
+        leaves: watch::Receiver<()>,
+        /// Whether the run is over, so that nobody will come after it.
+        forgotten: bool,
+    },
     Left {
         state: Box<TrainingState>,
         until: Instant,
@@ -67,13 +71,15 @@ impl Parking {
                 places
                     .retain(|_, entry| !matches!(entry, Entry::Left { until, .. } if *until < now));
                 match places.remove(&train) {
-                    Some(Entry::Taken(before)) => {
-                        places.insert(train, Entry::Taken(before.clone()));
+                    Some(Entry::Taken { leaves, forgotten }) => {
+                        let before = leaves.clone();
+                        places.insert(train, Entry::Taken { leaves, forgotten });
                         before
                     }
                     left => {
-                        let (here, there) = watch::channel(());
-                        places.insert(train, Entry::Taken(there));
+                        let (here, leaves) = watch::channel(());
+                        let forgotten = false;
+                        places.insert(train, Entry::Taken { leaves, forgotten });
                         let state = match left {
                             Some(Entry::Left { state, .. }) => Some(state),
                             _ => None,
@@ -93,12 +99,26 @@ impl Parking {
         }
     }
 
-    /// Lets go of what is kept of a run that is over.
+    /// Lets go of what is kept, or will be left, of a run that is over; and of what nobody has come
+    /// for.
     pub(crate) fn forget(&self, train: TrainId) {
         let mut places = self.places.lock();
-        if matches!(places.get(&train), Some(Entry::Left { .. })) {
-            places.remove(&train);
+        let now = Instant::now();
+        places.retain(|_, entry| entry.holds(now));
+        match places.get_mut(&train) {
+            Some(Entry::Taken { forgotten, .. }) => *forgotten = true,
+            Some(Entry::Left { .. }) => {
+                places.remove(&train);
+            }
+            None => {}
         }
+    }
+}
+
+impl Entry {
+    /// Whether it is still worth its memory.
+    fn holds(&self, now: Instant) -> bool {
+        !matches!(self, Self::Left { until, .. } if *until < now)
     }
 }
 
@@ -122,14 +142,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut places = self.parking.places.lock();
-        match self.state.take() {
-            Some(state) => {
-                let until = Instant::now() + LEASE;
-                places.insert(self.train, Entry::Left { state, until });
-            }
-            None => {
-                places.remove(&self.train);
-            }
+        let before = places.remove(&self.train);
+        let forgotten = matches!(before, Some(Entry::Taken { forgotten, .. }) if forgotten);
+        if let Some(state) = self.state.take().filter(|_| !forgotten) {
+            let until = Instant::now() + LEASE;
+            places.insert(self.train, Entry::Left { state, until });
         }
     }
 }

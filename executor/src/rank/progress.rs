@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use volley_proto::failure::chain;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::{EpochRecord, ModelStore, Position};
@@ -55,7 +55,7 @@ pub(super) fn reporter(
     mut store: Checkpoints<'_>,
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
-    // One is written while one waits; training waits for a store slower than that.
+    // One is written while one waits.
     let (checkpoints, mut waiting) = mpsc::channel::<(Position, Bytes)>(1);
     let told = rendezvous.clone();
     let send = async move {
@@ -139,7 +139,10 @@ impl Observer for Reporter {
     }
 
     fn checkpoint(&self, position: Position, state: Bytes) {
-        // As above.
-        self.checkpoints.blocking_send((position, state)).ok();
+        // Training does not wait for a store: the next checkpoint will be newer.
+        if let Err(TrySendError::Full(_)) = self.checkpoints.try_send((position, state)) {
+            let note = format!("no checkpoint at {position}: the store is busy with earlier ones");
+            self.send(Report::Note(note));
+        }
     }
 }

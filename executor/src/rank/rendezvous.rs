@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 use tonic::transport::Channel;
 use volley_proto::TrainId;
@@ -59,7 +59,7 @@ impl Rendezvous {
             train: self.train.to_string(),
             source,
         };
-        let mut request = tonic::Request::new(wire::JoinRequest {
+        let join = wire::JoinRequest {
             train_id: self.train.to_string(),
             job_id: task.job_id.clone(),
             stage_id: task.stage_id as u64,
@@ -67,19 +67,27 @@ impl Rendezvous {
             executor_id: self.executor.clone(),
             endpoint: serde_json::to_vec(endpoint).map_err(malformed)?,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        });
-        // The scheduler keeps the deadline; this one is for a scheduler that is gone.
-        request.set_timeout(timeout + REPORT_TIMEOUT);
-        let joined = self.client.clone().join(request).await.map_err(|status| {
+        };
+        let deadline = Instant::now() + timeout;
+        let joined = loop {
+            let mut request = tonic::Request::new(join.clone());
+            // The scheduler keeps the deadline; this one is for a scheduler that is gone.
+            request.set_timeout(timeout + REPORT_TIMEOUT);
+            let status = match self.client.clone().join(request).await {
+                Ok(joined) => break joined,
+                Err(status) => status,
+            };
             let (train, message) = (self.train.to_string(), status.message().to_owned());
             match status.code() {
-                Code::Unavailable => RankError::Regroup {
-                    train,
-                    reason: message,
-                },
-                _ => RankError::Rendezvous { train, message },
+                Code::Cancelled => {
+                    let reason = message;
+                    return Err(RankError::Regroup { train, reason });
+                }
+                // The connection was lost in between.
+                Code::Unavailable if Instant::now() < deadline => sleep(PAUSE).await,
+                _ => return Err(RankError::Rendezvous { train, message }),
             }
-        })?;
+        };
         let wire::Membership {
             generation,
             rank,

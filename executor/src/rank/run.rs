@@ -9,6 +9,7 @@ use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray, UInt32Array,
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::execution::SendableRecordBatchStream;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use volley_proto::failure::chain;
 use volley_proto::plan::train_schema;
@@ -31,9 +32,26 @@ const STACK: usize = 16 * 1024 * 1024;
 /// How long a rank may take to stream its shards before its peers give it up. The loss of its
 /// executor is noticed long before.
 const STREAMING: Duration = Duration::from_secs(60 * 60);
+/// How long what is under way may take once the rank is to end.
+pub(super) const LEAVING: Duration = Duration::from_secs(20);
 
 /// What a rank's thread hands back: its outcome, and the peers for the last word.
 type Trained = Result<(Outcome, Communicator), volley_trainer::Error>;
+
+/// Of what was left here and what was found in the store, what training goes on from.
+fn newest(left: Option<Origin>, found: Option<Origin>) -> Origin {
+    match (left, found) {
+        (Some(Origin::State(left)), Some(Origin::State(found))) => {
+            let newer = if found.position() > left.position() {
+                found
+            } else {
+                left
+            };
+            Origin::State(newer)
+        }
+        (left, found) => left.or(found).unwrap_or(Origin::Fresh),
+    }
+}
 
 /// A rank's place in its generation.
 #[derive(Debug, Clone, Copy)]
@@ -73,8 +91,15 @@ impl RankRun<'_> {
         shards: Vec<(usize, SendableRecordBatchStream)>,
         place: Place,
     ) -> Result<RecordBatch, RankError> {
-        let found = if self.seat.rank == 0 && !place.has_state() {
-            Some(look_up(self.spec).await?)
+        let found = if self.seat.rank == 0 {
+            match look_up(self.spec).await {
+                Ok(found) => Some(found),
+                Err(error) if place.has_state() => {
+                    tracing::warn!(%error, "goes on with what the rank before has left");
+                    None
+                }
+                Err(error) => return Err(error),
+            }
         } else {
             None
         };
@@ -106,6 +131,13 @@ impl RankRun<'_> {
         tracing::info!(train = %self.spec.train_id, generation, rank, reason, "generation ended");
         self.stop.cancel();
         std::future::pending().await
+    }
+
+    /// Ends a rank that does not stop: something it waits for does not answer.
+    pub(super) async fn overstay(&self) -> RankError {
+        self.stop.cancelled().await;
+        sleep(2 * LEAVING).await;
+        self.broken(&"it does not stop; see the executor's log")
     }
 
     async fn connect(
@@ -148,12 +180,13 @@ impl RankRun<'_> {
         let (done, trained) = oneshot::channel::<Trained>();
         let work = move || {
             let left = place.take().map(|state| Origin::State(*state));
+            let origin = newest(left, found);
             let rank = Rank {
                 communicator: &mut communicator,
                 device,
                 observer: &reporter,
                 cancel: &stop,
-                origin: left.or(found).unwrap_or(Origin::Fresh),
+                origin,
             };
             let outcome = match train(&spec, loaded, rank) {
                 Ok(outcome) => Ok((outcome, communicator)),
@@ -171,7 +204,17 @@ impl RankRun<'_> {
             .stack_size(STACK)
             .spawn(work)
             .map_err(|error| self.broken(&error))?;
-        let (trained, ()) = tokio::join!(trained, send);
+        let (trained, ()) = tokio::join!(trained, async {
+            let leaving = async {
+                self.stop.cancelled().await;
+                sleep(LEAVING).await;
+            };
+            // A store that does not answer is not waited for once the rank is to end.
+            tokio::select! {
+                () = send => {}
+                () = leaving => {}
+            }
+        });
         trained
             .map_err(|_| self.broken(&"its thread panicked; see the executor's log"))?
             .map_err(|source| self.failed(source))

@@ -30,14 +30,14 @@ use crate::placement::{Decision, Executor, Role, Wish, grows_by, place};
 /// What the cluster's state asks and tells the rest of the scheduler.
 #[async_trait]
 pub(crate) trait ClusterEvents: fmt::Debug + Send + Sync + 'static {
-    /// How many ranks a gang wants now.
-    fn gang_wish(&self, spec: &TrainSpec) -> Wish;
+    /// How many ranks a gang wants now that so many executors run ranks.
+    fn gang_wish(&self, spec: &TrainSpec, registered: usize) -> Wish;
     /// A gang starts: its tasks' numbers and executors, in the order of their ranks.
     fn gang_starts(&self, train: TrainId, tasks: Vec<(usize, String)>);
     /// A gang waits.
     fn gang_waits(&self, train: TrainId, reason: String);
     /// Whether a running gang could be ended to start again with more ranks.
-    fn gang_may_grow(&self, train: TrainId) -> bool;
+    fn gang_may_grow(&self, spec: &TrainSpec) -> bool;
     /// A gang's generation ends, so that an executor can join it.
     fn gang_grows(&self, train: TrainId, executor: &str);
     /// Whether the run has had a gang before.
@@ -61,6 +61,8 @@ pub(crate) struct VolleyClusterState {
     executors: Mutex<HashMap<String, Registered>>,
     /// What executors are there for, as they said when they came to attend.
     roles: Mutex<HashMap<String, Role>>,
+    /// How often each executor has been removed.
+    removals: Mutex<HashMap<String, u64>>,
     /// Runs that wait for executors however long that takes.
     patient: Mutex<HashSet<TrainId>>,
     events: Arc<dyn ClusterEvents>,
@@ -85,6 +87,7 @@ impl VolleyClusterState {
             registered: InMemoryClusterState::default(),
             executors: Mutex::default(),
             roles: Mutex::default(),
+            removals: Mutex::default(),
             patient: Mutex::default(),
             events,
         }
@@ -123,6 +126,11 @@ impl VolleyClusterState {
             let left = executor.slots.saturating_sub(held);
             (all + executor.slots, free + left)
         })
+    }
+
+    /// How often an executor has been removed: it may be registered again at once.
+    pub(crate) fn removals(&self, executor: &str) -> u64 {
+        self.removals.lock().get(executor).copied().unwrap_or(0)
     }
 
     /// Notes what an executor is there for.
@@ -207,7 +215,7 @@ impl VolleyClusterState {
                 .unwrap_or(usize::MAX)
                 .min(spec.shards);
             let joins = grows_by(left, &ranks_on, most);
-            if let Some(executor) = joins.filter(|_| self.events.gang_may_grow(spec.train_id)) {
+            if let Some(executor) = joins.filter(|_| self.events.gang_may_grow(spec)) {
                 self.events.gang_grows(spec.train_id, executor);
             }
         }
@@ -233,8 +241,12 @@ impl ClusterState for VolleyClusterState {
             .collect();
         jobs.sort_by_cached_key(|(id, _)| self.events.arrival(id.as_str()));
         let mut graphs: Vec<RwLockWriteGuard<'_, ExecutionGraphBox>> = Vec::new();
-        for (_, job) in jobs {
+        for (id, job) in jobs {
             let mut graph = job.execution_graph.write().await;
+            // It may have lost data while the lock was waited for.
+            if self.events.is_doomed(id.as_str()) {
+                continue;
+            }
             // Stages whose inputs are ready start to run only when somebody asks.
             graph.revive();
             graphs.push(graph);
@@ -259,7 +271,8 @@ impl ClusterState for VolleyClusterState {
             .collect();
         executors.sort_by(|a, b| a.id.cmp(&b.id));
 
-        let wish = |spec: &TrainSpec| self.events.gang_wish(spec);
+        let ranks = executors.iter().filter(|e| e.role.runs_ranks()).count();
+        let wish = |spec: &TrainSpec| self.events.gang_wish(spec, ranks);
         let demands: Vec<_> = graphs
             .iter()
             .map(|graph| bind::demands(graph, wish))
@@ -309,12 +322,18 @@ impl ClusterState for VolleyClusterState {
     }
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
+        // Before it can be let in again with another role.
+        self.roles.lock().remove(executor_id);
+        *self
+            .removals
+            .lock()
+            .entry(executor_id.to_owned())
+            .or_default() += 1;
         if self.executors.lock().remove(executor_id).is_some() {
             tracing::info!(executor = executor_id, "executor gone");
             // Before Ballista hears of it, which would mend the graphs.
             self.events.executor_lost(executor_id).await;
         }
-        self.roles.lock().remove(executor_id);
         self.registered.remove_executor(executor_id).await
     }
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ballista_core::error::Result;
+use ballista_core::error::{BallistaError, Result};
 use ballista_core::serde::protobuf::JobStatus;
 use ballista_core::serde::protobuf::job_status::Status;
 use ballista_core::{JobId, JobStatusSubscriber};
@@ -69,6 +69,10 @@ impl JobState for VolleyJobState {
         graph: &ExecutionGraphBox,
         subscriber: Option<JobStatusSubscriber>,
     ) -> Result<()> {
+        if self.book.is_doomed(job_id.as_str()) {
+            // It was to end while it was being planned.
+            return Err(BallistaError::Cancelled);
+        }
         self.jobs.submit_job(job_id, graph, subscriber).await
     }
 

@@ -71,9 +71,10 @@ impl Losses {
 
 #[async_trait]
 impl ClusterEvents for Losses {
-    fn gang_wish(&self, spec: &TrainSpec) -> Wish {
+    fn gang_wish(&self, spec: &TrainSpec, registered: usize) -> Wish {
+        let now = Instant::now();
         let wish =
-            |run: &mut crate::training::Run| run.wish(spec.ranks, &spec.elastic, Instant::now());
+            |run: &mut crate::training::Run| run.wish(spec.ranks, &spec.elastic, registered, now);
         self.book.runs().update(spec.train_id, wish)
     }
 
@@ -88,9 +89,11 @@ impl ClusterEvents for Losses {
         self.book.runs().update(train, |run| run.waits(reason));
     }
 
-    fn gang_may_grow(&self, train: TrainId) -> bool {
-        let may_grow = |run: &crate::training::Run| run.may_grow(Instant::now()).is_some();
-        self.book.runs().look(&train, may_grow) == Some(true)
+    fn gang_may_grow(&self, spec: &TrainSpec) -> bool {
+        let may_grow = |run: &crate::training::Run| {
+            run.epochs_done() < spec.epochs && run.may_grow(Instant::now()).is_some()
+        };
+        self.book.runs().look(&spec.train_id, may_grow) == Some(true)
     }
 
     fn gang_grows(&self, train: TrainId, executor: &str) {

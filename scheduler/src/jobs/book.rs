@@ -127,6 +127,7 @@ impl Book {
 
     /// An attempt has ended.
     pub(crate) fn attempt_ends(&self, attempt: &str, ending: Ending) {
+        self.shared.doomed.lock().remove(attempt);
         let job = self.job_of(attempt);
         let train = self.jobs.look(&job, |job| job.train).flatten();
         let steps =

@@ -8,9 +8,9 @@ use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{
     CancelJobParams, CancelJobResult, CleanJobDataParams, CleanJobDataResult,
     CreateUpdateSessionParams, CreateUpdateSessionResult, ExecuteQueryParams, ExecuteQueryResult,
-    ExecutorStoppedParams, ExecutorStoppedResult, GetJobMetricsParams, GetJobMetricsResult,
-    GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult, JobStatus,
-    PollWorkParams, PollWorkResult, RegisterExecutorParams, RegisterExecutorResult,
+    ExecutorStoppedParams, ExecutorStoppedResult, FailedJob, GetJobMetricsParams,
+    GetJobMetricsResult, GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult,
+    JobStatus, PollWorkParams, PollWorkResult, RegisterExecutorParams, RegisterExecutorResult,
     RemoveSessionParams, RemoveSessionResult, RunningJob, UpdateTaskStatusParams,
     UpdateTaskStatusResult, execute_query_result, job_status,
 };
@@ -19,7 +19,7 @@ use volley_proto::TrainId;
 use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
 
 use super::Book;
-use super::job::{Job, Now, State};
+use super::job::{CANCELLED, Job, Now, State};
 use crate::ballista::BallistaScheduler;
 
 /// The service in front of Ballista's.
@@ -128,6 +128,11 @@ impl SchedulerGrpc for Door {
         let Some((is_current, state, job_name)) = known else {
             return Ok(response);
         };
+        if told.is_none() && !matches!(state, State::Running | State::Rerunning) {
+            return Err(Status::not_found(format!(
+                "job {id} has ended, and what it gave is not kept any more"
+            )));
+        }
         let goes_on = !is_current || state == State::Rerunning;
         let ended = told.as_ref().is_some_and(has_ended);
         if goes_on || (ended && state == State::Running) {
@@ -140,11 +145,17 @@ impl SchedulerGrpc for Door {
         }
         if let Some(status) = told {
             status.job_id = id;
-            if let (Some(job_status::Status::Failed(failed)), State::Failed(error)) =
-                (&mut status.status, state)
-            {
-                failed.error = error;
-            }
+            let error = match state {
+                State::Failed(error) => error,
+                State::Cancelled => CANCELLED.to_owned(),
+                _ => return Ok(response),
+            };
+            // Also where the attempt does not know of its end yet.
+            let failed = match status.status.take() {
+                Some(job_status::Status::Failed(failed)) => failed,
+                _ => FailedJob::default(),
+            };
+            status.status = Some(job_status::Status::Failed(FailedJob { error, ..failed }));
         }
         Ok(response)
     }

@@ -18,6 +18,9 @@ use crate::watched::Ends;
 /// Attempts that may lose data without progress in between.
 const ATTEMPTS: usize = 5;
 
+/// Ballista's word for the failure of a job that was cancelled.
+pub(super) const CANCELLED: &str = "Cancelled";
+
 /// A job.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -74,7 +77,7 @@ impl Ending {
     /// How Ballista's words for a failed job read.
     pub(crate) fn of_failure(error: &str) -> Self {
         match error {
-            "Cancelled" => Self::Cancelled,
+            CANCELLED => Self::Cancelled,
             error => Self::Failed(error.to_owned()),
         }
     }

@@ -10,6 +10,7 @@ use ballista_core::serde::protobuf::{
 use ballista_core::version::insert_version_header;
 use tokio::sync::mpsc;
 use tonic::Request;
+use volley_proto::failure::DataLost;
 
 use super::job::{Now, State};
 use super::{Book, Command, Ending};
@@ -39,12 +40,19 @@ impl Keeper {
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(Command::End { attempt }) => self.end(attempt).await,
+                    Some(Command::End { attempt }) => {
+                        self.end(&attempt).await;
+                        // Its place in the queue is free; Ballista offers nothing for that.
+                        self.offer().await;
+                    }
                     Some(Command::Resubmit { job }) => self.resubmit(&job).await,
                     None => return,
                 },
                 _ = tick.tick() => {
-                    self.offer().await;
+                    self.end_doomed().await;
+                    if self.time_matters() {
+                        self.offer().await;
+                    }
                     self.cancel_abandoned().await;
                     self.end_without_executors(&mut empty_since);
                     self.notice_ended().await;
@@ -53,10 +61,36 @@ impl Keeper {
         }
     }
 
-    async fn end(&self, attempt: String) {
-        if let Err(error) = self.ballista.cancel_job(attempt.as_str().into()).await {
+    async fn end(&self, attempt: &str) {
+        if let Err(error) = self.ballista.cancel_job(attempt.into()).await {
             tracing::error!(attempt, %error, "cannot end an attempt");
         }
+    }
+
+    /// Ends attempts that were being planned when they were to end.
+    async fn end_doomed(&self) {
+        for attempt in self
+            .ballista
+            .state
+            .task_manager
+            .get_running_job_cache()
+            .keys()
+        {
+            if self.book.is_doomed(attempt.as_str()) {
+                self.end(attempt.as_str()).await;
+            }
+        }
+    }
+
+    /// Whether something may be placed now only because time has passed.
+    fn time_matters(&self) -> bool {
+        let now = Instant::now();
+        let executors = self.cluster.executors();
+        let waits = self.book.runs().scan(|_, run| {
+            let grows = run.may_grow(now).is_some_and(|ranks| ranks < executors);
+            (run.awaits_ranks() || grows).then_some(())
+        });
+        !waits.is_empty()
     }
 
     async fn resubmit(&self, job: &str) {
@@ -87,18 +121,9 @@ impl Keeper {
         );
     }
 
-    /// Has the scheduler look for work to place where only time has passed since the last look.
+    /// Has the scheduler look for work to place.
     async fn offer(&self) {
-        let now = Instant::now();
-        let executors = self.cluster.executors();
-        let waits = self.book.runs().scan(|_, run| {
-            let grows = run.may_grow(now).is_some_and(|ranks| ranks < executors);
-            (run.regroups() || grows).then_some(())
-        });
-        let Some(executor_id) = (!waits.is_empty())
-            .then(|| self.cluster.any_executor())
-            .flatten()
-        else {
+        let Some(executor_id) = self.cluster.any_executor() else {
             return;
         };
         // A report of nothing makes Ballista offer its free slots.
@@ -160,6 +185,12 @@ impl Keeper {
             let id = attempt.as_str().into();
             let status = self.ballista.state.task_manager.get_job_status(&id).await;
             let ending = match status.ok().flatten().and_then(|status| status.status) {
+                // What was ended on purpose, or lost data, is told by the job's state.
+                Some(job_status::Status::Failed(failed))
+                    if self.book.is_doomed(&attempt) || DataLost::find(&failed.error).is_some() =>
+                {
+                    continue;
+                }
                 Some(job_status::Status::Failed(failed)) => Ending::of_failure(&failed.error),
                 Some(job_status::Status::Successful(_)) => Ending::Succeeded,
                 _ => continue,

@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use volley_proto::spec::{Elastic, Ranks};
+use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::store::EpochRecord;
 
 use crate::placement::Wish;
@@ -38,6 +38,10 @@ pub(crate) struct Run {
     fruitless: usize,
     /// Optimizer steps done.
     steps: u64,
+    /// Epochs done.
+    epochs: usize,
+    /// Since when there have been too few executors to begin.
+    short_since: Option<Instant>,
     finished: bool,
     events: Vec<Event>,
 }
@@ -119,9 +123,22 @@ impl Run {
     }
 
     /// How many ranks the next generation wants.
-    pub(crate) fn wish(&self, ranks: Ranks, elastic: &Elastic, now: Instant) -> Wish {
+    pub(crate) fn wish(
+        &mut self,
+        ranks: Ranks,
+        elastic: &Elastic,
+        registered: usize,
+        now: Instant,
+    ) -> Wish {
         if !self.has_begun() {
-            return Wish::Begin(ranks);
+            let short = matches!(ranks, Ranks::Exactly(needed) if needed > registered);
+            let since = short.then(|| self.short_since.unwrap_or(now));
+            self.short_since = since;
+            let waited = since.is_some_and(|since| now - since >= elastic.regroup_timeout);
+            return Wish::Begin {
+                ranks,
+                gives_up: waited && elastic.too_few == TooFew::Fail,
+            };
         }
         let waited = self.since.map_or(Duration::ZERO, |since| now - since);
         Wish::Regroup {
@@ -138,9 +155,9 @@ impl Run {
         self.generation > 0
     }
 
-    /// Whether a generation is to be formed after another, which time alone may bring about.
-    pub(crate) fn regroups(&self) -> bool {
-        self.over.is_some() && !self.finished
+    /// Whether ranks are waited for, which time alone may end.
+    pub(crate) fn awaits_ranks(&self) -> bool {
+        (self.over.is_some() || self.short_since.is_some()) && !self.finished
     }
 
     /// How many ranks there are, if they might be joined by more now.
@@ -255,6 +272,9 @@ impl Run {
     /// A rank reports progress. Reports of other generations are dropped.
     pub(crate) fn reports(&mut self, generation: u64, event: Event) {
         if generation == self.generation {
+            if let Event::Epoch(record) = &event {
+                self.epochs = record.epoch;
+            }
             self.events.push(event);
         }
     }
@@ -310,6 +330,11 @@ impl Run {
         self.finished = true;
     }
 
+    /// Epochs done.
+    pub(crate) fn epochs_done(&self) -> usize {
+        self.epochs
+    }
+
     /// Optimizer steps done.
     pub(crate) fn steps_done(&self) -> u64 {
         self.steps
@@ -323,8 +348,6 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::spec::TooFew;
-
     use super::*;
 
     fn bound(now: Instant) -> Run {
@@ -416,8 +439,11 @@ mod tests {
         run.loses("b", now);
         assert_eq!(run.ended(1).unwrap(), "rank 1 was lost with executor b");
         assert_eq!(run.verdict(1, 0), Some(Verdict::Regroup));
-        assert!(run.regroups());
-        let wish = |after: u64| run.wish(Ranks::All, &elastic(), now + Duration::from_secs(after));
+        assert!(run.awaits_ranks());
+        let mut wish = |after: u64| {
+            let now = now + Duration::from_secs(after);
+            run.wish(Ranks::All, &elastic(), 1, now)
+        };
         let expected = |patience_over| Wish::Regroup {
             wanted: 2,
             least: 1,
@@ -460,6 +486,20 @@ mod tests {
         let mut over = joined(now);
         over.finishes();
         assert_eq!(over.may_grow(now + SETTLE), None);
+    }
+
+    #[test]
+    fn a_run_that_cannot_begin_gives_up() {
+        let (mut run, now) = (Run::default(), Instant::now());
+        let mut gives_up = |registered, after| {
+            let now = now + Duration::from_secs(after);
+            match run.wish(Ranks::Exactly(2), &elastic(), registered, now) {
+                Wish::Begin { gives_up, .. } => gives_up,
+                Wish::Regroup { .. } => panic!("it has not begun"),
+            }
+        };
+        assert!(!gives_up(1, 0) && !gives_up(1, 29) && gives_up(1, 30));
+        assert!(!gives_up(2, 40) && !gives_up(1, 41), "there were enough");
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Rendezvous for Service {
             patience,
             |run| match (run.ended(generation), run.root()) {
                 // Not a failure of this rank's: it meets the others again.
-                (Some(reason), _) => Some(Err(Status::unavailable(reason))),
+                (Some(reason), _) => Some(Err(Status::cancelled(reason))),
                 (None, Some(failure)) => Some(Err(Status::aborted(describe(failure)))),
                 (None, None) => run.membership(task).map(Ok),
             },

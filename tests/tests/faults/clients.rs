@@ -66,7 +66,7 @@ fn frozen() {
             assert!(said.contains("cancelled"), "{said}");
         }
         _ => {
-            question.is_answered(&cluster);
+            question.await_answer(&cluster);
         }
     }
     scene::is_well(&cluster, 2);

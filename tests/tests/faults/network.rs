@@ -64,7 +64,7 @@ fn idle_and_cut() {
     proxy.cut();
     await_start_over(&mut cluster, executor);
     scene::await_registered(&cluster, executor);
-    question(Phase::Shuffle, &cluster, &numbers).is_answered(&cluster);
+    question(Phase::Shuffle, &cluster, &numbers).await_answer(&cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -72,7 +72,7 @@ fn cut(phase: Phase) {
     let (mut cluster, proxy, numbers, executor) = with_proxy();
     let question = question(phase, &cluster, &numbers);
     proxy.cut();
-    question.is_answered(&cluster);
+    question.await_answer(&cluster);
     await_start_over(&mut cluster, executor);
     scene::is_well(&cluster, 3);
 }
@@ -81,7 +81,7 @@ fn held(phase: Phase, ways: &[Way]) {
     let (cluster, proxy, numbers, executor) = with_proxy();
     let question = question(phase, &cluster, &numbers);
     ways.iter().for_each(|way| proxy.hold(*way));
-    question.is_answered(&cluster);
+    question.await_answer(&cluster);
     scene::await_lost(&cluster, executor);
     proxy.heal();
     scene::await_registered(&cluster, executor);
@@ -92,7 +92,7 @@ fn refused() {
     let (mut cluster, proxy, numbers, executor) = with_proxy();
     let question = question(Phase::Shuffle, &cluster, &numbers);
     proxy.refuse();
-    question.is_answered(&cluster);
+    question.await_answer(&cluster);
     scene::await_lost(&cluster, executor);
     eventually("the executor to try again", SOON, || {
         let said = cluster.executors()[executor].output();
@@ -106,7 +106,7 @@ fn refused() {
 fn executor_is_late() {
     let (cluster, proxy, numbers, _) = with_proxy();
     proxy.delay(SILENCE / 20);
-    let job = question(Phase::Shuffle, &cluster, &numbers).is_answered(&cluster);
+    let job = question(Phase::Shuffle, &cluster, &numbers).await_answer(&cluster);
     assert_eq!(job.attempts.len(), 1, "nothing was lost: {job:?}");
     proxy.heal();
     scene::is_well(&cluster, 3);
@@ -162,7 +162,7 @@ fn client_is_late() {
     proxy.delay(Duration::from_millis(100));
     let command = || cluster.command_via(&proxy.address());
     let question = question_by(Phase::Scan, &cluster, &numbers, command);
-    let job = question.is_answered(&cluster);
+    let job = question.await_answer(&cluster);
     assert_eq!(job.attempts.len(), 1, "{job:?}");
     scene::is_well(&cluster, 2);
 }

@@ -71,7 +71,7 @@ fn lose(phase: Phase, loss: Loss, attempts: RangeInclusive<usize>) {
     let question = question(phase, &cluster, &numbers);
     let victim = holder(&cluster, &question);
     loss.strike(&mut cluster, victim);
-    let job = question.is_answered(&cluster);
+    let job = question.await_answer(&cluster);
     assert!(attempts.contains(&job.attempts.len()), "{job:?}");
     loss.make_up(&mut cluster, victim);
     scene::is_well(&cluster, 3);
@@ -90,7 +90,7 @@ fn freezes_a_little() {
     cluster.executors()[1].freeze();
     std::thread::sleep(scene::SILENCE / 4);
     cluster.executors()[1].thaw();
-    let job = question.is_answered(&cluster);
+    let job = question.await_answer(&cluster);
     assert_eq!(job.attempts.len(), 1, "nothing was lost: {job:?}");
     scene::is_well(&cluster, 3);
 }
@@ -104,7 +104,7 @@ fn killed_beside_a_frozen_one() {
     cluster.executors()[2].freeze();
     Loss::Kill.strike(&mut cluster, 0);
     cluster.executors()[2].thaw();
-    let job = question.is_answered(&cluster);
+    let job = question.await_answer(&cluster);
     assert_eq!(job.attempts.len(), 2, "{job:?}");
     cluster.add_executor();
     scene::is_well(&cluster, 3);
@@ -120,7 +120,7 @@ fn all_are_replaced() {
     for _ in 0..2 {
         cluster.add_executor();
     }
-    question.is_answered(&cluster);
+    question.await_answer(&cluster);
     scene::is_well(&cluster, 2);
 }
 
@@ -204,8 +204,8 @@ fn two_questions() {
     let first = question(Phase::Scan, &cluster, &numbers);
     let second = question(Phase::Scan, &cluster, &numbers);
     Loss::Kill.strike(&mut cluster, 0);
-    first.is_answered(&cluster);
-    second.is_answered(&cluster);
+    first.await_answer(&cluster);
+    second.await_answer(&cluster);
     cluster.add_executor();
     scene::is_well(&cluster, 3);
 }

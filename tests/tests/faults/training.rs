@@ -79,7 +79,7 @@ const ELASTIC: &str = "ranks = 3, min_ranks = 1, regroup_timeout = '2s'";
 /// Checks that training ended as it should without a second attempt.
 fn is_trained_at_once(fit: Fit, cluster: &Cluster) {
     let job = fit.job(cluster);
-    let (_, run) = fit.is_trained(cluster);
+    let (_, run) = fit.await_trained(cluster);
     let job = cluster.job(&job.id).expect("the job is known");
     assert_eq!(job.state, JobState::Succeeded, "{job:?}");
     assert_eq!(job.attempts.len(), 1, "only ranks were lost: {job:?}");
@@ -115,7 +115,7 @@ fn source_lost(loss: Loss) {
     let holder = (0..2).find(|executor| cluster.holds_data(*executor, job.attempt()));
     let holder = holder.expect("somebody holds the rows");
     loss.strike(&mut cluster, holder);
-    fit.is_trained(&cluster);
+    fit.await_trained(&cluster);
     let job = cluster.job(&job.id).expect("the job is known");
     assert_eq!(job.attempts.len(), 2, "the rows were lost: {job:?}");
     if loss == Loss::Freeze {
@@ -162,7 +162,7 @@ fn freezes_a_little() {
     cluster.executors()[executors[1]].freeze();
     std::thread::sleep(scene::SILENCE / 4);
     cluster.executors()[executors[1]].thaw();
-    let (_, run) = fit.is_trained(&cluster);
+    let (_, run) = fit.await_trained(&cluster);
     assert!(!run.stderr.contains("generation 2"), "{}", run.stderr);
     scene::is_well(&cluster, 4);
 }
@@ -221,7 +221,7 @@ fn lost_with_data() {
     fit.await_epoch(10);
     let job = fit.job(&cluster);
     Loss::Kill.strike(&mut cluster, executors[0]);
-    let (_, run) = fit.is_trained(&cluster);
+    let (_, run) = fit.await_trained(&cluster);
     let begun = |epoch: usize| {
         let line = format!("epoch {epoch}: ");
         run.stderr
@@ -248,7 +248,7 @@ fn all_are_replaced() {
     for _ in &executors {
         scene::add(&mut cluster, "train");
     }
-    let (_, run) = fit.is_trained(&cluster);
+    let (_, run) = fit.await_trained(&cluster);
     assert!(run.stderr.contains("checkpoint"), "{}", run.stderr);
     scene::is_well(&cluster, 3);
 }
@@ -267,7 +267,7 @@ fn too_few_are_left() {
     scene::add(&mut cluster, "train");
     cluster.await_executors(3);
     let fit = setup("m", "ranks = 2, resume = true").start(&cluster);
-    let (_, run) = fit.is_trained(&cluster);
+    let (_, run) = fit.await_trained(&cluster);
     assert!(!run.stderr.contains("epoch 1: "), "{}", run.stderr);
     scene::is_well(&cluster, 3);
 }
@@ -330,5 +330,5 @@ fn cancelled_while_frozen() {
     assert_eq!(known.state, JobState::Cancelled);
     scene::is_well(&cluster, 3);
     let fit = setup("n", "ranks = 2").epochs(2).start(&cluster);
-    fit.is_trained(&cluster);
+    fit.await_trained(&cluster);
 }

@@ -28,7 +28,7 @@ fn killed_at_random_moments() {
     let numbers = Numbers::write(cluster.dir(), 6_000);
     // How long it takes undisturbed.
     let started = Instant::now();
-    question(Phase::Scan, &cluster, &numbers).is_answered(&cluster);
+    question(Phase::Scan, &cluster, &numbers).await_answer(&cluster);
     let took = started.elapsed();
 
     let work = work(1);
