@@ -140,6 +140,19 @@ impl Cluster {
     /// Starts one more executor that differs from the others, and returns its number.
     pub fn add_executor_with(&mut self, setup: ExecutorSetup) -> usize {
         let number = self.executors.len();
+        let executor = self.start_executor(number, &setup);
+        self.executors.push(executor);
+        number
+    }
+
+    /// Starts an executor with the id and work folder of one that has been started before. Returns
+    /// the process of before, which goes on if it has not ended.
+    pub fn start_executor_again(&mut self, number: usize) -> Process {
+        let executor = self.start_executor(number, &ExecutorSetup::default());
+        std::mem::replace(&mut self.executors[number], executor)
+    }
+
+    fn start_executor(&self, number: usize, setup: &ExecutorSetup) -> Process {
         let id = executor_id(number);
         let program = binary("volley-executor");
         let mut executor = match setup.file_limit {
@@ -159,9 +172,10 @@ impl Cluster {
             .arg(self.work_dir(number))
             .args(&self.setup.executor_args)
             .args(&setup.args);
-        let log = self.dir.path().join(format!("{id}.log"));
-        self.executors.push(Process::start(&mut executor, &log));
-        number
+        let logs = (0..).map(|start| self.dir.path().join(format!("{id}.{start}.log")));
+        let mut logs = logs.skip_while(|log| log.exists());
+        let log = logs.next().expect("there is no end of them");
+        Process::start(&mut executor, &log)
     }
 
     /// Starts the scheduler again, at the address it had.

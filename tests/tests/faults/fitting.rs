@@ -15,7 +15,7 @@ const ROWS: usize = 1_000;
 /// A training job under way.
 pub(crate) struct Fit {
     pub(crate) client: Client,
-    pub(crate) samples: Samples,
+    samples: Samples,
     name: String,
     epochs: usize,
 }
@@ -141,6 +141,11 @@ impl Fit {
         (manifest, run)
     }
 
+    /// Checks the model that it has published while its client was gone.
+    pub(crate) fn has_published(&self, cluster: &Cluster) {
+        is_whole(cluster, &self.name, &self.samples, self.epochs);
+    }
+
     /// Waits for the error it must end with.
     pub(crate) fn fails(self) -> String {
         self.client.wait(SOON).error().to_owned()
@@ -160,7 +165,7 @@ pub(crate) fn newest_job(cluster: &Cluster) -> Job {
 
 /// Checks that a model's only version was trained on every row once in each epoch, and returns its
 /// manifest.
-pub(crate) fn is_whole(cluster: &Cluster, name: &str, samples: &Samples, epochs: usize) -> Value {
+fn is_whole(cluster: &Cluster, name: &str, samples: &Samples, epochs: usize) -> Value {
     let versions = versions(cluster, name);
     assert_eq!(versions.len(), 1, "it was published once: {versions:?}");
     let manifest = fs::read(versions[0].join("manifest.json")).unwrap();

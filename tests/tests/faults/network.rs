@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
-use volley_tests::{Cluster, ExecutorSetup, JobState, Numbers, Proxy, Way, eventually};
+use volley_tests::{
+    Cluster, ExecutorSetup, JobState, Numbers, Proxy, Way, eventually, executor_id,
+};
 
 use crate::asking::{Phase, question, question_by};
 use crate::fault::Fault;
 use crate::scene::{self, SILENCE, SOON};
 
 pub(crate) const FAULTS: &[Fault] = &[
+    (
+        "an executor's connection is cut while it registers",
+        cut_while_it_registers,
+    ),
     ("an idle executor's connection is cut", idle_and_cut),
     (
         "an executor's connection is cut while tables are read",
@@ -59,8 +65,37 @@ fn await_start_over(cluster: &mut Cluster, executor: usize) {
     });
 }
 
+fn cut_while_it_registers() {
+    let mut cluster = scene::cluster(2);
+    let proxy = Proxy::to(cluster.address());
+    let executor = cluster.add_executor_with(ExecutorSetup {
+        scheduler: Some(proxy.address()),
+        ..ExecutorSetup::default()
+    });
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    // It is back in no time, so what is waited for is the scheduler's word of it.
+    let id = executor_id(executor);
+    for registration in 1..=4 {
+        eventually("the executor to register again", SOON, || {
+            let said = cluster.scheduler().output();
+            let registers =
+                |line: &&str| line.contains("executor registered") && line.contains(&id);
+            (said.lines().filter(registers).count() >= registration).then_some(())
+        });
+        if registration < 4 {
+            proxy.cut();
+        }
+    }
+    question(Phase::Shuffle, &cluster, &numbers).is_answered(&cluster);
+    scene::is_well(&cluster, 3);
+}
+
 fn idle_and_cut() {
     let (mut cluster, proxy, numbers, executor) = with_proxy();
+    eventually("the executor to know that it is registered", SOON, || {
+        let said = cluster.executors()[executor].output();
+        said.contains("registration succeed").then_some(())
+    });
     proxy.cut();
     await_start_over(&mut cluster, executor);
     scene::await_registered(&cluster, executor);

@@ -59,6 +59,14 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("executors are killed in every attempt", lost_each_time),
     ("the work folder's disk is full", work_folder_is_full),
     ("two questions lose the same executor", two_questions),
+    (
+        "an executor crashes and is started again at once",
+        started_again,
+    ),
+    (
+        "an executor is started again while the one before is frozen",
+        started_beside_a_frozen_one,
+    ),
 ];
 
 const FACTS: u64 = 6_000;
@@ -208,4 +216,32 @@ fn two_questions() {
     second.await_answer(&cluster);
     cluster.add_executor();
     scene::is_well(&cluster, 3);
+}
+
+/// As whatever looks after processes does: the same id, the same work folder, no pause.
+fn started_again() {
+    let mut cluster = scene::cluster(2);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(Phase::Shuffle, &cluster, &numbers);
+    cluster.executors()[0].kill();
+    drop(cluster.start_executor_again(0));
+    let job = question.is_answered(&cluster);
+    assert_eq!(job.attempts.len(), 2, "its data is gone: {job:?}");
+    scene::is_well(&cluster, 2);
+}
+
+/// Ids are unique: the one that comes back finds its place taken.
+fn started_beside_a_frozen_one() {
+    let mut cluster = scene::cluster(2);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(Phase::Shuffle, &cluster, &numbers);
+    cluster.executors()[0].freeze();
+    let before = cluster.start_executor_again(0);
+    question.is_answered(&cluster);
+    scene::is_well(&cluster, 2);
+    before.thaw();
+    eventually("the one before to say that its id is taken", SOON, || {
+        before.output().contains("unique").then_some(())
+    });
+    scene::is_well(&cluster, 2);
 }

@@ -48,6 +48,19 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("an executor joins", joins),
     ("ranks are killed one after the other", one_after_the_other),
     (
+        "a rank is killed while the ranks meet again",
+        killed_while_they_meet_again,
+    ),
+    (
+        "a rank is killed together with what it streamed from",
+        killed_with_the_source,
+    ),
+    ("the scheduler freezes for long", scheduler_freezes),
+    (
+        "executors are lost whose client is gone",
+        lost_without_a_client,
+    ),
+    (
         "a rank is killed where executors hold data too",
         lost_with_data,
     ),
@@ -210,6 +223,75 @@ fn one_after_the_other() {
     fit.await_generation(5);
     is_trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 3);
+}
+
+/// The second loss comes before anybody has taken a step since the first.
+fn killed_while_they_meet_again() {
+    let mut cluster = cluster();
+    let mut fit = setup("m", ELASTIC).start(&cluster);
+    let executors = fit.await_generation(1);
+    fit.await_epoch(3);
+    cluster.executors()[executors[0]].kill();
+    let executors = fit.await_generation(2);
+    Loss::Kill.strike(&mut cluster, executors[0]);
+    assert_eq!(fit.await_generation(3), executors[1..]);
+    is_trained_at_once(fit, &cluster);
+    scene::is_well(&cluster, 2);
+}
+
+fn killed_with_the_source() {
+    let mut cluster = scene::pools(2, 3);
+    let mut fit = setup("m", ELASTIC).start(&cluster);
+    let executors = fit.await_generation(1);
+    fit.await_epoch(5);
+    for executor in [executors[1], 0, 1] {
+        cluster.executors()[executor].kill();
+    }
+    scene::add(&mut cluster, "query");
+    let (_, run) = fit.is_trained(&cluster);
+    let begun = run.stderr.matches("epoch 1: ").count();
+    assert_eq!(begun, 1, "it did not begin again:\n{}", run.stderr);
+    scene::is_well(&cluster, 3);
+}
+
+/// Executors take the scheduler for gone and end what runs on them; what ranks have kept is there
+/// when it comes back.
+fn scheduler_freezes() {
+    let mut cluster = scene::cluster(2);
+    let mut fit = setup("m", "ranks = 2")
+        .lasting(4.0, &cluster)
+        .start(&cluster);
+    fit.await_epoch(3);
+    cluster.scheduler().freeze();
+    for executor in 0..2 {
+        eventually("executors to start over", SOON, || {
+            let said = cluster.executors()[executor].output();
+            said.contains("starting over").then_some(())
+        });
+    }
+    cluster.scheduler().thaw();
+    let (_, run) = fit.is_trained(&cluster);
+    let begun = run.stderr.matches("epoch 1: ").count();
+    assert_eq!(begun, 1, "it did not begin again:\n{}", run.stderr);
+    scene::is_well(&cluster, 2);
+}
+
+/// Nobody is there to submit the job again but the scheduler.
+fn lost_without_a_client() {
+    let mut cluster = scene::cluster(3);
+    let mut fit = setup("m", ELASTIC).start(&cluster);
+    let executors = fit.await_generation(1);
+    fit.await_epoch(5);
+    let job = fit.job(&cluster);
+    fit.client.process().kill();
+    Loss::Kill.strike(&mut cluster, executors[0]);
+    let ended = eventually("the job to end", SOON, || {
+        let job = cluster.job(&job.id)?;
+        (job.state != JobState::Running).then_some(job)
+    });
+    assert_eq!(ended.state, JobState::Succeeded, "{ended:?}");
+    fit.has_published(&cluster);
+    scene::is_well(&cluster, 2);
 }
 
 /// The killed executor takes a part of the rows with it: the job is run again, and goes on from
