@@ -86,7 +86,7 @@ fn cut_while_it_registers() {
             proxy.cut();
         }
     }
-    question(Phase::Shuffle, &cluster, &numbers).is_answered(&cluster);
+    question(Phase::Shuffle, &cluster, &numbers).await_answer(&cluster);
     scene::is_well(&cluster, 3);
 }
 

@@ -225,7 +225,7 @@ fn started_again() {
     let question = question(Phase::Shuffle, &cluster, &numbers);
     cluster.executors()[0].kill();
     drop(cluster.start_executor_again(0));
-    let job = question.is_answered(&cluster);
+    let job = question.await_answer(&cluster);
     assert_eq!(job.attempts.len(), 2, "its data is gone: {job:?}");
     scene::is_well(&cluster, 2);
 }
@@ -237,7 +237,7 @@ fn started_beside_a_frozen_one() {
     let question = question(Phase::Shuffle, &cluster, &numbers);
     cluster.executors()[0].freeze();
     let before = cluster.start_executor_again(0);
-    question.is_answered(&cluster);
+    question.await_answer(&cluster);
     scene::is_well(&cluster, 2);
     before.thaw();
     eventually("the one before to say that its id is taken", SOON, || {

@@ -248,7 +248,7 @@ fn killed_with_the_source() {
         cluster.executors()[executor].kill();
     }
     scene::add(&mut cluster, "query");
-    let (_, run) = fit.is_trained(&cluster);
+    let (_, run) = fit.await_trained(&cluster);
     let begun = run.stderr.matches("epoch 1: ").count();
     assert_eq!(begun, 1, "it did not begin again:\n{}", run.stderr);
     scene::is_well(&cluster, 3);
@@ -270,7 +270,7 @@ fn scheduler_freezes() {
         });
     }
     cluster.scheduler().thaw();
-    let (_, run) = fit.is_trained(&cluster);
+    let (_, run) = fit.await_trained(&cluster);
     let begun = run.stderr.matches("epoch 1: ").count();
     assert_eq!(begun, 1, "it did not begin again:\n{}", run.stderr);
     scene::is_well(&cluster, 2);
