@@ -133,7 +133,7 @@ pub(crate) struct Question {
 
 impl Question {
     /// Waits for its end, checks the rows, and returns the job as it ended.
-    pub(crate) fn await_answer(self, cluster: &Cluster) -> Job {
+    pub(crate) fn answered(self, cluster: &Cluster) -> Job {
         let run = self.asked.client.wait(SOON);
         assert_eq!(run.rows(), self.answer, "{}", run.stderr);
         let job = cluster.job(&self.asked.id).expect("the job is known");

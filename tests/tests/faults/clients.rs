@@ -66,7 +66,7 @@ fn frozen() {
             assert!(said.contains("cancelled"), "{said}");
         }
         _ => {
-            question.await_answer(&cluster);
+            question.answered(&cluster);
         }
     }
     scene::is_well(&cluster, 2);

@@ -30,7 +30,7 @@ fn replaced() {
     let mut cluster = scene::pools(1, 3);
     let options = "ranks = 2, regroup_timeout = '30s'";
     let whole = setup("whole", options).epochs(EPOCHS).start(&cluster);
-    let (whole, _) = whole.await_trained(&cluster);
+    let (whole, _) = whole.trained(&cluster);
     for (round, name) in ["once", "again"].into_iter().enumerate() {
         let mut dice = Dice::new(seed, round as u64);
         let mut fit = setup(name, options).epochs(EPOCHS).start(&cluster);
@@ -38,7 +38,7 @@ fn replaced() {
         fit.await_epoch(2 + dice.below(EPOCHS / 2));
         Loss::Kill.strike(&mut cluster, executors[round]);
         assert_eq!(fit.await_generation(2).len(), 2);
-        let (interrupted, _) = fit.await_trained(&cluster);
+        let (interrupted, _) = fit.trained(&cluster);
         let difference = difference(&whole, &interrupted);
         say(&format!("exactness: losses differ by {difference:.1e}"));
         assert!(difference < 1e-6, "losses differ by {difference}");
@@ -52,7 +52,7 @@ fn fewer() {
     let mut cluster = scene::pools(1, 3);
     let options = "ranks = 3, min_ranks = 1, regroup_timeout = '100ms'";
     let whole = setup("whole", options).epochs(EPOCHS).start(&cluster);
-    let (whole, _) = whole.await_trained(&cluster);
+    let (whole, _) = whole.trained(&cluster);
     let mut fit = setup("fewer", options).epochs(EPOCHS).start(&cluster);
     let executors = fit.await_generation(1);
     fit.await_epoch(5);
@@ -61,7 +61,7 @@ fn fewer() {
     fit.await_epoch(15);
     Loss::Kill.strike(&mut cluster, executors[2]);
     assert_eq!(fit.await_generation(3).len(), 1);
-    let (fewer, _) = fit.await_trained(&cluster);
+    let (fewer, _) = fit.trained(&cluster);
     let difference = difference(&whole, &fewer);
     say(&format!("exactness: losses differ by {difference:.1e}"));
     assert!(difference < 1e-4, "losses differ by {difference}");
@@ -75,7 +75,7 @@ fn resumed() {
         let options = format!("{options}, checkpoint_every = 7{more}");
         setup(name, &options).epochs(EPOCHS).start(cluster)
     };
-    start(&cluster, "whole", "").await_trained(&cluster);
+    start(&cluster, "whole", "").trained(&cluster);
     let mut fit = start(&cluster, "resumed", "");
     let executors = fit.await_generation(1);
     fit.await_epoch(10);
@@ -83,6 +83,6 @@ fn resumed() {
     fit.fails();
     scene::add(&mut cluster, "train");
     cluster.await_executors(3);
-    start(&cluster, "resumed", ", resume = true").await_trained(&cluster);
+    start(&cluster, "resumed", ", resume = true").trained(&cluster);
     assert_eq!(weights(&cluster, "whole"), weights(&cluster, "resumed"));
 }

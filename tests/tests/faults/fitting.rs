@@ -97,7 +97,7 @@ impl Setup {
             name: "tried".to_owned(),
             ..self.clone()
         };
-        let (manifest, _) = tried.epochs(TRIED).start(cluster).await_trained(cluster);
+        let (manifest, _) = tried.epochs(TRIED).start(cluster).trained(cluster);
         let took: f64 = history(&manifest)
             .iter()
             .filter_map(|epoch| epoch["seconds"].as_f64())
@@ -128,7 +128,7 @@ impl Fit {
 
     /// Waits for its end and for the model it is to publish as the only version. Returns the
     /// manifest and what the client printed.
-    pub(crate) fn await_trained(self, cluster: &Cluster) -> (Value, Run) {
+    pub(crate) fn trained(self, cluster: &Cluster) -> (Value, Run) {
         let Self {
             client,
             samples,

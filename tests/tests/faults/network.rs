@@ -86,7 +86,7 @@ fn cut_while_it_registers() {
             proxy.cut();
         }
     }
-    question(Phase::Shuffle, &cluster, &numbers).await_answer(&cluster);
+    question(Phase::Shuffle, &cluster, &numbers).answered(&cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -99,7 +99,7 @@ fn idle_and_cut() {
     proxy.cut();
     await_start_over(&mut cluster, executor);
     scene::await_registered(&cluster, executor);
-    question(Phase::Shuffle, &cluster, &numbers).await_answer(&cluster);
+    question(Phase::Shuffle, &cluster, &numbers).answered(&cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -107,7 +107,7 @@ fn cut(phase: Phase) {
     let (mut cluster, proxy, numbers, executor) = with_proxy();
     let question = question(phase, &cluster, &numbers);
     proxy.cut();
-    question.await_answer(&cluster);
+    question.answered(&cluster);
     await_start_over(&mut cluster, executor);
     scene::is_well(&cluster, 3);
 }
@@ -116,7 +116,7 @@ fn held(phase: Phase, ways: &[Way]) {
     let (cluster, proxy, numbers, executor) = with_proxy();
     let question = question(phase, &cluster, &numbers);
     ways.iter().for_each(|way| proxy.hold(*way));
-    question.await_answer(&cluster);
+    question.answered(&cluster);
     scene::await_lost(&cluster, executor);
     proxy.heal();
     scene::await_registered(&cluster, executor);
@@ -127,7 +127,7 @@ fn refused() {
     let (mut cluster, proxy, numbers, executor) = with_proxy();
     let question = question(Phase::Shuffle, &cluster, &numbers);
     proxy.refuse();
-    question.await_answer(&cluster);
+    question.answered(&cluster);
     scene::await_lost(&cluster, executor);
     eventually("the executor to try again", SOON, || {
         let said = cluster.executors()[executor].output();
@@ -141,7 +141,7 @@ fn refused() {
 fn executor_is_late() {
     let (cluster, proxy, numbers, _) = with_proxy();
     proxy.delay(SILENCE / 20);
-    let job = question(Phase::Shuffle, &cluster, &numbers).await_answer(&cluster);
+    let job = question(Phase::Shuffle, &cluster, &numbers).answered(&cluster);
     assert_eq!(job.attempts.len(), 1, "nothing was lost: {job:?}");
     proxy.heal();
     scene::is_well(&cluster, 3);
@@ -197,7 +197,7 @@ fn client_is_late() {
     proxy.delay(Duration::from_millis(100));
     let command = || cluster.command_via(&proxy.address());
     let question = question_by(Phase::Scan, &cluster, &numbers, command);
-    let job = question.await_answer(&cluster);
+    let job = question.answered(&cluster);
     assert_eq!(job.attempts.len(), 1, "{job:?}");
     scene::is_well(&cluster, 2);
 }

@@ -31,7 +31,7 @@ fn predict(samples: &Samples, times: u64) -> String {
 fn lose(loss: Loss) {
     let mut cluster: Cluster = scene::cluster(3);
     let fit = setup("m", "ranks = 2").epochs(3).start(&cluster);
-    fit.await_trained(&cluster);
+    fit.trained(&cluster);
     let samples = Samples::write(cluster.dir(), 20_000);
     let (asked, times) = reach(Phase::Scan, &cluster, |times| {
         let sql = predict(&samples, times);

@@ -79,7 +79,7 @@ fn lose(phase: Phase, loss: Loss, attempts: RangeInclusive<usize>) {
     let question = question(phase, &cluster, &numbers);
     let victim = holder(&cluster, &question);
     loss.strike(&mut cluster, victim);
-    let job = question.await_answer(&cluster);
+    let job = question.answered(&cluster);
     assert!(attempts.contains(&job.attempts.len()), "{job:?}");
     loss.make_up(&mut cluster, victim);
     scene::is_well(&cluster, 3);
@@ -98,7 +98,7 @@ fn freezes_a_little() {
     cluster.executors()[1].freeze();
     std::thread::sleep(scene::SILENCE / 4);
     cluster.executors()[1].thaw();
-    let job = question.await_answer(&cluster);
+    let job = question.answered(&cluster);
     assert_eq!(job.attempts.len(), 1, "nothing was lost: {job:?}");
     scene::is_well(&cluster, 3);
 }
@@ -112,7 +112,7 @@ fn killed_beside_a_frozen_one() {
     cluster.executors()[2].freeze();
     Loss::Kill.strike(&mut cluster, 0);
     cluster.executors()[2].thaw();
-    let job = question.await_answer(&cluster);
+    let job = question.answered(&cluster);
     assert_eq!(job.attempts.len(), 2, "{job:?}");
     cluster.add_executor();
     scene::is_well(&cluster, 3);
@@ -128,7 +128,7 @@ fn all_are_replaced() {
     for _ in 0..2 {
         cluster.add_executor();
     }
-    question.await_answer(&cluster);
+    question.answered(&cluster);
     scene::is_well(&cluster, 2);
 }
 
@@ -150,6 +150,16 @@ fn all_are_lost_for_good() {
 }
 
 fn lost_each_time() {
+    // The last attempt may be done before its executor dies: then its answer is right, and the
+    // next round may get to the end.
+    assert!(
+        (0..4).any(|_| is_lost_each_time()),
+        "it was never lost often enough"
+    );
+}
+
+/// Whether it was lost until it was run no more.
+fn is_lost_each_time() -> bool {
     let mut cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);
     let mut question = question(Phase::Shuffle, &cluster, &numbers);
@@ -175,9 +185,14 @@ fn lost_each_time() {
     let ended = question.asked.client.process().ended();
     let run = question.asked.client.wait(SOON);
     let job = cluster.job(&question.asked.id).expect("the job is known");
+    scene::is_well(&cluster, 2);
+    if job.state == JobState::Succeeded {
+        assert_eq!(run.rows(), question.answer, "{}", run.stderr);
+        return false;
+    }
     assert_eq!(job.attempts.len(), 5, "{ended:?} {job:?}");
     assert!(run.error().contains("executor-"), "{}", run.stderr);
-    scene::is_well(&cluster, 2);
+    true
 }
 
 /// Shuffle files beyond the limit cannot be written by one executor of two.
@@ -212,8 +227,8 @@ fn two_questions() {
     let first = question(Phase::Scan, &cluster, &numbers);
     let second = question(Phase::Scan, &cluster, &numbers);
     Loss::Kill.strike(&mut cluster, 0);
-    first.await_answer(&cluster);
-    second.await_answer(&cluster);
+    first.answered(&cluster);
+    second.answered(&cluster);
     cluster.add_executor();
     scene::is_well(&cluster, 3);
 }
@@ -225,7 +240,7 @@ fn started_again() {
     let question = question(Phase::Shuffle, &cluster, &numbers);
     cluster.executors()[0].kill();
     drop(cluster.start_executor_again(0));
-    let job = question.await_answer(&cluster);
+    let job = question.answered(&cluster);
     assert_eq!(job.attempts.len(), 2, "its data is gone: {job:?}");
     scene::is_well(&cluster, 2);
 }
@@ -237,7 +252,7 @@ fn started_beside_a_frozen_one() {
     let question = question(Phase::Shuffle, &cluster, &numbers);
     cluster.executors()[0].freeze();
     let before = cluster.start_executor_again(0);
-    question.await_answer(&cluster);
+    question.answered(&cluster);
     scene::is_well(&cluster, 2);
     before.thaw();
     eventually("the one before to say that its id is taken", SOON, || {

@@ -49,16 +49,13 @@ fn listing(
     })
 }
 
-fn run_listing(cluster: &Cluster, numbers: &Numbers) -> Client {
-    let sql = format!("{} {}", numbers.tables(), numbers.listing());
-    cluster.spawn(cluster.command().args(["--format", "csv", "-c", &sql]))
-}
-
 /// The client is frozen from the last stage on, and comes back to executors that are gone.
 fn lost_before_any_was_read() {
     let mut cluster = scene::cluster(2);
     let (mut asked, numbers) = listing(Phase::Last, &cluster, |numbers| {
-        run_listing(&cluster, numbers)
+        let keep = "SET volley.on_client_loss = 'keep';";
+        let sql = format!("{keep} {} {}", numbers.tables(), numbers.listing());
+        cluster.spawn(cluster.command().args(["--format", "csv", "-c", &sql]))
     });
     asked.client.process().freeze();
     let job = eventually("the job to succeed without its client", SOON, || {

@@ -36,7 +36,7 @@ fn ended_under_a_query(end: fn(&mut Cluster)) {
     assert!(run.stderr.contains(&asked.id), "{}", run.stderr);
     cluster.restart_scheduler();
     cluster.await_executors(2);
-    question(Phase::Shuffle, &cluster, &numbers).await_answer(&cluster);
+    question(Phase::Shuffle, &cluster, &numbers).answered(&cluster);
     scene::is_well(&cluster, 2);
 }
 
@@ -50,7 +50,7 @@ fn killed_under_training() {
     assert!(said.contains("resume"), "{said}");
     cluster.await_executors(2);
     let fit = setup("m", "ranks = 2, resume = true").start(&cluster);
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     assert!(!run.stderr.contains("epoch 1: "), "{}", run.stderr);
     scene::is_well(&cluster, 2);
 }
@@ -62,7 +62,7 @@ fn frozen_a_little() {
     cluster.scheduler().freeze();
     std::thread::sleep(SILENCE / 4);
     cluster.scheduler().thaw();
-    let job = question.await_answer(&cluster);
+    let job = question.answered(&cluster);
     assert_eq!(job.attempts.len(), 1, "nothing was lost: {job:?}");
     scene::is_well(&cluster, 2);
 }
@@ -80,7 +80,7 @@ fn frozen_long() {
         });
     }
     cluster.scheduler().thaw();
-    question.await_answer(&cluster);
+    question.answered(&cluster);
     scene::is_well(&cluster, 2);
 }
 

@@ -238,7 +238,7 @@ impl Soak {
                 self.fit = Some((fit, since));
             }
             Some(status) if status.success() => {
-                fit.await_trained(&self.cluster);
+                fit.trained(&self.cluster);
                 self.counts.trained += 1;
             }
             Some(_) => {

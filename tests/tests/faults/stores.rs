@@ -97,7 +97,7 @@ fn killed_while_a_checkpoint_is_written() {
     for _ in &executors {
         scene::add(&mut cluster, "train");
     }
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     assert!(run.stderr.contains("checkpoint"), "{}", run.stderr);
     let left = checkpoints(&cluster, "m", "state");
     assert!(left.is_empty(), "of a published run: {left:?}");
@@ -121,7 +121,7 @@ fn resumed_after(said: &str, harm: fn(&Path, &Path)) {
     scene::add(&mut cluster, "train");
     cluster.await_executors(3);
     let fit = setup("m", "ranks = 2, resume = true").start(&cluster);
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     assert!(run.stderr.contains(said), "{}", run.stderr);
     assert!(!run.stderr.contains("epoch 1: "), "{}", run.stderr);
     scene::is_well(&cluster, 3);
@@ -138,7 +138,7 @@ fn lost_while_publishing(loss: Loss) {
         std::thread::yield_now();
     }
     loss.strike(&mut cluster, executors[0]);
-    fit.await_trained(&cluster);
+    fit.trained(&cluster);
     match loss {
         Loss::Freeze => {
             loss.make_up(&mut cluster, executors[0]);
@@ -179,7 +179,7 @@ fn store_is_full() {
     large("m", "ranks = 2")
         .epochs(3)
         .start(&cluster)
-        .await_trained(&cluster);
+        .trained(&cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -200,7 +200,7 @@ fn store_is_gone() {
     fs::rename(&aside, &store).unwrap();
     assert!(cluster.query("SHOW MODELS").is_empty());
     let fit = setup("m", "ranks = 2, resume = true").start(&cluster);
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     assert!(!run.stderr.contains("epoch 1: "), "{}", run.stderr);
     scene::is_well(&cluster, 3);
 }

@@ -90,9 +90,9 @@ fn cluster() -> Cluster {
 const ELASTIC: &str = "ranks = 3, min_ranks = 1, regroup_timeout = '2s'";
 
 /// Checks that training ended as it should without a second attempt.
-fn is_trained_at_once(fit: Fit, cluster: &Cluster) {
+fn trained_at_once(fit: Fit, cluster: &Cluster) {
     let job = fit.job(cluster);
-    let (_, run) = fit.await_trained(cluster);
+    let (_, run) = fit.trained(cluster);
     let job = cluster.job(&job.id).expect("the job is known");
     assert_eq!(job.state, JobState::Succeeded, "{job:?}");
     assert_eq!(job.attempts.len(), 1, "only ranks were lost: {job:?}");
@@ -106,7 +106,7 @@ fn lost_at_rendezvous(loss: Loss) {
     assert!(fit.await_generation(1).contains(&3));
     loss.strike(&mut cluster, 3);
     assert!(!fit.await_generation(2).contains(&3));
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     if loss == Loss::Freeze {
         loss.make_up(&mut cluster, 3);
         scene::is_well(&cluster, 4);
@@ -128,7 +128,7 @@ fn source_lost(loss: Loss) {
     let holder = (0..2).find(|executor| cluster.holds_data(*executor, job.attempt()));
     let holder = holder.expect("somebody holds the rows");
     loss.strike(&mut cluster, holder);
-    fit.await_trained(&cluster);
+    fit.trained(&cluster);
     let job = cluster.job(&job.id).expect("the job is known");
     assert_eq!(job.attempts.len(), 2, "the rows were lost: {job:?}");
     if loss == Loss::Freeze {
@@ -147,7 +147,7 @@ fn lost_in_all_reduce(rank: usize) {
     std::thread::sleep(Duration::from_millis(200));
     Loss::Kill.strike(&mut cluster, executors[rank]);
     assert_eq!(fit.await_generation(2).len(), 2);
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -158,7 +158,7 @@ fn lost_between_epochs(loss: Loss) {
     fit.await_epoch(5);
     loss.strike(&mut cluster, executors[2]);
     assert!(!fit.await_generation(2).contains(&executors[2]));
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     if loss == Loss::Freeze {
         loss.make_up(&mut cluster, executors[2]);
         scene::is_well(&cluster, 4);
@@ -175,7 +175,7 @@ fn freezes_a_little() {
     cluster.executors()[executors[1]].freeze();
     std::thread::sleep(scene::SILENCE / 4);
     cluster.executors()[executors[1]].thaw();
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     assert!(!run.stderr.contains("generation 2"), "{}", run.stderr);
     scene::is_well(&cluster, 4);
 }
@@ -192,7 +192,7 @@ fn comes_back() {
     assert_eq!(fit.await_generation(2), [executors[0]]);
     Loss::Freeze.make_up(&mut cluster, executors[1]);
     assert_eq!(fit.await_generation(3).len(), 2);
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -204,7 +204,7 @@ fn joins() {
     assert_eq!(fit.await_generation(1), [1]);
     scene::add(&mut cluster, "train");
     assert_eq!(fit.await_generation(2).len(), 2);
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -221,7 +221,7 @@ fn one_after_the_other() {
         scene::add(&mut cluster, "train");
     }
     fit.await_generation(5);
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -235,7 +235,7 @@ fn killed_while_they_meet_again() {
     let executors = fit.await_generation(2);
     Loss::Kill.strike(&mut cluster, executors[0]);
     assert_eq!(fit.await_generation(3), executors[1..]);
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 2);
 }
 
@@ -248,7 +248,7 @@ fn killed_with_the_source() {
         cluster.executors()[executor].kill();
     }
     scene::add(&mut cluster, "query");
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     let begun = run.stderr.matches("epoch 1: ").count();
     assert_eq!(begun, 1, "it did not begin again:\n{}", run.stderr);
     scene::is_well(&cluster, 3);
@@ -270,7 +270,7 @@ fn scheduler_freezes() {
         });
     }
     cluster.scheduler().thaw();
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     let begun = run.stderr.matches("epoch 1: ").count();
     assert_eq!(begun, 1, "it did not begin again:\n{}", run.stderr);
     scene::is_well(&cluster, 2);
@@ -303,7 +303,7 @@ fn lost_with_data() {
     fit.await_epoch(10);
     let job = fit.job(&cluster);
     Loss::Kill.strike(&mut cluster, executors[0]);
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     let begun = |epoch: usize| {
         let line = format!("epoch {epoch}: ");
         run.stderr
@@ -330,7 +330,7 @@ fn all_are_replaced() {
     for _ in &executors {
         scene::add(&mut cluster, "train");
     }
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     assert!(run.stderr.contains("checkpoint"), "{}", run.stderr);
     scene::is_well(&cluster, 3);
 }
@@ -349,7 +349,7 @@ fn too_few_are_left() {
     scene::add(&mut cluster, "train");
     cluster.await_executors(3);
     let fit = setup("m", "ranks = 2, resume = true").start(&cluster);
-    let (_, run) = fit.await_trained(&cluster);
+    let (_, run) = fit.trained(&cluster);
     assert!(!run.stderr.contains("epoch 1: "), "{}", run.stderr);
     scene::is_well(&cluster, 3);
 }
@@ -364,7 +364,7 @@ fn too_few_are_waited_for() {
     fit.client.await_line("training waits", SOON);
     scene::add(&mut cluster, "train");
     assert_eq!(fit.await_generation(2).len(), 2);
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 3);
 }
 
@@ -386,7 +386,7 @@ fn network(fault: fn(&Proxy)) {
     fault(&proxy);
     fit.await_generation(2);
     proxy.heal();
-    is_trained_at_once(fit, &cluster);
+    trained_at_once(fit, &cluster);
     scene::await_registered(&cluster, executor);
     scene::is_well(&cluster, 3);
 }
@@ -412,5 +412,5 @@ fn cancelled_while_frozen() {
     assert_eq!(known.state, JobState::Cancelled);
     scene::is_well(&cluster, 3);
     let fit = setup("n", "ranks = 2").epochs(2).start(&cluster);
-    fit.await_trained(&cluster);
+    fit.trained(&cluster);
 }

@@ -28,7 +28,7 @@ fn killed_at_random_moments() {
     let numbers = Numbers::write(cluster.dir(), 6_000);
     // How long it takes undisturbed.
     let started = Instant::now();
-    question(Phase::Scan, &cluster, &numbers).await_answer(&cluster);
+    question(Phase::Scan, &cluster, &numbers).answered(&cluster);
     let took = started.elapsed();
 
     let work = work(1);
