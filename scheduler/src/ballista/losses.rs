@@ -239,6 +239,10 @@ fn adds_files(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
         .or_else(|| sink.downcast_ref::<JsonSink>().map(FileSink::config));
     match config.map(|config| (config, config.table_paths.first())) {
         Some((config, Some(path))) if config.file_output_mode.single_file_output(path) => None,
+        // An INSERT knows its table's folder only.
+        Some((config, Some(path))) if config.original_url.is_empty() => {
+            Some(path.as_str().to_owned())
+        }
         Some((config, _)) => Some(config.original_url.clone()),
         None => Some("its output".to_owned()),
     }
