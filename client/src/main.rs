@@ -12,6 +12,10 @@ use tracing_subscriber::EnvFilter;
 
 use cli::{Args, Config, Ended};
 
+/// See `.cargo/config.toml` for its settings: an embedded cluster trains in this process.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Planning recurses over expressions; in a debug build a wide query overruns the usual 2 MiB.
 const STACK_BYTES: usize = 16 << 20;
 

@@ -14,6 +14,10 @@ use volley_executor::{Executor, ExecutorConfig, Role};
 use volley_proto::failure::chain;
 use volley_proto::spec::Device;
 
+/// See `.cargo/config.toml` for its settings.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
 ///
 /// Several may run on one host; each picks free ports by itself and needs a work folder of its own.
