@@ -4,8 +4,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use volley_tests::{Client, Cluster, Job, JobState, Numbers, Stage, Work};
+use volley_tests::{Client, Cluster, Job, JobState, Numbers, Run, Stage, Work};
 
+use crate::fault::{effort, missed};
 use crate::scene::SOON;
 
 /// Where a question stands.
@@ -50,7 +51,7 @@ pub(crate) fn reach<T>(
     cluster: &Cluster,
     mut start: impl FnMut(u64) -> (Client, T),
 ) -> (Asked, T) {
-    for work in [1, 4, 16, 64] {
+    for work in [1, 4, 16, 64].map(|work| work * effort()) {
         let known = cluster.jobs().map_or(0, |jobs| jobs.len());
         let (mut client, more) = start(work);
         if let Some(job) = await_phase(phase, cluster, known, &mut client) {
@@ -63,7 +64,7 @@ pub(crate) fn reach<T>(
             return (asked, more);
         }
     }
-    panic!("no job was slow enough to be met in {phase:?}");
+    missed(&format!("no job was slow enough to be met in {phase:?}"))
 }
 
 /// The job that comes after so many known ones, once it is in the phase; `None` if it ends before.
@@ -139,5 +140,23 @@ impl Question {
         let job = cluster.job(&self.asked.id).expect("the job is known");
         assert_eq!(job.state, JobState::Succeeded, "{job:?}");
         job
+    }
+
+    /// As [`Self::answered`], after some attempts more than the first.
+    pub(crate) fn answered_again(self, cluster: &Cluster) -> Job {
+        let job = self.answered(cluster);
+        if job.attempts.len() == 1 {
+            missed("the question was answered before the loss");
+        }
+        job
+    }
+
+    /// Waits for the error that it must end with.
+    pub(crate) fn fails(self) -> Run {
+        let run = self.asked.client.wait(SOON);
+        if run.code == Some(0) {
+            missed("the question was answered before the fault");
+        }
+        run
     }
 }

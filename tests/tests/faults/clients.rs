@@ -118,10 +118,10 @@ fn cancelled_by_another() {
 fn query_cancelled_by_another() {
     let cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);
-    let asked = question(Phase::Scan, &cluster, &numbers).asked;
-    let cancelled = cluster.manage_jobs(&["cancel", &asked.id]);
+    let question = question(Phase::Scan, &cluster, &numbers);
+    let cancelled = cluster.manage_jobs(&["cancel", &question.asked.id]);
+    let run = question.fails();
     assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
-    let run = asked.client.wait(SOON);
     let said = run.error().to_lowercase();
     assert!(said.contains("cancelled"), "{said}");
     scene::is_well(&cluster, 2);

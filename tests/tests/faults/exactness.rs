@@ -3,7 +3,7 @@
 use volley_tests::Cluster;
 
 use crate::dice::Dice;
-use crate::fault::{Fault, say, seed};
+use crate::fault::{Fault, effort, say, seed};
 use crate::fitting::{Fit, difference, setup, weights};
 use crate::scene::{self, Loss};
 
@@ -22,20 +22,22 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
 ];
 
-const EPOCHS: usize = 40;
+fn epochs() -> usize {
+    40 * effort() as usize
+}
 
 /// Trains without faults, and then with one at a moment that is drawn.
 fn replaced() {
     let seed = seed("exactness");
     let mut cluster = scene::pools(1, 3);
     let options = "ranks = 2, regroup_timeout = '30s'";
-    let whole = setup("whole", options).epochs(EPOCHS).start(&cluster);
+    let whole = setup("whole", options).epochs(epochs()).start(&cluster);
     let (whole, _) = whole.trained(&cluster);
     for (round, name) in ["once", "again"].into_iter().enumerate() {
         let mut dice = Dice::new(seed, round as u64);
-        let mut fit = setup(name, options).epochs(EPOCHS).start(&cluster);
+        let mut fit = setup(name, options).epochs(epochs()).start(&cluster);
         let executors = fit.await_generation(1);
-        fit.await_epoch(2 + dice.below(EPOCHS / 2));
+        fit.await_epoch(2 + dice.below(epochs() / 2));
         Loss::Kill.strike(&mut cluster, executors[round]);
         assert_eq!(fit.await_generation(2).len(), 2);
         let (interrupted, _) = fit.trained(&cluster);
@@ -51,9 +53,9 @@ fn replaced() {
 fn fewer() {
     let mut cluster = scene::pools(1, 3);
     let options = "ranks = 3, min_ranks = 1, regroup_timeout = '100ms'";
-    let whole = setup("whole", options).epochs(EPOCHS).start(&cluster);
+    let whole = setup("whole", options).epochs(epochs()).start(&cluster);
     let (whole, _) = whole.trained(&cluster);
-    let mut fit = setup("fewer", options).epochs(EPOCHS).start(&cluster);
+    let mut fit = setup("fewer", options).epochs(epochs()).start(&cluster);
     let executors = fit.await_generation(1);
     fit.await_epoch(5);
     Loss::Kill.strike(&mut cluster, executors[0]);
@@ -73,7 +75,7 @@ fn resumed() {
     let options = "ranks = 2, min_ranks = 2, regroup_timeout = '100ms'";
     let start = |cluster: &Cluster, name, more: &str| -> Fit {
         let options = format!("{options}, checkpoint_every = 7{more}");
-        setup(name, &options).epochs(EPOCHS).start(cluster)
+        setup(name, &options).epochs(epochs()).start(cluster)
     };
     start(&cluster, "whole", "").trained(&cluster);
     let mut fit = start(&cluster, "resumed", "");

@@ -1,8 +1,10 @@
 //! Runs a table of faults: several at once, each on a cluster of its own, its outcome said as soon
 //! as it is known.
 
+use std::any::Any;
+use std::cell::Cell;
 use std::io::Write;
-use std::panic::catch_unwind;
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -12,6 +14,43 @@ pub(crate) type Fault = (&'static str, fn());
 
 /// Faults of one group at once: most of their time is spent waiting.
 const AT_ONCE: usize = 3;
+
+/// A fault is tried so many times when what it was to strike keeps ending before.
+const TRIES: u32 = 6;
+
+thread_local! {
+    /// How often this thread's fault has missed.
+    static MISSES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Why a fault has missed.
+struct Missed(String);
+
+/// Ends a try of a fault whose work was done before the fault struck: the machine was quicker than
+/// the test. The fault is tried again with more work, and fails when it misses each time.
+pub(crate) fn missed(why: &str) -> ! {
+    resume_unwind(Box::new(Missed(why.to_owned())))
+}
+
+/// How much more work than in the first try there is to be: twice as much after each miss.
+pub(crate) fn effort() -> u64 {
+    1 << MISSES.get()
+}
+
+/// Runs a fault until it does not miss.
+fn until_it_strikes(name: &str, run: fn()) -> Result<(), Box<dyn Any + Send>> {
+    for misses in 0..TRIES {
+        MISSES.set(misses);
+        match catch_unwind(run) {
+            Err(why) if why.is::<Missed>() => {
+                let why = why.downcast::<Missed>().expect("it is one").0;
+                say(&format!("fault {name} ... missed: {why}"));
+            }
+            ended => return ended,
+        }
+    }
+    Err(Box::new(format!("it missed {TRIES} times")))
+}
 
 /// Runs the faults of a group, or those that `VOLLEY_FAULT` is a part of the name of.
 ///
@@ -27,7 +66,7 @@ pub(crate) fn each(group: &str, faults: &[Fault]) {
         let work = || {
             while let Some((name, run)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let started = Instant::now();
-                let ended = catch_unwind(run);
+                let ended = until_it_strikes(name, run);
                 let outcome = if ended.is_ok() { "ok" } else { "FAILED" };
                 let seconds = started.elapsed().as_secs_f64();
                 say(&format!("fault {name} ... {outcome} in {seconds:.1} s"));

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use volley_tests::{Client, Cluster, Job, Run, Samples};
 
+use crate::fault::{effort, missed};
 use crate::scene::SOON;
 
 /// Rows: enough for some tens of steps an epoch.
@@ -37,7 +38,7 @@ pub(crate) fn setup(name: &str, options: &str) -> Setup {
     Setup {
         name: name.to_owned(),
         rows: ROWS,
-        epochs: 60,
+        epochs: 60 * effort() as usize,
         options: options.to_owned(),
         args: Vec::new(),
     }
@@ -112,7 +113,10 @@ impl Fit {
     /// Waits for the start of a generation, and returns the executors of its ranks.
     pub(crate) fn await_generation(&mut self, generation: usize) -> Vec<usize> {
         let line = format!("generation {generation}: ");
-        let line = self.client.await_line(&line, SOON);
+        let Some(line) = self.client.try_await_line(&line, SOON) else {
+            self.missed_if_trained(&line);
+            panic!("it ended without {line:?}:\n{}", self.client.said());
+        };
         let (_, executors) = line.split_once(" on ").expect("it says where ranks are");
         let number = |id: &str| {
             let number = id.trim().strip_prefix("executor-");
@@ -125,6 +129,18 @@ impl Fit {
     /// Waits for the end of an epoch.
     pub(crate) fn await_epoch(&mut self, epoch: usize) {
         self.client.await_line(&format!("epoch {epoch}: "), SOON);
+    }
+
+    /// Tries again where training came to its end before the fault that was to lead to `part`.
+    fn missed_if_trained(&mut self, part: &str) {
+        if self
+            .client
+            .process()
+            .ended()
+            .is_some_and(|status| status.success())
+        {
+            missed(&format!("training was done before {part:?}"));
+        }
     }
 
     /// Waits for its end and for the model it is to publish as the only version. Returns the
@@ -149,7 +165,11 @@ impl Fit {
 
     /// Waits for the error it must end with.
     pub(crate) fn fails(self) -> String {
-        self.client.wait(SOON).error().to_owned()
+        let run = self.client.wait(SOON);
+        if run.code == Some(0) {
+            missed("training was done before the fault");
+        }
+        run.error().to_owned()
     }
 
     /// Its job, as the scheduler tells of it.

@@ -29,11 +29,12 @@ const FACTS: u64 = 6_000;
 fn ended_under_a_query(end: fn(&mut Cluster)) {
     let mut cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);
-    let asked = question(Phase::Scan, &cluster, &numbers).asked;
+    let asked = question(Phase::Scan, &cluster, &numbers);
+    let id = asked.asked.id.clone();
     end(&mut cluster);
-    let run = asked.client.wait(SOON);
+    let run = asked.fails();
     assert!(run.error().contains("lost the scheduler"), "{}", run.stderr);
-    assert!(run.stderr.contains(&asked.id), "{}", run.stderr);
+    assert!(run.stderr.contains(&id), "{}", run.stderr);
     cluster.restart_scheduler();
     cluster.await_executors(2);
     question(Phase::Shuffle, &cluster, &numbers).answered(&cluster);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use volley_tests::{Cluster, ExecutorSetup, JobState, Proxy, eventually};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, effort, missed};
 use crate::fitting::{Fit, setup};
 use crate::scene::{self, Loss, SOON};
 
@@ -120,7 +120,7 @@ fn source_lost(loss: Loss) {
     let mut cluster = scene::pools(2, 2);
     // Both hold data: the one that freezes cannot be streamed from to the end.
     let mut fit = setup("m", "ranks = 2")
-        .rows(20_000)
+        .rows(20_000 * effort() as usize)
         .epochs(2)
         .start(&cluster);
     fit.await_generation(1);
@@ -130,6 +130,9 @@ fn source_lost(loss: Loss) {
     loss.strike(&mut cluster, holder);
     fit.trained(&cluster);
     let job = cluster.job(&job.id).expect("the job is known");
+    if job.attempts.len() == 1 {
+        missed("training was done before the loss");
+    }
     assert_eq!(job.attempts.len(), 2, "the rows were lost: {job:?}");
     if loss == Loss::Freeze {
         loss.make_up(&mut cluster, holder);
