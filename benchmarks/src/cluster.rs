@@ -106,7 +106,7 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(5));
         };
         let seconds = started.elapsed().as_secs_f64();
-        ensure!(status.success(), "volley {args:?} failed");
+        ensure!(status.success(), "volley {args:?} failed: {status}");
         Ok(Ran {
             stdout: std::fs::read_to_string(output)?,
             seconds,
@@ -148,9 +148,12 @@ impl Drop for Cluster {
     }
 }
 
-/// A binary of the same build, beside this one.
-fn binary(name: &str) -> anyhow::Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name(name);
+/// A binary of the same build, beside this one, or in the folder that `VOLLEY_BIN` names.
+pub(crate) fn binary(name: &str) -> anyhow::Result<PathBuf> {
+    let path = match std::env::var_os("VOLLEY_BIN") {
+        Some(folder) => PathBuf::from(folder).join(name),
+        None => std::env::current_exe()?.with_file_name(name),
+    };
     ensure!(
         path.exists(),
         "{} is missing: cargo build --release --workspace",

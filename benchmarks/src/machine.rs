@@ -39,3 +39,18 @@ pub(crate) fn peak_memory_mib(process: u32) -> Option<f64> {
     let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kib / 1024.0)
 }
+
+/// The processes that a process has started, and those that they have, and so on.
+pub(crate) fn descendants(process: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let children = tasks.flat_map(|task| {
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let ids = children.split_whitespace().filter_map(|id| id.parse().ok());
+        ids.collect::<Vec<u32>>()
+    });
+    let children: Vec<u32> = children.collect();
+    let below = children.iter().flat_map(|child| descendants(*child));
+    let below: Vec<u32> = below.collect();
+    children.into_iter().chain(below).collect()
+}

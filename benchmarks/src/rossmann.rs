@@ -8,13 +8,34 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::Args;
 use crate::cluster::Cluster;
 use crate::machine::Machine;
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the seven tables
+    #[arg(long)]
+    data: PathBuf,
+    /// Executors, each a process with one slot
+    #[arg(long, default_value_t = 2)]
+    executors: usize,
+    /// Ranks that train
+    #[arg(long, default_value_t = 2)]
+    ranks: usize,
+    /// Passes over the training rows
+    #[arg(long, default_value_t = 2)]
+    epochs: usize,
+    /// Rows of one rank in one step
+    #[arg(long, default_value_t = 50)]
+    batch_size: usize,
+    /// Seed of training
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
 /// What a run gave.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+struct Report {
     version: &'static str,
     #[serde(serialize_with = "rfc3339")]
     at: DateTime<Utc>,
@@ -39,7 +60,19 @@ struct Phase {
     seconds: f64,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<Report> {
+/// Runs the job and writes the report into a folder.
+pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
+    let report = measure(args)?;
+    std::fs::create_dir_all(results)?;
+    let name = format!("rossmann-{}", report.day());
+    let path = |extension: &str| results.join(format!("{name}.{extension}"));
+    std::fs::write(path("json"), serde_json::to_string_pretty(&report)? + "\n")?;
+    std::fs::write(path("md"), report.markdown())?;
+    println!("{}\nwritten to {}", report.markdown(), path("md").display());
+    Ok(())
+}
+
+fn measure(args: &Args) -> anyhow::Result<Report> {
     let dir = tempfile::Builder::new()
         .prefix("volley-benchmark-")
         .tempdir()?;
@@ -133,12 +166,12 @@ fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::
 
 impl Report {
     /// The day of the run, as `YYYY-MM-DD` in UTC.
-    pub(crate) fn day(&self) -> String {
+    fn day(&self) -> String {
         self.at.format("%Y-%m-%d").to_string()
     }
 
     /// The report for people.
-    pub(crate) fn markdown(&self) -> String {
+    fn markdown(&self) -> String {
         let mut text = String::new();
         let number = |value: &Value, digits: usize| {
             value

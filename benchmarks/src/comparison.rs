@@ -1,0 +1,310 @@
+//! What a comparison gave: cases, each measured several times for several systems on one machine in
+//! one run, as JSON, Markdown and a chart.
+//!
+//! It says nothing of how anything was measured: that is in each comparison's own module.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::chart;
+use crate::machine::Machine;
+
+/// The system that the others are compared with.
+pub(crate) const VOLLEY: &str = "Volley";
+
+/// A comparison and everything needed to read it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Comparison {
+    /// Part of the files' names, such as `training`.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// How it was measured, in a few sentences of Markdown.
+    pub(crate) method: String,
+    /// The command that makes it again.
+    pub(crate) command: String,
+    #[serde(serialize_with = "rfc3339")]
+    pub(crate) at: DateTime<Utc>,
+    pub(crate) machine: Machine,
+    /// Versions of whatever took part.
+    pub(crate) versions: BTreeMap<String, String>,
+    pub(crate) cases: Vec<Case>,
+    /// What a reader should know of these figures, one sentence each.
+    pub(crate) remarks: Vec<String>,
+}
+
+/// One thing measured for each system.
+#[derive(Debug, Serialize)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) unit: Unit,
+    /// By system: one figure a round.
+    pub(crate) samples: BTreeMap<String, Vec<f64>>,
+    /// What Volley is to reach.
+    pub(crate) bars: Vec<Bar>,
+}
+
+/// What figures are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    Seconds,
+    Milliseconds,
+    Microseconds,
+    RowsPerSecond,
+    MiB,
+}
+
+/// A figure that Volley is to reach.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Bar {
+    /// So many times as good as a system.
+    Ratio { against: String, at_least: f64 },
+    /// No more than this, in the case's unit.
+    AtMost { value: f64 },
+}
+
+impl Unit {
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Seconds => "s",
+            Self::Milliseconds => "ms",
+            Self::Microseconds => "µs",
+            Self::RowsPerSecond => "rows/s",
+            Self::MiB => "MiB",
+        }
+    }
+
+    /// Whether a larger figure is the better one.
+    fn more_is_better(self) -> bool {
+        self == Self::RowsPerSecond
+    }
+}
+
+/// The middle one of some figures, or the mean of the two in the middle; NaN of none.
+pub(crate) fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        len if len % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+impl Case {
+    pub(crate) fn new(name: impl Into<String>, unit: Unit) -> Self {
+        Self {
+            name: name.into(),
+            unit,
+            samples: BTreeMap::new(),
+            bars: Vec::new(),
+        }
+    }
+
+    /// With a ratio to reach.
+    pub(crate) fn at_least(mut self, at_least: f64, against: &str) -> Self {
+        let against = against.to_owned();
+        self.bars.push(Bar::Ratio { against, at_least });
+        self
+    }
+
+    /// With a figure to stay under.
+    pub(crate) fn at_most(mut self, value: f64) -> Self {
+        self.bars.push(Bar::AtMost { value });
+        self
+    }
+
+    /// Adds a round's figure of a system.
+    pub(crate) fn push(&mut self, system: &str, figure: f64) {
+        let samples = self.samples.entry(system.to_owned()).or_default();
+        samples.push(figure);
+    }
+
+    /// How many times as good Volley is as another system, by the medians.
+    pub(crate) fn ratio(&self, against: &str) -> Option<f64> {
+        let of = |system: &str| self.samples.get(system).map(|samples| median(samples));
+        let (volley, other) = (of(VOLLEY)?, of(against)?);
+        Some(if self.unit.more_is_better() {
+            volley / other
+        } else {
+            other / volley
+        })
+    }
+
+    fn met(&self, bar: &Bar) -> Option<bool> {
+        Some(match bar {
+            Bar::Ratio { against, at_least } => self.ratio(against)? >= *at_least,
+            Bar::AtMost { value } => median(self.samples.get(VOLLEY)?) <= *value,
+        })
+    }
+
+    /// Systems in the order of tables and charts: Volley first.
+    pub(crate) fn systems(&self) -> Vec<&str> {
+        let mut systems: Vec<_> = self.samples.keys().map(String::as_str).collect();
+        systems.sort_by_key(|system| *system != VOLLEY);
+        systems
+    }
+}
+
+impl Comparison {
+    pub(crate) fn new(name: &'static str, title: &'static str, method: impl Into<String>) -> Self {
+        let volley = (VOLLEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        Self {
+            name,
+            title,
+            method: method.into(),
+            command: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+            at: Utc::now(),
+            machine: Machine::of_this_process(),
+            versions: [volley].into(),
+            cases: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Writes it as JSON, Markdown and a chart into a folder.
+    pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(folder)?;
+        let name = format!("{}-{}", self.name, self.at.format("%Y-%m-%d"));
+        let path = |extension: &str| folder.join(format!("{name}.{extension}"));
+        fs::write(path("json"), serde_json::to_string_pretty(self)? + "\n")?;
+        let chart = format!("{name}.svg");
+        fs::write(path("md"), self.markdown(&chart))?;
+        chart::draw(self, &path("svg")).context("cannot draw the chart")?;
+        println!(
+            "{}\nwritten to {}",
+            self.markdown(&chart),
+            path("md").display()
+        );
+        Ok(())
+    }
+
+    /// The comparison for people.
+    fn markdown(&self, chart: &str) -> String {
+        let mut text = String::new();
+        let Machine {
+            processor,
+            cores,
+            memory_gib,
+            kernel,
+        } = &self.machine;
+        let versions: Vec<_> = self
+            .versions
+            .iter()
+            .map(|(of, is)| format!("{of} {is}"))
+            .collect();
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "# {}, {}\n\n{}\n\n{processor}, {cores} cores, {memory_gib:.0} GiB, Linux {kernel}. {}.\n\n\
+             ```console\n$ cargo run --release --bin volley-benchmarks -- {}\n```\n\n\
+             Medians, with the least and the greatest of all rounds. A ratio is how many times as good \
+             Volley is.\n\n| case | system | median | least to greatest | rounds | ratio | bar |\n\
+             |---|---|---|---|---|---|---|",
+            self.title,
+            self.at.format("%Y-%m-%d"),
+            self.method,
+            versions.join(", "),
+            self.command,
+        );
+        for case in &self.cases {
+            for system in case.systems() {
+                self.line(case, system, &mut text);
+            }
+        }
+        let _ = writeln!(text, "\n![{}]({chart})", self.title);
+        for remark in &self.remarks {
+            let _ = writeln!(text, "\n{remark}");
+        }
+        text
+    }
+
+    fn line(&self, case: &Case, system: &str, text: &mut String) {
+        let samples = &case.samples[system];
+        let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let of_system = |bar: &&Bar| match bar {
+            Bar::Ratio { against, .. } => against == system,
+            Bar::AtMost { .. } => system == VOLLEY,
+        };
+        let bars = case.bars.iter().filter(of_system).map(|bar| {
+            let met = match case.met(bar) {
+                Some(true) => "met",
+                Some(false) => "**missed**",
+                None => "not measured",
+            };
+            match bar {
+                Bar::Ratio { at_least, .. } => format!("≥ {at_least}: {met}"),
+                Bar::AtMost { value } => format!("≤ {value} {}: {met}", case.unit.suffix()),
+            }
+        });
+        let ratio = (system != VOLLEY).then(|| case.ratio(system)).flatten();
+        let _ = writeln!(
+            text,
+            "| {} | {system} | {} {} | {} to {} | {} | {} | {} |",
+            case.name,
+            number(median(samples)),
+            case.unit.suffix(),
+            number(least),
+            number(greatest),
+            samples.len(),
+            ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}×")),
+            bars.collect::<Vec<_>>().join(", "),
+        );
+    }
+}
+
+/// Three figures that mean something, or all of an integer's.
+pub(crate) fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        large if large >= 100.0 => 0,
+        middle if middle >= 10.0 => 1,
+        middle if middle >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&at.to_rfc3339())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_above_one_where_volley_is_better() {
+        let mut seconds = Case::new("a", Unit::Seconds)
+            .at_least(2.0, "other")
+            .at_most(3.0);
+        let mut rows = Case::new("b", Unit::RowsPerSecond).at_least(3.0, "other");
+        for figure in [1.0, 9.0, 2.0] {
+            seconds.push(VOLLEY, figure);
+            seconds.push("other", 2.0 * figure);
+            rows.push(VOLLEY, 2.0 * figure);
+            rows.push("other", figure);
+        }
+        assert_eq!(seconds.ratio("other"), Some(2.0));
+        assert_eq!(rows.ratio("other"), Some(2.0));
+        assert_eq!(rows.ratio("a third"), None);
+        let met = |case: &Case| {
+            case.bars
+                .iter()
+                .map(|bar| case.met(bar))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(met(&seconds), [Some(true), Some(true)]);
+        assert_eq!(met(&rows), [Some(false)]);
+        assert_eq!(median(&[1.0, 4.0, 2.0, 3.0]), 2.5);
+        assert_eq!(rows.systems(), [VOLLEY, "other"]);
+    }
+}

@@ -1,0 +1,151 @@
+//! The systems that Volley is compared with: Python programs under `benchmarks/peers`, in a virtual
+//! environment that is made for them, never a dependency of Volley.
+//!
+//! A peer is started once and then asked, a line of JSON at a time on its standard input, so that
+//! rounds of several systems alternate while each stays warm. It answers each with a line of JSON on
+//! its standard output; `{"error": …}` is a failure. Its standard error goes to a log.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use crate::machine::{descendants, peak_memory_mib};
+
+/// Whatever is asked is answered by then.
+const DEADLINE: Duration = Duration::from_secs(3600);
+
+/// The environment that peers run in.
+pub(crate) struct Peers {
+    python: PathBuf,
+}
+
+impl Peers {
+    /// Makes the environment in the user's cache folder, or brings it up to date.
+    pub(crate) fn install() -> anyhow::Result<Self> {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        let cache = cache
+            .or_else(home)
+            .context("neither XDG_CACHE_HOME nor HOME is set")?;
+        let venv = cache.join("volley-benchmarks/venv");
+        let python = venv.join("bin/python");
+        if !python.exists() {
+            run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        }
+        let requirements = folder().join("requirements.txt");
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--requirement"])
+            .arg(requirements);
+        run(&mut pip)?;
+        Ok(Self { python })
+    }
+
+    /// Starts a peer: a script under `benchmarks/peers`. Its log is `{name}.log` in `dir`.
+    pub(crate) fn start(&self, script: &str, args: &[&str], dir: &Path) -> anyhow::Result<Peer> {
+        let log = dir.join(format!("{script}.log"));
+        let mut child = Command::new(&self.python)
+            .arg(folder().join(script))
+            .args(args)
+            .current_dir(dir)
+            .env("PYSPARK_PYTHON", &self.python)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?)
+            .spawn()
+            .with_context(|| format!("cannot start {script}"))?;
+        let stdin = child.stdin.take().context("it has no standard input")?;
+        let stdout = child.stdout.take().context("it has no standard output")?;
+        let (say, answers) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if say.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Peer {
+            script: script.to_owned(),
+            child,
+            stdin,
+            answers,
+            log,
+        })
+    }
+}
+
+/// A peer under way; killed when dropped.
+pub(crate) struct Peer {
+    script: String,
+    child: Child,
+    stdin: ChildStdin,
+    answers: Receiver<String>,
+    log: PathBuf,
+}
+
+impl Peer {
+    /// Asks it something, and waits for the answer.
+    pub(crate) fn ask(&mut self, question: &Value) -> anyhow::Result<Value> {
+        let Self { script, log, .. } = self;
+        writeln!(self.stdin, "{question}")
+            .with_context(|| format!("{script} has ended: see {}", log.display()))?;
+        // Libraries print to standard output too: an answer is a line that is an object.
+        let answer: Value = loop {
+            let line = self.answers.recv_timeout(DEADLINE).with_context(|| {
+                format!("no answer of {script} to {question}: see {}", log.display())
+            })?;
+            match serde_json::from_str(&line) {
+                Ok(answer @ Value::Object(_)) => break answer,
+                _ => continue,
+            }
+        };
+        if let Some(error) = answer.get("error") {
+            bail!("{script} failed at {question}: {error}");
+        }
+        Ok(answer)
+    }
+
+    /// Asks for something that is measured in seconds.
+    pub(crate) fn seconds(&mut self, question: &Value) -> anyhow::Result<f64> {
+        let answer = self.ask(question)?;
+        let seconds = answer["seconds"].as_f64();
+        seconds.with_context(|| format!("{} gave no seconds: {answer}", self.script))
+    }
+
+    /// The most memory that it and its processes that live have held so far, in MiB, added up.
+    pub(crate) fn peak_mib(&self) -> f64 {
+        let own = self.child.id();
+        let all = descendants(own).into_iter().chain([own]);
+        all.filter_map(peak_memory_mib).sum()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let started_by_it = descendants(self.child.id());
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+        for process in started_by_it {
+            Command::new("kill").arg(process.to_string()).status().ok();
+        }
+    }
+}
+
+/// Where the peers' programs are.
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("peers")
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed");
+    Ok(())
+}
