@@ -13,7 +13,7 @@ pub const FEATURES: &str = include_str!("../../../examples/rossmann/features.sql
 /// One row a join with the rows before and after it; fails naming the join where they differ.
 pub const CHECKS: &str = include_str!("../../../examples/rossmann/checks.sql");
 
-/// Writes `${out}/train.parquet` and `${out}/test.parquet`.
+/// Writes `${out}/features/dataset=train/` and `${out}/features/dataset=test/`.
 pub const EXPORT: &str = include_str!("../../../examples/rossmann/export.sql");
 
 /// One `CREATE OR REPLACE MODEL rossmann`.

@@ -40,7 +40,9 @@ const FIXED: [(&str, &str, &str); 2] = [
 
 /// The configuration with Volley's settings, and the fixed ones at their value.
 pub(super) fn with_defaults(config: SessionConfig) -> SessionConfig {
-    let config = config.with_option_extension(VolleySettings::default());
+    let mut config = config.with_option_extension(VolleySettings::default());
+    // Ballista prefers to merge sorted sides, which sorts and exchanges the large one too.
+    config.options_mut().optimizer.prefer_hash_join = true;
     FIXED
         .iter()
         .fold(config, |config, (key, value, _)| config.set_str(key, value))

@@ -83,8 +83,10 @@ impl Rendezvous {
                     let reason = message;
                     return Err(RankError::Regroup { train, reason });
                 }
-                // The connection was lost in between.
-                Code::Unavailable if Instant::now() < deadline => sleep(PAUSE).await,
+                // The connection was lost in between: tonic tells a broken one as unknown.
+                Code::Unavailable | Code::Unknown if Instant::now() < deadline => {
+                    sleep(PAUSE).await
+                }
                 _ => return Err(RankError::Rendezvous { train, message }),
             }
         };

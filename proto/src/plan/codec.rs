@@ -21,6 +21,7 @@ use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 use serde::{Deserialize, Serialize};
 
+use super::running;
 use super::train::only;
 use super::{PredictExec, PredictNode, TrainExec, TrainNode};
 use crate::spec::TrainSpec;
@@ -236,11 +237,17 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
     }
 
     fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
-        self.inner.try_decode_udwf(name, buf)
+        match running::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udwf(name, buf),
+        }
     }
 
     fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
-        self.inner.try_encode_udwf(function, buf)
+        match running::function(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udwf(function, buf),
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //!                                                                  the input's own stages
 //! PredictNode        PredictExec                                   part of any stage
 //!   └ input            └ input
+//! min, max           running, in a window operator                 part of any stage
 //! ```
 //!
 //! The nodes describe; they hold no behaviour of training or prediction. They find that behind
@@ -16,6 +17,7 @@
 mod codec;
 mod planner;
 mod predict;
+mod running;
 mod train;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};

@@ -11,6 +11,7 @@ use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::running;
 use super::train::only;
 use super::{PredictExec, PredictNode, TrainExec, TrainNode};
 
@@ -26,7 +27,7 @@ impl QueryPlanner for VolleyQueryPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(VolleyExtensions)])
-            .create_physical_plan(plan, session)
+            .create_physical_plan(&running::rewrite(plan.clone())?, session)
             .await
     }
 }

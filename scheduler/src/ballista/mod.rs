@@ -5,6 +5,7 @@
 
 mod bind;
 mod cluster_state;
+mod estimates;
 mod job_state;
 mod losses;
 mod planner;

@@ -18,6 +18,7 @@ use volley_proto::plan::{TrainNode, VolleyQueryPlanner};
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
+use super::estimates::EstimateScans;
 use crate::placement::never_fits;
 
 /// Builds sessions that plan Volley's nodes for this cluster.
@@ -30,7 +31,11 @@ pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilde
             cluster: Arc::clone(&cluster),
         });
         let state = default_session_builder(config)?;
+        let rules = state.physical_optimizers().iter().cloned();
+        let estimates = std::iter::once(Arc::new(EstimateScans) as _);
+        let rules = estimates.chain(rules).collect();
         Ok(SessionStateBuilder::new_from_existing(state)
+            .with_physical_optimizer_rules(rules)
             .with_query_planner(planner)
             .build())
     })

@@ -3,6 +3,8 @@
 //! Everything passes through to Ballista; only what names a job is translated between the id the
 //! client knows and the current attempt.
 
+use std::time::Duration;
+
 use ballista_core::config::BALLISTA_JOB_NAME;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{
@@ -21,6 +23,11 @@ use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
 use super::Book;
 use super::job::{CANCELLED, Job, Now, State};
 use crate::ballista::BallistaScheduler;
+use crate::watched::Ends;
+
+/// How long an answer to who asks for a job's status waits for the job's end. A client asks again
+/// 50 ms after each answer, which is longer than a small query takes.
+const HOLD: Duration = Duration::from_secs(1);
 
 /// The service in front of Ballista's.
 pub(crate) struct Door {
@@ -104,6 +111,9 @@ impl SchedulerGrpc for Door {
         request: Request<GetJobStatusParams>,
     ) -> Result<Response<GetJobStatusResult>, Status> {
         let id = request.into_inner().job_id;
+        self.book.jobs.change(&id, |job| job.heard(Now::read()));
+        let over = |job: &Job| job.is_over().then_some(());
+        self.book.jobs.wait(&id, HOLD, over, |_| ()).await;
         let heard = self.book.jobs.change(&id, |job| {
             job.heard(Now::read());
             job.attempt().to_owned()

@@ -85,7 +85,7 @@ impl Keeper {
     /// Whether something may be placed now only because time has passed.
     fn time_matters(&self) -> bool {
         let now = Instant::now();
-        let executors = self.cluster.executors();
+        let executors = self.cluster.rank_executors();
         let waits = self.book.runs().scan(|_, run| {
             let grows = run.may_grow(now).is_some_and(|ranks| ranks < executors);
             (run.awaits_ranks() || grows).then_some(())

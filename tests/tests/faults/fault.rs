@@ -66,7 +66,7 @@ pub(crate) fn each(group: &str, faults: &[Fault]) {
         let work = || {
             while let Some((name, run)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let started = Instant::now();
-                let ended = until_it_strikes(name, run);
+                let ended = until_it_strikes(name, *run);
                 let outcome = if ended.is_ok() { "ok" } else { "FAILED" };
                 let seconds = started.elapsed().as_secs_f64();
                 say(&format!("fault {name} ... {outcome} in {seconds:.1} s"));

@@ -1,0 +1,344 @@
+//! Running minima and maxima: window functions that see everything before a row, everything after
+//! it, or its whole partition, computed in one pass over arrays.
+//!
+//! DataFusion computes them row by row, a scalar at a time. Its window operator is kept, and so are
+//! the rows: only `min` and `max` over plain values change, in windows that need their whole
+//! partition anyway. Windows that only look back are streamed by DataFusion, and left alone.
+
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, PrimitiveArray,
+    downcast_primitive_array,
+};
+use datafusion::arrow::compute::partition;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::tree_node::{Transformed, TransformedResult};
+use datafusion::common::{DFSchema, internal_err};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::{WindowFunction, WindowFunctionParams};
+use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, LimitEffect, LogicalPlan, PartitionEvaluator, Signature, Volatility,
+    Window, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition, WindowUDF,
+    WindowUDFImpl,
+};
+use datafusion::physical_expr::PhysicalExpr;
+
+/// Which of the values that a row sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Extreme {
+    Min,
+    Max,
+}
+
+/// What a row sees of its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Reach {
+    /// The rows up to it.
+    Past,
+    /// The rows from it on.
+    Future,
+    /// All rows.
+    All,
+}
+
+/// The window function. Its arguments are the values and, where rows of the same place in the order
+/// see the same, what they are ordered by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Running {
+    name: String,
+    extreme: Extreme,
+    reach: Reach,
+    signature: Signature,
+}
+
+/// All there are.
+static FUNCTIONS: LazyLock<Vec<Arc<WindowUDF>>> = LazyLock::new(|| {
+    let extremes = [(Extreme::Min, "min"), (Extreme::Max, "max")];
+    let reaches = [
+        (Reach::Past, "past"),
+        (Reach::Future, "future"),
+        (Reach::All, "all"),
+    ];
+    let function = |((extreme, which), (reach, of)): (_, (_, &str))| {
+        Arc::new(WindowUDF::from(Running {
+            name: format!("volley_running_{which}_{of}"),
+            extreme,
+            reach,
+            signature: Signature::variadic_any(Volatility::Immutable),
+        }))
+    };
+    let pairs = extremes
+        .into_iter()
+        .flat_map(|extreme| reaches.into_iter().map(move |reach| (extreme, reach)));
+    pairs.map(function).collect()
+});
+
+/// The function of this name, if it is one of these.
+pub(super) fn function(name: &str) -> Option<Arc<WindowUDF>> {
+    let mut functions = FUNCTIONS.iter();
+    functions.find(|function| function.name() == name).cloned()
+}
+
+/// The plan with these functions wherever they compute the same.
+pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
+    plan.transform_up_with_subqueries(|node| {
+        let LogicalPlan::Window(window) = node else {
+            return Ok(Transformed::no(node));
+        };
+        if !window.window_expr.iter().any(looks_ahead) {
+            return Ok(Transformed::no(LogicalPlan::Window(window)));
+        }
+        let input = window.input.schema();
+        let names = window.schema.fields().iter().skip(input.fields().len());
+        let window_expr =
+            window.window_expr.iter().zip(names).map(|(expr, field)| {
+                match replacement(expr, input) {
+                    Some(running) => running.alias(field.name()),
+                    None => expr.clone(),
+                }
+            });
+        let window_expr = window_expr.collect();
+        Ok(Transformed::yes(LogicalPlan::Window(Window {
+            window_expr,
+            ..window
+        })))
+    })
+    .data()
+}
+
+/// Whether a window expression needs the end of its partition.
+fn looks_ahead(expr: &Expr) -> bool {
+    let Expr::WindowFunction(window) = expr.clone().unalias() else {
+        return false;
+    };
+    window.params.window_frame.end_bound.is_unbounded()
+}
+
+/// The same by one of these functions.
+fn replacement(expr: &Expr, input: &DFSchema) -> Option<Expr> {
+    let Expr::WindowFunction(window) = expr else {
+        return None;
+    };
+    let WindowFunctionDefinition::AggregateUDF(aggregate) = &window.fun else {
+        return None;
+    };
+    let WindowFunctionParams {
+        args,
+        order_by,
+        window_frame,
+        filter: None,
+        null_treatment: None,
+        distinct: false,
+        ..
+    } = &window.params
+    else {
+        return None;
+    };
+    let ([value], "min" | "max") = (args.as_slice(), aggregate.name()) else {
+        return None;
+    };
+    if !is_plain(&value.get_type(input).ok()?) {
+        return None;
+    }
+    let reach = reach(window_frame)?;
+    let of = match reach {
+        Reach::Past => "past",
+        Reach::Future => "future",
+        Reach::All => "all",
+    };
+    let mut params = window.params.clone();
+    if window_frame.units != WindowFrameUnits::Rows && reach != Reach::All {
+        let order = order_by.iter().map(|sort| sort.expr.clone());
+        params.args.extend(order);
+    }
+    let fun = function(&format!("volley_running_{}_{of}", aggregate.name()))?;
+    Some(Expr::WindowFunction(Box::new(WindowFunction {
+        fun: WindowFunctionDefinition::WindowUDF(fun),
+        params,
+    })))
+}
+
+/// Values whose order is that of numbers without exceptions.
+fn is_plain(data_type: &DataType) -> bool {
+    data_type.is_integer()
+        || matches!(
+            data_type,
+            DataType::Date32
+                | DataType::Date64
+                | DataType::Timestamp(..)
+                | DataType::Time32(_)
+                | DataType::Time64(_)
+        )
+}
+
+fn reach(frame: &WindowFrame) -> Option<Reach> {
+    let now = |bound: &WindowFrameBound| matches!(bound, WindowFrameBound::CurrentRow);
+    let (start, end) = (&frame.start_bound, &frame.end_bound);
+    match (start.is_unbounded(), end.is_unbounded()) {
+        (true, true) => Some(Reach::All),
+        (true, false) if now(end) => Some(Reach::Past),
+        (false, true) if now(start) => Some(Reach::Future),
+        _ => None,
+    }
+}
+
+impl WindowUDFImpl for Running {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn partition_evaluator(
+        &self,
+        _: PartitionEvaluatorArgs<'_>,
+    ) -> Result<Box<dyn PartitionEvaluator>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn field(&self, args: WindowUDFFieldArgs<'_>) -> Result<FieldRef> {
+        let Some(value) = args.get_input_field(0) else {
+            return internal_err!("{} takes a value", self.name);
+        };
+        let data_type = value.data_type().clone();
+        Ok(Arc::new(Field::new(args.name(), data_type, true)))
+    }
+
+    fn limit_effect(&self, _: &[Arc<dyn PhysicalExpr>]) -> LimitEffect {
+        LimitEffect::Unknown
+    }
+}
+
+impl PartitionEvaluator for Running {
+    fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
+        let Some((value, order)) = values.split_first() else {
+            return internal_err!("{} takes a value", self.name);
+        };
+        let value = value.as_ref();
+        let peers = match (self.reach, order) {
+            (Reach::All, _) => vec![0..rows],
+            (_, []) => (0..rows).map(|row| row..row + 1).collect(),
+            _ => partition(order)?.ranges(),
+        };
+        let (extreme, reach) = (self.extreme, self.reach);
+        downcast_primitive_array!(
+            value => Ok(Arc::new(scan(value, &peers, extreme, reach))),
+            other => internal_err!("{} of {other}", self.name),
+        )
+    }
+}
+
+/// The extreme so far after each group of peers, which all of it see.
+fn scan<T: ArrowPrimitiveType>(
+    values: &PrimitiveArray<T>,
+    peers: &[Range<usize>],
+    extreme: Extreme,
+    reach: Reach,
+) -> PrimitiveArray<T> {
+    let better = |new: T::Native, old: T::Native| match extreme {
+        Extreme::Min => new.is_lt(old),
+        Extreme::Max => new.is_gt(old),
+    };
+    let mut best: Option<T::Native> = None;
+    let mut seen = vec![None; values.len()];
+    let mut see = |group: &Range<usize>| {
+        for row in group.clone().filter(|row| values.is_valid(*row)) {
+            let value = values.value(row);
+            if best.is_none_or(|best| better(value, best)) {
+                best = Some(value);
+            }
+        }
+        seen[group.clone()].fill(best);
+    };
+    match reach {
+        Reach::Past | Reach::All => peers.iter().for_each(&mut see),
+        Reach::Future => peers.iter().rev().for_each(&mut see),
+    }
+    PrimitiveArray::<T>::from_iter(seen).with_data_type(values.data_type().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::physical_plan::displayable;
+    use datafusion::prelude::SessionContext;
+
+    use super::super::VolleyQueryPlanner;
+    use super::*;
+
+    /// Dates with duplicates and nulls, in three partitions, one without any value.
+    const TABLE: &str = "CREATE TABLE t AS SELECT n % 3 AS k, (n * 7) % 10 AS o, \
+        CASE WHEN n % 3 = 2 OR n % 5 = 0 THEN NULL \
+        ELSE CAST('2020-01-01' AS DATE) + CAST((n * 37) % 101 AS INT) END AS d, \
+        CASE WHEN n % 4 > 0 THEN (n * 13) % 29 END AS i, sin(n) AS f \
+        FROM (SELECT value AS n FROM generate_series(1, 100))";
+
+    async fn rows(context: &SessionContext, sql: &str) -> String {
+        context.sql(TABLE).await.unwrap();
+        let batches = context.sql(sql).await.unwrap().collect().await.unwrap();
+        pretty_format_batches(&batches).unwrap().to_string()
+    }
+
+    #[tokio::test]
+    async fn rows_are_those_of_the_engine() {
+        let ours = SessionContext::new_with_state(
+            SessionStateBuilder::new()
+                .with_default_features()
+                .with_query_planner(Arc::new(VolleyQueryPlanner))
+                .build(),
+        );
+        let mut sql = "SELECT k, o, d, i, f".to_owned();
+        for units in ["ROWS", "RANGE"] {
+            for function in ["min(d)", "max(d)", "min(i)", "max(i)", "max(f)", "count(i)"] {
+                for frame in [
+                    "UNBOUNDED PRECEDING AND CURRENT ROW",
+                    "CURRENT ROW AND UNBOUNDED FOLLOWING",
+                    "UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+                ] {
+                    // By more than the order, or rows of one place could swap theirs.
+                    let order = if units == "ROWS" { "o, d, i, f" } else { "o" };
+                    sql.push_str(&format!(
+                        ", {function} OVER (PARTITION BY k ORDER BY {order} {units} BETWEEN {frame})"
+                    ));
+                }
+            }
+        }
+        sql.push_str(
+            ", max(d) OVER (PARTITION BY k), min(i) OVER () FROM t ORDER BY k, o, d, i, f",
+        );
+        let expected = rows(&SessionContext::new(), &sql).await;
+        assert_eq!(rows(&ours, &sql).await, expected);
+        let plan = ours.sql(&sql).await.unwrap();
+        let plan = plan.create_physical_plan().await.unwrap();
+        let plan = displayable(plan.as_ref()).indent(true).to_string();
+        for running in FUNCTIONS.iter() {
+            assert!(
+                plan.contains(running.name()),
+                "{} in {plan}",
+                running.name()
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_only_looks_back_is_streamed() {
+        let context = SessionContext::new_with_state(
+            SessionStateBuilder::new()
+                .with_default_features()
+                .with_query_planner(Arc::new(VolleyQueryPlanner))
+                .build(),
+        );
+        context.sql(TABLE).await.unwrap();
+        let sql = "SELECT max(d) OVER (PARTITION BY k ORDER BY o) FROM t";
+        let plan = context.sql(sql).await.unwrap();
+        let plan = plan.create_physical_plan().await.unwrap();
+        let plan = displayable(plan.as_ref()).indent(true).to_string();
+        assert!(plan.contains("BoundedWindowAggExec"), "{plan}");
+    }
+}
