@@ -70,7 +70,7 @@ impl Example<'_> {
             CREATE EXTERNAL TABLE all_rows STORED AS PARQUET LOCATION '${out}/train.parquet';
             COPY (
               SELECT * FROM (
-                SELECT row_number() OVER (ORDER BY place, "Store", "Date") - 1 AS "row", * EXCEPT (place)
+                SELECT CAST(row_number() OVER (ORDER BY place, "Store", "Date") AS BIGINT) - 1 AS "row", * EXCEPT (place)
                 FROM (
                   SELECT ("Store" * 7919 + ("Date" - DATE '2013-01-01') * 10007) % 65521 AS place, *
                   FROM all_rows
