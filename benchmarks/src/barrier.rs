@@ -21,7 +21,7 @@ use chrono::{DateTime, Utc};
 
 use crate::cluster::Cluster;
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
-use crate::example::{self, Example, Training, file, training_defines};
+use crate::example::{self, Example, Training, command, file, training_defines};
 
 /// How long the features and the first step may take.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -103,8 +103,7 @@ fn measure(args: &Args) -> anyhow::Result<Times> {
         .prefix("volley-benchmark-")
         .tempdir()?;
     let cluster = Cluster::start(dir.path(), args.executors)?;
-    let statement = dir.path().join("train.sql");
-    std::fs::write(&statement, statement_with_checkpoints()?)?;
+    let statement = example::statement("checkpoint_every = 1")?;
     let example = Example {
         cluster: &cluster,
         data: &std::path::absolute(&args.data)?,
@@ -115,12 +114,13 @@ fn measure(args: &Args) -> anyhow::Result<Times> {
         ranks: args.executors,
         batch_size: args.batch_size,
         epochs: 1,
+        device: "auto",
     };
     let client = cluster
         .client()?
         .args(example.defines(&training_defines(&training)))
         .args([file("tables.sql"), file("features.sql")])
-        .arg(format!("--file={}", statement.display()))
+        .arg(command(&statement))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
@@ -148,19 +148,6 @@ fn measure(args: &Args) -> anyhow::Result<Times> {
     let order = [features, bound, joined, loaded, stepped];
     ensure!(order.is_sorted(), "not in order: {times:?}");
     Ok(times)
-}
-
-/// The example's statement with a checkpoint after every step.
-fn statement_with_checkpoints() -> anyhow::Result<String> {
-    let path = example::path("train.sql");
-    let statement = std::fs::read_to_string(&path)?;
-    let option = "seed = ${seed}";
-    ensure!(
-        statement.contains(option),
-        "{} has no {option:?}",
-        path.display()
-    );
-    Ok(statement.replace(option, &format!("{option}, checkpoint_every = 1")))
 }
 
 /// When a log last said something.

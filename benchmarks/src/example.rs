@@ -29,6 +29,8 @@ pub(crate) struct Training {
     /// Rows of one rank in one step.
     pub(crate) batch_size: usize,
     pub(crate) epochs: usize,
+    /// As `CREATE MODEL` names it.
+    pub(crate) device: &'static str,
 }
 
 /// A published model.
@@ -90,8 +92,9 @@ impl Example<'_> {
             SELECT 'TRAIN' AS split, * FROM sample WHERE "row" < ${rows}"#;
         let mut defines = training_defines(training).to_vec();
         defines.push(("rows", rows));
+        let statement = statement(&format!("device = '{}'", training.device))?;
         let ranks = self
-            .run(&defines, vec![command(view), file("train.sql")])
+            .run(&defines, vec![command(view), command(&statement)])
             .with_context(|| format!("training {training:?}"))?;
         let rank = ranks.lines().next().context("training returned no rank")?;
         let rank: Value = serde_json::from_str(rank)?;
@@ -139,6 +142,19 @@ pub(crate) fn training_defines(training: &Training) -> [(&'static str, String); 
     ]
 }
 
+/// The example's `CREATE MODEL` with another option.
+pub(crate) fn statement(option: &str) -> anyhow::Result<String> {
+    let path = path("train.sql");
+    let statement = std::fs::read_to_string(&path)?;
+    let last = "seed = ${seed}";
+    ensure!(
+        statement.contains(last),
+        "{} has no {last:?}",
+        path.display()
+    );
+    Ok(statement.replace(last, &format!("{last}, {option}")))
+}
+
 /// A file of the example, as an argument.
 pub(crate) fn file(name: &str) -> String {
     format!("--file={}", path(name).display())
@@ -150,7 +166,7 @@ pub(crate) fn command(sql: &str) -> String {
 }
 
 /// Where a file of the example is.
-pub(crate) fn path(name: &str) -> PathBuf {
+fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../examples/rossmann")
         .join(name)

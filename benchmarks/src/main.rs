@@ -10,6 +10,7 @@ mod chart;
 mod cluster;
 mod comparison;
 mod example;
+mod gpu;
 mod machine;
 mod peers;
 mod prediction;
@@ -40,6 +41,8 @@ enum Command {
     AllReduce(all_reduce::Args),
     /// ML.PREDICT against PyTorch
     Prediction(prediction::Args),
+    /// Training on one NVIDIA GPU: the CPU's losses, and PyTorch's speed
+    Gpu(gpu::Args),
     /// From the last feature task to the first optimizer step
     Barrier(barrier::Args),
 }
@@ -51,6 +54,7 @@ fn main() -> anyhow::Result<()> {
         Command::Training(args) => training::run(&args, &results),
         Command::AllReduce(args) => all_reduce::run(&args, &results),
         Command::Prediction(args) => prediction::run(&args, &results),
+        Command::Gpu(args) => gpu::run(&args, &results),
         Command::Barrier(args) => barrier::run(&args, &results),
     }
 }

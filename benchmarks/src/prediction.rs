@@ -16,6 +16,8 @@ use crate::peers::{Peer, Peers};
 const PYTORCH: &str = "PyTorch";
 /// Batch sizes that PyTorch tries; the fastest is compared with.
 const BATCHES: [usize; 4] = [512, 2048, 8192, 32768];
+/// Rows that it tries them on.
+const TRIAL: usize = 65_536;
 /// Means that differ by more than this share are not of the same predictions.
 const MEANS_WITHIN: f64 = 1e-4;
 
@@ -25,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long)]
     data: PathBuf,
     /// How often each is measured
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Executors, each a process with one slot; PyTorch has as many threads
     #[arg(long, default_value_t = 2)]
@@ -58,6 +60,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         ranks: args.executors,
         batch_size: 256,
         epochs: 1,
+        device: "cpu",
     };
     example.export()?;
     example.sample(training.rows)?;
@@ -118,6 +121,7 @@ const METHOD: &str = "A count and a mean of the predictions for the features of 
 /// Has PyTorch use the batch size that it is fastest with.
 fn fastest_batch(pytorch: &mut Peer, question: &mut Value) -> anyhow::Result<usize> {
     let mut best = (f64::INFINITY, BATCHES[0]);
+    question["first"] = TRIAL.into();
     for batch in BATCHES {
         question["batch"] = batch.into();
         let seconds = ask(pytorch, question)?.seconds;
@@ -127,6 +131,7 @@ fn fastest_batch(pytorch: &mut Peer, question: &mut Value) -> anyhow::Result<usi
         }
     }
     question["batch"] = best.1.into();
+    question["first"] = Value::Null;
     Ok(best.1)
 }
 

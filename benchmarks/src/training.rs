@@ -160,6 +160,7 @@ fn trainings(args: &Args) -> Vec<(usize, Training)> {
                 ranks: *ranks,
                 batch_size: *batch_size,
                 epochs: EPOCHS,
+                device: "cpu",
             };
             (world, training)
         };
