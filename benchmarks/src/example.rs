@@ -58,9 +58,14 @@ impl Epoch {
 
 impl Example<'_> {
     /// Writes the features of all rows: `train.parquet` and `test.parquet`.
+    ///
+    /// In row groups of a size that tasks and threads share out evenly; the default is one group.
     pub(crate) fn export(&self) -> anyhow::Result<()> {
-        let files = ["tables.sql", "features.sql", "export.sql"];
-        self.run(&[], files.map(file).into())?;
+        let mut args = ["tables.sql", "features.sql", "export.sql"]
+            .map(file)
+            .to_vec();
+        args.push("--set=datafusion.execution.parquet.max_row_group_size=32768".to_owned());
+        self.run(&[], args)?;
         Ok(())
     }
 

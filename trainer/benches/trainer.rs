@@ -150,7 +150,8 @@ impl Observer for Stopwatch {
     fn step(&self, position: Position) {
         let mut time = self.time.lock();
         if position.steps > WARM_UP {
-            time.1 += time.0.elapsed();
+            let step = time.0.elapsed();
+            time.1 += step;
         }
         if position.steps == WARM_UP + self.steps {
             self.done.cancel();
