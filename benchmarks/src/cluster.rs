@@ -83,18 +83,10 @@ impl Cluster {
     pub(crate) fn run(&self, args: &[String]) -> anyhow::Result<Ran> {
         let output = self.dir.join("output");
         let started = Instant::now();
-        let mut client = Command::new(binary("volley")?)
-            .args([
-                "--scheduler",
-                &self.address,
-                "--format",
-                "json",
-                "--quiet",
-                "--store",
-            ])
-            .arg(self.dir.join("store"))
+        let mut client = self
+            .client()?
+            .arg("--quiet")
             .args(args)
-            .stdin(Stdio::null())
             .stdout(File::create(&output)?)
             .spawn()?;
         let mut peak_mib = 0.0_f64;
@@ -114,6 +106,22 @@ impl Cluster {
         })
     }
 
+    /// `volley` against the cluster, to be started: rows as lines of JSON, and its models in
+    /// [`store`](Self::store).
+    pub(crate) fn client(&self) -> anyhow::Result<Command> {
+        let mut client = Command::new(binary("volley")?);
+        client
+            .args(["--scheduler", &self.address, "--format", "json", "--store"])
+            .arg(self.store())
+            .stdin(Stdio::null());
+        Ok(client)
+    }
+
+    /// Where its models are.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
     /// The most memory each process has held so far, in MiB.
     pub(crate) fn peaks(&self) -> Vec<(String, f64)> {
         let peak =
@@ -124,6 +132,7 @@ impl Cluster {
     fn spawn(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
         let log = File::create(self.dir.join(format!("{name}.log")))?;
         let child = command
+            .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -133,7 +142,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn log(&self, name: &str) -> String {
+    /// What a process has logged: `scheduler`, `executor-0` and so on.
+    pub(crate) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
     }
 }

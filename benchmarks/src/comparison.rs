@@ -170,6 +170,21 @@ impl Comparison {
         }
     }
 
+    /// Notes versions that a peer has answered with.
+    pub(crate) fn note_versions(&mut self, answer: &serde_json::Value) {
+        for (of, is) in answer.as_object().into_iter().flatten() {
+            let is = is.as_str().map_or_else(|| is.to_string(), str::to_owned);
+            self.versions.insert(of.clone(), is);
+        }
+    }
+
+    /// Adds a remark, once.
+    pub(crate) fn remark(&mut self, remark: String) {
+        if !self.remarks.contains(&remark) {
+            self.remarks.push(remark);
+        }
+    }
+
     /// Writes it as JSON, Markdown and a chart into a folder.
     pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(folder)?;

@@ -1,15 +1,21 @@
 //! `volley-benchmarks`: Volley against what people use today, on a cluster of real processes.
 //!
 //! Each command starts what it compares, alternates between the systems in rounds, and writes what it
-//! measured as JSON, Markdown and a chart. `rossmann` compares with nothing: it says where the time
-//! and the memory of the main job go.
+//! measured as JSON, Markdown and a chart. `rossmann` and `barrier` compare
+//! with nothing: they say where the time and the memory of the main job go.
 
+mod all_reduce;
+mod barrier;
 mod chart;
 mod cluster;
 mod comparison;
+mod example;
+mod gpu;
 mod machine;
 mod peers;
+mod prediction;
 mod rossmann;
+mod training;
 
 use std::path::PathBuf;
 
@@ -29,11 +35,26 @@ struct Args {
 enum Command {
     /// The whole Rossmann job, phase by phase: features to Parquet, training, prediction
     Rossmann(rossmann::Args),
+    /// Training speed against PyTorch
+    Training(training::Args),
+    /// Sums over processes against gloo
+    AllReduce(all_reduce::Args),
+    /// ML.PREDICT against PyTorch
+    Prediction(prediction::Args),
+    /// Training on one NVIDIA GPU: the CPU's losses, and PyTorch's speed
+    Gpu(gpu::Args),
+    /// From the last feature task to the first optimizer step
+    Barrier(barrier::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     let Args { results, command } = Args::parse();
     match command {
         Command::Rossmann(args) => rossmann::run(&args, &results),
+        Command::Training(args) => training::run(&args, &results),
+        Command::AllReduce(args) => all_reduce::run(&args, &results),
+        Command::Prediction(args) => prediction::run(&args, &results),
+        Command::Gpu(args) => gpu::run(&args, &results),
+        Command::Barrier(args) => barrier::run(&args, &results),
     }
 }

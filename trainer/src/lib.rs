@@ -31,6 +31,8 @@ pub use device::{ResolvedDevice, resolve_device};
 pub use encode::{Defect, LoadedShards, Rule, load};
 pub use error::{Error, Result};
 pub use model::{Model, VOCABULARIES, WEIGHTS};
+#[doc(hidden)]
+pub use train::bench;
 pub use train::{
     Artifacts, Beginning, Interrupted, Observer, Origin, Outcome, Rank, RankReport, TrainingState,
     train,

@@ -16,9 +16,7 @@ mod forward;
 mod norm;
 mod parameters;
 
-#[cfg(test)]
-pub(crate) use architecture::Start;
-pub(crate) use architecture::{Architecture, Parameter};
+pub(crate) use architecture::{Architecture, Parameter, Start};
 pub(crate) use forward::{Input, forward};
 pub(crate) use norm::{Moments, Normalization};
 pub(crate) use parameters::{Parameters, floats};

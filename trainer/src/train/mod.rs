@@ -28,6 +28,8 @@
 mod adam;
 mod agree;
 mod batch;
+#[doc(hidden)]
+pub mod bench;
 mod coverage;
 mod dropout;
 mod evaluate;

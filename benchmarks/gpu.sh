@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds Volley with CUDA and measures training on this machine's NVIDIA GPU.
+#
+#   benchmarks/gpu.sh DATA [further arguments of `volley-benchmarks gpu`]
+#
+# DATA is the folder of the seven Rossmann tables. CUDA's run-time compiler (NVRTC) and its headers
+# must be installed; CUDA_PATH says where.
+set -euo pipefail
+
+if [ $# -lt 1 ]; then
+  echo "usage: $0 DATA [ARGUMENTS]" >&2
+  exit 2
+fi
+data=$(realpath "$1")
+shift
+if ! nvidia-smi --list-gpus >&2; then
+  echo "error: this machine has no NVIDIA GPU that nvidia-smi finds" >&2
+  exit 1
+fi
+cd "$(dirname "$0")/.."
+cargo build --release --workspace --features volley/cuda,volley-executor/cuda
+exec "${CARGO_TARGET_DIR:-target}/release/volley-benchmarks" gpu --data "$data" "$@"

@@ -1,0 +1,221 @@
+//! Training on one NVIDIA GPU: whether it learns what the CPU learns, how fast it is beside PyTorch
+//! on the same GPU, and how busy it keeps the GPU.
+//!
+//! Ranks that share a GPU are Volley alone: PyTorch's collectives for GPUs need one each.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+
+use crate::cluster::Cluster;
+use crate::comparison::{Case, Comparison, Unit, VOLLEY, median, number};
+use crate::example::{Example, Trained, Training};
+use crate::peers::Peers;
+
+const GPU: &str = "cuda:0";
+const EPOCHS: usize = 2;
+/// By what share losses of GPU and CPU may differ: sums are in another order, and may have fewer
+/// digits (TF32).
+const LOSSES_WITHIN: f64 = 0.01;
+const VARIANTS: [(&str, &[&str]); 2] = [
+    ("PyTorch", &["--cuda"]),
+    (
+        "PyTorch, torch.compile (CUDA graphs)",
+        &["--cuda", "--compile"],
+    ),
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the seven tables
+    #[arg(long)]
+    data: PathBuf,
+    /// How often each is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Rows of one rank in one step
+    #[arg(long, value_delimiter = ',', default_value = "100,1024,8192,65536")]
+    batches: Vec<usize>,
+}
+
+/// Runs the comparison and writes it into a folder.
+pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
+    let gpu = query("name,driver_version").context(
+        "this measures training on an NVIDIA GPU, and nvidia-smi finds none on this machine",
+    )?;
+    let peers = Peers::install("training")?;
+    let dir = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    let cluster = Cluster::start(dir.path(), 2)?;
+    let example = Example {
+        cluster: &cluster,
+        data: &std::path::absolute(&args.data)?,
+        out: dir.path(),
+    };
+    example.export()?;
+    let trainings: Vec<_> = [1, 2]
+        .into_iter()
+        .flat_map(|ranks| trainings(args, ranks))
+        .collect();
+    let most = trainings.iter().map(|training| training.rows).max();
+    let sample = example.sample(most.context("no batches")?)?;
+
+    let mut comparison = Comparison::new("gpu", "Training on one GPU", METHOD);
+    comparison.versions.insert("GPU and driver".to_owned(), gpu);
+    comparison.remark(same_losses(&example, trainings[0])?);
+
+    let mut pytorch = Vec::new();
+    for (at, (system, flags)) in VARIANTS.iter().enumerate() {
+        let log = dir.path().join(format!("pytorch-{at}"));
+        std::fs::create_dir(&log)?;
+        pytorch.push((*system, peers.start("training.py", flags, &log)?));
+    }
+    comparison.note_versions(&pytorch[0].1.ask(&json!({ "versions": true }))?);
+    for training in &trainings {
+        let Training {
+            ranks,
+            batch_size,
+            rows,
+            ..
+        } = *training;
+        let noun = if ranks == 1 { "rank" } else { "ranks" };
+        let name = format!("{ranks} {noun}, batch {batch_size}");
+        let mut case = Case::new(&name, Unit::RowsPerSecond);
+        let question = json!({ "parquet": sample, "rows": rows, "batch": batch_size, "ranks": 1 });
+        let mut shares: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for _ in 0..args.rounds {
+            let busy = Busy::start(&dir.path().join("busy"))?;
+            let trained = example.train(training)?;
+            let epoch = trained.history.last().context("no epoch")?;
+            case.push(VOLLEY, epoch.rows_per_second());
+            shares.entry(VOLLEY).or_default().push(busy.share()?);
+            for (system, peer) in pytorch.iter_mut().filter(|_| ranks == 1) {
+                let busy = Busy::start(&dir.path().join("busy"))?;
+                match peer.seconds(&question) {
+                    Ok(seconds) => case.push(system, rows as f64 / seconds),
+                    Err(error) => comparison.remark(format!("{system} does not run: {error}.")),
+                }
+                shares.entry(system).or_default().push(busy.share()?);
+            }
+        }
+        let shares = shares
+            .iter()
+            .map(|(system, shares)| format!("{system} {}", number(median(shares))));
+        let shares = shares.collect::<Vec<_>>().join(", ");
+        comparison.remark(format!("{name}: GPU busy, in percent: {shares}."));
+        comparison.cases.push(case);
+    }
+    comparison.write(results)
+}
+
+const METHOD: &str = "The network of `examples/rossmann/train.sql` on some rows of the Rossmann \
+    features, from one Parquet file: two epochs from fresh weights, of which the second is measured. \
+    Volley is a scheduler and two executors as processes, given `CREATE MODEL … device = 'cuda:0'`; \
+    PyTorch is one process with its tensors on the GPU. Two ranks are Volley's alone and share the \
+    GPU. How busy the GPU is comes from nvidia-smi, five times a second, over a whole run: for Volley \
+    with the reading of rows and the first epoch.";
+
+fn trainings(args: &Args, ranks: usize) -> Vec<Training> {
+    let of = |batch_size: &usize| {
+        let steps = match batch_size {
+            ..=256 => 300,
+            ..=2048 => 80,
+            ..=16384 => 20,
+            // Two ranks' batches are to be in the table.
+            _ => 6,
+        };
+        Training {
+            rows: steps * batch_size * ranks,
+            ranks,
+            batch_size: *batch_size,
+            epochs: EPOCHS,
+            device: GPU,
+        }
+    };
+    args.batches.iter().map(of).collect()
+}
+
+/// Trains the same on the GPU and on the CPU, and says how near the losses are.
+fn same_losses(example: &Example<'_>, training: Training) -> anyhow::Result<String> {
+    let losses =
+        |trained: Trained| -> Vec<f64> { trained.history.iter().map(|epoch| epoch.loss).collect() };
+    let on_gpu = losses(example.train(&training)?);
+    let device = "cpu";
+    let on_cpu = losses(example.train(&Training { device, ..training })?);
+    for (gpu, cpu) in on_gpu.iter().zip(&on_cpu) {
+        ensure!(
+            (gpu - cpu).abs() <= LOSSES_WITHIN * cpu,
+            "losses of the epochs are {on_gpu:?} on the GPU and {on_cpu:?} on the CPU"
+        );
+    }
+    let told = |losses: &[f64]| {
+        let losses: Vec<_> = losses.iter().map(|loss| number(*loss)).collect();
+        losses.join(", ")
+    };
+    Ok(format!(
+        "Losses of the epochs at batch {}: {} on the GPU, {} on the CPU from the same seed.",
+        training.batch_size,
+        told(&on_gpu),
+        told(&on_cpu)
+    ))
+}
+
+/// What nvidia-smi says of the first GPU.
+fn query(fields: &str) -> anyhow::Result<String> {
+    let query = format!("--query-gpu={fields}");
+    let output = Command::new("nvidia-smi")
+        .args(["--id=0", &query, "--format=csv,noheader"])
+        .output()
+        .context("cannot run nvidia-smi")?;
+    ensure!(
+        output.status.success(),
+        "nvidia-smi failed: {}",
+        output.status
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Samples how busy the GPU is, until it is asked or dropped.
+struct Busy {
+    nvidia_smi: Child,
+    samples: PathBuf,
+}
+
+impl Busy {
+    fn start(samples: &Path) -> anyhow::Result<Self> {
+        let nvidia_smi = Command::new("nvidia-smi")
+            .args(["--id=0", "--query-gpu=utilization.gpu"])
+            .args(["--format=csv,noheader,nounits", "--loop-ms=200"])
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create(samples)?)
+            .spawn()
+            .context("cannot run nvidia-smi")?;
+        let samples = samples.to_owned();
+        Ok(Self {
+            nvidia_smi,
+            samples,
+        })
+    }
+
+    /// The median so far, in percent.
+    fn share(self) -> anyhow::Result<f64> {
+        let samples = std::fs::read_to_string(&self.samples)?;
+        let samples: Vec<f64> = samples
+            .lines()
+            .filter_map(|line| line.trim().parse().ok())
+            .collect();
+        Ok(median(&samples))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.nvidia_smi.kill().ok();
+        self.nvidia_smi.wait().ok();
+    }
+}

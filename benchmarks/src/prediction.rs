@@ -1,0 +1,164 @@
+//! Prediction: `ML.PREDICT` over all training rows' features on a cluster, against PyTorch.
+//!
+//! Timed is the way from a Parquet file to a count and a mean of the predictions, so that nothing
+//! but two numbers is handed over. It says nothing of computing the features.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::comparison::{Case, Comparison, Unit, VOLLEY};
+use crate::example::{Example, Training, command};
+use crate::peers::{Peer, Peers};
+
+const PYTORCH: &str = "PyTorch";
+/// Batch sizes that PyTorch tries; the fastest is compared with.
+const BATCHES: [usize; 4] = [512, 2048, 8192, 32768];
+/// Rows that it tries them on.
+const TRIAL: usize = 65_536;
+/// Means that differ by more than this share are not of the same predictions.
+const MEANS_WITHIN: f64 = 1e-4;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the seven tables
+    #[arg(long)]
+    data: PathBuf,
+    /// How often each is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Executors, each a process with one slot; PyTorch has as many threads
+    #[arg(long, default_value_t = 2)]
+    executors: usize,
+}
+
+/// What a system predicted.
+struct Predicted {
+    seconds: f64,
+    rows: u64,
+    mean: f64,
+}
+
+/// Runs the comparison and writes it into a folder.
+pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
+    let peers = Peers::install("training")?;
+    let dir = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    let cluster = Cluster::start(dir.path(), args.executors)?;
+    let out = dir.path().join("out");
+    std::fs::create_dir(&out)?;
+    let example = Example {
+        cluster: &cluster,
+        data: &std::path::absolute(&args.data)?,
+        out: &out,
+    };
+    let training = Training {
+        rows: 100_000,
+        ranks: args.executors,
+        batch_size: 256,
+        epochs: 1,
+        device: "cpu",
+    };
+    example.export()?;
+    example.sample(training.rows)?;
+    let model = example.train(&training)?.folder;
+
+    let mut pytorch = peers.start("prediction.py", &[], dir.path())?;
+    let mut comparison = Comparison::new("prediction", "Prediction", METHOD);
+    comparison.note_versions(&pytorch.ask(&json!({ "versions": true }))?);
+    let mut question = json!({
+        "model": model,
+        "parquet": out.join("train.parquet"),
+        "threads": args.executors,
+    });
+    let batch = fastest_batch(&mut pytorch, &mut question)?;
+    let expected = volley(&example)?;
+    let mut case = Case::new(
+        format!("{} rows, {} cores", expected.rows, args.executors),
+        Unit::Seconds,
+    )
+    .at_least(1.2, PYTORCH);
+    for round in 0..args.rounds {
+        for turn in 0..2 {
+            let (system, predicted) = if (turn + round) % 2 == 0 {
+                (VOLLEY, volley(&example)?)
+            } else {
+                (PYTORCH, ask(&mut pytorch, &question)?)
+            };
+            let Predicted {
+                seconds,
+                rows,
+                mean,
+            } = predicted;
+            eprintln!("round {round}: {system} {seconds:.2} s, mean {mean:.2}");
+            ensure!(
+                rows == expected.rows
+                    && (mean - expected.mean).abs() <= MEANS_WITHIN * expected.mean,
+                "{system} predicts {rows} rows with a mean of {mean}, and Volley {} with {}",
+                expected.rows,
+                expected.mean
+            );
+            case.push(system, seconds);
+        }
+    }
+    comparison.cases.push(case);
+    comparison.remark(format!(
+        "PyTorch was fastest with batches of {batch} rows, of {BATCHES:?}."
+    ));
+    comparison.write(results)
+}
+
+const METHOD: &str = "A count and a mean of the predictions for the features of all training rows, \
+    from Parquet files in the page cache, with the same weights and the same result. Volley: one \
+    `volley` command, with its start and its planning, on a scheduler and executors of one slot; \
+    `SELECT count(*), avg(…) FROM ML.PREDICT(…)`. PyTorch: a process that is warm and has loaded the \
+    model, with as many threads as there are executors; PyArrow reads, its kernels look up categories, \
+    and the network predicts batch by batch in inference mode. Rounds alternate.";
+
+/// Has PyTorch use the batch size that it is fastest with.
+fn fastest_batch(pytorch: &mut Peer, question: &mut Value) -> anyhow::Result<usize> {
+    let mut best = (f64::INFINITY, BATCHES[0]);
+    question["first"] = TRIAL.into();
+    for batch in BATCHES {
+        question["batch"] = batch.into();
+        let seconds = ask(pytorch, question)?.seconds;
+        eprintln!("PyTorch with batches of {batch}: {seconds:.2} s");
+        if seconds < best.0 {
+            best = (seconds, batch);
+        }
+    }
+    question["batch"] = best.1.into();
+    question["first"] = Value::Null;
+    Ok(best.1)
+}
+
+fn volley(example: &Example<'_>) -> anyhow::Result<Predicted> {
+    let statements = r#"
+        CREATE EXTERNAL TABLE all_rows STORED AS PARQUET LOCATION '${out}/train.parquet';
+        SELECT count("predicted_Sales") AS "rows", avg(CAST("predicted_Sales" AS DOUBLE)) AS "mean"
+        FROM ML.PREDICT(MODEL rossmann, (SELECT * FROM all_rows))"#;
+    let mut args = example.defines(&[]);
+    args.push(command(statements));
+    let ran = example.cluster.run(&args)?;
+    let row: Value = serde_json::from_str(ran.stdout.trim())
+        .with_context(|| format!("the prediction's row is {:?}", ran.stdout))?;
+    of(&row, ran.seconds)
+}
+
+fn ask(pytorch: &mut Peer, question: &Value) -> anyhow::Result<Predicted> {
+    let answer = pytorch.ask(question)?;
+    let seconds = answer["seconds"].as_f64().context("no seconds")?;
+    of(&answer, seconds)
+}
+
+fn of(row: &Value, seconds: f64) -> anyhow::Result<Predicted> {
+    let said = || format!("neither a count nor a mean: {row}");
+    Ok(Predicted {
+        seconds,
+        rows: row["rows"].as_u64().with_context(said)?,
+        mean: row["mean"].as_f64().with_context(said)?,
+    })
+}

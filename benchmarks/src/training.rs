@@ -1,0 +1,255 @@
+//! Training speed: the Rossmann network on the Rossmann features, against PyTorch.
+//!
+//! Both read the same rows from the same Parquet file and train two epochs from fresh weights; the
+//! second is measured. It says nothing of the seconds before the first step (`barrier` does), nor
+//! of evaluation.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+
+use crate::cluster::Cluster;
+use crate::comparison::{Case, Comparison, Unit, VOLLEY, number};
+use crate::example::{Example, Training};
+use crate::peers::{Peer, Peers};
+
+/// The first warms up, the last is measured.
+const EPOCHS: usize = 2;
+/// Losses of both that differ by more than this share are not of the same training.
+const LOSSES_WITHIN: f64 = 0.2;
+const PYTORCH: &str = "PyTorch";
+/// What runs PyTorch: the system that bars are against, and what may be faster.
+const VARIANTS: [(&str, &[&str]); 3] = [
+    (PYTORCH, &[]),
+    ("PyTorch, tuned malloc", &["--tuned-malloc"]),
+    ("PyTorch, torch.compile", &["--compile"]),
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the seven tables
+    #[arg(long)]
+    data: PathBuf,
+    /// How often each is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Rows of one rank in one step
+    #[arg(long, value_delimiter = ',', default_value = "100,1024,8192")]
+    batches: Vec<usize>,
+    /// Ranks, each a process with one thread
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    ranks: Vec<usize>,
+    /// Leave out the variants of PyTorch that no bar is against
+    #[arg(long)]
+    eager_only: bool,
+}
+
+/// A system's training, measured.
+struct Measured {
+    rows_per_second: f64,
+    /// Mean over the last epoch's rows.
+    loss: f64,
+}
+
+/// Processes of one world size.
+struct World {
+    ranks: usize,
+    cluster: Cluster,
+    _dir: tempfile::TempDir,
+}
+
+/// Runs the comparison and writes it into a folder.
+pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
+    let data = std::path::absolute(&args.data)?;
+    let peers = Peers::install("training")?;
+    let dir = folder()?;
+    let worlds = args.ranks.iter().map(|ranks| World::start(*ranks));
+    let worlds = worlds.collect::<anyhow::Result<Vec<_>>>()?;
+    let example = |world: usize| Example {
+        cluster: &worlds[world].cluster,
+        data: &data,
+        out: dir.path(),
+    };
+    let trainings = trainings(args);
+    let most = trainings.iter().map(|(_, training)| training.rows).max();
+    example(0).export()?;
+    let sample = example(0).sample(most.context("neither batches nor ranks")?)?;
+
+    let variants = if args.eager_only { 1 } else { VARIANTS.len() };
+    let mut pytorch = Vec::new();
+    for (system, flags) in &VARIANTS[..variants] {
+        let log = dir.path().join(format!("pytorch-{}", pytorch.len()));
+        std::fs::create_dir(&log)?;
+        pytorch.push((*system, peers.start("training.py", flags, &log)?));
+    }
+    let mut comparison = Comparison::new("training", "Training speed", METHOD);
+    let versions = pytorch[0].1.ask(&json!({ "versions": true }))?;
+    comparison.note_versions(&versions);
+    for (world, training) in &trainings {
+        comparison.cases.push(case(training));
+        ensure!(
+            worlds[*world].ranks == training.ranks,
+            "worlds are mixed up"
+        );
+    }
+    let mut losses = vec![Vec::new(); trainings.len()];
+    for round in 0..args.rounds {
+        for (at, (world, training)) in trainings.iter().enumerate() {
+            for turn in 0..=pytorch.len() {
+                // Whoever is first in a round is last in the next.
+                let turn = (turn + round) % (pytorch.len() + 1);
+                let (system, measured) = match turn.checked_sub(1).map(|peer| &mut pytorch[peer]) {
+                    None => (VOLLEY, volley(&example(*world), training)),
+                    Some((system, peer)) => (*system, ask(peer, &sample, training)),
+                };
+                let measured = match measured {
+                    Err(error) if ![VOLLEY, PYTORCH].contains(&system) => {
+                        comparison.remark(format!("{system} does not run: {error}."));
+                        continue;
+                    }
+                    measured => measured.with_context(|| format!("{system}, {training:?}"))?,
+                };
+                let Measured {
+                    rows_per_second,
+                    loss,
+                } = measured;
+                eprintln!(
+                    "round {round}, {}: {system} {rows_per_second:.0} rows/s, loss {loss:.4}",
+                    comparison.cases[at].name
+                );
+                comparison.cases[at].push(system, rows_per_second);
+                if round == 0 {
+                    losses[at].push((system, loss));
+                }
+            }
+        }
+    }
+    for (case, losses) in comparison.cases.iter().zip(&losses) {
+        check(&case.name, losses)?;
+    }
+    let names = comparison.cases.iter().map(|case| case.name.clone());
+    let remark: Vec<_> = names.zip(&losses).map(told).collect();
+    comparison.remark(format!(
+        "Mean losses over the measured epoch: {}.",
+        remark.join("; ")
+    ));
+    comparison.write(results)
+}
+
+const METHOD: &str = "The network of `examples/rossmann/train.sql` on some rows of the Rossmann \
+    features, from one Parquet file: two epochs from fresh weights, of which the second is measured \
+    (forward, backward, the sum over ranks and the optimizer; not reading, encoding or evaluation). \
+    A rank is a process with one thread on one core. Volley is a scheduler and executors of one slot, \
+    given `CREATE MODEL`, and its figure is the epoch's record in the model. PyTorch is eager, with \
+    fused Adam, one embedding table for all features, tensors in memory, and for two ranks \
+    DistributedDataParallel over gloo. Rounds alternate between the systems.";
+
+/// World and training of each case.
+fn trainings(args: &Args) -> Vec<(usize, Training)> {
+    let of = |(world, ranks): (usize, &usize)| {
+        let of = |batch_size: &usize| {
+            // Long enough to measure, short enough to repeat.
+            let steps = match batch_size {
+                ..=256 => 150,
+                ..=2048 => 40,
+                _ => 10,
+            };
+            let training = Training {
+                rows: steps * batch_size * ranks,
+                ranks: *ranks,
+                batch_size: *batch_size,
+                epochs: EPOCHS,
+                device: "cpu",
+            };
+            (world, training)
+        };
+        args.batches.iter().map(of).collect::<Vec<_>>()
+    };
+    args.ranks.iter().enumerate().flat_map(of).collect()
+}
+
+/// An empty case, with its bar where there is one.
+fn case(training: &Training) -> Case {
+    let Training {
+        ranks, batch_size, ..
+    } = training;
+    let noun = if *ranks == 1 { "rank" } else { "ranks" };
+    let case = Case::new(
+        format!("{ranks} {noun}, batch {batch_size}"),
+        Unit::RowsPerSecond,
+    );
+    match (ranks, batch_size) {
+        (1, 100) => case.at_least(1.3, PYTORCH),
+        (2, 100) => case.at_least(1.5, PYTORCH),
+        (1 | 2, 1024) => case.at_least(1.1, PYTORCH),
+        (1 | 2, 8192) => case.at_least(1.0, PYTORCH),
+        _ => case,
+    }
+}
+
+fn volley(example: &Example<'_>, training: &Training) -> anyhow::Result<Measured> {
+    let trained = example.train(training)?;
+    let epoch = trained.history.last().context("no epoch")?;
+    Ok(Measured {
+        rows_per_second: epoch.rows_per_second(),
+        loss: epoch.loss,
+    })
+}
+
+fn ask(peer: &mut Peer, sample: &Path, training: &Training) -> anyhow::Result<Measured> {
+    let question = json!({
+        "parquet": sample,
+        "rows": training.rows,
+        "batch": training.batch_size,
+        "ranks": training.ranks,
+    });
+    let answer = peer.ask(&question)?;
+    let of = |name: &str| answer[name].as_f64().with_context(|| format!("no {name}"));
+    ensure!(
+        of("rows")? == training.rows as f64,
+        "trained on other rows: {answer}"
+    );
+    Ok(Measured {
+        rows_per_second: of("rows")? / of("seconds")?,
+        loss: of("loss")?,
+    })
+}
+
+/// Checks that all have trained the same: finite losses, near Volley's.
+fn check(case: &str, losses: &[(&str, f64)]) -> anyhow::Result<()> {
+    let volley = losses.iter().find(|(system, _)| *system == VOLLEY);
+    let (_, volley) = volley.context("Volley was not measured")?;
+    for (system, loss) in losses {
+        if !loss.is_finite() || (loss - volley).abs() > LOSSES_WITHIN * volley {
+            bail!("{case}: {system} has a loss of {loss}, {VOLLEY} of {volley}");
+        }
+    }
+    Ok(())
+}
+
+fn told((case, losses): (String, &Vec<(&str, f64)>)) -> String {
+    let each = losses
+        .iter()
+        .map(|(system, loss)| format!("{system} {}", number(*loss)));
+    format!("{case}: {}", each.collect::<Vec<_>>().join(", "))
+}
+
+impl World {
+    fn start(ranks: usize) -> anyhow::Result<Self> {
+        let dir = folder()?;
+        let cluster = Cluster::start(dir.path(), ranks)?;
+        Ok(Self {
+            ranks,
+            cluster,
+            _dir: dir,
+        })
+    }
+}
+
+fn folder() -> anyhow::Result<tempfile::TempDir> {
+    let folder = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    Ok(folder)
+}

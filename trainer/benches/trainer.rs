@@ -1,0 +1,281 @@
+//! What a training step is made of, each by itself: encoding, the sum over ranks, the optimizer, and
+//! a whole step of one rank. Sizes are those of the Rossmann job, rows are made up.
+//!
+//! Memory is allocated as in executors, and everything is on one thread a rank. A comparison with
+//! anything else is `volley-benchmarks`' work.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, Float32Array, Int32Array, StringArray};
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
+use criterion::{
+    BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
+};
+use futures::stream;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use volley_proto::TrainId;
+use volley_proto::spec::{
+    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
+    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
+};
+use volley_proto::store::EpochRecord;
+use volley_trainer::bench::Optimizer;
+use volley_trainer::collective::{Communicator, Options};
+use volley_trainer::{
+    Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, load, train,
+};
+
+/// As in executors: see `.cargo/config.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Trainable weights of the Rossmann network.
+const WEIGHTS: usize = 2_715_557;
+/// Distinct values of each categorical feature.
+const VALUES: [i32; 18] = [
+    1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 4, 2,
+];
+/// Of the categorical features, those that are text.
+const TEXTS: [usize; 5] = [1, 9, 10, 11, 14];
+const CONTINUOUS: usize = 18;
+const SHARDS: usize = 4;
+const ROWS: usize = 40_000;
+
+/// A step's steps before time counts: allocations, caches.
+const WARM_UP: u64 = 5;
+
+criterion_group!(benches, encoding, all_reduce, optimizer, step);
+criterion_main!(benches);
+
+fn encoding(criterion: &mut Criterion) {
+    let rows = rows();
+    let mut group = criterion.benchmark_group("encode");
+    group.throughput(Throughput::Elements(ROWS as u64));
+    group.bench_function("record batches to shards", |bencher| {
+        bencher.iter(|| loaded(&spec(100), &rows));
+    });
+}
+
+fn all_reduce(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("all-reduce of 2 ranks");
+    for elements in [2_500, 250_000, WEIGHTS] {
+        group.throughput(Throughput::Bytes(4 * elements as u64));
+        let mut ranks = world(2);
+        let mut buffers = [vec![0.0; elements], vec![0.0; elements]];
+        group.bench_function(BenchmarkId::from_parameter(elements), |bencher| {
+            bencher.iter_custom(|calls| {
+                let sum = |(rank, buffer): (&mut Communicator, &mut Vec<f32>)| {
+                    let start = Instant::now();
+                    for _ in 0..calls {
+                        rank.all_reduce_sum(buffer).expect("both ranks live");
+                    }
+                    start.elapsed()
+                };
+                let mut ranks = ranks.iter_mut().zip(&mut buffers);
+                std::thread::scope(|scope| {
+                    let peer = ranks.next().expect("there are two ranks");
+                    scope.spawn(move || sum(peer));
+                    sum(ranks.next().expect("there are two ranks"))
+                })
+            });
+        });
+    }
+}
+
+fn optimizer(criterion: &mut Criterion) {
+    let spec = spec(100);
+    let mut optimizer = Optimizer::new(spec.optimizer, spec.l2, WEIGHTS);
+    let mut group = criterion.benchmark_group("optimizer");
+    group.throughput(Throughput::Elements(WEIGHTS as u64));
+    group.bench_function("Adam", |bencher| bencher.iter(|| optimizer.step()));
+}
+
+fn step(criterion: &mut Criterion) {
+    let rows = rows();
+    let mut group = criterion.benchmark_group("step of 1 rank");
+    group.sampling_mode(SamplingMode::Flat).sample_size(10);
+    for batch_size in [100, 1024] {
+        group.throughput(Throughput::Elements(batch_size as u64));
+        group.bench_function(BenchmarkId::new("batch", batch_size), |bencher| {
+            bencher.iter_custom(|steps| train_steps(&spec(batch_size), &rows, steps));
+        });
+    }
+}
+
+/// How long so many steps take, from the end of one to the end of the next.
+fn train_steps(spec: &TrainSpec, rows: &[RecordBatch], steps: u64) -> Duration {
+    let stopwatch = Stopwatch {
+        steps,
+        done: CancellationToken::new(),
+        time: Mutex::new((Instant::now(), Duration::ZERO)),
+    };
+    let mut ranks = world(1);
+    let rank = Rank {
+        communicator: &mut ranks[0],
+        device: ResolvedDevice::CPU,
+        observer: &stopwatch,
+        cancel: &stopwatch.done,
+        origin: Origin::Fresh,
+    };
+    let interrupted = train(spec, Ok(loaded(spec, rows)), rank).expect_err("it is cancelled");
+    assert!(stopwatch.done.is_cancelled(), "{interrupted}");
+    stopwatch.time.into_inner().1
+}
+
+/// Adds up steps, not what is between epochs, and ends training when there were enough.
+struct Stopwatch {
+    steps: u64,
+    done: CancellationToken,
+    /// When the rank last had something else to say, and the time of its steps.
+    time: Mutex<(Instant, Duration)>,
+}
+
+impl Stopwatch {
+    fn reset(&self) {
+        self.time.lock().0 = Instant::now();
+    }
+}
+
+impl Observer for Stopwatch {
+    fn loaded(&self, _: u64, _: f64) {}
+
+    fn started(&self, _: Beginning) {
+        self.reset();
+    }
+
+    fn step(&self, position: Position) {
+        let mut time = self.time.lock();
+        if position.steps > WARM_UP {
+            let step = time.0.elapsed();
+            time.1 += step;
+        }
+        if position.steps == WARM_UP + self.steps {
+            self.done.cancel();
+        }
+        time.0 = Instant::now();
+    }
+
+    fn epoch(&self, _: &EpochRecord) {
+        self.reset();
+    }
+
+    fn checkpoint(&self, _: Position, _: Bytes) {
+        self.reset();
+    }
+}
+
+fn world(ranks: usize) -> Vec<Communicator> {
+    Communicator::in_process(ranks, &Options::default(), &CancellationToken::new())
+        .expect("there are sockets")
+}
+
+/// The rows as one rank's shards.
+fn loaded(spec: &TrainSpec, rows: &[RecordBatch]) -> LoadedShards {
+    let shards = rows.chunks(rows.len().div_ceil(SHARDS)).map(|rows| {
+        let rows = rows.iter().cloned().map(Ok::<_, ArrowError>);
+        stream::iter(rows.collect::<Vec<_>>())
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime without threads or I/O");
+    let shards = shards.enumerate().collect();
+    runtime
+        .block_on(load(
+            spec,
+            &rows[0].schema(),
+            shards,
+            &CancellationToken::new(),
+        ))
+        .expect("the rows suit the spec")
+}
+
+/// Rows with the columns of [`spec`].
+fn rows() -> Vec<RecordBatch> {
+    let batch = |first: usize| {
+        let rows = first..first + 1000;
+        let categorical = VALUES.iter().enumerate().map(|(at, values)| {
+            let value = |row: usize| (row * 7919 + at) as i32 % values;
+            let array: ArrayRef = if TEXTS.contains(&at) {
+                let texts = rows.clone().map(|row| Some(value(row).to_string()));
+                Arc::new(StringArray::from_iter(texts))
+            } else {
+                Arc::new(Int32Array::from_iter_values(rows.clone().map(value)))
+            };
+            (format!("c{at}"), array)
+        });
+        let continuous = (0..CONTINUOUS).map(|at| {
+            let value = |row: usize| ((row * 31 + at * 17) % 1009) as f32;
+            let array = Float32Array::from_iter_values(rows.clone().map(value));
+            (format!("n{at}"), Arc::new(array) as ArrayRef)
+        });
+        let sales = rows.clone().map(|row| 5000 + (row % 997) as i32);
+        let sales: ArrayRef = Arc::new(Int32Array::from_iter_values(sales));
+        let columns = categorical
+            .chain(continuous)
+            .chain([("sales".to_owned(), sales)]);
+        RecordBatch::try_from_iter(columns).expect("columns are of one length")
+    };
+    (0..ROWS).step_by(1000).map(batch).collect()
+}
+
+/// The Rossmann network.
+fn spec(batch_size: usize) -> TrainSpec {
+    let features = |prefix: &'static str, count, kind| {
+        (0..count).map(move |at| Feature {
+            column: format!("{prefix}{at}"),
+            kind,
+        })
+    };
+    let categorical = features("c", VALUES.len(), FeatureKind::Categorical);
+    let continuous = features("n", CONTINUOUS, FeatureKind::Continuous);
+    TrainSpec {
+        train_id: TrainId::generate(),
+        model: "rossmann".parse().expect("a name"),
+        if_exists: IfExists::Replace,
+        store: "file:///nowhere/".parse().expect("a URL"),
+        features: categorical.chain(continuous).collect(),
+        label: Label {
+            column: "sales".into(),
+            transform: LabelTransform::Ln,
+        },
+        split: Split::None,
+        network: Network {
+            embedding_dim: 10,
+            batch_norm: true,
+            hidden_units: vec![1000, 1000, 1000, 500],
+            dropout: 0.5,
+            output: Output::ScaledSigmoid,
+        },
+        loss: Loss::Mae,
+        optimizer: Adam {
+            learn_rate: 1e-4,
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-3,
+            form: AdamForm::Keras,
+        },
+        l2: 5e-5,
+        batch_size,
+        epochs: usize::MAX,
+        keep: Keep::Last,
+        seed: 1,
+        ranks: Ranks::All,
+        elastic: Elastic {
+            min_ranks: 1,
+            max_ranks: None,
+            regroup_timeout: Duration::from_secs(10),
+            too_few: TooFew::Fail,
+        },
+        start: Start::Fresh,
+        checkpoint_every: None,
+        shards: SHARDS,
+        shard_by: vec![],
+        device: Device::Cpu,
+        rendezvous_timeout: Duration::from_secs(10),
+        collective_timeout: Duration::from_secs(10),
+    }
+}

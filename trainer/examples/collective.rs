@@ -1,0 +1,90 @@
+//! One rank as a process of its own, which sums numbers with its peers and says how long that takes.
+//! `volley-benchmarks all-reduce` starts several and is their rendezvous.
+//!
+//! ```text
+//!   $ collective [FOLDER FOR UNIX SOCKETS]       without: TCP
+//!   > (an endpoint)                              how its peers reach it
+//!   < (a membership)                             who they are
+//!   < {"elements": n, "groups": n, "calls": n}   as often as wanted
+//!   > {"microseconds": m}                        the median of a call
+//! ```
+//!
+//! Calls of a group follow one another on the same numbers, every result is checked at the end of a
+//! group, and the first call of each is not counted: it also waits for ranks that still check.
+
+use std::error::Error;
+use std::io::{BufRead, Write, stdin, stdout};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use volley_trainer::collective::{Communicator, Listener, Membership, Options};
+
+/// What to sum, and how often.
+#[derive(Debug, Deserialize)]
+struct Question {
+    elements: usize,
+    groups: usize,
+    /// Calls in a group.
+    calls: usize,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let sockets = std::env::args().nth(1).map(PathBuf::from);
+    let listener = Listener::bind("127.0.0.1", sockets.as_deref())?;
+    say(listener.endpoint())?;
+    let mut lines = stdin().lock().lines();
+    let membership = lines.next().ok_or("no membership")??;
+    let membership: Membership = serde_json::from_str(&membership)?;
+    let abort = CancellationToken::new();
+    let mut ranks = Communicator::connect(listener, &membership, &Options::default(), &abort)?;
+    for question in lines {
+        let question: Question = serde_json::from_str(&question?)?;
+        say(&json!({ "microseconds": measure(&question, &mut ranks)? }))?;
+    }
+    Ok(())
+}
+
+fn say(what: &impl Serialize) -> Result<(), Box<dyn Error>> {
+    let mut stdout = stdout().lock();
+    serde_json::to_writer(&mut stdout, what)?;
+    writeln!(stdout)?;
+    Ok(stdout.flush()?)
+}
+
+fn measure(question: &Question, ranks: &mut Communicator) -> Result<f64, Box<dyn Error>> {
+    let Question {
+        elements,
+        groups,
+        calls,
+    } = *question;
+    // Whole numbers, and few enough calls that no sum has more digits than an f32.
+    let world_size = ranks.world_size() as f32;
+    let pattern = |at: usize| (1 + at % 7) as f32;
+    let first = (ranks.rank() + 1) as f32;
+    let last = world_size * (world_size + 1.0) / 2.0 * world_size.powi(calls as i32 - 1);
+    let mut numbers = vec![0.0; elements];
+    let mut durations = Vec::with_capacity(groups * calls);
+    for _ in 0..groups {
+        for (at, number) in numbers.iter_mut().enumerate() {
+            *number = first * pattern(at);
+        }
+        for call in 0..calls {
+            let start = Instant::now();
+            ranks.all_reduce_sum(&mut numbers)?;
+            if call > 0 {
+                durations.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        for (at, number) in numbers.iter().enumerate() {
+            if *number != last * pattern(at) {
+                return Err(format!("number {at} of {elements} is {number}").into());
+            }
+        }
+    }
+    durations.sort_by(f64::total_cmp);
+    let middle = durations.get(durations.len() / 2);
+    Ok(*middle.ok_or("nothing to measure: at least one group of two calls")?)
+}
