@@ -1,5 +1,6 @@
-//! The systems that Volley is compared with: Python programs under `benchmarks/peers`, in a virtual
-//! environment that is made for them, never a dependency of Volley.
+//! The systems that Volley is compared with: Python programs under `benchmarks/peers`, in virtual
+//! environments that are made for them, never a dependency of Volley. A group of peers has an
+//! environment of its own, so that comparing SQL does not install what comparing training needs.
 //!
 //! A peer is started once and then asked, a line of JSON at a time on its standard input, so that
 //! rounds of several systems alternate while each stays warm. It answers each with a line of JSON on
@@ -26,19 +27,20 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Makes the environment in the user's cache folder, or brings it up to date.
-    pub(crate) fn install() -> anyhow::Result<Self> {
+    /// Makes a group's environment in the user's cache folder, or brings it up to date, with what
+    /// `peers/requirements-{group}.txt` lists.
+    pub(crate) fn install(group: &str) -> anyhow::Result<Self> {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
         let cache = cache
             .or_else(home)
             .context("neither XDG_CACHE_HOME nor HOME is set")?;
-        let venv = cache.join("volley-benchmarks/venv");
+        let venv = cache.join(format!("volley-benchmarks/venv-{group}"));
         let python = venv.join("bin/python");
         if !python.exists() {
             run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
         }
-        let requirements = folder().join("requirements.txt");
+        let requirements = folder().join(format!("requirements-{group}.txt"));
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--requirement"])
             .arg(requirements);
