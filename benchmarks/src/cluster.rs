@@ -27,6 +27,15 @@ pub(crate) struct Ran {
 
 impl Cluster {
     pub(crate) fn start(dir: &Path, executors: usize) -> anyhow::Result<Self> {
+        Self::start_with(dir, executors, &[])
+    }
+
+    /// Starts executors with more options than those of every benchmark.
+    pub(crate) fn start_with(
+        dir: &Path,
+        executors: usize,
+        options: &[&str],
+    ) -> anyhow::Result<Self> {
         let address_file = dir.join("address");
         let mut cluster = Self {
             address: String::new(),
@@ -61,7 +70,8 @@ impl Cluster {
                     &id,
                     "--work-dir",
                 ])
-                .arg(dir.join(&id));
+                .arg(dir.join(&id))
+                .args(options);
             cluster.spawn(&id, &mut executor)?;
         }
         // Ready when a query that needs every executor has an answer.
@@ -83,16 +93,9 @@ impl Cluster {
     pub(crate) fn run(&self, args: &[String]) -> anyhow::Result<Ran> {
         let output = self.dir.join("output");
         let started = Instant::now();
-        let mut client = Command::new(binary("volley")?)
-            .args([
-                "--scheduler",
-                &self.address,
-                "--format",
-                "json",
-                "--quiet",
-                "--store",
-            ])
-            .arg(self.dir.join("store"))
+        let mut client = self
+            .client()?
+            .arg("--quiet")
             .args(args)
             .stdin(Stdio::null())
             .stdout(File::create(&output)?)
@@ -112,6 +115,15 @@ impl Cluster {
             seconds,
             peak_mib,
         })
+    }
+
+    /// `volley` on the cluster, of which rows come as lines of JSON.
+    pub(crate) fn client(&self) -> anyhow::Result<Command> {
+        let mut client = Command::new(binary("volley")?);
+        client
+            .args(["--scheduler", &self.address, "--format", "json", "--store"])
+            .arg(self.dir.join("store"));
+        Ok(client)
     }
 
     /// The most memory each process has held so far, in MiB.
