@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::answer::Answer;
 use crate::cluster::Cluster;
@@ -102,7 +102,7 @@ fn tables(peers: &Peers, data: &Path, scale: f64) -> anyhow::Result<BTreeMap<Str
         eprintln!("generating the tables at scale factor {scale}");
         let mut generate = peers.program("tpchgen-cli");
         generate
-            .args(["--format", "parquet", "--scale-factor"])
+            .args(["parquet", "--scale-factor"])
             .arg(scale.to_string())
             .arg("--output-dir")
             .arg(data);
