@@ -98,7 +98,6 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     }
     for round in 0..=args.rounds {
         for (system, figure) in contest.round(round)? {
-            eprintln!("round {round}: {system}: {figure:.2} s");
             if round > 0 {
                 seconds.push(system, figure);
             }
@@ -171,12 +170,16 @@ impl Contest {
             ensure!(rows > 0, "Volley wrote no rows to {file}");
             self.rows.insert(file, rows);
         }
-        let mut figures = vec![(VOLLEY, ran.seconds)];
+        let told = |system: &'static str, seconds: f64| {
+            eprintln!("round {round}: {system}: {seconds:.2} s");
+            (system, seconds)
+        };
+        let mut figures = vec![told(VOLLEY, ran.seconds)];
         for at in 0..self.peers.len() {
             let name = self.peers[at].0.name();
             let out = self.folder("peer")?;
             let question = json!({"data": self.data, "out": out});
-            figures.push((name, self.peers[at].1.seconds(&question)?));
+            figures.push(told(name, self.peers[at].1.seconds(&question)?));
             for (file, summary) in summaries(&mut self.summary, &out)? {
                 same(&expected[file], &summary)
                     .with_context(|| format!("{file} of {name} in round {round}"))?;
@@ -244,9 +247,7 @@ mod tests {
 
     #[test]
     fn differences_are_named() {
-        let summary = |rows: u64, least: f64, hashes: &str| {
-            json!({"rows": rows, "hashes": hashes, "columns": {"Store": [0, least, 9.0, 45.0]}})
-        };
+        let summary = |rows: u64, least: f64, hashes: &str| json!({"rows": rows, "hashes": hashes, "columns": {"Store": [0, least, 9.0, 45.0]}});
         let volley = summary(9, 1.0, "7");
         let difference = |other: &Value| same(&volley, other).map_err(|error| error.to_string());
         assert_eq!(difference(&volley), Ok(()));

@@ -116,7 +116,10 @@ fn tables(dir: &Path) -> anyhow::Result<String> {
 
 /// Milliseconds from each of the last statements' last rows to the one before.
 fn latencies(rows: &[Instant], rows_each: usize, count: usize) -> Option<Vec<f64>> {
-    let ends: Vec<_> = rows.chunks_exact(rows_each).map(|rows| rows.last()).collect();
+    let ends: Vec<_> = rows
+        .chunks_exact(rows_each)
+        .map(|rows| rows.last())
+        .collect();
     let first = ends.len().checked_sub(count + 1)?;
     let took = ends[first..].windows(2).map(|pair| {
         let (from, to) = (pair[0]?, pair[1]?);

@@ -48,9 +48,7 @@ impl Session {
         let stdout = process.stdout.take().context("it has no standard output")?;
         let read = std::thread::spawn(move || {
             let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            lines
-                .map(|line| (Instant::now(), line))
-                .collect::<Vec<_>>()
+            lines.map(|line| (Instant::now(), line)).collect::<Vec<_>>()
         });
         let started = Instant::now();
         let status = loop {

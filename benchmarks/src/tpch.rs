@@ -121,8 +121,8 @@ fn queries(scale: f64) -> anyhow::Result<Vec<(String, String)>> {
     let query = |number| {
         let name = format!("q{number:02}");
         let path = folder.join(format!("{name}.sql"));
-        let sql = fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let sql =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok((name, sql.replace("${fraction}", &fraction)))
     };
     (1..=22).map(query).collect()
@@ -278,9 +278,8 @@ mod tests {
 
     #[test]
     fn what_fails_has_no_figure_and_is_told() {
-        let answer = |seconds: f64, value: f64| {
-            Ok((seconds, Answer::of_rows(vec![json!({"a": value})])))
-        };
+        let answer =
+            |seconds: f64, value: f64| Ok((seconds, Answer::of_rows(vec![json!({"a": value})])));
         let mut board = Board::default();
         for counts in [false, true] {
             let answers = vec![

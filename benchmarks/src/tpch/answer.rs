@@ -19,7 +19,9 @@ impl Answer {
         };
         let row = |row| {
             let fields = object(row).into_iter();
-            fields.map(|(name, value)| (name.to_lowercase(), value)).collect()
+            fields
+                .map(|(name, value)| (name.to_lowercase(), value))
+                .collect()
         };
         Self {
             rows: rows.into_iter().map(row).collect(),
@@ -47,9 +49,9 @@ impl Answer {
         let pairs = self.rows.iter().zip(&expected.rows);
         pairs.enumerate().find_map(|(at, (found, wanted))| {
             let different = found.len() != wanted.len()
-                || wanted.iter().any(|(name, value)| {
-                    !found.get(name).is_some_and(|found| same(found, value))
-                });
+                || wanted
+                    .iter()
+                    .any(|(name, value)| !found.get(name).is_some_and(|found| same(found, value)));
             let shown = |row| serde_json::to_string(row).unwrap_or_default();
             different.then(|| {
                 let row = at + 1;
@@ -87,7 +89,10 @@ mod tests {
         let expected = json!({"columns": ["N", "x"], "rows": [["a", 1.0], ["b", null]]});
         let expected = Answer::of_peer(&expected);
         let answer = |x: Value| {
-            Answer::of_rows(vec![json!({"n": "a", "X": x}), json!({"n": "b", "X": null})])
+            Answer::of_rows(vec![
+                json!({"n": "a", "X": x}),
+                json!({"n": "b", "X": null}),
+            ])
         };
         assert_eq!(answer(json!("1.00001")).differs(&expected), None);
         assert_eq!(
