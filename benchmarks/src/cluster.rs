@@ -27,6 +27,15 @@ pub(crate) struct Ran {
 
 impl Cluster {
     pub(crate) fn start(dir: &Path, executors: usize) -> anyhow::Result<Self> {
+        Self::start_with(dir, executors, &[])
+    }
+
+    /// Starts executors with more options than those of every benchmark.
+    pub(crate) fn start_with(
+        dir: &Path,
+        executors: usize,
+        options: &[&str],
+    ) -> anyhow::Result<Self> {
         let address_file = dir.join("address");
         let mut cluster = Self {
             address: String::new(),
@@ -61,7 +70,8 @@ impl Cluster {
                     &id,
                     "--work-dir",
                 ])
-                .arg(dir.join(&id));
+                .arg(dir.join(&id))
+                .args(options);
             cluster.spawn(&id, &mut executor)?;
         }
         // Ready when a query that needs every executor has an answer.

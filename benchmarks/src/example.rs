@@ -11,6 +11,9 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 
+/// Where the features of the training rows are, under the folder of Parquet files.
+pub(crate) const TRAIN: &str = "features/dataset=train/";
+
 /// The example on a cluster.
 pub(crate) struct Example<'a> {
     pub(crate) cluster: &'a Cluster,
@@ -57,7 +60,7 @@ impl Epoch {
 }
 
 impl Example<'_> {
-    /// Writes the features of all rows: `train.parquet` and `test.parquet`.
+    /// Writes the features of all rows: [`TRAIN`] and others.
     ///
     /// In row groups of a size that tasks and threads share out evenly; the default is one group.
     pub(crate) fn export(&self) -> anyhow::Result<()> {
@@ -74,7 +77,7 @@ impl Example<'_> {
     pub(crate) fn sample(&self, rows: usize) -> anyhow::Result<PathBuf> {
         let defines = [("rows", rows.to_string())];
         let statements = r#"
-            CREATE EXTERNAL TABLE all_rows STORED AS PARQUET LOCATION '${out}/train.parquet';
+            CREATE EXTERNAL TABLE all_rows STORED AS PARQUET LOCATION '${out}/features/dataset=train/';
             COPY (
               SELECT * FROM (
                 SELECT CAST(row_number() OVER (ORDER BY place, "Store", "Date") AS BIGINT) - 1 AS "row", * EXCEPT (place)

@@ -10,11 +10,16 @@ mod chart;
 mod cluster;
 mod comparison;
 mod example;
+mod features;
 mod gpu;
+mod growth;
+mod latency;
 mod machine;
 mod peers;
 mod prediction;
 mod rossmann;
+mod session;
+mod tpch;
 mod training;
 
 use std::path::PathBuf;
@@ -45,6 +50,14 @@ enum Command {
     Gpu(gpu::Args),
     /// From the last feature task to the first optimizer step
     Barrier(barrier::Args),
+    /// The Rossmann features, from CSV to Parquet, against Spark and DuckDB
+    Features(features::Args),
+    /// The Rossmann features with more and more stores
+    Growth(growth::Args),
+    /// The 22 queries of TPC-H, against Spark
+    Tpch(tpch::Args),
+    /// How long the smallest statements take
+    Latency(latency::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -56,5 +69,9 @@ fn main() -> anyhow::Result<()> {
         Command::Prediction(args) => prediction::run(&args, &results),
         Command::Gpu(args) => gpu::run(&args, &results),
         Command::Barrier(args) => barrier::run(&args, &results),
+        Command::Features(args) => features::run(&args, &results),
+        Command::Growth(args) => growth::run(&args, &results),
+        Command::Tpch(args) => tpch::run(&args, &results),
+        Command::Latency(args) => latency::run(&args, &results),
     }
 }

@@ -6,6 +6,7 @@
 //! rounds of several systems alternate while each stays warm. It answers each with a line of JSON on
 //! its standard output; `{"error": …}` is a failure. Its standard error goes to a log.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::machine::{descendants, peak_memory_mib};
 
@@ -48,6 +49,11 @@ impl Peers {
         Ok(Self { python })
     }
 
+    /// A program that the group's packages brought.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        Command::new(self.python.with_file_name(name))
+    }
+
     /// Starts a peer: a script under `benchmarks/peers`. Its log is `{name}.log` in `dir`.
     pub(crate) fn start(&self, script: &str, args: &[&str], dir: &Path) -> anyhow::Result<Peer> {
         let log = dir.join(format!("{script}.log"));
@@ -56,6 +62,7 @@ impl Peers {
             .args(args)
             .current_dir(dir)
             .env("PYSPARK_PYTHON", &self.python)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)
@@ -119,6 +126,13 @@ impl Peer {
         seconds.with_context(|| format!("{} gave no seconds: {answer}", self.script))
     }
 
+    /// Versions of what it runs on, by name.
+    pub(crate) fn versions(&mut self) -> anyhow::Result<BTreeMap<String, String>> {
+        let answer = self.ask(&json!({"versions": true}))?;
+        serde_json::from_value(answer["versions"].clone())
+            .with_context(|| format!("{} gave no versions: {answer}", self.script))
+    }
+
     /// The most memory that it and its processes that live have held so far, in MiB, added up.
     pub(crate) fn peak_mib(&self) -> f64 {
         let own = self.child.id();
@@ -144,7 +158,8 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("peers")
 }
 
-fn run(command: &mut Command) -> anyhow::Result<()> {
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let status = command
         .status()
         .with_context(|| format!("cannot start {command:?}"))?;

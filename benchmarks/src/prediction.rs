@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
-use crate::example::{Example, Training, command};
+use crate::example::{Example, TRAIN, Training, command};
 use crate::peers::{Peer, Peers};
 
 const PYTORCH: &str = "PyTorch";
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     comparison.note_versions(&pytorch.ask(&json!({ "versions": true }))?);
     let mut question = json!({
         "model": model,
-        "parquet": out.join("train.parquet"),
+        "parquet": out.join(TRAIN),
         "threads": args.executors,
     });
     let batch = fastest_batch(&mut pytorch, &mut question)?;
@@ -137,7 +137,7 @@ fn fastest_batch(pytorch: &mut Peer, question: &mut Value) -> anyhow::Result<usi
 
 fn volley(example: &Example<'_>) -> anyhow::Result<Predicted> {
     let statements = r#"
-        CREATE EXTERNAL TABLE all_rows STORED AS PARQUET LOCATION '${out}/train.parquet';
+        CREATE EXTERNAL TABLE all_rows STORED AS PARQUET LOCATION '${out}/features/dataset=train/';
         SELECT count("predicted_Sales") AS "rows", avg(CAST("predicted_Sales" AS DOUBLE)) AS "mean"
         FROM ML.PREDICT(MODEL rossmann, (SELECT * FROM all_rows))"#;
     let mut args = example.defines(&[]);

@@ -150,6 +150,11 @@ fn arguments(args: &Args, out: &Path, files: &[&str]) -> Vec<String> {
         ("batch_size", batch_size.to_string()),
         ("seed", seed.to_string()),
     ];
+    scripts(&defines, files)
+}
+
+/// What `volley` is told to run files of the example with variables.
+pub(crate) fn scripts(defines: &[(&str, String)], files: &[&str]) -> Vec<String> {
     let examples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/rossmann");
     let defines = defines
         .iter()

@@ -1,0 +1,271 @@
+//! The Rossmann features, from seven CSV files to two Parquet files, by Volley and by what people use
+//! today. Everything from reading the first byte to writing the last one counts.
+//!
+//! Every round's files are compared with Volley's, whatever their order: a system that writes other
+//! rows ends the comparison.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::comparison::{Case, Comparison, Unit, VOLLEY};
+use crate::peers::{Peer, Peers};
+use crate::rossmann::scripts;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the seven tables
+    #[arg(long)]
+    data: PathBuf,
+    /// How often each system is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// What Volley is compared with
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    systems: Vec<System>,
+}
+
+/// What Volley is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum System {
+    /// Spark SQL, tuned
+    Spark,
+    /// Spark with elapsed days over an RDD, as published
+    Published,
+    /// `DuckDB`
+    Duckdb,
+}
+
+impl System {
+    const ALL: [Self; 3] = [Self::Spark, Self::Published, Self::Duckdb];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Spark => "Spark",
+            Self::Published => "Spark, published method",
+            Self::Duckdb => "DuckDB",
+        }
+    }
+
+    fn script(self) -> &'static str {
+        match self {
+            Self::Spark => "features_spark.py",
+            Self::Published => "features_spark_published.py",
+            Self::Duckdb => "features_duckdb.py",
+        }
+    }
+
+    /// How many times as fast Volley is to be.
+    fn bar(self) -> f64 {
+        match self {
+            Self::Spark => 15.0,
+            Self::Published => 35.0,
+            Self::Duckdb => 0.77,
+        }
+    }
+}
+
+const METHOD: &str = "The Rossmann features, from seven CSV files to Parquet files of the training and \
+    the test rows, everything included. Volley: a scheduler and two executors of one slot as processes, \
+    and one `volley` command for each round, whose start counts. The others: a process that was started \
+    before, each asked in turn, with two threads. One round of each system before those that count warms \
+    them up. Every round's rows were compared with Volley's: the same number, the same rows.";
+
+/// Runs the comparison and writes it into a folder.
+pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
+    let peers = Peers::install("sql")?;
+    let dir = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    let data = std::path::absolute(&args.data)?;
+    let mut comparison = Comparison::new("features", "Rossmann features", METHOD);
+    let mut contest = Contest::start(&peers, dir.path(), data, &args.systems)?;
+    for (_, peer) in &mut contest.peers {
+        comparison.versions.extend(peer.versions()?);
+    }
+    let mut seconds = Case::new("features, CSV to Parquet", Unit::Seconds);
+    let mut memory = Case::new("peak memory, all processes together", Unit::MiB);
+    for system in &args.systems {
+        seconds = seconds.at_least(system.bar(), system.name());
+    }
+    if args.systems.contains(&System::Spark) {
+        memory = memory.at_least(4.0, System::Spark.name());
+    }
+    for round in 0..=args.rounds {
+        for (system, figure) in contest.round(round)? {
+            if round > 0 {
+                seconds.push(system, figure);
+            }
+        }
+    }
+    memory.push(VOLLEY, contest.volley_peak_mib());
+    for (system, peer) in &contest.peers {
+        memory.push(system.name(), peer.peak_mib());
+    }
+    comparison.cases = vec![seconds, memory];
+    comparison.remarks = vec![
+        format!(
+            "{} training rows and {} test rows, of which every system wrote the same.",
+            contest.rows["train"], contest.rows["test"]
+        ),
+        "Memory is the sum of the processes' high-water marks (`VmHWM`) after the last round; a \
+         system's processes need not have been at theirs at the same time. Volley's are the scheduler, \
+         the executors and the largest client; Spark's are Python and the JVM, whose heap may grow to \
+         4 GiB. Compression of the Parquet files is each system's default."
+            .to_owned(),
+    ];
+    comparison.write(results)
+}
+
+/// The systems under way.
+struct Contest {
+    cluster: Cluster,
+    peers: Vec<(System, Peer)>,
+    /// Tells what is in Parquet files.
+    summary: Peer,
+    client_peak_mib: f64,
+    /// By data set: how many rows Volley wrote.
+    rows: BTreeMap<&'static str, u64>,
+    data: PathBuf,
+    dir: PathBuf,
+}
+
+impl Contest {
+    fn start(peers: &Peers, dir: &Path, data: PathBuf, systems: &[System]) -> anyhow::Result<Self> {
+        let mut started = Vec::new();
+        for system in systems {
+            // Spark leaves files where it is started.
+            let own = dir.join(system.script().trim_end_matches(".py"));
+            fs::create_dir(&own)?;
+            started.push((*system, peers.start(system.script(), &[], &own)?));
+        }
+        Ok(Self {
+            cluster: Cluster::start(dir, 2)?,
+            peers: started,
+            summary: peers.start("summary_duckdb.py", &[], dir)?,
+            client_peak_mib: 0.0,
+            rows: BTreeMap::new(),
+            data,
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// Each system once: its seconds, when its rows have been found to be Volley's.
+    fn round(&mut self, round: usize) -> anyhow::Result<Vec<(&'static str, f64)>> {
+        let out = self.folder("volley")?;
+        let defines = [("data", self.data.as_path()), ("out", &out)];
+        let defines = defines.map(|(name, path)| (name, path.display().to_string()));
+        let files = ["tables.sql", "features.sql", "export.sql"];
+        let ran = self.cluster.run(&scripts(&defines, &files))?;
+        self.client_peak_mib = self.client_peak_mib.max(ran.peak_mib);
+        let expected = summaries(|dataset| self.summary.ask(&volley_rows(&out, dataset)))?;
+        fs::remove_dir_all(&out)?;
+        for (dataset, summary) in &expected {
+            let rows = summary["rows"].as_u64().unwrap_or_default();
+            ensure!(rows > 0, "Volley wrote no {dataset} rows");
+            self.rows.insert(dataset, rows);
+        }
+        let told = |system: &'static str, seconds: f64| {
+            eprintln!("round {round}: {system}: {seconds:.2} s");
+            (system, seconds)
+        };
+        let mut figures = vec![told(VOLLEY, ran.seconds)];
+        for at in 0..self.peers.len() {
+            let name = self.peers[at].0.name();
+            let out = self.folder("peer")?;
+            let question = json!({"data": self.data, "out": out});
+            figures.push(told(name, self.peers[at].1.seconds(&question)?));
+            let file = |dataset| json!({"path": out.join(format!("{dataset}.parquet"))});
+            for (dataset, summary) in summaries(|dataset| self.summary.ask(&file(dataset)))? {
+                same(&expected[dataset], &summary)
+                    .with_context(|| format!("{dataset} rows of {name} in round {round}"))?;
+            }
+            fs::remove_dir_all(&out)?;
+        }
+        Ok(figures)
+    }
+
+    fn folder(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let path = self.dir.join(name);
+        fs::create_dir(&path)?;
+        Ok(path)
+    }
+
+    fn volley_peak_mib(&self) -> f64 {
+        let cluster = self.cluster.peaks();
+        cluster.iter().map(|(_, peak)| peak).sum::<f64>() + self.client_peak_mib
+    }
+}
+
+/// What is in the two data sets.
+fn summaries(
+    mut ask: impl FnMut(&'static str) -> anyhow::Result<Value>,
+) -> anyhow::Result<BTreeMap<&'static str, Value>> {
+    let mut summary = |dataset| Ok((dataset, ask(dataset)?));
+    ["train", "test"].into_iter().map(&mut summary).collect()
+}
+
+/// Where Volley wrote a data set, and the columns that are there for the other one only.
+fn volley_rows(out: &Path, dataset: &str) -> Value {
+    let without: &[&str] = match dataset {
+        "train" => &["Id", "Open"],
+        _ => &["Sales"],
+    };
+    json!({"path": out.join(format!("features/dataset={dataset}")), "without": without})
+}
+
+/// Fails with the first difference between Volley's rows and another system's.
+fn same(volley: &Value, other: &Value) -> anyhow::Result<()> {
+    let rows = |of: &Value| of["rows"].clone();
+    let (ours, theirs) = (rows(volley), rows(other));
+    ensure!(ours == theirs, "{theirs} rows, but Volley's are {ours}");
+    let columns = |of: &Value| of["columns"].as_object().cloned().unwrap_or_default();
+    let (ours, theirs) = (columns(volley), columns(other));
+    let names = |of: &serde_json::Map<String, Value>| of.keys().cloned().collect::<Vec<_>>();
+    let (our_names, their_names) = (names(&ours), names(&theirs));
+    ensure!(
+        our_names == their_names,
+        "columns {their_names:?}, but Volley's are {our_names:?}"
+    );
+    for (name, expected) in &ours {
+        let found = &theirs[name];
+        ensure!(
+            expected == found,
+            "column {name}: nulls, least, greatest, and sum or distinct values are {found}, \
+             but Volley's are {expected}"
+        );
+    }
+    ensure!(
+        volley["hashes"] == other["hashes"],
+        "every column has Volley's values, but not in the same rows"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_named() {
+        let summary = |rows: u64, least: f64, hashes: &str| json!({"rows": rows, "hashes": hashes, "columns": {"Store": [0, least, 9.0, 45.0]}});
+        let volley = summary(9, 1.0, "7");
+        let difference = |other: &Value| same(&volley, other).map_err(|error| error.to_string());
+        assert_eq!(difference(&volley), Ok(()));
+        assert_eq!(
+            difference(&summary(8, 1.0, "7")).unwrap_err(),
+            "8 rows, but Volley's are 9"
+        );
+        let column = difference(&summary(9, 2.0, "7")).unwrap_err();
+        assert!(column.starts_with("column Store: "), "{column}");
+        let hashes = difference(&summary(9, 1.0, "8")).unwrap_err();
+        assert!(hashes.ends_with("not in the same rows"), "{hashes}");
+        let other = json!({"rows": 9, "hashes": "7", "columns": {}});
+        assert!(difference(&other).is_err());
+    }
+}

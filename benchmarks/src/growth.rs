@@ -1,0 +1,138 @@
+//! The Rossmann features with more and more stores, on the same two executors with the same memory:
+//! whether the time grows no faster than the rows. Nothing is compared with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::ensure;
+
+use crate::cluster::{Cluster, binary};
+use crate::comparison::{Case, Comparison, Unit, VOLLEY, median};
+use crate::peers::run as run_command;
+use crate::rossmann::scripts;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many times the real tables' 1115 stores; the first is what the others are held against
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
+    scales: Vec<u32>,
+    /// Memory for queries of each executor; beyond it they spill
+    #[arg(long, default_value = "4GiB")]
+    memory: String,
+    /// How often each scale is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Directory to make the tables in, and to keep them in [default: a temporary one]
+    #[arg(long)]
+    data: Option<PathBuf>,
+}
+
+/// Stores of the real tables.
+const STORES: u32 = 1115;
+
+/// How much more than its share of the rows a scale's time may be.
+const ALLOWANCE: f64 = 1.15;
+
+/// Runs the measurements and writes them into a folder.
+pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
+    ensure!(
+        !args.scales.contains(&0),
+        "--scales: expected whole numbers, at least 1"
+    );
+    let method = format!(
+        "The Rossmann features, from seven CSV files of generated tables to Parquet, everything \
+         included, at {} stores times the scale; weather and trends are of the same size at every \
+         scale. A scheduler and two executors of one slot as processes, started anew for each scale, \
+         each executor with {} for queries. A scale may take as many times as long as it has more \
+         stores, and {:.0} % more.",
+        STORES,
+        args.memory,
+        (ALLOWANCE - 1.0) * 100.0
+    );
+    let dir = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    let folder = match &args.data {
+        Some(data) => std::path::absolute(data)?,
+        None => dir.path().join("data"),
+    };
+    let mut comparison = Comparison::new("growth", "Rossmann features as the tables grow", method);
+    let mut memory = Vec::new();
+    // Seconds of one times the stores, by the first scale.
+    let mut base = None;
+    for scale in &args.scales {
+        let data = tables(&folder, *scale)?;
+        let measured = measure(args, *scale, &data, dir.path())?;
+        let factor = f64::from(*scale);
+        let at_most = base.map(|base: f64| base * factor * ALLOWANCE);
+        base = base.or(Some(median(&measured.seconds) / factor));
+        let mut seconds = Case::new(format!("{scale}×, features"), Unit::Seconds);
+        if let Some(at_most) = at_most {
+            seconds = seconds.at_most((at_most * 100.0).round() / 100.0);
+        }
+        for figure in measured.seconds {
+            seconds.push(VOLLEY, figure);
+        }
+        comparison.cases.push(seconds);
+        for (process, peak) in measured.peaks {
+            let mut case = Case::new(format!("{scale}×, peak memory of {process}"), Unit::MiB);
+            case.push(VOLLEY, peak);
+            memory.push(case);
+        }
+    }
+    comparison.cases.extend(memory);
+    comparison.remarks = vec![
+        "Memory is the kernel's high-water mark (`VmHWM`) of each process over all rounds of a scale. \
+         The memory for queries is a part of it: reading, writing and what Arrow allocates outside of \
+         operators are not counted against it."
+            .to_owned(),
+    ];
+    comparison.write(results)
+}
+
+/// The tables at a scale, made where they are not there yet.
+fn tables(folder: &Path, scale: u32) -> anyhow::Result<PathBuf> {
+    let data = folder.join(format!("rossmann-{scale}x"));
+    // Written last.
+    if !data.join("test.csv").exists() {
+        let stores = (STORES * scale).to_string();
+        eprintln!("{scale}×: generating the tables of {stores} stores");
+        let mut generate = Command::new(binary("volley")?);
+        generate
+            .args(["generate", "rossmann", "--stores", &stores, "--out"])
+            .arg(&data);
+        run_command(&mut generate)?;
+    }
+    Ok(data)
+}
+
+/// What a scale took.
+struct Measured {
+    /// By round.
+    seconds: Vec<f64>,
+    /// By process, in MiB.
+    peaks: Vec<(String, f64)>,
+}
+
+fn measure(args: &Args, scale: u32, data: &Path, dir: &Path) -> anyhow::Result<Measured> {
+    let dir = dir.join(format!("{scale}x"));
+    fs::create_dir(&dir)?;
+    let cluster = Cluster::start_with(&dir, 2, &["--memory", &args.memory])?;
+    let (mut seconds, mut client_peak) = (Vec::new(), 0.0_f64);
+    for round in 1..=args.rounds {
+        let out = dir.join("out");
+        fs::create_dir(&out)?;
+        let defines = [("data", data), ("out", &out)];
+        let defines = defines.map(|(name, path)| (name, path.display().to_string()));
+        let files = ["tables.sql", "features.sql", "export.sql"];
+        let ran = cluster.run(&scripts(&defines, &files))?;
+        eprintln!("{scale}×, round {round}: {:.2} s", ran.seconds);
+        seconds.push(ran.seconds);
+        client_peak = client_peak.max(ran.peak_mib);
+        fs::remove_dir_all(&out)?;
+    }
+    let mut peaks = cluster.peaks();
+    peaks.push(("client".to_owned(), client_peak));
+    Ok(Measured { seconds, peaks })
+}

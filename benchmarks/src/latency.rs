@@ -1,0 +1,165 @@
+//! How long the smallest statements take, one after the other in one session, as their reader sees it:
+//! from the last row of one statement to the last row of the next.
+//!
+//! It tells what a statement costs before it does any work: planning, the way to the scheduler and the
+//! executors, and the way of the rows back. Nothing is compared with.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+
+use crate::cluster::{Cluster, binary};
+use crate::comparison::{Case, Comparison, Unit, VOLLEY};
+use crate::session::Session;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Statements measured in a session
+    #[arg(long, default_value_t = 200)]
+    rounds: usize,
+    /// Sessions, each a `volley` command
+    #[arg(long, default_value_t = 3)]
+    sessions: usize,
+}
+
+/// Statements before those that count.
+const WARM_UP: usize = 20;
+
+const METHOD: &str = "One `volley` command runs a statement again and again; its standard output is \
+    read as it comes, and a statement took from the last row of the one before it to its own last row. \
+    That holds planning, running, formatting and the pipe, but not the parsing of the script, which \
+    comes first. The cluster: a scheduler and two executors of one slot as processes. Embedded: both \
+    inside the `volley` command, as it starts them by itself. The join is of two CSV files of ten rows. \
+    Twenty statements of each session come first and do not count. A sample is a session's p50 or p99.";
+
+/// A statement to measure.
+struct Smallest {
+    name: &'static str,
+    rows: usize,
+    sql: &'static str,
+}
+
+const STATEMENTS: [Smallest; 2] = [
+    Smallest {
+        name: "SELECT 1",
+        rows: 1,
+        sql: "SELECT 1;\n",
+    },
+    Smallest {
+        name: "join of ten rows",
+        rows: 10,
+        sql: "SELECT a.id, b.name FROM a JOIN b ON a.id = b.id;\n",
+    },
+];
+
+/// Runs the measurements and writes them into a folder.
+pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
+    ensure!(args.rounds > 0, "--rounds 0: expected at least 1");
+    let dir = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    let dir = dir.path();
+    let tables = tables(dir)?;
+    let cluster = Cluster::start(dir, 2)?;
+    let embedded = || -> anyhow::Result<Command> {
+        let mut volley = Command::new(binary("volley")?);
+        volley.args(["--format", "json", "--store"]);
+        volley.arg(dir.join("store"));
+        Ok(volley)
+    };
+    let mut comparison = Comparison::new("latency", "The smallest statements", METHOD);
+    for Smallest { name, rows, sql } in STATEMENTS {
+        let case = |engine, of| Case::new(format!("{name}, {engine}, {of}"), Unit::Milliseconds);
+        let mut cases = [
+            case("cluster", "p50").at_most(20.0),
+            case("cluster", "p99").at_most(60.0),
+            case("embedded", "p50").at_most(10.0),
+            case("embedded", "p99"),
+        ];
+        let script = tables.clone() + &sql.repeat(WARM_UP + args.rounds);
+        for _ in 0..args.sessions {
+            for (engine, volley) in [cluster.client()?, embedded()?].into_iter().enumerate() {
+                let session = Session::run(volley, &script, dir)?;
+                session.check()?;
+                let ends: Vec<_> = session.lines.iter().map(|(at, _)| *at).collect();
+                let took = latencies(&ends, rows, args.rounds)
+                    .with_context(|| format!("{name} gave {} rows", ends.len()))?;
+                let (p50, p99) = (percentile(&took, 0.5), percentile(&took, 0.99));
+                eprintln!("{name}, engine {engine}: p50 {p50:.1} ms, p99 {p99:.1} ms");
+                cases[2 * engine].push(VOLLEY, p50);
+                cases[2 * engine + 1].push(VOLLEY, p99);
+            }
+        }
+        comparison.cases.extend(cases);
+    }
+    comparison.write(results)
+}
+
+/// Writes the tables of the join and gives the statements that make them known.
+fn tables(dir: &Path) -> anyhow::Result<String> {
+    let mut statements = String::new();
+    for (table, column, kind) in [("a", "size", "INT"), ("b", "name", "VARCHAR")] {
+        let file = dir.join(format!("{table}.csv"));
+        let rows = (0..10).map(|id| format!("{id},{id}\n"));
+        fs::write(&file, format!("id,{column}\n") + &rows.collect::<String>())?;
+        statements += &format!(
+            "CREATE EXTERNAL TABLE {table} (id INT, {column} {kind}) STORED AS CSV LOCATION '{}' \
+             OPTIONS ('format.has_header' 'true');\n",
+            file.display()
+        );
+    }
+    Ok(statements)
+}
+
+/// Milliseconds from each of the last statements' last rows to the one before.
+fn latencies(rows: &[Instant], rows_each: usize, count: usize) -> Option<Vec<f64>> {
+    let ends: Vec<_> = rows
+        .chunks_exact(rows_each)
+        .map(|rows| rows.last())
+        .collect();
+    let first = ends.len().checked_sub(count + 1)?;
+    let took = ends[first..].windows(2).map(|pair| {
+        let (from, to) = (pair[0]?, pair[1]?);
+        Some(to.duration_since(*from).as_secs_f64() * 1e3)
+    });
+    took.collect()
+}
+
+/// The least figure that this share of them does not exceed.
+fn percentile(figures: &[f64], share: f64) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn percentiles_are_figures_that_were_measured() {
+        let figures: Vec<_> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(percentile(&figures, 0.5), 100.0);
+        assert_eq!(percentile(&figures, 0.99), 198.0);
+        assert_eq!(percentile(&[3.0], 0.99), 3.0);
+        assert!(percentile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn a_statement_takes_from_the_last_row_before_it() {
+        let start = Instant::now();
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let rows = [at(1), at(2), at(9), at(10), at(30), at(40)];
+        assert_eq!(latencies(&rows, 2, 2), Some(vec![8.0, 30.0]));
+        assert_eq!(latencies(&rows, 2, 3), None);
+    }
+}
