@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::serve::ListenerExt;
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
 use ballista_core::utils::default_config_producer;
@@ -182,6 +183,12 @@ impl Services {
             .add_service(jobs_service(book))
             .add_service(cluster_service(cluster));
         let router = get_routes(Arc::new(ballista)).merge(routes.routes().into_axum_router());
+        // Answers are small: they must not wait for the acknowledgement of the one before.
+        let listener = listener.tap_io(|stream| {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "a connection waits to fill its packets");
+            }
+        });
         axum::serve(
             listener,
             router.into_make_service_with_connect_info::<SocketAddr>(),

@@ -221,7 +221,7 @@ impl PartitionEvaluator for Running {
         };
         let value = value.as_ref();
         let peers = match (self.reach, order) {
-            (Reach::All, _) => vec![0..rows],
+            (Reach::All, _) => std::iter::once(0..rows).collect(),
             (_, []) => (0..rows).map(|row| row..row + 1).collect(),
             _ => partition(order)?.ranges(),
         };

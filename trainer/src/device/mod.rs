@@ -22,10 +22,10 @@ enum Kind {
     Cuda(usize),
 }
 
-/// A device as Burn's backends name it.
+/// A device as what computes on it names it.
 #[derive(Debug)]
 pub(crate) enum Backend {
-    Cpu(burn::backend::flex::FlexDevice),
+    Cpu,
     #[cfg(feature = "cuda")]
     Cuda(burn_cuda::CudaDevice),
 }
@@ -36,7 +36,7 @@ impl ResolvedDevice {
 
     pub(crate) fn backend(self) -> Backend {
         match self.0 {
-            Kind::Cpu => Backend::Cpu(burn::backend::flex::FlexDevice),
+            Kind::Cpu => Backend::Cpu,
             #[cfg(feature = "cuda")]
             Kind::Cuda(index) => Backend::Cuda(burn_cuda::CudaDevice::new(index)),
         }

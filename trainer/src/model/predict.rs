@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array};
 use arrow::record_batch::RecordBatch;
-use burn::backend::Flex;
-use burn::tensor::{Tensor, TensorData};
 use volley_proto::spec::FeatureKind;
 use volley_proto::store::Manifest;
 
 use super::files;
 use crate::encode::{Categories, Vocabulary, numbers};
-use crate::network::{Architecture, Input, Normalization, floats, forward};
+use crate::network::{self, Architecture, Input, Normalization};
 use crate::{Error, Result};
 
 /// Rows that go through the network at once.
@@ -22,7 +20,8 @@ const BATCH: usize = 1024;
 pub struct Model {
     pub(super) manifest: Manifest,
     pub(super) architecture: Architecture,
-    pub(super) parameters: Vec<Tensor<Flex, 1>>,
+    /// The weights, parameter by parameter.
+    pub(super) values: Vec<Vec<f32>>,
     pub(super) running: Normalization,
     pub(super) features: Vec<Encoder>,
 }
@@ -85,15 +84,10 @@ impl Model {
             problem: "it lacks the vocabulary of a categorical feature".into(),
             source: None,
         })?;
-        let tensor = |values: Vec<f32>| {
-            let shape = [values.len()];
-            Tensor::from_data(TensorData::new(values, shape), &Default::default())
-        };
-        let parameters = values.into_iter().map(tensor).collect();
         Ok(Self {
             manifest,
             architecture,
-            parameters,
+            values,
             running,
             features,
         })
@@ -117,13 +111,8 @@ impl Model {
             if self.architecture.batch_norm {
                 self.running.apply(&mut input.continuous);
             }
-            let y_b = forward(
-                &self.architecture,
-                &self.parameters,
-                input,
-                &Default::default(),
-            );
-            predictions.extend_from_slice(floats(&y_b.into_data()));
+            let predicted = network::predict(&self.architecture, &self.values, &input);
+            predictions.extend(predicted);
         }
         if self.manifest.exponentiates() {
             predictions.iter_mut().for_each(|y| *y = y.exp());

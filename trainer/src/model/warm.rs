@@ -8,7 +8,7 @@ use volley_proto::spec::{Feature, FeatureKind};
 use super::Model;
 use super::predict::Encoder;
 use crate::encode::Vocabulary;
-use crate::network::{Architecture, Normalization, Parameter, floats};
+use crate::network::{Architecture, Normalization, Parameter};
 use crate::{Error, Result};
 
 /// The network that starts with a model's weights.
@@ -33,11 +33,7 @@ impl Model {
     ) -> Result<(Vec<Vec<f32>>, Normalization)> {
         self.check_features(successor)?;
         self.check_shapes(successor.architecture)?;
-        let mut values: Vec<Vec<f32>> = self
-            .parameters
-            .iter()
-            .map(|tensor| floats(&tensor.to_data()).to_vec())
-            .collect();
+        let mut values = self.values.clone();
         let embedding = fresh.into_iter().next();
         if let Some(mut table) = embedding.filter(|_| successor.architecture.categorical > 0) {
             self.copy_embeddings(successor, &values[0], &mut table);

@@ -6,17 +6,22 @@
 //!  numbers ─▶ x̂ ─▶ γ·x̂+β ┘
 //! ```
 //!
-//! [`Architecture`] is arithmetic on sizes; [`forward`](forward::forward) is generic over Burn's
-//! backends; [`norm`] is batch norm's statistics, on the host, since its input is raw data that no
-//! gradient flows into; [`Parameters`] is the one place that knows how Burn hands out gradients.
-//! Training order, losses and files are elsewhere.
+//! [`Architecture`] is arithmetic on sizes. What computes it is behind [`Compute`]: on the CPU
+//! [`Host`], written out by hand; on a GPU [`Tensors`](tensors::Tensors), on Burn. [`norm`] is batch
+//! norm's statistics, on the host, since its input is raw data that no gradient flows into. Training
+//! order, losses and files are elsewhere.
 
 mod architecture;
-mod forward;
+mod compute;
+mod host;
+mod matmul;
 mod norm;
-mod parameters;
+#[cfg(any(test, feature = "cuda"))]
+mod tensors;
 
 pub(crate) use architecture::{Architecture, Parameter, Start};
-pub(crate) use forward::{Input, forward};
+pub(crate) use compute::{Compute, Input};
+pub(crate) use host::{Host, predict};
 pub(crate) use norm::{Moments, Normalization};
-pub(crate) use parameters::{Parameters, floats};
+#[cfg(any(test, feature = "cuda"))]
+pub(crate) use tensors::Tensors;

@@ -1,6 +1,5 @@
 //! Evaluation: this rank's evaluation rows through the network as it stands.
 
-use burn::tensor::backend::AutodiffBackend;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::Batch;
@@ -9,14 +8,14 @@ use super::metrics::Sums;
 use super::schedule::Place;
 use crate::Result;
 use crate::encode::Settled;
-use crate::network::{Input, floats, forward};
+use crate::network::{Compute, Input};
 
 /// Rows of one batch.
 const BATCH: usize = 4096;
 
-impl<B: AutodiffBackend> Fit<'_, B> {
+impl<C: Compute> Fit<'_, C> {
     /// Adds up the metrics of this rank's evaluation rows.
-    pub(super) fn evaluate(&self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
+    pub(super) fn evaluate(&mut self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
         let eval_rows = |(shard, settled): (usize, &Settled)| {
             let rows = settled.eval.len() as u32;
             (0..rows).map(move |row| Place {
@@ -43,14 +42,9 @@ impl<B: AutodiffBackend> Fit<'_, B> {
                 continuous,
                 dropout: None,
             };
-            let y_b = forward(
-                self.architecture,
-                self.parameters.plain(),
-                input,
-                self.device,
-            );
+            let predictions = self.network.predict(input);
             let transform = self.spec.label.transform;
-            for (y, label) in floats(&y_b.into_data()).iter().zip(labels) {
+            for (y, label) in predictions.iter().zip(labels) {
                 sums.evaluated(self.spec.loss, transform, f64::from(*y), f64::from(label));
             }
         }

@@ -10,8 +10,6 @@
 
 use std::time::Instant;
 
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{Keep, TrainSpec};
@@ -28,7 +26,7 @@ use super::state::{Basis, Kept, Progress, TrainingState, Weights};
 use super::{dropout, loss};
 use crate::collective::Communicator;
 use crate::encode::Settled;
-use crate::network::{Architecture, Input, Moments, Normalization, Parameters, floats, forward};
+use crate::network::{Architecture, Compute, Input, Moments, Normalization};
 use crate::{Error, Result};
 
 /// What follows the gradient in its all-reduce: the sum of the losses, as a number and what that
@@ -37,11 +35,10 @@ const TAIL: usize = 2;
 
 /// One rank's training under way: the state, where it is computed with, and what this generation
 /// has of its own.
-pub(super) struct Fit<'a, B: AutodiffBackend> {
+pub(super) struct Fit<'a, C: Compute> {
     pub(super) spec: &'a TrainSpec,
     pub(super) architecture: &'a Architecture,
     pub(super) shards: &'a [Settled],
-    pub(super) device: &'a B::Device,
     /// The shards' global numbers.
     ids: Vec<usize>,
     schedule: Schedule,
@@ -52,12 +49,12 @@ pub(super) struct Fit<'a, B: AutodiffBackend> {
     basis: Basis,
     global_batch: u64,
     position: Position,
-    pub(super) parameters: Parameters<B>,
+    pub(super) network: C,
     pub(super) running: Normalization,
     adam: Adam,
     progress: Progress,
     history: Vec<EpochRecord>,
-    best: Option<Best<B>>,
+    best: Option<Best>,
 
     /// What this rank has trained on in the epoch, in this generation.
     pub(super) own: Covered,
@@ -70,11 +67,10 @@ pub(super) struct Fit<'a, B: AutodiffBackend> {
 
 /// The best epoch so far.
 #[derive(Debug)]
-struct Best<B: AutodiffBackend> {
+struct Best {
     epoch: usize,
     score: f64,
-    parameters: Parameters<B>,
-    running: Normalization,
+    weights: Weights,
 }
 
 /// A rank's account of an epoch.
@@ -84,7 +80,7 @@ struct Account {
     seconds: f64,
 }
 
-impl<'a, B: AutodiffBackend> Fit<'a, B> {
+impl<'a, C: Compute> Fit<'a, C> {
     /// Goes on from a state that was [checked](TrainingState::check).
     pub(super) fn new(
         spec: &'a TrainSpec,
@@ -92,7 +88,7 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         state: TrainingState,
         world: &World,
         shards: &'a [Settled],
-        device: &'a B::Device,
+        device: &C::Device,
     ) -> Self {
         let TrainingState {
             basis,
@@ -113,22 +109,20 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
-            parameters: Parameters::new(kept.weights.values, device),
-            running: kept.weights.running,
+            weights: kept.weights,
         });
         let means = world.means[..architecture.normalized()].to_vec();
         Self {
             spec,
             architecture,
             shards,
-            device,
             ids,
             schedule,
             manifest: world.train,
             basis,
             global_batch,
             position,
-            parameters: Parameters::new(values, device),
+            network: C::new(architecture, values, device),
             running,
             gradient: vec![0.0; adam.len() + TAIL],
             adam: adam.resume(position.steps, mean, square),
@@ -144,15 +138,11 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
     /// The state after the last whole step.
     pub(super) fn state(&self) -> TrainingState {
         let [mean, square] = self.adam.moments().map(<[f32]>::to_vec);
-        let weights = |parameters: &Parameters<B>, running: &Normalization| Weights {
-            values: parameters.values(),
-            running: running.clone(),
-        };
         TrainingState {
             basis: self.basis.clone(),
             global_batch: self.global_batch,
             position: self.position,
-            weights: weights(&self.parameters, &self.running),
+            weights: self.weights(),
             mean,
             square,
             progress: self.progress,
@@ -160,8 +150,15 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             kept: self.best.as_ref().map(|best| Kept {
                 epoch: best.epoch,
                 score: best.score,
-                weights: weights(&best.parameters, &best.running),
+                weights: best.weights.clone(),
             }),
+        }
+    }
+
+    fn weights(&self) -> Weights {
+        Weights {
+            values: self.network.values(),
+            running: self.running.clone(),
         }
     }
 
@@ -256,7 +253,7 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
         let loss = f64::from(tail[0]) + f64::from(tail[1]);
         self.running.follow(&statistics);
         let mut step = self.adam.step(gradient);
-        self.parameters
+        self.network
             .update(|parameter, weights| step.update(parameter, weights));
         self.progress.loss += loss;
         self.progress.covered.add(all);
@@ -311,8 +308,7 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             self.best = Some(Best {
                 epoch: record.epoch,
                 score,
-                parameters: self.parameters.clone(),
-                running: self.running.clone(),
+                weights: self.weights(),
             });
         }
         self.history.push(record);
@@ -352,22 +348,18 @@ impl<'a, B: AutodiffBackend> Fit<'a, B> {
             continuous: batch.continuous,
             dropout,
         };
-        let leaves = self.parameters.leaves();
-        let y_b = forward(self.architecture, &leaves, input, self.device);
-
-        let predictions = y_b.clone().inner().into_data();
-        let errors = floats(&predictions)
-            .iter()
-            .zip(&batch.labels)
-            .map(|(y, label)| f64::from(*y) - f64::from(*label));
-        let global_rows = self.moments.rows();
-        let (mut total, mut slopes) = (0.0, Vec::with_capacity(rows));
-        for error in errors {
-            total += loss::value(self.spec.loss, error);
-            slopes.push((loss::slope(self.spec.loss, error) / global_rows) as f32);
-        }
-        let slopes = Tensor::from_data(TensorData::new(slopes, [rows]), self.device);
-        Parameters::gradient(leaves, (y_b * slopes).sum(), gradient);
+        let (loss, global_rows) = (self.spec.loss, self.moments.rows());
+        let mut total = 0.0;
+        let slopes = |predictions: &[f32]| {
+            let labels = predictions.iter().zip(&batch.labels);
+            let errors = labels.map(|(y, label)| f64::from(*y) - f64::from(*label));
+            let slope = |error| {
+                total += loss::value(loss, error);
+                (loss::slope(loss, error) / global_rows) as f32
+            };
+            errors.map(slope).collect()
+        };
+        self.network.gradient(input, slopes, gradient);
         total
     }
 }

@@ -23,7 +23,7 @@
 //!  generation 2   rank   0 1   2  ── step ── step ── …       Origin::State(state)
 //! ```
 //!
-//! Blocking: a rank has an OS thread of its own. The backend is picked here and nowhere else.
+//! Blocking: a rank has an OS thread of its own. What computes is picked here and nowhere else.
 
 mod adam;
 mod agree;
@@ -46,8 +46,6 @@ mod tests;
 
 use std::time::Instant;
 
-use burn::backend::{Autodiff, Flex};
-use burn::tensor::backend::AutodiffBackend;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::FeatureSummary;
 
@@ -59,7 +57,7 @@ use crate::collective::Communicator;
 use crate::device::Backend;
 use crate::encode::{LoadedShards, Settled, Vocabulary, settle};
 use crate::model::Successor;
-use crate::network::{Architecture, Normalization};
+use crate::network::{Architecture, Compute, Host, Normalization};
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use fit::Fit;
@@ -83,17 +81,20 @@ pub fn train(
     rank: Rank<'_>,
 ) -> Result<Outcome, Interrupted> {
     match rank.device.backend() {
-        Backend::Cpu(device) => run::<Autodiff<Flex>>(spec, loaded, rank, device),
+        Backend::Cpu => run::<Host>(spec, loaded, rank, ()),
         #[cfg(feature = "cuda")]
-        Backend::Cuda(device) => run::<Autodiff<burn_cuda::Cuda>>(spec, loaded, rank, device),
+        Backend::Cuda(device) => {
+            use crate::network::Tensors;
+            run::<Tensors<burn::backend::Autodiff<burn_cuda::Cuda>>>(spec, loaded, rank, device)
+        }
     }
 }
 
-fn run<B: AutodiffBackend>(
+fn run<C: Compute>(
     spec: &TrainSpec,
     loaded: Result<LoadedShards>,
     rank: Rank<'_>,
-    device: B::Device,
+    device: C::Device,
 ) -> Result<Outcome, Interrupted> {
     let Rank {
         communicator,
@@ -126,7 +127,7 @@ fn run<B: AutodiffBackend>(
     let state = state.expect("ranks agree on a state that one of them has");
     observer.started(agreed.beginning);
 
-    let mut fit = Fit::<B>::new(spec, &architecture, state, &world, &shards, &device);
+    let mut fit = Fit::<C>::new(spec, &architecture, state, &world, &shards, &device);
     if let Err(error) = fit.run(communicator, observer, cancel) {
         let state = Some(Box::new(fit.state()));
         return Err(Interrupted { error, state });

@@ -9,7 +9,6 @@ mod speed;
 mod warm;
 mod worlds;
 
-use burn::backend::{Autodiff, Flex};
 use tokio_util::sync::CancellationToken;
 
 use super::agree::{Census, on_rows};
@@ -18,10 +17,10 @@ use super::state::{Basis, Weights};
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Settled, settle};
-use crate::network::{Normalization, Parameter, Start};
+use crate::network::{Host, Normalization, Parameter, Start};
 use crate::testing::{load_now, rows, shards, spec};
 
-type CpuFit<'a> = Fit<'a, Autodiff<Flex>>;
+type CpuFit<'a> = Fit<'a, Host>;
 
 /// Calls `body` with a rank before its first step, alone in its world. Its shards may be spoilt
 /// after they were counted.
@@ -45,8 +44,7 @@ fn with_fit<R>(
     let basis = Basis::new(&spec, world.shards.clone(), &vocabularies);
     let state = TrainingState::begin(basis, 30, weights);
     spoil(&mut shards);
-    let device = Default::default();
-    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &device);
+    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &());
     body(&mut fit, &mut alone[0])
 }
 

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use burn::backend::{Autodiff, Flex};
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{AdamForm, Feature, FeatureKind, Loss, Output, TrainSpec};
 
 use crate::collective::{Communicator, Options};
 use crate::encode::{Rows, Settled};
-use crate::network::{Architecture, Normalization};
+use crate::network::{Architecture, Host, Normalization};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, spec};
 use crate::train::TrainingState;
@@ -105,18 +104,11 @@ fn step_time_of_the_rossmann_network() {
         };
         let basis = Basis::new(&spec, world.shards.clone(), &[]);
         let state = TrainingState::begin(basis, batch_size as u64, weights);
-        let device = Default::default();
         let cancel = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {
-            let mut fit = Fit::<Autodiff<Flex>>::new(
-                &spec,
-                &architecture,
-                state.clone(),
-                &world,
-                &shards,
-                &device,
-            );
+            let mut fit =
+                Fit::<Host>::new(&spec, &architecture, state.clone(), &world, &shards, &());
             let (start, busy) = (Instant::now(), thread_seconds());
             fit.run(&mut alone[0], &Deaf, &cancel).unwrap();
             let step = start.elapsed().as_secs_f64() * 1e3 / steps as f64;

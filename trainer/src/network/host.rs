@@ -1,0 +1,308 @@
+//! The network in host memory: forward and backward written out, on the calling thread.
+//!
+//! Compared with tensors and a tape, nothing is allocated in a step, nothing is filled with zeros
+//! that is overwritten, bias and ReLU are applied where the product lies in the cache, and every
+//! gradient is computed where it is sent from. What is left is products of matrices, and those are
+//! the `gemm` crate's.
+//!
+//! Shapes: B rows, C categorical and N continuous features, D the embedding's width, W = C·D + N
+//! the width of the first layer's input.
+
+use volley_proto::spec::Output;
+
+use super::matmul::{Into, Matrix, multiply};
+use super::{Architecture, Compute, Input};
+
+/// The network with its weights.
+#[derive(Debug)]
+pub(crate) struct Host {
+    architecture: Architecture,
+    /// In the order of [`Architecture::parameters`].
+    values: Vec<Vec<f32>>,
+    activations: Activations,
+    /// The gradient by the outputs of the layer at hand, and by those of the one before.
+    deltas: [Vec<f32>; 2],
+}
+
+/// What each layer was given, `[B × W]` first and then `[B × width]` of each hidden layer.
+type Activations = Vec<Vec<f32>>;
+
+/// Predictions in the transformed label's scale, `[B]`, by weights that others may use meanwhile.
+pub(crate) fn predict(architecture: &Architecture, values: &[Vec<f32>], input: &Input) -> Vec<f32> {
+    forward(architecture, values, input, &mut Vec::new())
+}
+
+/// Places of parameters in the order of all.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    embedding: Option<usize>,
+    /// γ; β is the next.
+    norm: Option<usize>,
+    /// The first layer's kernel; its bias is the next, then the second layer's kernel.
+    dense: usize,
+}
+
+impl Compute for Host {
+    type Device = ();
+
+    fn new(architecture: &Architecture, values: Vec<Vec<f32>>, (): &()) -> Self {
+        Self {
+            architecture: architecture.clone(),
+            values,
+            activations: Vec::new(),
+            deltas: [Vec::new(), Vec::new()],
+        }
+    }
+
+    fn predict(&mut self, input: Input) -> Vec<f32> {
+        forward(
+            &self.architecture,
+            &self.values,
+            &input,
+            &mut self.activations,
+        )
+    }
+
+    fn gradient(
+        &mut self,
+        input: Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        flat: &mut [f32],
+    ) {
+        let Self {
+            architecture,
+            values,
+            activations,
+            ..
+        } = self;
+        let predictions = forward(architecture, values, &input, activations);
+        let slopes = slopes(&predictions);
+        self.backward(&input, &predictions, slopes, flat);
+    }
+
+    fn update(&mut self, mut change: impl FnMut(usize, &mut [f32])) {
+        for (at, values) in self.values.iter_mut().enumerate() {
+            change(at, values);
+        }
+    }
+
+    fn values(&self) -> Vec<Vec<f32>> {
+        self.values.clone()
+    }
+}
+
+impl Places {
+    fn of(architecture: &Architecture) -> Self {
+        let Architecture {
+            categorical,
+            batch_norm,
+            ..
+        } = *architecture;
+        let embeddings = usize::from(categorical > 0);
+        Self {
+            embedding: (categorical > 0).then_some(0),
+            norm: batch_norm.then_some(embeddings),
+            dense: embeddings + 2 * usize::from(batch_norm),
+        }
+    }
+}
+
+/// Predictions of a batch. The activations are for [`Host::backward`].
+fn forward(
+    architecture: &Architecture,
+    values: &[Vec<f32>],
+    input: &Input,
+    activations: &mut Activations,
+) -> Vec<f32> {
+    let places = Places::of(architecture);
+    let rows = input.rows;
+    activations.resize_with(architecture.hidden.len() + 1, Vec::new);
+    enter(architecture, places, values, input, &mut activations[0]);
+    let mut width = architecture.width();
+    for (layer, to) in architecture.hidden.iter().enumerate() {
+        let (before, after) = activations.split_at_mut(layer + 1);
+        let (x, y) = (&before[layer], &mut after[0]);
+        let kernel = &values[places.dense + 2 * layer..];
+        dense(&kernel[0], &kernel[1], x, [rows, width, *to], y);
+        y.iter_mut().for_each(|y| *y = y.max(0.0));
+        width = *to;
+    }
+    let last = &mut activations[architecture.hidden.len()];
+    if let Some(mask) = &input.dropout {
+        last.iter_mut().zip(mask).for_each(|(x, mask)| *x *= mask);
+    }
+    let kernel = &values[places.dense + 2 * architecture.hidden.len()..];
+    let mut y_b = Vec::new();
+    dense(&kernel[0], &kernel[1], last, [rows, width, 1], &mut y_b);
+    if let Some(scale) = sigmoid_scale(architecture) {
+        y_b.iter_mut()
+            .for_each(|y| *y = scale / (1.0 + (-*y).exp()));
+    }
+    y_b
+}
+
+/// What the output's sigmoid is scaled by, if it has one.
+fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
+    match architecture.output {
+        Output::Identity => None,
+        Output::Sigmoid => Some(1.0),
+        Output::ScaledSigmoid => Some(architecture.output_scale as f32),
+    }
+}
+
+/// Gathers the first layer's input: embeddings, then numbers.
+fn enter(
+    architecture: &Architecture,
+    places: Places,
+    values: &[Vec<f32>],
+    input: &Input,
+    x: &mut Vec<f32>,
+) {
+    let Architecture {
+        embedding_dim: dim,
+        categorical,
+        continuous,
+        ..
+    } = *architecture;
+    let width = architecture.width();
+    x.resize(input.rows * width, 0.0);
+    if let Some(at) = places.embedding {
+        let table = &values[at];
+        let codes = input.codes.chunks_exact(categorical);
+        for (x, codes) in x.chunks_exact_mut(width).zip(codes) {
+            for (x, code) in x.chunks_exact_mut(dim).zip(codes) {
+                x.copy_from_slice(&table[*code as usize * dim..][..dim]);
+            }
+        }
+    }
+    let numbers = input.continuous.chunks_exact(continuous.max(1));
+    for (x, numbers) in x.chunks_exact_mut(width).zip(numbers) {
+        let x = &mut x[width - continuous..];
+        x.copy_from_slice(numbers);
+        if let Some(at) = places.norm {
+            let scales = values[at].iter().zip(&values[at + 1]);
+            for (x, (gamma, beta)) in x.iter_mut().zip(scales) {
+                *x = *x * gamma + beta;
+            }
+        }
+    }
+}
+
+impl Host {
+    /// The gradient of Σ slope·prediction, parameter after parameter.
+    fn backward(&mut self, input: &Input, predictions: &[f32], slopes: Vec<f32>, flat: &mut [f32]) {
+        let places = Places::of(&self.architecture);
+        let mut gradients = split(flat, &self.values);
+        let Self {
+            architecture,
+            values,
+            activations,
+            deltas: [delta, before],
+        } = self;
+        let rows = input.rows;
+        *delta = slopes;
+        if let Some(scale) = sigmoid_scale(architecture) {
+            for (delta, y) in delta.iter_mut().zip(predictions) {
+                *delta *= y * (1.0 - y / scale);
+            }
+        }
+        let mut width = 1;
+        for layer in (0..=architecture.hidden.len()).rev() {
+            let x = &activations[layer];
+            let from = x.len() / rows;
+            let at = places.dense + 2 * layer;
+            let delta_bxw = Matrix::new(delta, rows, width);
+            let x_bxf = Matrix::new(x, rows, from);
+            multiply(gradients[at], Into::Replace, x_bxf.transposed(), delta_bxw);
+            sum_rows(gradients[at + 1], delta);
+            let kernel_fxw = Matrix::new(&values[at], from, width);
+            before.resize(rows * from, 0.0);
+            multiply(before, Into::Replace, delta_bxw, kernel_fxw.transposed());
+            if layer > 0 {
+                let last = layer == architecture.hidden.len();
+                if let Some(mask) = input.dropout.as_ref().filter(|_| last) {
+                    before.iter_mut().zip(mask).for_each(|(d, mask)| *d *= mask);
+                }
+                // What ReLU or dropout has made zero passes nothing on.
+                let passed = before.iter_mut().zip(x);
+                passed.for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
+            }
+            std::mem::swap(delta, before);
+            width = from;
+        }
+        leave(architecture, places, input, delta, &mut gradients);
+    }
+}
+
+/// The gradients of what the first layer's input was made of, by that input's.
+fn leave(
+    architecture: &Architecture,
+    places: Places,
+    input: &Input,
+    delta: &[f32],
+    gradients: &mut [&mut [f32]],
+) {
+    let Architecture {
+        embedding_dim: dim,
+        categorical,
+        continuous,
+        ..
+    } = *architecture;
+    let width = architecture.width();
+    if let Some(at) = places.embedding {
+        let table = &mut *gradients[at];
+        table.fill(0.0);
+        let codes = input.codes.chunks_exact(categorical);
+        for (delta, codes) in delta.chunks_exact(width).zip(codes) {
+            for (delta, code) in delta.chunks_exact(dim).zip(codes) {
+                add(&mut table[*code as usize * dim..][..dim], delta);
+            }
+        }
+    }
+    if let Some(at) = places.norm {
+        let [gamma, beta] = [at, at + 1];
+        gradients[gamma].fill(0.0);
+        gradients[beta].fill(0.0);
+        let numbers = input.continuous.chunks_exact(continuous);
+        for (delta, numbers) in delta.chunks_exact(width).zip(numbers) {
+            let delta = &delta[width - continuous..];
+            add(gradients[beta], delta);
+            let terms = gradients[gamma].iter_mut().zip(delta).zip(numbers);
+            terms.for_each(|((sum, delta), number)| *sum += delta * number);
+        }
+    }
+}
+
+/// `y = x · kernel + bias` of a batch; sizes are B, the kernel's rows and its columns.
+fn dense(kernel: &[f32], bias: &[f32], x: &[f32], [rows, from, to]: [usize; 3], y: &mut Vec<f32>) {
+    y.clear();
+    for _ in 0..rows {
+        y.extend_from_slice(bias);
+    }
+    let (x, kernel) = (Matrix::new(x, rows, from), Matrix::new(kernel, from, to));
+    multiply(y, Into::Add, x, kernel);
+}
+
+/// `sums = Σ rows`
+fn sum_rows(sums: &mut [f32], rows: &[f32]) {
+    sums.fill(0.0);
+    for row in rows.chunks_exact(sums.len().max(1)) {
+        add(sums, row);
+    }
+}
+
+fn add(sums: &mut [f32], terms: &[f32]) {
+    sums.iter_mut().zip(terms).for_each(|(s, t)| *s += t);
+}
+
+/// The flat gradient by parameter.
+fn split<'a>(flat: &'a mut [f32], values: &[Vec<f32>]) -> Vec<&'a mut [f32]> {
+    let mut rest = flat;
+    let mut parts = Vec::with_capacity(values.len());
+    for values in values {
+        let (part, tail) = rest.split_at_mut(values.len());
+        parts.push(part);
+        rest = tail;
+    }
+    parts
+}
