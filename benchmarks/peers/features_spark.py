@@ -1,5 +1,6 @@
 """The Rossmann features in Spark SQL, written for speed: explicit schemas, broadcast joins, window
-functions over one exchange, and the features cached between their two files.
+functions over one exchange, of which the result is cached between the two files: caching the narrow rows
+and joining them twice is faster than caching the features.
 
 Asked {"data": DIR, "out": DIR}, it writes train.parquet and test.parquet and answers with the seconds.
 """
@@ -112,14 +113,18 @@ def run(spark, data, out):
     for table, schema in TABLES.items():
         path = os.path.join(data, f"{table}.csv")
         spark.read.csv(path, header=True, schema=schema).createOrReplaceTempView(table)
+    cached = None
     for view, query in VIEWS.items():
-        spark.sql(query).createOrReplaceTempView(view)
-    features = spark.table("features").cache()
+        rows = spark.sql(query)
+        if view == "sales_elapsed":
+            cached = rows.cache()
+        rows.createOrReplaceTempView(view)
+    features = spark.table("features")
     train = features.where("NOT is_test AND Sales > 0").drop("is_test", "Id", "Open")
     train.write.parquet(os.path.join(out, "train.parquet"))
     test = features.where("is_test").drop("is_test", "Sales")
     test.write.parquet(os.path.join(out, "test.parquet"))
-    features.unpersist(blocking=True)
+    cached.unpersist(blocking=True)
 
 
 def main():

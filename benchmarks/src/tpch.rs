@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use serde_json::json;
 
 use self::answer::Answer;
@@ -30,6 +31,36 @@ pub(crate) struct Args {
     /// Directory of the tables, made where they are not there yet [default: a temporary one]
     #[arg(long)]
     data: Option<PathBuf>,
+    /// What Volley is compared with, besides `DataFusion` alone
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    systems: Vec<System>,
+}
+
+/// What Volley is compared with, besides what its answers are held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum System {
+    /// Spark SQL
+    Spark,
+    /// `DuckDB`
+    Duckdb,
+}
+
+impl System {
+    const ALL: [Self; 2] = [Self::Spark, Self::Duckdb];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Spark => SPARK,
+            Self::Duckdb => "DuckDB",
+        }
+    }
+
+    fn script(self) -> &'static str {
+        match self {
+            Self::Spark => "tpch_spark.py",
+            Self::Duckdb => "tpch_duckdb.py",
+        }
+    }
 }
 
 const TABLES: [&str; 8] = [
@@ -67,11 +98,9 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let queries = queries(args.scale)?;
     let cluster = Cluster::start(dir.path(), 2)?;
     let mut others = Vec::new();
-    for (system, script) in [
-        (REFERENCE, "tpch_datafusion.py"),
-        (SPARK, "tpch_spark.py"),
-        ("DuckDB", "tpch_duckdb.py"),
-    ] {
+    let systems = args.systems.iter();
+    let systems = systems.map(|system| (system.name(), system.script()));
+    for (system, script) in std::iter::once((REFERENCE, "tpch_datafusion.py")).chain(systems) {
         let mut peer = peers.start(script, &[], dir.path())?;
         comparison.versions.extend(peer.versions()?);
         peer.ask(&json!({"tables": tables}))?;
