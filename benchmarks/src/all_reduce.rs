@@ -1,7 +1,7 @@
 //! All-reduce between processes of one host: Volley's collectives over TCP and over Unix sockets,
 //! against PyTorch's over gloo.
 //!
-//! Volley's ranks are processes of the trainer's example `collective`, which knows how a call is
+//! Volley's ranks are processes of the trainer's `volley-collective`, which knows how a call is
 //! timed and checked; here they are started and told of each other.
 
 use std::io::{BufRead, BufReader, Write};
@@ -157,8 +157,7 @@ struct Rank {
 impl World {
     /// Connects so many processes, over Unix sockets in a folder or else over TCP.
     fn start(processes: usize, sockets: Option<&Path>) -> anyhow::Result<Self> {
-        let program = binary("examples/collective")
-            .context("it is built by cargo build --release --workspace --example collective")?;
+        let program = binary("volley-collective")?;
         let mut world = Self(Vec::new());
         let mut endpoints: Vec<Value> = Vec::new();
         for _ in 0..processes {

@@ -10,6 +10,11 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
+use socket2::SockRef;
+
+/// Bytes on their way through a Unix socket.
+const UNIX_BUFFER: usize = 1 << 20;
+
 /// A duplex byte stream.
 ///
 /// Reads and writes never block: they fail with [`io::ErrorKind::WouldBlock`], after which the
@@ -28,6 +33,8 @@ pub(super) fn tcp(stream: TcpStream) -> io::Result<Box<dyn Link>> {
 
 pub(super) fn unix(stream: UnixStream) -> io::Result<Box<dyn Link>> {
     stream.set_nonblocking(true)?;
+    // By default little more than a chunk: both sides would take turns. The kernel may grant less.
+    SockRef::from(&stream).set_send_buffer_size(UNIX_BUFFER)?;
     Ok(Box::new(stream))
 }
 

@@ -1,6 +1,7 @@
 //! Waiting for sockets: `poll(2)` that also ends at a deadline or by the abort token.
 
 use std::io;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -10,6 +11,10 @@ use tokio_util::sync::CancellationToken;
 /// The longest an abort goes unnoticed. The token has nothing that `poll(2)` could watch, so it
 /// is looked at this often.
 pub const ABORT_LATENCY: Duration = Duration::from_millis(25);
+
+/// How long a wait looks again and again before it sleeps. A peer that is at work has the next chunk
+/// sooner than a sleeping thread wakes up; the processor goes to whoever else wants it.
+const EAGER: Duration = Duration::from_micros(100);
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,14 @@ pub(super) fn wait(
     deadline: Instant,
     abort: &CancellationToken,
 ) -> io::Result<Wake> {
+    let start = Instant::now();
+    while start.elapsed() < EAGER && !abort.is_cancelled() {
+        match poll(fds, PollTimeout::ZERO) {
+            Ok(0) | Err(Errno::EINTR) => thread::yield_now(),
+            Ok(_) => return Ok(Wake::Ready),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
     loop {
         if let Some(wake) = wait_a_tick(fds, deadline, abort)? {
             return Ok(wake);

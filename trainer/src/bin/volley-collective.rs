@@ -2,7 +2,7 @@
 //! `volley-benchmarks all-reduce` starts several and is their rendezvous.
 //!
 //! ```text
-//!   $ collective [FOLDER FOR UNIX SOCKETS]       without: TCP
+//!   $ volley-collective [FOLDER FOR UNIX SOCKETS]       without: TCP
 //!   > (an endpoint)                              how its peers reach it
 //!   < (a membership)                             who they are
 //!   < {"elements": n, "groups": n, "calls": n}   as often as wanted
