@@ -314,15 +314,11 @@ mod tests {
         );
         let expected = rows(&SessionContext::new(), &sql).await;
         assert_eq!(rows(&ours, &sql).await, expected);
-        let plan = ours.sql(&sql).await.unwrap();
-        let plan = plan.create_physical_plan().await.unwrap();
-        let plan = displayable(plan.as_ref()).indent(true).to_string();
+        // A physical plan shows the names of columns, which stay.
+        let plan = ours.sql(&sql).await.unwrap().into_optimized_plan().unwrap();
+        let rewritten = rewrite(plan).unwrap().to_string();
         for running in FUNCTIONS.iter() {
-            assert!(
-                plan.contains(running.name()),
-                "{} in {plan}",
-                running.name()
-            );
+            assert!(rewritten.contains(running.name()), "{}", running.name());
         }
     }
 
