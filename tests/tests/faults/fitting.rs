@@ -27,6 +27,8 @@ pub(crate) struct Setup {
     pub(crate) name: String,
     pub(crate) rows: usize,
     pub(crate) epochs: usize,
+    /// Widths of the hidden layers.
+    pub(crate) hidden: [usize; 2],
     /// Options of the statement, such as `ranks = 2`.
     pub(crate) options: String,
     /// Arguments of the command.
@@ -39,6 +41,7 @@ pub(crate) fn setup(name: &str, options: &str) -> Setup {
         name: name.to_owned(),
         rows: ROWS,
         epochs: 60 * effort() as usize,
+        hidden: [64, 64],
         options: options.to_owned(),
         args: Vec::new(),
     }
@@ -51,12 +54,13 @@ impl Setup {
         let Self {
             name,
             epochs,
+            hidden,
             options,
             args,
             ..
         } = self;
         let options = format!(
-            "{options}, epochs = {epochs}, batch_size = 16, hidden_units = [64, 64], \
+            "{options}, epochs = {epochs}, batch_size = 16, hidden_units = {hidden:?}, \
              rendezvous_timeout = '20s', collective_timeout = '20s'"
         );
         let sql = format!(
@@ -92,8 +96,12 @@ impl Setup {
     }
 
     /// As many epochs as take so many seconds at least, whatever else the machine does now and then.
-    pub(crate) fn lasting(self, seconds: f64, cluster: &Cluster) -> Self {
+    ///
+    /// The network is one whose steps take longer to compute than to agree on: how long an epoch takes
+    /// must not hang on how many ranks there are just then.
+    pub(crate) fn lasting(mut self, seconds: f64, cluster: &Cluster) -> Self {
         const TRIED: usize = 10;
+        self.hidden = [512, 512];
         let tried = Self {
             name: "tried".to_owned(),
             ..self.clone()
