@@ -1,5 +1,5 @@
-//! All-reduce between processes of one host: Volley's collectives over TCP and over Unix sockets,
-//! against PyTorch's over gloo.
+//! All-reduce between processes of one host: Volley's collectives over TCP, over Unix sockets and in
+//! shared memory, against PyTorch's over gloo.
 //!
 //! Volley's ranks are processes of the trainer's `volley-collective`, which knows how a call is
 //! timed and checked; here they are started and told of each other.
@@ -57,14 +57,15 @@ const MESSAGES: [Message; 3] = [
     },
 ];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How Volley's ranks get at each other's numbers.
+#[derive(Debug, Clone, Copy)]
 enum Transport {
     Tcp,
     Unix,
+    SharedMemory,
 }
 
-/// Who is measured in a turn.
-const TURNS: [Option<Transport>; 3] = [Some(Transport::Tcp), None, Some(Transport::Unix)];
+const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Unix, Transport::SharedMemory];
 
 /// Runs the comparison and writes it into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
@@ -77,32 +78,29 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         let mut tcp = World::start(*processes, None)?;
         let mut unix = World::start(*processes, Some(dir.path()))?;
         for message in MESSAGES {
-            let mut over_tcp = case(*processes, message, Transport::Tcp);
-            let mut over_unix = case(*processes, message, Transport::Unix);
+            let mut cases = TRANSPORTS.map(|transport| case(*processes, message, transport));
             // One round to warm up.
             for round in 0..=args.rounds {
-                for turn in 0..TURNS.len() {
-                    let system = TURNS[(turn + round) % TURNS.len()];
-                    let median = match system {
-                        Some(Transport::Tcp) => tcp.measure(message)?,
-                        Some(Transport::Unix) => unix.measure(message)?,
+                // The last turn is gloo's.
+                for turn in 0..=TRANSPORTS.len() {
+                    let at = (turn + round) % (TRANSPORTS.len() + 1);
+                    let median = match TRANSPORTS.get(at) {
+                        Some(Transport::Tcp) => tcp.measure(message, false)?,
+                        Some(Transport::Unix) => unix.measure(message, false)?,
+                        Some(Transport::SharedMemory) => unix.measure(message, true)?,
                         None => measure_gloo(&mut gloo, *processes, message)?,
                     };
                     if round == 0 {
                         continue;
                     }
-                    match system {
-                        Some(Transport::Tcp) => over_tcp.push(VOLLEY, median),
-                        Some(Transport::Unix) => over_unix.push(VOLLEY, median),
-                        None => {
-                            over_tcp.push(GLOO, median);
-                            over_unix.push(GLOO, median);
-                        }
+                    match cases.get_mut(at) {
+                        Some(case) => case.push(VOLLEY, median),
+                        None => cases.iter_mut().for_each(|case| case.push(GLOO, median)),
                     }
                 }
             }
             eprintln!("{}, {processes} processes", message.name);
-            comparison.cases.extend([over_tcp, over_unix]);
+            comparison.cases.extend(cases);
         }
     }
     if args.processes.iter().any(|n| *n > comparison.machine.cores) {
@@ -118,13 +116,16 @@ const METHOD: &str = "Sums of `f32` over processes of one host, in place. A figu
     round's calls on rank 0, from the call to its return. Calls come in groups of eight, one after \
     the other on the same numbers; after each group every rank checks every sum, and the first call \
     of the next is not counted. Rounds alternate between Volley over TCP, PyTorch's `all_reduce` \
-    over gloo (which is over TCP), and Volley over Unix sockets; a round's figure for gloo stands in \
-    both rows. Volley takes the Unix socket where two ranks are on one host.";
+    over gloo (which is over TCP), Volley over Unix sockets, and Volley's buffers of gradients, which \
+    ranks on one host share as memory when they have 64 KiB or more and send over Unix sockets else; \
+    a round's figure for gloo stands in each row. In training on one host, gradients are such buffers \
+    and everything else goes over Unix sockets.";
 
 fn case(processes: usize, message: Message, transport: Transport) -> Case {
     let (over, at_least) = match transport {
         Transport::Tcp => ("TCP", 2.0),
         Transport::Unix => ("Unix sockets", 4.0),
+        Transport::SharedMemory => ("a buffer", 4.0),
     };
     let name = format!("{}, {processes} processes, {over}", message.name);
     Case::new(name, Unit::Microseconds).at_least(at_least, GLOO)
@@ -182,8 +183,9 @@ impl World {
     }
 
     /// The median of a call on rank 0, in microseconds.
-    fn measure(&mut self, message: Message) -> anyhow::Result<f64> {
-        let question = question(message);
+    fn measure(&mut self, message: Message, buffer: bool) -> anyhow::Result<f64> {
+        let mut question = question(message);
+        question["buffer"] = buffer.into();
         for rank in &mut self.0 {
             rank.write(&question)?;
         }

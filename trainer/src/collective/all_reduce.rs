@@ -1,7 +1,9 @@
-//! All-reduce: every rank ends with the same sum, by direct exchange or around the ring.
+//! All-reduce: every rank ends with the same sum, by direct exchange, around the ring, or by reading
+//! each other's memory.
 
 use std::time::Instant;
 
+use super::buffer::Views;
 use super::call::Call;
 use super::element::{Element, add};
 use super::error::Result;
@@ -56,6 +58,44 @@ fn sum_in_order<T: Element>(own: &mut [T], rank: usize, others: &mut [T]) {
         add(sum, term);
     }
     own.copy_from_slice(sum);
+}
+
+/// Numbers added at a time: what a sum is made of stays in the first-level cache.
+const BLOCK: usize = 2048;
+
+/// Every rank sums its segment of what all ranks have, and copies the other segments from those
+/// that summed them. Ranks wait for each other before, between and after, so that nobody reads
+/// what is still written; what one writes meanwhile, its own segment first and then the others',
+/// nobody reads at that time.
+pub(super) fn shared(mesh: &mut Mesh, call: &Call, views: Views<'_>) -> Result<()> {
+    let Views { own, peers } = views;
+    let ring = Ring {
+        rank: call.rank,
+        world_size: mesh.world_size(),
+        elements: own.len(),
+    };
+    meet(mesh, call)?;
+    let segment = ring.segment(call.rank);
+    for start in segment.clone().step_by(BLOCK) {
+        let block = start..segment.end.min(start + BLOCK);
+        for peer in peers.iter().flatten() {
+            add(&mut own[block.clone()], &peer[block.clone()]);
+        }
+    }
+    meet(mesh, call)?;
+    for (rank, peer) in peers.iter().enumerate() {
+        if let Some(peer) = peer {
+            let segment = ring.segment(rank);
+            own[segment.clone()].copy_from_slice(&peer[segment]);
+        }
+    }
+    meet(mesh, call)
+}
+
+/// Returns once every rank has come.
+pub(super) fn meet(mesh: &mut Mesh, call: &Call) -> Result<()> {
+    let inboxes = (1..mesh.world_size()).map(|_| Inbox::Exact(&mut []));
+    exchange(mesh, call, &[], inboxes, 0)
 }
 
 /// Where one direction of the ring stands.

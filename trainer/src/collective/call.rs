@@ -57,6 +57,8 @@ pub enum Algorithm {
     Direct,
     /// Reduce-scatter and all-gather around the ring: least bytes, for large messages.
     Ring,
+    /// Every rank reads the others' numbers where they lie: for large messages on one host.
+    SharedMemory,
 }
 
 impl Call {
@@ -103,6 +105,7 @@ impl fmt::Display for Op {
                 let algorithm = match algorithm {
                     Algorithm::Direct => "direct",
                     Algorithm::Ring => "ring",
+                    Algorithm::SharedMemory => "shared memory",
                 };
                 write!(f, "all-reduce ({element}, {algorithm})")
             }

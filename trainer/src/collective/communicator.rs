@@ -2,11 +2,13 @@
 //!
 //! It chooses the algorithm, runs it over the mesh, and closes the mesh at the first failure.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::call::{Algorithm, Call, Op};
+use super::buffer::{Buffer, Offered};
+use super::call::{Algorithm, Call, ElementType, Op};
 use super::element::Element;
 use super::endpoint::Listener;
 use super::error::{Error, Result};
@@ -173,6 +175,62 @@ impl Communicator {
         self.all_reduce(buffer)
     }
 
+    /// A buffer of `len` numbers for [`all_reduce_sum_buffer`](Self::all_reduce_sum_buffer), in
+    /// memory that ranks share if they are all on one host and it is large enough to gain by it.
+    /// All ranks call it, with the same `len`.
+    ///
+    /// # Errors
+    ///
+    /// Any loss of a peer.
+    pub fn buffer(&mut self, len: usize) -> Result<Buffer> {
+        let is_small = len * size_of::<f32>() < self.direct_below;
+        if self.world_size() == 1 || len == 0 || is_small || !self.mesh.is_local() {
+            return Ok(Buffer::own(len));
+        }
+        let unshared = |error: io::Error| {
+            tracing::warn!(%error, "ranks share no memory; they send gradients to each other");
+        };
+        let offered = Offered::new(len).and_then(|offered| Ok((offered.place()?, offered)));
+        let (place, offered) = offered.map_err(unshared).ok().unzip();
+        let places = self.all_gather(&place.unwrap_or_default())?;
+        let peers = offered.as_ref().and_then(|offered| {
+            let others = places.iter().enumerate();
+            let open = |(rank, place): (usize, &Vec<u8>)| {
+                let is_other = rank != self.rank;
+                is_other.then(|| offered.open(place)).transpose()
+            };
+            let peers: io::Result<Vec<_>> = others.map(open).collect();
+            peers.map_err(unshared).ok()
+        });
+        // Until all have opened all, nobody may close a file; if one could not, all do without.
+        let is_shared = self.all_gather(&[u8::from(peers.is_some())])?;
+        let everywhere = is_shared.iter().all(|shared| shared == &[1]);
+        Ok(match (offered, peers) {
+            (Some(offered), Some(peers)) if everywhere => offered.share(peers),
+            _ => Buffer::own(len),
+        })
+    }
+
+    /// [`all_reduce_sum`](Self::all_reduce_sum) of a [buffer](Self::buffer) of this communicator,
+    /// which in shared memory nobody has to send.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_reduce_sum`](Self::all_reduce_sum).
+    pub fn all_reduce_sum_buffer(&mut self, buffer: &mut Buffer) -> Result<()> {
+        let bytes = size_of_val::<[f32]>(buffer);
+        let Some(views) = buffer.views() else {
+            return self.all_reduce::<f32>(buffer);
+        };
+        let op = Op::AllReduceSum {
+            element: ElementType::F32,
+            algorithm: Algorithm::SharedMemory,
+        };
+        self.run(op, bytes, |this, call| {
+            all_reduce::shared(&mut this.mesh, call, views)
+        })
+    }
+
     /// [`all_reduce_sum`](Self::all_reduce_sum) in double precision: for row counts, losses, statistics.
     ///
     /// # Errors
@@ -245,8 +303,7 @@ impl Communicator {
     /// Any loss of a peer.
     pub fn barrier(&mut self) -> Result<()> {
         self.run(Op::Barrier, 0, |this, call| {
-            let inboxes = (1..this.world_size()).map(|_| Inbox::Exact(&mut []));
-            exchange(&mut this.mesh, call, &[], inboxes, this.chunk)
+            all_reduce::meet(&mut this.mesh, call)
         })
     }
 

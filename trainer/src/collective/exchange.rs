@@ -11,7 +11,7 @@ use super::mesh::{Interest, Mesh};
 /// Where the payload of one peer goes.
 #[derive(Debug)]
 pub(super) enum Inbox<'a> {
-    /// As long as this rank's own payload.
+    /// Full when the peer's payload is here: all ranks' are of this length.
     Exact(&'a mut [u8]),
     /// As long as the peer says.
     Growing(&'a mut Growing),
@@ -35,7 +35,10 @@ impl Lane<'_> {
     fn is_received(&self) -> bool {
         self.inbound
             .theirs()
-            .is_some_and(|theirs| self.received as u64 == theirs.bytes)
+            .is_some_and(|theirs| match &self.inbox {
+                Inbox::Exact(payload) => self.received == payload.len(),
+                Inbox::Growing(_) => self.received as u64 == theirs.bytes,
+            })
     }
 
     /// Moves what can be moved now; whether something did.

@@ -19,10 +19,22 @@ const UNIX_BUFFER: usize = 1 << 20;
 ///
 /// Reads and writes never block: they fail with [`io::ErrorKind::WouldBlock`], after which the
 /// descriptor becomes ready in the sense of `poll(2)` once it is worth trying again.
-pub(super) trait Link: Read + Write + AsFd + Debug + Send {}
+pub(super) trait Link: Read + Write + AsFd + Debug + Send {
+    /// Whether the peer is on this host, by the kind of the link.
+    fn is_local(&self) -> bool;
+}
 
-impl Link for TcpStream {}
-impl Link for UnixStream {}
+impl Link for TcpStream {
+    fn is_local(&self) -> bool {
+        false
+    }
+}
+
+impl Link for UnixStream {
+    fn is_local(&self) -> bool {
+        true
+    }
+}
 
 pub(super) fn tcp(stream: TcpStream) -> io::Result<Box<dyn Link>> {
     stream.set_nonblocking(true)?;

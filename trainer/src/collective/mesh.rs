@@ -51,6 +51,11 @@ impl Mesh {
         self.links.len()
     }
 
+    /// Whether all peers are on this host.
+    pub(super) fn is_local(&self) -> bool {
+        self.links.iter().flatten().all(|link| link.is_local())
+    }
+
     /// Sends what the link takes of `parts`, which are not all empty. `None`: it is full.
     pub(super) fn write(
         &mut self,

@@ -27,6 +27,7 @@
 //! |---|---|---|---|
 //! | [all-reduce](Communicator::all_reduce_sum), small | direct exchange | 1 | `(N−1)·B` |
 //! | [all-reduce](Communicator::all_reduce_sum), large | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
+//! | [all-reduce](Communicator::all_reduce_sum_buffer) of a [`Buffer`] on one host, large | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
 //! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
 //! | [barrier](Communicator::barrier) | direct exchange of headers | 1 | 0 |
@@ -38,7 +39,8 @@
 //! # Invariants
 //!
 //! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange
-//!   adds in the order of ranks on every rank, and in the ring each segment is summed in one place.
+//!   adds in the order of ranks on every rank, and in the ring and in shared memory each segment is
+//!   summed in one place.
 //! - When an operation returns, all it had to send was handed to the kernel: the caller may
 //!   overwrite its buffer.
 //! - A connection belongs to one generation, and each message names its own. What comes from
@@ -68,6 +70,7 @@
 
 mod all_reduce;
 mod broadcast;
+mod buffer;
 mod call;
 mod communicator;
 mod connect;
@@ -86,6 +89,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use buffer::Buffer;
 pub use call::{Algorithm, Call, ElementType, Op};
 pub use communicator::{Communicator, Counters};
 pub use endpoint::{Endpoint, Listener};

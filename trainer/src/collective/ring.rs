@@ -50,7 +50,7 @@ impl Ring {
     }
 
     /// The elements of one segment. Lengths differ by at most one; the first ones are the longer.
-    fn segment(&self, index: usize) -> Range<usize> {
+    pub(super) fn segment(&self, index: usize) -> Range<usize> {
         let (length, longer) = (
             self.elements / self.world_size,
             self.elements % self.world_size,

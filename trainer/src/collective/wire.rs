@@ -153,6 +153,7 @@ pub(super) fn encode_header(call: &Call) -> [u8; HEADER_BYTES] {
             let algorithm = match algorithm {
                 Algorithm::Direct => 1,
                 Algorithm::Ring => 2,
+                Algorithm::SharedMemory => 3,
             };
             (1, element, algorithm, 0)
         }
@@ -253,7 +254,7 @@ mod tests {
     fn every_header_survives_the_wire() {
         let mut ops = vec![Op::AllGather, Op::Broadcast { root: 4 }, Op::Barrier];
         for element in [ElementType::F32, ElementType::F64] {
-            for algorithm in [Algorithm::Direct, Algorithm::Ring] {
+            for algorithm in [Algorithm::Direct, Algorithm::Ring, Algorithm::SharedMemory] {
                 ops.push(Op::AllReduceSum { element, algorithm });
             }
         }

@@ -24,9 +24,9 @@ use super::rank::Observer;
 use super::schedule::{Place, Schedule, steps_per_epoch};
 use super::state::{Basis, Kept, Progress, TrainingState, Weights};
 use super::{dropout, loss};
-use crate::collective::Communicator;
+use crate::collective::{Buffer, Communicator};
 use crate::encode::Settled;
-use crate::network::{Architecture, Compute, Input, Moments, Normalization};
+use crate::network::{Architecture, Compute, Input, Moments, Normalization, Parameter};
 use crate::{Error, Result};
 
 /// What follows the gradient in its all-reduce: the sum of the losses, as a number and what that
@@ -61,7 +61,7 @@ pub(super) struct Fit<'a, C: Compute> {
     /// What all ranks had before it.
     earlier: Covered,
     /// All parameters' gradients, in order, and the tail.
-    gradient: Vec<f32>,
+    gradient: Buffer,
     moments: Moments,
 }
 
@@ -80,8 +80,15 @@ struct Account {
     seconds: f64,
 }
 
+/// Numbers in the gradient's all-reduce.
+pub(super) fn gradient_len(architecture: &Architecture) -> usize {
+    let parameters = architecture.parameters();
+    parameters.iter().map(Parameter::len).sum::<usize>() + TAIL
+}
+
 impl<'a, C: Compute> Fit<'a, C> {
-    /// Goes on from a state that was [checked](TrainingState::check).
+    /// Goes on from a state that was [checked](TrainingState::check). The gradient is as long as
+    /// [`gradient_len`] says.
     pub(super) fn new(
         spec: &'a TrainSpec,
         architecture: &'a Architecture,
@@ -89,6 +96,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         world: &World,
         shards: &'a [Settled],
         device: &C::Device,
+        gradient: Buffer,
     ) -> Self {
         let TrainingState {
             basis,
@@ -124,7 +132,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             position,
             network: C::new(architecture, values, device),
             running,
-            gradient: vec![0.0; adam.len() + TAIL],
+            gradient,
             adam: adam.resume(position.steps, mean, square),
             earlier: progress.covered,
             progress,
@@ -246,7 +254,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let tail = &mut self.gradient[self.adam.len()..];
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
-        communicator.all_reduce_sum(&mut self.gradient)?;
+        communicator.all_reduce_sum_buffer(&mut self.gradient)?;
 
         // Nothing fails from here on.
         let (gradient, tail) = self.gradient.split_at(self.adam.len());

@@ -60,7 +60,7 @@ use crate::model::Successor;
 use crate::network::{Architecture, Compute, Host, Normalization};
 use crate::{Error, Model, Result};
 use agree::{Census, World};
-use fit::Fit;
+use fit::{Fit, gradient_len};
 use origin::Agreed;
 use state::{Basis, Weights};
 
@@ -127,7 +127,24 @@ fn run<C: Compute>(
     let state = state.expect("ranks agree on a state that one of them has");
     observer.started(agreed.beginning);
 
-    let mut fit = Fit::<C>::new(spec, &architecture, state, &world, &shards, &device);
+    let gradient = match communicator.buffer(gradient_len(&architecture)) {
+        Ok(gradient) => gradient,
+        Err(error) => {
+            return Err(Interrupted {
+                error: error.into(),
+                state: Some(Box::new(state)),
+            });
+        }
+    };
+    let mut fit = Fit::<C>::new(
+        spec,
+        &architecture,
+        state,
+        &world,
+        &shards,
+        &device,
+        gradient,
+    );
     if let Err(error) = fit.run(communicator, observer, cancel) {
         let state = Some(Box::new(fit.state()));
         return Err(Interrupted { error, state });

@@ -6,7 +6,7 @@ use std::thread;
 use super::faults::{Fault, Faulty, Noticed};
 use super::world::{TRANSPORTS, Transport, WORLDS, options, spawn, world};
 use crate::collective::wire::HEADER_BYTES;
-use crate::collective::{Communicator, Options};
+use crate::collective::{Communicator, Error, Options};
 
 /// Empty, single, smaller than a world, not divisible by any, more than a chunk.
 const LENGTHS: [usize; 6] = [0, 1, 7, 1_000, 4_099, 70_001];
@@ -80,6 +80,64 @@ fn all_reduce_sums_by_direct_exchange() {
             .into_iter()
             .for_each(|length| assert_all_reduces(rank, length))
     });
+}
+
+#[test]
+fn all_reduce_sums_buffers_of_any_length() {
+    everywhere(&ring(), |rank| {
+        for length in LENGTHS {
+            let mut buffer = rank.buffer(length).unwrap();
+            assert!(buffer.iter().all(|value| *value == 0.0));
+            for round in 0..20 {
+                for (index, value) in buffer.iter_mut().enumerate() {
+                    *value = term(rank.rank(), index + round);
+                }
+                rank.all_reduce_sum_buffer(&mut buffer).unwrap();
+                for (index, value) in buffer.iter().enumerate() {
+                    let expected = sum(rank.world_size(), index + round);
+                    assert_eq!(*value, expected, "element {index} of {length}");
+                }
+                buffer.fill(f32::NAN);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_buffer_is_sent_only_to_other_hosts() {
+    const ELEMENTS: usize = 100_000;
+    for (transport, is_sent) in [
+        (Transport::Tcp, true),
+        (Transport::Unix, false),
+        (Transport::InProcess, false),
+    ] {
+        spawn(world(3, transport, &options()), |mut rank| {
+            let mut buffer = rank.buffer(ELEMENTS).unwrap();
+            let before = rank.counters().bytes_sent;
+            rank.all_reduce_sum_buffer(&mut buffer).unwrap();
+            let sent = rank.counters().bytes_sent - before;
+            assert_eq!(
+                sent > ELEMENTS as u64,
+                is_sent,
+                "{transport:?}: {sent} bytes"
+            );
+        });
+    }
+}
+
+#[test]
+fn ranks_that_share_different_lengths_share_nothing() {
+    let lengths = [100_000, 100_001];
+    let outcomes = spawn(world(2, Transport::Unix, &options()), |mut rank| {
+        let mut buffer = rank.buffer(lengths[rank.rank()]).unwrap();
+        rank.all_reduce_sum_buffer(&mut buffer)
+    });
+    for outcome in outcomes {
+        assert!(matches!(
+            outcome,
+            Err(Error::Mismatch { .. } | Error::PeerClosed { .. })
+        ));
+    }
 }
 
 #[test]

@@ -15,12 +15,16 @@ use crate::collective::{Communicator, Error, Options, Result, link};
 type Operation = fn(&mut Communicator) -> Result<()>;
 
 /// What a failing operation is tried with: each takes more bytes than the faults let through.
-const OPERATIONS: [(&str, Operation); 4] = [
+const OPERATIONS: [(&str, Operation); 5] = [
     ("all-reduce", |rank| {
         rank.all_reduce_sum(&mut vec![1.0; 200_000])
     }),
     ("all-reduce, small", |rank| {
         rank.all_reduce_sum_f64(&mut [1.0; 1_000])
+    }),
+    ("all-reduce, buffer", |rank| {
+        let mut buffer = rank.buffer(200_000)?;
+        (0..100).try_for_each(|_| rank.all_reduce_sum_buffer(&mut buffer))
     }),
     ("all-gather", |rank| rank.all_gather(&[1; 50_000]).map(drop)),
     ("barrier", |rank| {

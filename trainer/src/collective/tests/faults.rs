@@ -54,7 +54,11 @@ fn trickle(fault: Fault, attempts: &mut usize, bytes: usize) -> io::Result<usize
     }
 }
 
-impl Link for Faulty {}
+impl Link for Faulty {
+    fn is_local(&self) -> bool {
+        self.link.is_local()
+    }
+}
 
 impl Read for Faulty {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -44,7 +44,8 @@ fn with_fit<R>(
     let basis = Basis::new(&spec, world.shards.clone(), &vocabularies);
     let state = TrainingState::begin(basis, 30, weights);
     spoil(&mut shards);
-    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &());
+    let gradient = alone[0].buffer(gradient_len(&architecture)).unwrap();
+    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &(), gradient);
     body(&mut fit, &mut alone[0])
 }
 

@@ -107,8 +107,16 @@ fn step_time_of_the_rossmann_network() {
         let cancel = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {
-            let mut fit =
-                Fit::<Host>::new(&spec, &architecture, state.clone(), &world, &shards, &());
+            let gradient = alone[0].buffer(gradient_len(&architecture)).unwrap();
+            let mut fit = Fit::<Host>::new(
+                &spec,
+                &architecture,
+                state.clone(),
+                &world,
+                &shards,
+                &(),
+                gradient,
+            );
             let (start, busy) = (Instant::now(), thread_seconds());
             fit.run(&mut alone[0], &Deaf, &cancel).unwrap();
             let step = start.elapsed().as_secs_f64() * 1e3 / steps as f64;
