@@ -13,6 +13,7 @@ use tonic::{Code, Streaming};
 use volley_proto::TrainId;
 use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::{self, AttendRequest, AttendResponse};
+use volley_trainer::resolve_device;
 
 use crate::config::Role;
 use crate::{Error, ExecutorConfig, Result};
@@ -44,6 +45,12 @@ impl Attendance {
                 Role::Train => wire::Role::Train,
             }
             .into(),
+            device: match resolve_device(config.device) {
+                Ok(device) => device.to_string(),
+                // Whoever trains there is told why.
+                Err(_) => format!("{} (not there)", config.device),
+            },
+            memory_bytes: config.memory.as_u64(),
         };
         let deadline = Instant::now() + config.connect_timeout;
         loop {

@@ -16,6 +16,7 @@ pub mod runtime;
 pub mod settings;
 pub mod spec;
 pub mod store;
+pub mod tables;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -68,6 +68,9 @@ pub struct TrainSpec {
     pub start: Start,
     /// Optimizer steps between checkpoints, besides the one after every epoch.
     pub checkpoint_every: Option<u64>,
+    /// Whether each rank notes what it did when, for a file beside the model.
+    #[serde(default)]
+    pub trace: bool,
     /// Virtual shards that rows are hashed into; each rank takes a slice of them.
     pub shards: usize,
     /// Columns whose hash picks a row's shard; empty means all columns.

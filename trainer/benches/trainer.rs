@@ -26,7 +26,7 @@ use volley_proto::store::EpochRecord;
 use volley_trainer::bench::Optimizer;
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::{
-    Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, load, train,
+    Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, Step, load, train,
 };
 
 /// As in executors: see `.cargo/config.toml`.
@@ -147,7 +147,8 @@ impl Observer for Stopwatch {
         self.reset();
     }
 
-    fn step(&self, position: Position) {
+    fn step(&self, step: &Step) {
+        let position = step.next;
         let mut time = self.time.lock();
         if position.steps > WARM_UP {
             let step = time.0.elapsed();
@@ -272,6 +273,7 @@ fn spec(batch_size: usize) -> TrainSpec {
         },
         start: Start::Fresh,
         checkpoint_every: None,
+        trace: false,
         shards: SHARDS,
         shard_by: vec![],
         device: Device::Cpu,

@@ -34,7 +34,7 @@ pub use model::{Model, VOCABULARIES, WEIGHTS};
 #[doc(hidden)]
 pub use train::bench;
 pub use train::{
-    Artifacts, Beginning, Interrupted, Observer, Origin, Outcome, Rank, RankReport, TrainingState,
-    train,
+    Artifacts, Beginning, Interrupted, Observer, Origin, Outcome, Rank, RankReport, Step,
+    TrainingState, train,
 };
 pub use volley_proto::store::Position;

@@ -21,7 +21,7 @@ use crate::collective::{Communicator, Options};
 use crate::random::{Key, Purpose};
 use crate::{
     Beginning, Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice,
-    Result, load, train,
+    Result, Step, load, train,
 };
 
 /// A small network over [`rows`]: MSE on the label itself, split by column.
@@ -76,6 +76,7 @@ pub(crate) fn spec() -> TrainSpec {
         },
         start: Start::Fresh,
         checkpoint_every: None,
+        trace: false,
         shards: 8,
         shard_by: vec![],
         device: Device::Cpu,
@@ -181,7 +182,7 @@ pub(crate) struct Deaf;
 impl Observer for Deaf {
     fn loaded(&self, _: u64, _: f64) {}
     fn started(&self, _: Beginning) {}
-    fn step(&self, _: Position) {}
+    fn step(&self, _: &Step) {}
     fn epoch(&self, _: &EpochRecord) {}
     fn checkpoint(&self, _: Position, _: Bytes) {}
 }

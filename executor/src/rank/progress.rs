@@ -8,13 +8,14 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use volley_proto::failure::chain;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::{EpochRecord, ModelStore, Position};
+use volley_proto::wire::Steps;
 use volley_proto::{Result, TrainId};
-use volley_trainer::{Beginning, Observer};
+use volley_trainer::{Beginning, Observer, Step};
 
 use super::rendezvous::Rendezvous;
 
-/// How often the steps done are told.
-const INTERVAL: Duration = Duration::from_millis(500);
+/// How often rank 0 tells of its steps, and how often the others do.
+const INTERVALS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 /// What a rank tells of itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,8 +24,8 @@ pub(super) enum Report {
     Loaded { rows: u64, seconds: f64 },
     /// An epoch is done.
     Epoch(EpochRecord),
-    /// Optimizer steps done since training began.
-    Steps(u64),
+    /// What its last steps came to.
+    Steps(Steps),
     /// Something a user should know.
     Note(String),
 }
@@ -35,8 +36,30 @@ pub(super) struct Reporter {
     reports: mpsc::UnboundedSender<Report>,
     checkpoints: mpsc::Sender<(Position, Bytes)>,
     rank: usize,
-    /// When the steps were last told.
-    told: Mutex<Instant>,
+    /// How many epochs there are to be.
+    epochs: usize,
+    untold: Mutex<Untold>,
+}
+
+/// Steps that are not told yet.
+#[derive(Debug)]
+struct Untold {
+    /// When the last ones were told, and how long the rank had been in collectives by then.
+    since: Instant,
+    reducing: Duration,
+    rows: u64,
+    loss: f64,
+}
+
+impl Untold {
+    fn from(reducing: Duration) -> Self {
+        Self {
+            since: Instant::now(),
+            reducing,
+            rows: 0,
+            loss: 0.0,
+        }
+    }
 }
 
 /// Where a rank's checkpoints go.
@@ -55,6 +78,7 @@ pub(super) fn reporter(
     mut store: Checkpoints<'_>,
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
+    let epochs = store.spec.epochs;
     // One is written while one waits.
     let (checkpoints, mut waiting) = mpsc::channel::<(Position, Bytes)>(1);
     let told = rendezvous.clone();
@@ -79,7 +103,8 @@ pub(super) fn reporter(
         reports,
         checkpoints,
         rank,
-        told: Mutex::new(Instant::now()),
+        epochs,
+        untold: Mutex::new(Untold::from(Duration::ZERO)),
     };
     let work = async move {
         tokio::join!(send, save);
@@ -116,24 +141,45 @@ impl Observer for Reporter {
     }
 
     fn started(&self, beginning: Beginning) {
+        *self.untold.lock() = Untold::from(Duration::ZERO);
         if self.rank == 0 && beginning != Beginning::Fresh {
             self.send(Report::Note(format!("training starts {beginning}")));
         }
     }
 
-    fn step(&self, position: Position) {
-        if self.rank == 0 {
-            let mut told = self.told.lock();
-            if told.elapsed() >= INTERVAL {
-                *told = Instant::now();
-                self.send(Report::Steps(position.steps));
-            }
+    fn step(&self, step: &Step) {
+        let Position {
+            epoch,
+            step: done,
+            steps,
+        } = step.next;
+        let mut untold = self.untold.lock();
+        untold.rows += step.rows;
+        untold.loss += step.loss;
+        let elapsed = untold.since.elapsed();
+        let is_last = done == step.steps_per_epoch;
+        if elapsed < INTERVALS[self.rank.min(1)] && !is_last {
+            return;
         }
+        let reducing = step.reducing.saturating_sub(untold.reducing);
+        let told = std::mem::replace(&mut *untold, Untold::from(step.reducing));
+        self.send(Report::Steps(Steps {
+            epoch: epoch as u64,
+            epochs: self.epochs as u64,
+            step: done,
+            steps_per_epoch: step.steps_per_epoch,
+            total: steps,
+            rows: told.rows,
+            loss: told.loss,
+            seconds: elapsed.as_secs_f64(),
+            reduce_seconds: reducing.as_secs_f64(),
+        }));
     }
 
     fn epoch(&self, record: &EpochRecord) {
+        // Evaluation is not a part of the next steps' time.
+        self.untold.lock().since = Instant::now();
         if self.rank == 0 {
-            self.send(Report::Steps(record.steps));
             self.send(Report::Epoch(record.clone()));
         }
     }

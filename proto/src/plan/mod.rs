@@ -15,12 +15,14 @@
 //! [`crate::runtime`] when they execute, which happens on executors only.
 
 mod codec;
+mod estimates;
 mod planner;
 mod predict;
 mod running;
 mod train;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
+pub use estimates::EstimateScans;
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
 pub use train::{TrainExec, TrainNode, train_schema};

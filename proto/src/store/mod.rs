@@ -14,6 +14,7 @@
 mod checkpoint;
 mod manifest;
 mod model_store;
+mod rows;
 #[cfg(test)]
 mod tests;
 

@@ -139,6 +139,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         },
         start: Start::Fresh,
         checkpoint_every: None,
+        trace: false,
         shards: 1,
         shard_by: vec![],
         device: Device::Cpu,

@@ -309,33 +309,33 @@ impl Communicator {
 
     fn all_reduce<T: Element>(&mut self, buffer: &mut [T]) -> Result<()> {
         let bytes = size_of_val(buffer);
-        let algorithm = if bytes < self.direct_below {
-            Algorithm::Direct
-        } else {
-            Algorithm::Ring
-        };
+        let is_small = bytes < self.direct_below;
         let op = Op::AllReduceSum {
             element: T::TYPE,
-            algorithm,
+            algorithm: if is_small {
+                Algorithm::Direct
+            } else {
+                Algorithm::Ring
+            },
         };
         self.run(op, bytes, |this, call| {
-            let needed = match algorithm {
-                _ if this.world_size() == 1 => return Ok(()),
-                Algorithm::Direct => (this.world_size() - 1) * bytes,
-                Algorithm::Ring => this.chunk,
+            if this.world_size() == 1 {
+                return Ok(());
+            }
+            let needed = if is_small {
+                (this.world_size() - 1) * bytes
+            } else {
+                this.chunk
             };
             let needed = needed.div_ceil(size_of::<f64>());
             if this.scratch.len() < needed {
                 this.scratch.resize(needed, 0.0);
             }
             let scratch = bytemuck::cast_slice_mut(&mut this.scratch[..needed]);
-            match algorithm {
-                Algorithm::Direct => {
-                    all_reduce::direct(&mut this.mesh, call, buffer, scratch, this.chunk)
-                }
-                Algorithm::Ring => {
-                    all_reduce::ring(&mut this.mesh, call, buffer, scratch, this.chunk)
-                }
+            if is_small {
+                all_reduce::direct(&mut this.mesh, call, buffer, scratch, this.chunk)
+            } else {
+                all_reduce::ring(&mut this.mesh, call, buffer, scratch, this.chunk)
             }
         })
     }

@@ -195,6 +195,7 @@ pub(super) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Option<Call> {
             algorithm: match algorithm {
                 1 => Algorithm::Direct,
                 2 => Algorithm::Ring,
+                3 => Algorithm::SharedMemory,
                 _ => return None,
             },
         },

@@ -20,9 +20,10 @@ use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
 use super::metrics::{Sums, Trained};
-use super::rank::Observer;
+use super::rank::{Observer, Step};
 use super::schedule::{Place, Schedule, steps_per_epoch};
 use super::state::{Basis, Kept, Progress, TrainingState, Weights};
+use super::trace::{Part, Slice, Trace};
 use super::{dropout, loss};
 use crate::collective::{Buffer, Communicator};
 use crate::encode::Settled;
@@ -32,6 +33,9 @@ use crate::{Error, Result};
 /// What follows the gradient in its all-reduce: the sum of the losses, as a number and what that
 /// leaves over, since a gradient is `f32`.
 const TAIL: usize = 2;
+
+/// Points of the curve in an epoch, about.
+const POINTS: u64 = 100;
 
 /// One rank's training under way: the state, where it is computed with, and what this generation
 /// has of its own.
@@ -63,6 +67,13 @@ pub(super) struct Fit<'a, C: Compute> {
     /// All parameters' gradients, in order, and the tail.
     gradient: Buffer,
     moments: Moments,
+    /// The mean loss of some steps each, up to the step that is named, as seen in this generation.
+    curve: Vec<(u64, f64)>,
+    /// Rows and the sum of their losses since the curve's last point.
+    since: (u64, f64),
+    trace: Trace,
+    /// What all ranks noted, once they are done.
+    traces: Option<Vec<Vec<Slice>>>,
 }
 
 /// The best epoch so far.
@@ -140,6 +151,10 @@ impl<'a, C: Compute> Fit<'a, C> {
             best,
             own: Covered::default(),
             moments: Moments::around(means, coverage::PIECES),
+            curve: Vec::new(),
+            since: (0, 0.0),
+            trace: Trace::new(spec.trace),
+            traces: None,
         }
     }
 
@@ -181,7 +196,15 @@ impl<'a, C: Compute> Fit<'a, C> {
             let done = self.epoch(communicator, observer, cancel);
             done.map_err(|error| error.at(self.position))?;
         }
+        if let Some(slices) = self.trace.take() {
+            self.traces = Some(gather(&slices, "trace", communicator)?);
+        }
         Ok(())
+    }
+
+    /// What all ranks did when, if it was asked for.
+    pub(super) fn take_traces(&mut self) -> Option<Vec<Vec<Slice>>> {
+        self.traces.take()
     }
 
     /// Trains what is left of an epoch.
@@ -195,8 +218,14 @@ impl<'a, C: Compute> Fit<'a, C> {
         let rows = self.schedule.epoch(self.position.epoch);
         while self.position.step < self.schedule.steps() {
             check(cancel)?;
-            self.step(rows.step(self.position.step), communicator)?;
-            observer.step(self.position);
+            let (rows, loss) = self.step(rows.step(self.position.step), communicator)?;
+            observer.step(&Step {
+                next: self.position,
+                steps_per_epoch: self.schedule.steps(),
+                rows,
+                loss,
+                reducing: communicator.counters().time,
+            });
             let every = self.spec.checkpoint_every;
             let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
             if due && self.position.step < self.schedule.steps() {
@@ -206,7 +235,9 @@ impl<'a, C: Compute> Fit<'a, C> {
         let mut sums = Sums::default();
         let reduce = (communicator.counters().time - reducing).as_secs_f64();
         sums.spent(start.elapsed().as_secs_f64() - reduce, reduce);
+        self.trace.begins();
         self.evaluate(&mut sums, cancel)?;
+        self.trace.ends(Part::Evaluate, self.position.steps);
         communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
         let account = Account {
             covered: self.own,
@@ -220,14 +251,19 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(())
     }
 
-    fn checkpoint(&self, communicator: &Communicator, observer: &dyn Observer) {
+    fn checkpoint(&mut self, communicator: &Communicator, observer: &dyn Observer) {
         if communicator.rank() == 0 {
+            self.trace.begins();
             observer.checkpoint(self.position, self.state().encode());
+            self.trace.ends(Part::Checkpoint, self.position.steps);
         }
     }
 
-    /// One step of all ranks: all of it or, on an error, nothing.
-    fn step(&mut self, places: &[Place], communicator: &mut Communicator) -> Result<()> {
+    /// One step of all ranks: all of it or, on an error, nothing. Returns how many rows it had, and
+    /// the sum of their losses.
+    fn step(&mut self, places: &[Place], communicator: &mut Communicator) -> Result<(u64, f64)> {
+        let number = self.position.steps + 1;
+        self.trace.begins();
         let mut batch = Batch::gather(self.shards, |shard| &shard.train, places);
         let mine = Covered {
             rows: batch.len() as u64,
@@ -241,7 +277,9 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.moments.sum(batch.len(), normalized);
         let pieces = coverage::split(batch.checksum);
         self.moments.riders_mut().copy_from_slice(&pieces);
+        self.trace.ends(Part::Rows, number);
         communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
+        self.trace.ends(Part::Moments, number);
         let all = Covered {
             rows: self.moments.rows() as u64,
             checksum: coverage::join(self.moments.riders_mut()),
@@ -254,7 +292,9 @@ impl<'a, C: Compute> Fit<'a, C> {
         let tail = &mut self.gradient[self.adam.len()..];
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
+        self.trace.ends(Part::Backward, number);
         communicator.all_reduce_sum_buffer(&mut self.gradient)?;
+        self.trace.ends(Part::Gradient, number);
 
         // Nothing fails from here on.
         let (gradient, tail) = self.gradient.split_at(self.adam.len());
@@ -263,12 +303,31 @@ impl<'a, C: Compute> Fit<'a, C> {
         let mut step = self.adam.step(gradient);
         self.network
             .update(|parameter, weights| step.update(parameter, weights));
+        self.trace.ends(Part::Update, number);
         self.progress.loss += loss;
         self.progress.covered.add(all);
         self.own.add(mine);
         self.position.step += 1;
         self.position.steps += 1;
-        Ok(())
+        self.plot(all.rows, loss);
+        Ok((all.rows, loss))
+    }
+
+    /// Adds a step to the curve, which has some points an epoch.
+    fn plot(&mut self, rows: u64, loss: f64) {
+        self.since.0 += rows;
+        self.since.1 += loss;
+        let every = self.schedule.steps().div_ceil(POINTS);
+        let is_last = self.position.step == self.schedule.steps();
+        if (self.position.steps.is_multiple_of(every) || is_last) && self.since.0 > 0 {
+            let (rows, loss) = std::mem::take(&mut self.since);
+            self.curve.push((self.position.steps, loss / rows as f64));
+        }
+    }
+
+    /// The mean losses by step, as seen in this generation.
+    pub(super) fn take_curve(&mut self) -> Vec<(u64, f64)> {
+        std::mem::take(&mut self.curve)
     }
 
     /// The epoch's record, if every training row was used once by both accounts: the one of each

@@ -41,8 +41,10 @@ mod publish;
 mod rank;
 mod schedule;
 mod state;
+mod tensorboard;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::time::Instant;
 
@@ -50,7 +52,7 @@ use volley_proto::spec::TrainSpec;
 use volley_proto::store::FeatureSummary;
 
 pub use origin::{Beginning, Origin};
-pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport};
+pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step};
 pub use state::TrainingState;
 
 use crate::collective::Communicator;
@@ -149,6 +151,7 @@ fn run<C: Compute>(
         let state = Some(Box::new(fit.state()));
         return Err(Interrupted { error, state });
     }
+    let (curve, traces) = (fit.take_curve(), fit.take_traces());
     let (history, kept_epoch, weights) = fit.state().finish();
 
     let sum = |rows: fn(&Settled) -> usize| shards.iter().map(|s| rows(s) as u64).sum();
@@ -169,6 +172,8 @@ fn run<C: Compute>(
             world: &world,
             world_size: communicator.world_size(),
             history,
+            curve,
+            traces,
             kept_epoch,
         };
         trained.publish(weights)

@@ -8,6 +8,8 @@ use volley_proto::store::{EpochRecord, FeatureSummary, Manifest};
 use super::agree::World;
 use super::rank::Artifacts;
 use super::state::Weights;
+use super::tensorboard;
+use super::trace::{self, Slice};
 use crate::encode::{OUT_OF_VOCABULARY, Vocabulary};
 use crate::model::{self, VOCABULARIES, WEIGHTS};
 use crate::network::Architecture;
@@ -24,6 +26,10 @@ pub(super) struct Trained<'a> {
     pub(super) world: &'a World,
     pub(super) world_size: usize,
     pub(super) history: Vec<EpochRecord>,
+    /// Mean losses by step, for the curve.
+    pub(super) curve: Vec<(u64, f64)>,
+    /// What all ranks did when, if that was asked for.
+    pub(super) traces: Option<Vec<Vec<Slice>>>,
     pub(super) kept_epoch: usize,
 }
 
@@ -42,7 +48,8 @@ impl Trained<'_> {
         for (feature, vocabulary) in categorical.zip(self.vocabularies) {
             feature.vocabulary = Some(vocabulary.distinct());
         }
-        let files = vec![
+        let published = SystemTime::now();
+        let mut files = vec![
             (
                 WEIGHTS,
                 model::encode_weights(&parameters, &weights.values, &weights.running),
@@ -51,11 +58,20 @@ impl Trained<'_> {
                 VOCABULARIES,
                 model::encode_vocabularies(&self.features, self.vocabularies),
             ),
+            (
+                tensorboard::FILE,
+                tensorboard::encode(&self.history, &self.curve, published),
+            ),
         ];
+        files.extend(
+            self.traces
+                .as_deref()
+                .map(|ranks| (trace::FILE, trace::encode(ranks))),
+        );
         let manifest = Manifest {
             format: Manifest::FORMAT,
             version: 0,
-            published: SystemTime::now(),
+            published,
             spec: self.spec.clone(),
             features: self.features,
             parameters: parameters

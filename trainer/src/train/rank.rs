@@ -1,6 +1,7 @@
 //! A rank as its host sees it: what it works with, what it tells, and what it comes back with.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -18,13 +19,28 @@ pub trait Observer: Send + Sync {
     fn loaded(&self, rows: u64, seconds: f64);
     /// All ranks have agreed on where training starts.
     fn started(&self, beginning: Beginning);
-    /// A step is done, and this comes next. Called for every step: be quick.
-    fn step(&self, position: Position);
+    /// A step is done. Called for every step: be quick.
+    fn step(&self, step: &Step);
     /// An epoch is over; the record is the same on every rank.
     fn epoch(&self, record: &EpochRecord);
     /// The state to be stored, [encoded](TrainingState::encode): on rank 0 only, after every epoch
     /// and as often as the spec says.
     fn checkpoint(&self, position: Position, state: Bytes);
+}
+
+/// A step of all ranks that is done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// What comes next.
+    pub next: Position,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Rows of all ranks.
+    pub rows: u64,
+    /// The sum of their losses, without the L2 term.
+    pub loss: f64,
+    /// How long this rank has been in collectives since it met its peers, waiting included.
+    pub reducing: Duration,
 }
 
 /// What a rank works with.

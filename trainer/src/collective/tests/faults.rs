@@ -123,7 +123,11 @@ impl Noticed {
     }
 }
 
-impl Link for Noticed {}
+impl Link for Noticed {
+    fn is_local(&self) -> bool {
+        self.link.is_local()
+    }
+}
 
 impl Read for Noticed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

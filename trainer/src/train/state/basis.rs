@@ -141,6 +141,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         elastic: _,
         start: _,
         checkpoint_every: _,
+        trace: _,
         device: _,
         rendezvous_timeout: _,
         collective_timeout: _,

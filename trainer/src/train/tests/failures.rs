@@ -12,7 +12,7 @@ use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
 use crate::testing::{load_now, rows, spec, train_world};
-use crate::{Beginning, Defect, Error, Observer, Origin, Rank, ResolvedDevice, Rule, train};
+use crate::{Beginning, Defect, Error, Observer, Origin, Rank, ResolvedDevice, Rule, Step, train};
 
 fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {
     let mut columns = batch.columns().to_vec();
@@ -140,7 +140,7 @@ impl Observer for Impatient {
     fn started(&self, beginning: Beginning) {
         assert_eq!(beginning, Beginning::Fresh);
     }
-    fn step(&self, _: Position) {}
+    fn step(&self, _: &Step) {}
     fn checkpoint(&self, _: Position, _: Bytes) {}
     fn epoch(&self, record: &EpochRecord) {
         *self.1.lock().unwrap() = record.epoch;

@@ -12,7 +12,7 @@ mod worlds;
 use tokio_util::sync::CancellationToken;
 
 use super::agree::{Census, on_rows};
-use super::fit::Fit;
+use super::fit::{Fit, gradient_len};
 use super::state::{Basis, Weights};
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};

@@ -14,7 +14,7 @@ use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, spec};
 use crate::train::TrainingState;
 use crate::train::agree::World;
-use crate::train::fit::Fit;
+use crate::train::fit::{Fit, gradient_len};
 use crate::train::state::{Basis, ShardRows, Weights};
 
 const VOCABULARIES: [usize; 18] = [

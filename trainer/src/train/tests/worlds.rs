@@ -163,3 +163,25 @@ fn vocabularies_span_ranks_and_parts() {
         table + 2 * 2 + (14 * 24 + 24) + (24 * 16 + 16) + (16 + 1)
     });
 }
+
+#[test]
+fn a_trace_has_every_rank_and_step() {
+    let spec = TrainSpec {
+        trace: true,
+        epochs: 1,
+        ..spec()
+    };
+    let outcomes = train_split(&spec, &rows(0..100), 2);
+    let artifacts = outcomes[0].artifacts.as_ref().unwrap();
+    let (name, file) = artifacts.files.last().unwrap();
+    assert_eq!(*name, "trace.json");
+    let file: serde_json::Value = serde_json::from_slice(file).unwrap();
+    let events = file["traceEvents"].as_array().unwrap();
+    let steps = artifacts.manifest.history[0].steps;
+    for rank in 0..2 {
+        let reductions = events.iter().filter(|event| {
+            event["name"] == "all-reduce gradient" && event["tid"].as_u64() == Some(rank)
+        });
+        assert_eq!(reductions.count() as u64, steps);
+    }
+}

@@ -1,0 +1,440 @@
+//! What Volley tells of its work, as tables: their names, columns and rows.
+//!
+//! A row is a struct here, JSON on the wire and in the browser, and a row of an Arrow batch in SQL.
+//! What is in a table is the scheduler's to say, and how it is shown that of whoever asks.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use datafusion::arrow::json::ReaderBuilder;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// A table about the cluster's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Table {
+    /// [`Job`]s, newest first.
+    Jobs,
+    /// The [`Stage`]s of each job's current attempt.
+    Stages,
+    /// The [`Executor`]s of the cluster.
+    Executors,
+    /// Training [`Run`]s, newest first.
+    TrainingRuns,
+    /// The [`Rank`]s of each run's current generation.
+    TrainingRanks,
+    /// The [`Epoch`]s that runs have done.
+    TrainingEpochs,
+    /// How training goes between epochs: a [`Point`] every half a second, fewer of long runs.
+    TrainingSteps,
+    /// What happened, as [`Line`]s in the order of time.
+    Log,
+    /// The versions of the [`Model`]s in a store, the oldest first.
+    Models,
+}
+
+/// A row of some table.
+pub trait Row: Serialize + DeserializeOwned {
+    /// The table it is of.
+    const TABLE: Table;
+}
+
+macro_rules! rows {
+    ($($(#[$about:meta])* $row:ident of $table:ident {
+        $($(#[$doc:meta])* $column:ident: $type:ty = $arrow:expr,)*
+    })*) => {
+        $(
+            $(#[$about])*
+            #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+            pub struct $row {
+                $($(#[$doc])* pub $column: $type,)*
+            }
+
+            impl Row for $row {
+                const TABLE: Table = Table::$table;
+            }
+        )*
+
+        impl Table {
+            /// Names and types of the columns, all of which may be null.
+            pub fn schema(self) -> SchemaRef {
+                let columns: Vec<(&str, DataType)> = match self {
+                    $(Self::$table => vec![$((stringify!($column), $arrow)),*],)*
+                };
+                let fields = columns.into_iter().map(|(name, kind)| Field::new(name, kind, true));
+                Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+            }
+        }
+    };
+}
+
+/// Milliseconds since 1970, as times are told.
+pub fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, as a point in time.
+fn time() -> DataType {
+    DataType::Timestamp(TimeUnit::Millisecond, Some("+00:00".into()))
+}
+
+fn stages() -> DataType {
+    DataType::List(Arc::new(Field::new_list_field(DataType::UInt64, true)))
+}
+
+use DataType::{Boolean, Float64, UInt64, Utf8};
+
+rows! {
+    /// A job, whoever submitted it.
+    Job of Jobs {
+        /// The id that its client was given; it stays when the job is run again.
+        job_id: String = Utf8,
+        /// What was submitted, shortened.
+        name: String = Utf8,
+        /// `running`, `rerunning`, `succeeded`, `failed` or `cancelled`.
+        state: String = Utf8,
+        /// How often it has been run.
+        attempts: u64 = UInt64,
+        /// When it was submitted.
+        submitted: u64 = time(),
+        /// When it ended.
+        ended: Option<u64> = time(),
+        /// How long it has run, or ran.
+        seconds: f64 = Float64,
+        /// The training run, if it is one.
+        train_id: Option<String> = Utf8,
+        /// Why it failed.
+        error: Option<String> = Utf8,
+    }
+
+    /// A stage of a job: what runs between two exchanges.
+    Stage of Stages {
+        /// The job.
+        job_id: String = Utf8,
+        /// The training run, if the job is one.
+        train_id: Option<String> = Utf8,
+        /// Its number in the job.
+        stage_id: u64 = UInt64,
+        /// `query`, or `training` for a barrier stage.
+        kind: String = Utf8,
+        /// `waiting` for its inputs, `ready`, `running`, `succeeded` or `failed`.
+        state: String = Utf8,
+        /// Partitions of its input; a task takes one or several.
+        partitions: u64 = UInt64,
+        /// Of these, those that are done.
+        partitions_done: u64 = UInt64,
+        /// Tasks that run now.
+        running: u64 = UInt64,
+        /// Rows that it has put out so far.
+        rows: Option<u64> = UInt64,
+        /// The stages that it reads from.
+        inputs: Vec<u64> = stages(),
+        /// Its root operator, in a line.
+        operator: String = Utf8,
+        /// Its plan, an operator a line, with what each has done so far.
+        plan: String = Utf8,
+    }
+
+    /// A process that runs tasks and ranks.
+    Executor of Executors {
+        /// Its id, unique in the cluster.
+        executor_id: String = Utf8,
+        /// The host that its peers reach it by.
+        host: String = Utf8,
+        /// The port of its shuffle data.
+        port: u64 = UInt64,
+        /// `any`, `query` or `train`.
+        role: String = Utf8,
+        /// Tasks that it runs at once.
+        slots: u64 = UInt64,
+        /// Of these, slots that no task holds.
+        free_slots: u64 = UInt64,
+        /// What its ranks compute on, unless a job says: `cpu`, `cuda:0`, …
+        device: String = Utf8,
+        /// Memory for its queries; what needs more spills to its disk.
+        memory_bytes: u64 = UInt64,
+        /// Its version.
+        version: String = Utf8,
+        /// Since when it has been there.
+        since: u64 = time(),
+    }
+
+    /// A training run.
+    Run of TrainingRuns {
+        /// Its id.
+        train_id: String = Utf8,
+        /// The model that it trains.
+        model: String = Utf8,
+        /// `waiting`, `loading`, `training`, `regrouping`, `finished` or `failed`.
+        state: String = Utf8,
+        /// Which set of ranks it is, from 1.
+        generation: u64 = UInt64,
+        /// How many ranks there are.
+        ranks: u64 = UInt64,
+        /// The epoch under way, from 1.
+        epoch: u64 = UInt64,
+        /// How many epochs there are to be.
+        epochs: u64 = UInt64,
+        /// Steps done in the epoch.
+        step: u64 = UInt64,
+        /// Steps of an epoch.
+        steps_per_epoch: u64 = UInt64,
+        /// Steps done since training began.
+        steps: u64 = UInt64,
+        /// Mean training loss of the last steps.
+        loss: Option<f64> = Float64,
+        /// Mean loss of the last epoch's evaluation.
+        eval_loss: Option<f64> = Float64,
+        /// Rows that all ranks train on in a second.
+        rows_per_second: Option<f64> = Float64,
+        /// Seconds that are left at this speed.
+        eta_seconds: Option<f64> = Float64,
+        /// When it first had ranks.
+        started: Option<u64> = time(),
+        /// What it waits for, or why it failed.
+        reason: Option<String> = Utf8,
+    }
+
+    /// A rank of a run's current generation.
+    Rank of TrainingRanks {
+        /// The run.
+        train_id: String = Utf8,
+        /// The generation.
+        generation: u64 = UInt64,
+        /// The rank, from 0.
+        rank: u64 = UInt64,
+        /// Where it runs.
+        executor_id: String = Utf8,
+        /// Rows of its shards, once they are loaded.
+        rows: Option<u64> = UInt64,
+        /// Seconds in which it waited for and encoded them.
+        load_seconds: Option<f64> = Float64,
+        /// Seconds of computing since then.
+        compute_seconds: f64 = Float64,
+        /// Seconds in collectives, waiting for slower ranks included.
+        reduce_seconds: f64 = Float64,
+    }
+
+    /// An epoch that a run has done.
+    Epoch of TrainingEpochs {
+        /// The run.
+        train_id: String = Utf8,
+        /// The model that it trains.
+        model: String = Utf8,
+        /// The epoch, from 1.
+        epoch: u64 = UInt64,
+        /// Mean training loss.
+        loss: f64 = Float64,
+        /// Mean evaluation loss.
+        eval_loss: Option<f64> = Float64,
+        /// Mean absolute error of evaluation, in the transformed label's scale.
+        eval_mae: Option<f64> = Float64,
+        /// Root of the mean squared relative error of evaluation, in the label's own scale.
+        eval_rmspe: Option<f64> = Float64,
+        /// Seconds it took, evaluation included.
+        seconds: f64 = Float64,
+        /// Of these, seconds of computing, the mean of ranks.
+        compute_seconds: f64 = Float64,
+        /// Of these, seconds in collectives, the mean of ranks.
+        reduce_seconds: f64 = Float64,
+        /// Rows trained on.
+        rows: u64 = UInt64,
+        /// Steps since training began.
+        steps: u64 = UInt64,
+    }
+
+    /// A point of a run's training curve: what its last steps came to.
+    Point of TrainingSteps {
+        /// The run.
+        train_id: String = Utf8,
+        /// The model that it trains.
+        model: String = Utf8,
+        /// The generation.
+        generation: u64 = UInt64,
+        /// The epoch, from 1.
+        epoch: u64 = UInt64,
+        /// Steps done since training began.
+        steps: u64 = UInt64,
+        /// Mean training loss of the rows since the point before.
+        loss: f64 = Float64,
+        /// Rows that all ranks trained on in a second.
+        rows_per_second: f64 = Float64,
+        /// When.
+        at: u64 = time(),
+    }
+
+    /// Something that happened to a job or in a training run.
+    Line of Log {
+        /// When.
+        at: u64 = time(),
+        /// The job.
+        job_id: Option<String> = Utf8,
+        /// The training run.
+        train_id: Option<String> = Utf8,
+        /// The rank that tells it.
+        rank: Option<u64> = UInt64,
+        /// Whether something went wrong.
+        failure: bool = Boolean,
+        /// What.
+        text: String = Utf8,
+    }
+
+    /// A version of a model.
+    Model of Models {
+        /// The model.
+        model: String = Utf8,
+        /// The version, from 1.
+        version: u64 = UInt64,
+        /// Whether it is the newest.
+        current: bool = Boolean,
+        /// When it was published.
+        published: u64 = time(),
+        /// The column that it predicts.
+        label: String = Utf8,
+        /// Trainable parameters.
+        parameters: u64 = UInt64,
+        /// Rows it was trained on in each epoch.
+        train_rows: u64 = UInt64,
+        /// Ranks that trained it.
+        ranks: u64 = UInt64,
+        /// Epochs.
+        epochs: u64 = UInt64,
+        /// The epoch whose weights it has.
+        kept_epoch: u64 = UInt64,
+        /// Mean training loss of that epoch.
+        loss: Option<f64> = Float64,
+        /// Mean evaluation loss of that epoch.
+        eval_loss: Option<f64> = Float64,
+        /// Root of the mean squared relative error of that epoch's evaluation, in the label's scale.
+        eval_rmspe: Option<f64> = Float64,
+        /// The run that trained it.
+        train_id: String = Utf8,
+    }
+}
+
+impl Table {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Jobs,
+        Self::Stages,
+        Self::Executors,
+        Self::TrainingRuns,
+        Self::TrainingRanks,
+        Self::TrainingEpochs,
+        Self::TrainingSteps,
+        Self::Log,
+        Self::Models,
+    ];
+
+    /// Its name in SQL, without the schema's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jobs => "jobs",
+            Self::Stages => "stages",
+            Self::Executors => "executors",
+            Self::TrainingRuns => "training_runs",
+            Self::TrainingRanks => "training_ranks",
+            Self::TrainingEpochs => "training_epochs",
+            Self::TrainingSteps => "training_steps",
+            Self::Log => "log",
+            Self::Models => "models",
+        }
+    }
+
+    /// Rows off the wire as a batch of [`schema`](Self::schema).
+    ///
+    /// # Errors
+    /// When they are no rows of this table.
+    pub fn batch(self, json: &[u8]) -> Result<RecordBatch> {
+        let malformed =
+            |error: &dyn fmt::Display| Error::malformed("table of rows", error.to_string());
+        let rows: Vec<serde_json::Value> =
+            serde_json::from_slice(json).map_err(|error| malformed(&error))?;
+        let decoder = ReaderBuilder::new(self.schema()).with_batch_size(rows.len().max(1));
+        let mut decoder = decoder.build_decoder().map_err(|error| malformed(&error))?;
+        decoder
+            .serialize(&rows)
+            .map_err(|error| malformed(&error))?;
+        let batch = decoder.flush().map_err(|error| malformed(&error))?;
+        Ok(batch.unwrap_or_else(|| RecordBatch::new_empty(self.schema())))
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Table {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|table| table.name() == name);
+        found.ok_or_else(|| Error::malformed("name of a table", name))
+    }
+}
+
+/// Rows off the wire.
+///
+/// # Errors
+/// When they are no rows of this kind.
+pub fn rows<R: Row>(json: &[u8]) -> Result<Vec<R>> {
+    serde_json::from_slice(json).map_err(|error| Error::malformed("table of rows", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_become_a_batch() {
+        let json = json!([
+            { "at": 1_700_000_000_123_u64, "job_id": "j", "train_id": null, "rank": 3,
+              "failure": false, "text": "a" },
+            { "at": 0, "job_id": null, "train_id": null, "rank": null, "failure": true, "text": "b" },
+        ]);
+        let json = serde_json::to_vec(&json).unwrap();
+        let batch = Table::Log.batch(&json).unwrap();
+        let shown = pretty_format_batches(&[batch]).unwrap().to_string();
+        assert!(shown.contains("2023-11-14T22:13:20.123Z"), "{shown}");
+        assert_eq!(rows::<Line>(&json).unwrap()[0].rank, Some(3));
+        assert!(Table::Log.batch(b"[{\"at\": \"x\"}]").is_err());
+        for table in Table::ALL {
+            assert_eq!(table.batch(b"[]").unwrap().schema(), table.schema());
+            assert_eq!(table.name().parse::<Table>().unwrap(), table);
+        }
+    }
+
+    #[test]
+    fn lists_of_stages_are_lists() {
+        let stage = Stage {
+            job_id: "j".into(),
+            train_id: None,
+            stage_id: 3,
+            kind: "query".into(),
+            state: "running".into(),
+            partitions: 4,
+            partitions_done: 2,
+            running: 1,
+            rows: Some(7),
+            inputs: vec![1, 2],
+            operator: "SortExec".into(),
+            plan: String::new(),
+        };
+        let json = serde_json::to_vec(&[&stage]).unwrap();
+        let shown = pretty_format_batches(&[Table::Stages.batch(&json).unwrap()]).unwrap();
+        assert!(shown.to_string().contains("[1, 2]"), "{shown}");
+        assert_eq!(rows::<Stage>(&json).unwrap(), [stage]);
+    }
+}
