@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ballista_core::serde::protobuf::ExecutorStoppedParams;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
@@ -26,7 +26,7 @@ use volley_proto::TrainId;
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{self, AttendRequest, AttendResponse};
 
-use crate::ballista::{BallistaScheduler, VolleyClusterState};
+use crate::ballista::{Attendee, BallistaScheduler, VolleyClusterState};
 use crate::placement::Role;
 use crate::training::Runs;
 use crate::watched::Ends;
@@ -75,6 +75,8 @@ impl Attendance for Service {
             executor_id,
             incarnation,
             version,
+            device,
+            memory_bytes,
             ..
         } = request.into_inner();
         let own = env!("CARGO_PKG_VERSION");
@@ -112,7 +114,14 @@ impl Attendance for Service {
             wire::Role::Query => Role::Query,
             wire::Role::Train => Role::Train,
         };
-        self.cluster.set_role(&executor_id, role);
+        let attendee = Attendee {
+            role,
+            device,
+            memory_bytes,
+            version,
+            since: SystemTime::now(),
+        };
+        self.cluster.attends(&executor_id, attendee);
         let (signs, stream) = mpsc::unbounded_channel();
         tokio::spawn(self.clone().watch(presence, signs));
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(

@@ -19,14 +19,15 @@
 
 mod attendance;
 mod ballista;
-mod cluster_service;
 mod config;
 mod error;
 mod jobs;
 mod placement;
 mod server;
+mod tables;
 mod training;
 mod watched;
+mod web;
 
 pub use config::SchedulerConfig;
 pub use error::{Error, Result};

@@ -15,8 +15,8 @@ use volley_scheduler::{Scheduler, SchedulerConfig};
 /// Volley's scheduler: plans jobs, places tasks and gangs, and lets ranks meet.
 ///
 /// Executors register with it (`volley-executor --scheduler HOST:PORT`), clients submit to it
-/// (`volley --scheduler HOST:PORT`), and it answers REST on the same port (`/api/state`,
-/// `/api/executors`, `/api/jobs`).
+/// (`volley --scheduler HOST:PORT`), and browsers see on the same port what runs
+/// (`http://HOST:PORT/`).
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {

@@ -40,6 +40,16 @@ pub(crate) enum Role {
     Train,
 }
 
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Any => "any",
+            Self::Query => "query",
+            Self::Train => "train",
+        })
+    }
+}
+
 impl Role {
     pub(crate) fn runs_ranks(self) -> bool {
         self != Self::Query

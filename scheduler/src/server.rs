@@ -21,12 +21,12 @@ use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 
 use crate::attendance::attendance_service;
 use crate::ballista::{
-    BallistaScheduler, Losses, VolleyClusterState, VolleyJobState, session_builder,
+    BallistaScheduler, Graphs, Losses, VolleyClusterState, VolleyJobState, session_builder,
 };
-use crate::cluster_service::cluster_service;
 use crate::jobs::{Book, Door, Keeper, jobs_service};
+use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
-use crate::{Error, Result, SchedulerConfig};
+use crate::{Error, Result, SchedulerConfig, web};
 
 /// A scheduler that listens; dropping it stops it.
 pub struct Scheduler {
@@ -60,15 +60,19 @@ impl Scheduler {
         let losses = Arc::new(Losses::new(book.clone()));
         let events = Arc::clone(&losses);
         let cluster = Arc::new(VolleyClusterState::new(events));
-        let ballista = start_ballista(&config, address, Arc::clone(&cluster), book.clone()).await?;
+        let (ballista, jobs) =
+            start_ballista(&config, address, Arc::clone(&cluster), book.clone()).await?;
         losses.observe(&ballista.state);
 
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
         let services = Services {
             ballista: ballista.clone(),
-            cluster: Arc::clone(&cluster),
-            book: book.clone(),
+            tables: Tables {
+                graphs: Graphs::new(ballista.clone(), jobs),
+                cluster: Arc::clone(&cluster),
+                book: book.clone(),
+            },
         };
         serving.spawn(services.serve(listener, address, stop.clone()));
         let keeper = Keeper {
@@ -119,7 +123,7 @@ async fn start_ballista(
     address: SocketAddr,
     cluster: Arc<VolleyClusterState>,
     book: Book,
-) -> Result<BallistaScheduler> {
+) -> Result<(BallistaScheduler, Arc<VolleyJobState>)> {
     let timeout = config.executor_timeout.as_secs().max(1);
     let scheduler = BallistaConfig {
         external_host: config.advertise_host.clone(),
@@ -130,6 +134,8 @@ async fn start_ballista(
         expire_dead_executor_interval_seconds: 1,
         // The jobs' keeper ends what waits on an empty cluster.
         no_executors_grace_period_seconds: u64::from(u32::MAX),
+        // The root is ours; Ballista's sends the browser to a page on the internet.
+        web_tui_route: "/ballista".to_owned(),
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
         override_session_builder: Some(session_builder(Arc::clone(&cluster))),
@@ -143,16 +149,15 @@ async fn start_ballista(
         Arc::new(default_config_producer),
     );
     let jobs = Arc::new(VolleyJobState::new(jobs, book));
-    create_scheduler(BallistaCluster::new(cluster, jobs), Arc::new(scheduler))
-        .await
-        .map_err(Error::Start)
+    let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
+    let ballista = create_scheduler(cluster, Arc::new(scheduler)).await;
+    Ok((ballista.map_err(Error::Start)?, jobs))
 }
 
 /// What is behind the port.
 struct Services {
     ballista: BallistaScheduler,
-    cluster: Arc<VolleyClusterState>,
-    book: Book,
+    tables: Tables,
 }
 
 impl Services {
@@ -162,18 +167,15 @@ impl Services {
         address: SocketAddr,
         stop: CancellationToken,
     ) -> Result<()> {
-        let Self {
-            ballista,
-            cluster,
-            book,
-        } = self;
+        let Self { ballista, tables } = self;
+        let (book, cluster) = (tables.book.clone(), Arc::clone(&tables.cluster));
         let limit = 16 * 1024 * 1024;
         let door = SchedulerGrpcServer::new(Door::new(ballista.clone(), book.clone()))
             .max_encoding_message_size(limit)
             .max_decoding_message_size(limit);
         let runs = book.runs().clone();
         let (rendezvous, training) = services(runs.clone());
-        let attendance = attendance_service(ballista.clone(), Arc::clone(&cluster), runs);
+        let attendance = attendance_service(ballista.clone(), cluster, runs);
         let mut routes = RoutesBuilder::default();
         routes.add_service(door);
         routes
@@ -181,8 +183,10 @@ impl Services {
             .add_service(training)
             .add_service(attendance)
             .add_service(jobs_service(book))
-            .add_service(cluster_service(cluster));
-        let router = get_routes(Arc::new(ballista)).merge(routes.routes().into_axum_router());
+            .add_service(cluster_service(tables.clone()));
+        let router = get_routes(Arc::new(ballista))
+            .merge(web::routes(tables))
+            .merge(routes.routes().into_axum_router());
         // Answers are small: they must not wait for the acknowledgement of the one before.
         let listener = listener.tap_io(|stream| {
             if let Err(error) = stream.set_nodelay(true) {

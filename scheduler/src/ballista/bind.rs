@@ -52,7 +52,7 @@ pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wi
 }
 
 fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
-    if let Some(train) = find_train(&stage.plan) {
+    if let Some(train) = find_train(stage.plan.as_ref()) {
         let count = |of: fn(&Status) -> bool| {
             let tasks = stage.task_infos.iter();
             tasks.filter(|task| of(&task.task_status)).count()
@@ -83,7 +83,7 @@ fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
 pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec<String>)> {
     graph.stages().values().find_map(|stage| match stage {
         ExecutionStage::Running(stage) if stage.pending.is_empty() => {
-            let train = find_train(&stage.plan)?;
+            let train = find_train(stage.plan.as_ref())?;
             let executor = |task: &TaskInfo| match &task.task_status {
                 Status::Running(running) => Some(running.executor_id.clone()),
                 _ => None,
@@ -96,9 +96,11 @@ pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec
 }
 
 /// The stage's training node, if it is a barrier stage.
-pub(super) fn find_train(plan: &Arc<dyn ExecutionPlan>) -> Option<&TrainExec> {
-    plan.downcast_ref::<TrainExec>()
-        .or_else(|| plan.children().into_iter().find_map(find_train))
+pub(super) fn find_train(plan: &dyn ExecutionPlan) -> Option<&TrainExec> {
+    plan.downcast_ref::<TrainExec>().or_else(|| {
+        let mut inputs = plan.children().into_iter();
+        inputs.find_map(|input| find_train(input.as_ref()))
+    })
 }
 
 /// Whether an operator between the stage's root and its input has a single partition, so that the

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use ballista_core::JobId;
@@ -20,12 +21,13 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::task_manager::JobInfoCache;
 use parking_lot::Mutex;
 use tokio::sync::RwLockWriteGuard;
-use volley_proto::TrainId;
 use volley_proto::spec::TrainSpec;
+use volley_proto::{TrainId, tables};
 
 use super::{bind, losses};
 use crate::jobs::Ending;
 use crate::placement::{Decision, Executor, Role, Wish, grows_by, place};
+use volley_proto::tables::millis;
 
 /// What the cluster's state asks and tells the rest of the scheduler.
 #[async_trait]
@@ -59,13 +61,27 @@ pub(crate) struct VolleyClusterState {
     registered: InMemoryClusterState,
     /// Every registered executor, by id.
     executors: Mutex<HashMap<String, Registered>>,
-    /// What executors are there for, as they said when they came to attend.
-    roles: Mutex<HashMap<String, Role>>,
+    /// What executors said of themselves when they came to attend.
+    attendees: Mutex<HashMap<String, Attendee>>,
     /// How often each executor has been removed.
     removals: Mutex<HashMap<String, u64>>,
     /// Runs that wait for executors however long that takes.
     patient: Mutex<HashSet<TrainId>>,
     events: Arc<dyn ClusterEvents>,
+}
+
+/// What an executor says of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Attendee {
+    /// What it is there for.
+    pub(crate) role: Role,
+    /// What its ranks compute on.
+    pub(crate) device: String,
+    /// Bytes of memory for its queries.
+    pub(crate) memory_bytes: u64,
+    pub(crate) version: String,
+    /// When it came.
+    pub(crate) since: SystemTime,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +102,7 @@ impl VolleyClusterState {
         Self {
             registered: InMemoryClusterState::default(),
             executors: Mutex::default(),
-            roles: Mutex::default(),
+            attendees: Mutex::default(),
             removals: Mutex::default(),
             patient: Mutex::default(),
             events,
@@ -133,13 +149,51 @@ impl VolleyClusterState {
         self.removals.lock().get(executor).copied().unwrap_or(0)
     }
 
-    /// Notes what an executor is there for.
-    pub(crate) fn set_role(&self, executor: &str, role: Role) {
-        self.roles.lock().insert(executor.to_owned(), role);
+    /// Notes what an executor says of itself.
+    pub(crate) fn attends(&self, executor: &str, attendee: Attendee) {
+        self.attendees.lock().insert(executor.to_owned(), attendee);
     }
 
     fn role(&self, executor: &str) -> Role {
-        self.roles.lock().get(executor).copied().unwrap_or_default()
+        let attendees = self.attendees.lock();
+        attendees
+            .get(executor)
+            .map(|attendee| attendee.role)
+            .unwrap_or_default()
+    }
+
+    /// The executors as rows of their table.
+    pub(crate) async fn rows(&self) -> Vec<tables::Executor> {
+        let held = self.events.held_slots().await;
+        let (registered, attendees) =
+            (self.executors.lock().clone(), self.attendees.lock().clone());
+        let metadata = self.registered.registered_executor_metadata().await;
+        let row = |metadata: ExecutorMetadata| {
+            let slots = registered.get(&metadata.id)?.slots;
+            let Attendee {
+                role,
+                device,
+                memory_bytes,
+                version,
+                since,
+            } = attendees.get(&metadata.id)?.clone();
+            let held = held.get(&metadata.id).copied().unwrap_or(0);
+            Some(tables::Executor {
+                executor_id: metadata.id,
+                host: metadata.host,
+                port: metadata.port.into(),
+                role: role.to_string(),
+                slots: slots as u64,
+                free_slots: slots.saturating_sub(held) as u64,
+                device,
+                memory_bytes,
+                version,
+                since: millis(since),
+            })
+        };
+        let mut rows: Vec<_> = metadata.into_iter().filter_map(row).collect();
+        rows.sort_by(|a, b| a.executor_id.cmp(&b.executor_id));
+        rows
     }
 
     /// Whether a training run has had a gang before, so that it is not new to the cluster.
@@ -172,7 +226,7 @@ impl VolleyClusterState {
         let Some(stage) = graph.fetch_running_stage(&others) else {
             return Vec::new();
         };
-        let train = bind::find_train(&stage.plan).map(|train| train.spec().train_id);
+        let train = bind::find_train(stage.plan.as_ref()).map(|train| train.spec().train_id);
         let mut bind_all = |tasks: &[crate::placement::Task]| -> Vec<BoundTask> {
             let bind = |task| bind::bind(stage, &session_id, &job_id, task);
             tasks.iter().filter_map(bind).collect()
@@ -323,7 +377,7 @@ impl ClusterState for VolleyClusterState {
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
         // Before it can be let in again with another role.
-        self.roles.lock().remove(executor_id);
+        self.attendees.lock().remove(executor_id);
         *self
             .removals
             .lock()

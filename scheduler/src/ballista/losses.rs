@@ -73,8 +73,10 @@ impl Losses {
 impl ClusterEvents for Losses {
     fn gang_wish(&self, spec: &TrainSpec, registered: usize) -> Wish {
         let now = Instant::now();
-        let wish =
-            |run: &mut crate::training::Run| run.wish(spec.ranks, &spec.elastic, registered, now);
+        let wish = |run: &mut crate::training::Run| {
+            run.is_of(spec);
+            run.wish(spec.ranks, &spec.elastic, registered, now)
+        };
         self.book.runs().update(spec.train_id, wish)
     }
 
@@ -173,7 +175,7 @@ fn is_tainted(graph: &ExecutionGraphBox, executor: &str) -> bool {
         ExecutionStage::UnResolved(stage) => reads_from(&stage.inputs, executor),
         ExecutionStage::Resolved(stage) => reads_from(&stage.inputs, executor),
         ExecutionStage::Running(stage) => {
-            let ranks = find_train(&stage.plan).is_some();
+            let ranks = find_train(stage.plan.as_ref()).is_some();
             let counts = |task: &TaskInfo| match where_of(task) {
                 // Only a rank that has not ended can be replaced.
                 Some((on, running)) => on == executor && !(ranks && running),
@@ -189,7 +191,7 @@ fn is_tainted(graph: &ExecutionGraphBox, executor: &str) -> bool {
 fn ranks_on(graph: &ExecutionGraphBox, executor: &str) -> Option<TrainId> {
     graph.stages().values().find_map(|stage| match stage {
         ExecutionStage::Running(stage) => {
-            let train = find_train(&stage.plan)?.spec().train_id;
+            let train = find_train(stage.plan.as_ref())?.spec().train_id;
             let on = |task: &TaskInfo| where_of(task) == Some((executor, true));
             stage.task_infos.iter().any(on).then_some(train)
         }

@@ -5,12 +5,13 @@
 
 mod bind;
 mod cluster_state;
-mod estimates;
+mod graphs;
 mod job_state;
 mod losses;
 mod planner;
 
-pub(crate) use cluster_state::VolleyClusterState;
+pub(crate) use cluster_state::{Attendee, VolleyClusterState};
+pub(crate) use graphs::Graphs;
 pub(crate) use job_state::VolleyJobState;
 pub(crate) use losses::Losses;
 pub(crate) use planner::session_builder;

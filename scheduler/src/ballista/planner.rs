@@ -14,11 +14,10 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use volley_proto::plan::{TrainNode, VolleyQueryPlanner};
+use volley_proto::plan::{EstimateScans, TrainNode, VolleyQueryPlanner};
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
-use super::estimates::EstimateScans;
 use crate::placement::never_fits;
 
 /// Builds sessions that plan Volley's nodes for this cluster.

@@ -18,6 +18,7 @@ mod door;
 mod job;
 mod keeper;
 mod service;
+mod tables;
 
 pub(crate) use book::{Book, Command};
 pub(crate) use door::Door;

@@ -1,6 +1,6 @@
 //! The wire's side of jobs: who asks what there is and what happened.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 use volley_proto::wire::jobs_server::{Jobs, JobsServer};
@@ -11,6 +11,7 @@ use volley_proto::wire::{
 use super::Book;
 use super::job::{Job, Note, Now, State};
 use crate::watched::Ends;
+use volley_proto::tables::millis;
 
 /// How long those who follow are kept waiting for news.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -90,10 +91,4 @@ impl From<&Note> for wire::Note {
             text: note.text.clone(),
         }
     }
-}
-
-/// Milliseconds since 1970.
-fn millis(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -12,8 +12,10 @@
 //! [`run`] is the state machine, without clock or I/O; [`service`] is the only file that knows the
 //! wire.
 
+mod progress;
 mod run;
 mod service;
+mod tables;
 
 use volley_proto::TrainId;
 

@@ -6,14 +6,19 @@
 //!                  └── over: the reason every rank that holds a seat is told
 //! ```
 //!
-//! It outlives the engine's jobs: a job that is run again goes on with the same run. The clock is
-//! passed in.
+//! It outlives the engine's jobs: a job that is run again goes on with the same run. The clock that
+//! decides is passed in; the one that is told is read.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use volley_proto::spec::{Elastic, Ranks, TooFew};
+use url::Url;
+use volley_proto::ModelName;
+use volley_proto::spec::{Elastic, Ranks, TooFew, TrainSpec};
 use volley_proto::store::EpochRecord;
+use volley_proto::wire::Steps;
+
+use super::progress::Progress;
 
 use crate::placement::Wish;
 use crate::watched::Ends;
@@ -43,7 +48,18 @@ pub(crate) struct Run {
     /// Since when there have been too few executors to begin.
     short_since: Option<Instant>,
     finished: bool,
-    events: Vec<Event>,
+    events: Vec<(SystemTime, Event)>,
+    /// What is trained, once a gang has been asked for.
+    trains: Option<Trains>,
+    progress: Progress,
+}
+
+/// What a run trains.
+#[derive(Debug, Clone)]
+struct Trains {
+    model: ModelName,
+    epochs: usize,
+    store: Url,
 }
 
 /// A rank's task in the current generation; its index is its rank.
@@ -113,12 +129,21 @@ impl Ends for Run {
 }
 
 impl Run {
+    /// What the run trains.
+    pub(crate) fn is_of(&mut self, spec: &TrainSpec) {
+        self.trains.get_or_insert_with(|| Trains {
+            model: spec.model.clone(),
+            epochs: spec.epochs,
+            store: spec.store.clone(),
+        });
+    }
+
     /// The gang waits; said once for each reason.
     pub(crate) fn waits(&mut self, reason: String) {
-        let said =
-            matches!(self.events.last(), Some(Event::Waiting { reason: last }) if *last == reason);
+        let last = self.events.last().map(|(_, event)| event);
+        let said = matches!(last, Some(Event::Waiting { reason: last }) if *last == reason);
         if !said {
-            self.events.push(Event::Waiting { reason });
+            self.tell(Event::Waiting { reason });
         }
     }
 
@@ -182,7 +207,8 @@ impl Run {
             endpoint: None,
         };
         self.members = tasks.into_iter().map(member).collect();
-        self.events.push(Event::Started {
+        self.progress.starts(self.members.len(), SystemTime::now());
+        self.tell(Event::Started {
             generation: self.generation,
             executors,
         });
@@ -250,7 +276,7 @@ impl Run {
     pub(crate) fn regroup(&mut self, reason: String, now: Instant) {
         if self.has_begun() && self.over.is_none() && !self.finished {
             let generation = self.generation;
-            self.events.push(Event::Note(format!(
+            self.tell(Event::Note(format!(
                 "generation {generation} ends: {reason}"
             )));
             self.over = Some(reason);
@@ -272,26 +298,37 @@ impl Run {
     /// A rank reports progress. Reports of other generations are dropped.
     pub(crate) fn reports(&mut self, generation: u64, event: Event) {
         if generation == self.generation {
-            if let Event::Epoch(record) = &event {
-                self.epochs = record.epoch;
+            match &event {
+                Event::Epoch(record) => self.epochs = record.epoch,
+                Event::Loaded {
+                    rank,
+                    rows,
+                    seconds,
+                } => self.progress.loads(*rank, *rows, *seconds),
+                _ => {}
             }
-            self.events.push(event);
+            self.tell(event);
         }
     }
 
-    /// A rank reports the steps done. Reports of other generations are dropped.
-    pub(crate) fn steps(&mut self, generation: u64, steps: u64) {
-        if generation == self.generation && steps > self.steps {
-            self.steps = steps;
+    /// A rank reports its last steps. Reports of other generations are dropped.
+    pub(crate) fn steps(&mut self, generation: u64, rank: usize, steps: Steps) {
+        if generation != self.generation {
+            return;
+        }
+        if steps.total > self.steps {
+            self.steps = steps.total;
             self.fruitless = 0;
         }
+        self.progress
+            .steps(generation, rank, steps, SystemTime::now());
     }
 
     /// A rank reports its failure. The first that is not the loss of a peer is the root cause.
     pub(crate) fn fails(&mut self, generation: u64, failure: Failure, peer_lost: bool) {
         let current = generation == self.generation && self.over.is_none();
         if current && self.root.is_none() && !peer_lost {
-            self.events.push(Event::Failed(failure.clone()));
+            self.tell(Event::Failed(failure.clone()));
             self.root = Some(failure);
         }
     }
@@ -340,9 +377,40 @@ impl Run {
         self.steps
     }
 
-    /// What has happened so far.
-    pub(crate) fn events(&self) -> &[Event] {
+    /// Epochs that there are to be.
+    pub(super) fn epochs_wanted(&self) -> usize {
+        self.trains.as_ref().map_or(0, |trains| trains.epochs)
+    }
+
+    /// The store that it publishes to.
+    pub(super) fn store(&self) -> Option<&Url> {
+        self.trains.as_ref().map(|trains| &trains.store)
+    }
+
+    /// The model that it trains.
+    pub(super) fn model(&self) -> String {
+        let model = self.trains.as_ref().map(|trains| trains.model.to_string());
+        model.unwrap_or_default()
+    }
+
+    /// Where the current generation's ranks are, by rank.
+    pub(super) fn executors(&self) -> Vec<&str> {
+        let members = self.members.iter();
+        members.map(|member| member.executor.as_str()).collect()
+    }
+
+    /// How far it is.
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// What has happened so far, and when.
+    pub(crate) fn events(&self) -> &[(SystemTime, Event)] {
         &self.events
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.events.push((SystemTime::now(), event));
     }
 }
 
@@ -407,7 +475,8 @@ mod tests {
         run.starts(vec![(2, "a".into()), (3, "c".into())], now);
         assert_eq!(run.membership(2), None);
         run.reports(1, Event::Note("stale".into()));
-        assert!(!run.events().contains(&Event::Note("stale".into())));
+        let stale = Event::Note("stale".into());
+        assert!(run.events().iter().all(|(_, event)| *event != stale));
         assert_eq!(run.ended(1).unwrap(), "generation 2 has begun");
         assert_eq!(run.ended(2), None);
     }
@@ -469,7 +538,11 @@ mod tests {
         assert_eq!(run.root().unwrap().rank, 1);
 
         for generation in 1..20 {
-            progressing.steps(generation, generation * 10);
+            let steps = Steps {
+                total: generation * 10,
+                ..Steps::default()
+            };
+            progressing.steps(generation, 0, steps);
             let verdict = progressing.gives_up(generation, &failure(0, "closed"), now);
             assert_eq!(verdict, Verdict::Regroup);
             progressing.starts(vec![(0, "a".into()), (1, "b".into())], now);

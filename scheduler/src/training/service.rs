@@ -91,8 +91,9 @@ impl Rendezvous for Service {
             ),
             Some(progress_request::Event::Note(note)) => Event::Note(note),
             Some(progress_request::Event::Steps(steps)) => {
+                let rank = index(progress.rank)?;
                 self.runs
-                    .change(&train, |run| run.steps(progress.generation, steps));
+                    .change(&train, |run| run.steps(progress.generation, rank, steps));
                 return Ok(Response::new(wire::ProgressResponse {}));
             }
             None => return Err(Status::invalid_argument("progress without an event")),
@@ -188,7 +189,7 @@ impl Training for Service {
         let events = news.await.unwrap_or_default();
         let events = events
             .into_iter()
-            .map(TryInto::try_into)
+            .map(|(_, event)| event.try_into())
             .collect::<Result<_, _>>()?;
         Ok(Response::new(wire::WatchResponse { events }))
     }

@@ -1,0 +1,173 @@
+//! Job graphs as rows of a table: the stages of an attempt and how far each is.
+
+use std::sync::Arc;
+
+use ballista_core::JobId;
+use ballista_core::serde::protobuf::task_status::Status;
+use ballista_scheduler::cluster::JobState;
+use ballista_scheduler::display::format_stage_metrics;
+use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
+use ballista_scheduler::state::execution_stage::{ExecutionStage, TaskInfo};
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{ExecutionPlan, displayable};
+use volley_proto::tables::Stage;
+
+use super::bind::find_train;
+use super::{BallistaScheduler, VolleyJobState};
+
+/// The graphs of attempts, running and ended.
+#[derive(Clone)]
+pub(crate) struct Graphs {
+    ballista: BallistaScheduler,
+    ended: Arc<VolleyJobState>,
+}
+
+impl Graphs {
+    pub(crate) fn new(ballista: BallistaScheduler, ended: Arc<VolleyJobState>) -> Self {
+        Self { ballista, ended }
+    }
+
+    /// The stages of a job's attempt, by number; none where the graph is not made yet, or not kept
+    /// any more.
+    pub(crate) async fn stages(
+        &self,
+        job: &str,
+        attempt: &str,
+        train_id: Option<&str>,
+    ) -> Vec<Stage> {
+        let attempt = JobId::from(attempt.to_owned());
+        let running = self.ballista.state.task_manager.get_running_job_cache();
+        let mut stages = if let Some(info) = running.get(&attempt) {
+            rows(job, train_id, &*info.execution_graph.read().await)
+        } else {
+            match self.ended.get_execution_graph(&attempt).await {
+                Ok(Some(graph)) => rows(job, train_id, &graph),
+                Ok(None) | Err(_) => Vec::new(),
+            }
+        };
+        stages.sort_by_key(|stage| stage.stage_id);
+        stages
+    }
+}
+
+/// How far a stage is.
+struct Advance<'a> {
+    state: &'static str,
+    partitions: usize,
+    done: usize,
+    running: usize,
+    inputs: Vec<u64>,
+    metrics: Option<&'a [MetricsSet]>,
+}
+
+fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Stage> {
+    let stages = graph.stages();
+    let row = |(id, stage): (&usize, &ExecutionStage)| {
+        let plan = stage.plan();
+        let Advance {
+            state,
+            partitions,
+            done,
+            running,
+            inputs,
+            metrics,
+        } = advance(stage);
+        let kind = if find_train(plan).is_some() {
+            "training"
+        } else {
+            "query"
+        };
+        let rows = metrics.and_then(|metrics| metrics.first()?.output_rows());
+        Stage {
+            job_id: job.to_owned(),
+            train_id: train_id.map(str::to_owned),
+            stage_id: *id as u64,
+            kind: kind.to_owned(),
+            state: state.to_owned(),
+            partitions: partitions as u64,
+            partitions_done: done as u64,
+            running: running as u64,
+            rows: rows.map(|rows| rows as u64),
+            inputs,
+            operator: operator(plan),
+            plan: format_stage_metrics(plan, metrics.unwrap_or_default()),
+        }
+    };
+    stages.iter().map(row).collect()
+}
+
+fn advance(stage: &ExecutionStage) -> Advance<'_> {
+    let of_plan = |plan: &Arc<dyn ExecutionPlan>| {
+        use datafusion::physical_plan::ExecutionPlanProperties;
+        let inputs = plan.children();
+        let first = inputs.first().copied().unwrap_or(plan);
+        first.output_partitioning().partition_count()
+    };
+    let count = |tasks: &[TaskInfo], of: fn(&Status) -> bool| -> (usize, usize) {
+        let tasks = tasks.iter().filter(|task| of(&task.task_status));
+        tasks.fold((0, 0), |(tasks, partitions), task| {
+            (
+                tasks + 1,
+                partitions + task.global_input_partition_ids.len(),
+            )
+        })
+    };
+    let done = |tasks| count(tasks, |status| matches!(status, Status::Successful(_))).1;
+    let ids = |inputs: &mut dyn Iterator<Item = &usize>| {
+        let mut ids: Vec<u64> = inputs.map(|id| *id as u64).collect();
+        ids.sort_unstable();
+        ids
+    };
+    match stage {
+        ExecutionStage::UnResolved(stage) => Advance {
+            state: "waiting",
+            partitions: of_plan(&stage.plan),
+            done: 0,
+            running: 0,
+            inputs: ids(&mut stage.inputs.keys()),
+            metrics: None,
+        },
+        ExecutionStage::Resolved(stage) => Advance {
+            state: "ready",
+            partitions: stage.partitions,
+            done: 0,
+            running: 0,
+            inputs: ids(&mut stage.inputs.keys()),
+            metrics: None,
+        },
+        ExecutionStage::Running(stage) => Advance {
+            state: "running",
+            partitions: stage.partitions,
+            done: done(&stage.task_infos),
+            running: count(&stage.task_infos, |status| {
+                matches!(status, Status::Running(_))
+            })
+            .0,
+            inputs: ids(&mut stage.inputs.keys()),
+            metrics: stage.stage_metrics.as_deref(),
+        },
+        ExecutionStage::Successful(stage) => Advance {
+            state: "succeeded",
+            partitions: stage.partitions,
+            done: stage.partitions,
+            running: 0,
+            inputs: ids(&mut stage.inputs.keys()),
+            metrics: Some(&stage.stage_metrics),
+        },
+        ExecutionStage::Failed(stage) => Advance {
+            state: "failed",
+            partitions: stage.partitions,
+            done: done(&stage.task_infos),
+            running: 0,
+            inputs: Vec::new(),
+            metrics: None,
+        },
+    }
+}
+
+/// What the stage does, in a line: the operator below the one that writes its shuffle files.
+fn operator(plan: &dyn ExecutionPlan) -> String {
+    let inputs = plan.children();
+    let below = inputs.first().map_or(plan, |input| input.as_ref());
+    displayable(below).one_line().to_string().trim().to_owned()
+}

@@ -1,0 +1,149 @@
+//! The tables about the cluster's work, read from where the work is: SQL, the command line and the
+//! web page are shown the same rows.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use tonic::{Request, Response, Status};
+use volley_proto::TrainId;
+use volley_proto::store::ModelStore;
+use volley_proto::tables::{Model, Table};
+use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
+use volley_proto::wire::{DescribeRequest, DescribeResponse, ReadTableRequest, ReadTableResponse};
+
+use crate::ballista::{Graphs, VolleyClusterState};
+use crate::jobs::Book;
+
+/// What is told of the cluster's work; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Tables {
+    pub(crate) book: Book,
+    pub(crate) cluster: Arc<VolleyClusterState>,
+    pub(crate) graphs: Graphs,
+}
+
+/// Whose rows are wanted; of all, where neither is said.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Only {
+    pub(crate) job: Option<String>,
+    pub(crate) train: Option<TrainId>,
+}
+
+impl Only {
+    fn takes(&self, job: &str, train: Option<TrainId>) -> bool {
+        self.job.as_ref().is_none_or(|wanted| wanted == job)
+            && self.train.is_none_or(|wanted| train == Some(wanted))
+    }
+}
+
+impl Tables {
+    /// A table's rows as a JSON array.
+    ///
+    /// # Errors
+    /// When a row has no JSON form.
+    pub(crate) async fn read(&self, table: Table, only: &Only) -> serde_json::Result<Vec<u8>> {
+        // Where only a job is named, its run is meant.
+        let train = match &only.job {
+            None => only.train,
+            Some(job) => match self.book.train_of(job) {
+                Some(train) => Some(train),
+                // No run is of this id.
+                None => Some(TrainId::generate()),
+            },
+        };
+        let runs = self.book.runs();
+        match table {
+            Table::Jobs => json(&self.book.rows(|job, train| only.takes(job, train))),
+            Table::Stages => json(&self.stages(only).await),
+            Table::Executors => json(&self.cluster.rows().await),
+            Table::TrainingRuns => json(&runs.run_rows(train)),
+            Table::TrainingRanks => json(&runs.rank_rows(train)),
+            Table::TrainingEpochs => json(&runs.epoch_rows(train)),
+            Table::TrainingSteps => json(&runs.point_rows(train)),
+            Table::Models => json(&self.models().await),
+            Table::Log => {
+                let mut lines = self.book.lines(|job, train| only.takes(job, train));
+                lines.extend(runs.lines(train));
+                lines.sort_by_key(|line| line.at);
+                json(&lines)
+            }
+        }
+    }
+
+    /// The models in the stores of all runs, as far as these can be read from here.
+    async fn models(&self) -> Vec<Model> {
+        let mut models = Vec::new();
+        for url in self.book.runs().stores() {
+            let rows = match ModelStore::open(&url) {
+                Ok(store) => store.rows().await,
+                Err(error) => Err(error),
+            };
+            match rows {
+                Ok(rows) => models.extend(rows),
+                Err(error) => tracing::debug!(%url, %error, "a store's models are not told"),
+            }
+        }
+        models
+    }
+
+    async fn stages(&self, only: &Only) -> Vec<volley_proto::tables::Stage> {
+        let attempts = self.book.attempts(|job, train| only.takes(job, train));
+        let mut stages = Vec::new();
+        for (job, attempt, train) in attempts {
+            let train = train.map(|train| train.to_string());
+            stages.extend(self.graphs.stages(&job, &attempt, train.as_deref()).await);
+        }
+        stages
+    }
+}
+
+fn json<T: Serialize>(rows: &[T]) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(rows)
+}
+
+/// The wire's side of it.
+pub(crate) fn cluster_service(tables: Tables) -> ClusterServer<Service> {
+    ClusterServer::new(Service { tables })
+}
+
+pub(crate) struct Service {
+    tables: Tables,
+}
+
+#[tonic::async_trait]
+impl Cluster for Service {
+    async fn describe(
+        &self,
+        _: Request<DescribeRequest>,
+    ) -> Result<Response<DescribeResponse>, Status> {
+        let cluster = &self.tables.cluster;
+        let (slots, free_slots) = cluster.slots().await;
+        Ok(Response::new(DescribeResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            executors: cluster.executors() as u64,
+            slots: slots as u64,
+            free_slots: free_slots as u64,
+        }))
+    }
+
+    async fn read_table(
+        &self,
+        request: Request<ReadTableRequest>,
+    ) -> Result<Response<ReadTableResponse>, Status> {
+        let ReadTableRequest {
+            table,
+            job_id,
+            train_id,
+        } = request.into_inner();
+        let invalid = |error: volley_proto::Error| Status::invalid_argument(error.to_string());
+        let table: Table = table.parse().map_err(invalid)?;
+        let train = train_id.map(|id| id.parse()).transpose();
+        let only = Only {
+            job: job_id,
+            train: train.map_err(invalid)?,
+        };
+        let rows = self.tables.read(table, &only).await;
+        let rows = rows.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(ReadTableResponse { rows }))
+    }
+}

@@ -1,0 +1,226 @@
+//! How far a training run is: what its ranks last told of their steps, and the curve these make.
+//!
+//! It decides nothing. The clock is passed in.
+
+use std::time::SystemTime;
+
+use volley_proto::tables::{Point, Rank};
+use volley_proto::wire::Steps;
+
+use volley_proto::tables::millis;
+
+/// Points of a curve; at twice as many, every other one is forgotten.
+const POINTS: usize = 2048;
+/// The share of the last report in the rate that is told.
+const NEWEST: f64 = 0.3;
+
+/// How far a run is.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    ranks: Vec<RankProgress>,
+    /// What rank 0 told last.
+    last: Option<Steps>,
+    /// Rows of all ranks in a second, smoothed.
+    rate: Option<f64>,
+    /// Mean loss of the last report.
+    loss: Option<f64>,
+    points: Vec<Spot>,
+    /// When the run first had ranks.
+    pub(crate) started: Option<SystemTime>,
+}
+
+/// What a rank of this generation has told.
+#[derive(Debug, Clone, Default)]
+struct RankProgress {
+    loaded: Option<(u64, f64)>,
+    compute_seconds: f64,
+    reduce_seconds: f64,
+}
+
+/// A point of the curve.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    at: SystemTime,
+    generation: u64,
+    epoch: u64,
+    steps: u64,
+    loss: f64,
+    rate: f64,
+}
+
+impl Progress {
+    /// A generation of so many ranks starts.
+    pub(crate) fn starts(&mut self, ranks: usize, now: SystemTime) {
+        self.ranks = vec![RankProgress::default(); ranks];
+        self.rate = None;
+        self.started.get_or_insert(now);
+    }
+
+    /// A rank has its rows.
+    pub(crate) fn loads(&mut self, rank: usize, rows: u64, seconds: f64) {
+        if let Some(rank) = self.ranks.get_mut(rank) {
+            rank.loaded = Some((rows, seconds));
+        }
+    }
+
+    /// A rank tells of its last steps.
+    pub(crate) fn steps(&mut self, generation: u64, rank: usize, steps: Steps, now: SystemTime) {
+        let Some(teller) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        teller.reduce_seconds += steps.reduce_seconds;
+        teller.compute_seconds += (steps.seconds - steps.reduce_seconds).max(0.0);
+        if rank > 0 || steps.rows == 0 || steps.seconds <= 0.0 {
+            return;
+        }
+        let rate = steps.rows as f64 / steps.seconds;
+        let smooth = |before: f64| before + NEWEST * (rate - before);
+        self.rate = Some(self.rate.map_or(rate, smooth));
+        let loss = steps.loss / steps.rows as f64;
+        self.loss = Some(loss);
+        if self.points.len() == 2 * POINTS {
+            let mut keep = false;
+            self.points.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+        self.points.push(Spot {
+            at: now,
+            generation,
+            epoch: steps.epoch,
+            steps: steps.total,
+            loss,
+            rate,
+        });
+        self.last = Some(steps);
+    }
+
+    /// What rank 0 told last.
+    pub(crate) fn last(&self) -> Option<&Steps> {
+        self.last.as_ref()
+    }
+
+    /// Whether this generation has done steps.
+    pub(crate) fn is_stepping(&self) -> bool {
+        self.rate.is_some()
+    }
+
+    /// Rows of all ranks in a second.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// The mean loss of the last steps.
+    pub(crate) fn loss(&self) -> Option<f64> {
+        self.loss
+    }
+
+    /// Seconds to the end of the last epoch at this speed, of steps of so many rows. Evaluation,
+    /// whose time is not known beforehand, is left out.
+    pub(crate) fn eta_seconds(&self) -> Option<f64> {
+        let (last, rate) = (self.last.as_ref()?, self.rate?);
+        let all = last.epochs * last.steps_per_epoch;
+        let done = last.epoch.saturating_sub(1) * last.steps_per_epoch + last.step;
+        let rows_per_step = last.rows as f64 / self.steps_told()?;
+        Some(all.saturating_sub(done) as f64 * rows_per_step / rate)
+    }
+
+    /// How many steps the last report was about.
+    fn steps_told(&self) -> Option<f64> {
+        let before = match self.points[..] {
+            [.., before, _] => before.steps,
+            _ => 0,
+        };
+        let told = self.last.as_ref()?.total.saturating_sub(before);
+        (told > 0).then_some(told as f64)
+    }
+
+    /// The ranks as rows of their table.
+    pub(crate) fn ranks(&self, train_id: &str, generation: u64, executors: &[&str]) -> Vec<Rank> {
+        let ranks = self.ranks.iter().zip(executors).enumerate();
+        let row = |(rank, (progress, executor)): (usize, (&RankProgress, &&str))| Rank {
+            train_id: train_id.to_owned(),
+            generation,
+            rank: rank as u64,
+            executor_id: (*executor).to_owned(),
+            rows: progress.loaded.map(|(rows, _)| rows),
+            load_seconds: progress.loaded.map(|(_, seconds)| seconds),
+            compute_seconds: progress.compute_seconds,
+            reduce_seconds: progress.reduce_seconds,
+        };
+        ranks.map(row).collect()
+    }
+
+    /// The curve as rows of its table.
+    pub(crate) fn points(&self, train_id: &str, model: &str) -> Vec<Point> {
+        let row = |spot: &Spot| Point {
+            train_id: train_id.to_owned(),
+            model: model.to_owned(),
+            generation: spot.generation,
+            epoch: spot.epoch,
+            steps: spot.steps,
+            loss: spot.loss,
+            rows_per_second: spot.rate,
+            at: millis(spot.at),
+        };
+        self.points.iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(total: u64) -> Steps {
+        Steps {
+            epoch: 1 + total / 100,
+            epochs: 2,
+            step: total % 100,
+            steps_per_epoch: 100,
+            total,
+            rows: 1000,
+            loss: 500.0,
+            seconds: 2.0,
+            reduce_seconds: 0.5,
+        }
+    }
+
+    #[test]
+    fn speed_and_what_is_left() {
+        let (mut progress, now) = (Progress::default(), SystemTime::now());
+        progress.starts(2, now);
+        assert_eq!(progress.eta_seconds(), None);
+        for total in [10, 20] {
+            progress.steps(1, 0, steps(total), now);
+        }
+        progress.steps(1, 1, steps(20), now);
+        progress.steps(1, 7, steps(20), now);
+        assert_eq!((progress.rate(), progress.loss()), (Some(500.0), Some(0.5)));
+        // 180 steps of 100 rows are left.
+        assert_eq!(progress.eta_seconds(), Some(36.0));
+        let ranks = progress.ranks("t", 1, &["a", "b"]);
+        assert_eq!(
+            (ranks[0].compute_seconds, ranks[0].reduce_seconds),
+            (3.0, 1.0)
+        );
+        assert_eq!(
+            (ranks[1].compute_seconds, ranks[1].reduce_seconds),
+            (1.5, 0.5)
+        );
+        assert_eq!(progress.points("t", "m").len(), 2, "rank 0's only");
+    }
+
+    #[test]
+    fn long_curves_are_thinned() {
+        let (mut progress, now) = (Progress::default(), SystemTime::now());
+        progress.starts(1, now);
+        for total in 1..=10_000 {
+            progress.steps(1, 0, steps(total), now);
+        }
+        let points = progress.points("t", "m");
+        assert!((POINTS..=2 * POINTS).contains(&points.len()));
+        assert_eq!((points[0].steps, points.last().unwrap().steps), (1, 10_000));
+        assert!(points.is_sorted_by_key(|point| point.steps));
+    }
+}

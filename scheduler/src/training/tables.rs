@@ -1,0 +1,185 @@
+//! Training runs as rows of tables.
+
+use url::Url;
+use volley_proto::TrainId;
+use volley_proto::tables::{Epoch, Line, Point, Rank, Run as Row};
+
+use super::Runs;
+use super::run::{Event, Failure, Run};
+use crate::watched::Ends;
+use volley_proto::tables::millis;
+
+impl Runs {
+    /// Of all runs, or of one, what `rows` makes of each; the newest first.
+    fn rows<T>(&self, of: Option<TrainId>, rows: impl Fn(&TrainId, &Run) -> Vec<T>) -> Vec<T> {
+        let wanted = |train: &TrainId| of.is_none_or(|of| of == *train);
+        let mut found = self.scan(|train, run| wanted(train).then(|| rows(train, run)));
+        found.reverse();
+        found.into_iter().flatten().collect()
+    }
+
+    /// The stores that runs publish to.
+    pub(crate) fn stores(&self) -> Vec<Url> {
+        let mut stores = self.scan(|_, run| run.store().cloned());
+        stores.sort();
+        stores.dedup();
+        stores
+    }
+
+    /// The runs.
+    pub(crate) fn run_rows(&self, of: Option<TrainId>) -> Vec<Row> {
+        self.rows(of, |train, run| vec![run.row(train)])
+    }
+
+    /// Their ranks.
+    pub(crate) fn rank_rows(&self, of: Option<TrainId>) -> Vec<Rank> {
+        self.rows(of, |train, run| {
+            let executors = run.executors();
+            run.progress()
+                .ranks(&train.to_string(), run.generation(), &executors)
+        })
+    }
+
+    /// The epochs they have done.
+    pub(crate) fn epoch_rows(&self, of: Option<TrainId>) -> Vec<Epoch> {
+        self.rows(of, |train, run| run.epoch_rows(train))
+    }
+
+    /// Their curves.
+    pub(crate) fn point_rows(&self, of: Option<TrainId>) -> Vec<Point> {
+        self.rows(of, |train, run| {
+            run.progress().points(&train.to_string(), &run.model())
+        })
+    }
+
+    /// What happened to them.
+    pub(crate) fn lines(&self, of: Option<TrainId>) -> Vec<Line> {
+        self.rows(of, |train, run| run.lines(train))
+    }
+}
+
+impl Run {
+    fn row(&self, train: &TrainId) -> Row {
+        let progress = self.progress();
+        let last = progress.last().cloned().unwrap_or_default();
+        let is_training = self.state() == "training";
+        Row {
+            train_id: train.to_string(),
+            model: self.model(),
+            state: self.state().to_owned(),
+            generation: self.generation(),
+            ranks: self.executors().len() as u64,
+            epoch: last.epoch,
+            epochs: self.epochs_wanted() as u64,
+            step: last.step,
+            steps_per_epoch: last.steps_per_epoch,
+            steps: self.steps_done(),
+            loss: progress.loss(),
+            eval_loss: self.epochs().last().and_then(|epoch| epoch.eval_loss),
+            rows_per_second: progress.rate().filter(|_| is_training),
+            eta_seconds: progress.eta_seconds().filter(|_| is_training),
+            started: progress.started.map(millis),
+            reason: self.reason(),
+        }
+    }
+
+    /// Where it stands, in a word.
+    fn state(&self) -> &'static str {
+        let is_done = self.epochs_done() >= self.epochs_wanted();
+        match (self.is_over(), self.root().is_some()) {
+            (true, true) => "failed",
+            (true, false) if is_done => "finished",
+            (true, false) => "ended",
+            (false, _) if !self.has_begun() => "waiting",
+            (false, _) if self.awaits_ranks() => "regrouping",
+            (false, _) if self.progress().is_stepping() => "training",
+            (false, _) => "loading",
+        }
+    }
+
+    /// What it waits for, or why it failed.
+    fn reason(&self) -> Option<String> {
+        let waits = || match self.events().last() {
+            Some((_, Event::Waiting { reason })) => Some(reason.clone()),
+            _ => None,
+        };
+        let failed = self.root().map(|root| {
+            let Failure {
+                rank,
+                executor,
+                error,
+            } = root;
+            format!("rank {rank} on executor {executor}: {error}")
+        });
+        failed
+            .or_else(|| self.ended(self.generation()))
+            .or_else(waits)
+    }
+
+    fn epochs(&self) -> impl DoubleEndedIterator<Item = &volley_proto::store::EpochRecord> {
+        self.events().iter().filter_map(|(_, event)| match event {
+            Event::Epoch(record) => Some(record),
+            _ => None,
+        })
+    }
+
+    fn epoch_rows(&self, train: &TrainId) -> Vec<Epoch> {
+        let row = |record: &volley_proto::store::EpochRecord| Epoch {
+            train_id: train.to_string(),
+            model: self.model(),
+            epoch: record.epoch as u64,
+            loss: record.loss,
+            eval_loss: record.eval_loss,
+            eval_mae: record.eval_mae,
+            eval_rmspe: record.eval_rmspe,
+            seconds: record.seconds,
+            compute_seconds: record.compute_seconds,
+            reduce_seconds: record.reduce_seconds,
+            rows: record.rows,
+            steps: record.steps,
+        };
+        self.epochs().map(row).collect()
+    }
+
+    fn lines(&self, train: &TrainId) -> Vec<Line> {
+        let line = |(at, event): &(std::time::SystemTime, Event)| {
+            let (rank, text) = match event {
+                Event::Waiting { reason } => (None, format!("waits: {reason}")),
+                Event::Started {
+                    generation,
+                    executors,
+                } => {
+                    let ranks = executors.len();
+                    let noun = if ranks == 1 { "rank" } else { "ranks" };
+                    let on = executors.join(", ");
+                    (
+                        None,
+                        format!("generation {generation}: {ranks} {noun} on {on}"),
+                    )
+                }
+                Event::Loaded {
+                    rank,
+                    rows,
+                    seconds,
+                } => (Some(*rank), format!("{rows} rows loaded in {seconds:.1} s")),
+                Event::Epoch(record) => {
+                    let eval = record.eval_loss;
+                    let eval = eval.map(|loss| format!(", validation loss {loss:.5}"));
+                    let text = format!("epoch {}: loss {:.5}", record.epoch, record.loss);
+                    (None, text + &eval.unwrap_or_default())
+                }
+                Event::Failed(failure) => (Some(failure.rank), failure.error.clone()),
+                Event::Note(note) => (None, note.clone()),
+            };
+            Line {
+                at: millis(*at),
+                job_id: None,
+                train_id: Some(train.to_string()),
+                rank: rank.map(|rank| rank as u64),
+                failure: matches!(event, Event::Failed(_)),
+                text,
+            }
+        };
+        self.events().iter().map(line).collect()
+    }
+}

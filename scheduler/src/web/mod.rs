@@ -1,0 +1,89 @@
+//! The web page: what runs on the cluster, drawn by a browser from the tables.
+//!
+//! Its files are part of the program and refer to nothing else, so it works without a network. It
+//! only reads.
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Deserialize;
+use volley_proto::tables::Table;
+
+use crate::tables::{Only, Tables};
+
+/// Everything comes from here, and nothing is sent elsewhere.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'";
+
+/// The page's files: where, of what type, and what.
+const FILES: [(&str, &str, &str); 4] = [
+    ("/", "text/html; charset=utf-8", include_str!("index.html")),
+    (
+        "/volley.js",
+        "text/javascript; charset=utf-8",
+        include_str!("volley.js"),
+    ),
+    (
+        "/volley.css",
+        "text/css; charset=utf-8",
+        include_str!("volley.css"),
+    ),
+    ("/favicon.svg", "image/svg+xml", include_str!("favicon.svg")),
+];
+
+/// The page and the tables it reads.
+pub(crate) fn routes(tables: Tables) -> Router {
+    let mut routes = Router::new();
+    for (path, kind, text) in FILES {
+        let file = move || async move {
+            let headers = [
+                (header::CONTENT_TYPE, kind),
+                (header::CONTENT_SECURITY_POLICY, POLICY),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                // A newer scheduler has a newer page.
+                (header::CACHE_CONTROL, "no-cache"),
+            ];
+            (headers, text)
+        };
+        routes = routes.route(path, get(file));
+    }
+    routes
+        .route("/api/volley/{table}", get(rows))
+        .with_state(tables)
+}
+
+/// Whose rows are asked for.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    job: Option<String>,
+    train: Option<String>,
+}
+
+/// A table as a JSON array of objects.
+async fn rows(
+    State(tables): State<Tables>,
+    Path(name): Path<String>,
+    Query(Asked { job, train }): Query<Asked>,
+) -> Response {
+    let Ok(table) = name.parse::<Table>() else {
+        let names = Table::ALL.map(Table::name).join(", ");
+        let message = format!("no table {name:?}: there are {names}\n");
+        return (StatusCode::NOT_FOUND, message).into_response();
+    };
+    let train = match train.map(|id| id.parse()).transpose() {
+        Ok(train) => train,
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+    };
+    match tables.read(table, &Only { job, train }).await {
+        Ok(rows) => {
+            let headers = [
+                (header::CONTENT_TYPE, "application/json"),
+                (header::CACHE_CONTROL, "no-store"),
+            ];
+            (headers, rows).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}

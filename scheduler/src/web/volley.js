@@ -1,0 +1,485 @@
+// The page: tables read from the scheduler each second, drawn as what they mean.
+// Text from the cluster is set as text, never as markup.
+'use strict';
+
+const SVG = 'http://www.w3.org/2000/svg';
+const EVERY = 1000;
+const main = document.getElementById('main');
+const link = document.getElementById('link');
+
+/// ---- what everything is made of
+
+function make(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+function draw(name, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+const section = (title, ...content) => {
+  const id = 's-' + title.toLowerCase().replace(/[^a-z]+/g, '-');
+  return make('section', { 'aria-labelledby': id }, make('h2', { id }, title), ...content);
+};
+
+const quiet = (text) => make('p', { class: 'quiet' }, text);
+const pill = (state) => make('span', { class: `pill ${state}` }, state);
+const facts = (pairs) => make('dl', { class: 'facts' }, pairs
+  .filter(([, value]) => value !== null && value !== undefined && value !== '')
+  .map(([name, value]) => make('div', {}, make('dt', {}, name), make('dd', {}, value))));
+
+function table(columns, rows, caption) {
+  const head = columns.map(({ name, number }) => make('th', { scope: 'col', class: number && 'number' }, name));
+  const body = rows.map((row) => make('tr', {}, columns.map(({ of, number, name }) =>
+    make('td', { class: number ? 'number' : name === 'Statement' ? 'name' : null }, of(row) ?? ''))));
+  return make('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
+    make('table', {}, make('thead', {}, make('tr', {}, head)), make('tbody', {}, body)));
+}
+
+/// ---- numbers as people read them
+
+const whole = (n) => n === null || n === undefined ? '' : Number(n).toLocaleString('en-US');
+const loss = (n) => n === null || n === undefined ? '' : Number(n).toPrecision(4);
+const clock = (ms) => new Date(ms).toLocaleTimeString('en-GB');
+function bytes(n) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let at = 0;
+  while (n >= 1024 && at < units.length - 1) { n /= 1024; at += 1; }
+  return `${n.toFixed(n < 10 && at ? 1 : 0)} ${units[at]}`;
+}
+function time(seconds) {
+  if (seconds === null || seconds === undefined) return '';
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+const share = (part, all) => all > 0 ? `${Math.round(100 * part / all)} %` : '–';
+
+/// ---- the scheduler
+
+async function read(name, of = {}) {
+  const answer = await fetch(`/api/volley/${name}?${new URLSearchParams(of)}`);
+  if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
+  return answer.json();
+}
+
+/// ---- a chart: lines over steps
+
+function chart(title, series, xName) {
+  // As wide as the page: text keeps its size.
+  const width = Math.max(280, Math.min(main.clientWidth, 1216) - (innerWidth < 672 ? 60 : 92));
+  const [height, left, bottom, top, right] = [innerWidth < 672 ? 200 : 250, 52, 38, 12, 14];
+  const all = series.flatMap(({ points }) => points);
+  if (all.length === 0) return quiet('No point yet: the curve begins with the first steps.');
+  const x = span(all.map(([x]) => x));
+  const y = span(trimmed(all.map(([, y]) => y)));
+  const atX = (v) => left + (v - x[0]) / (x[1] - x[0]) * (width - left - right);
+  const atY = (v) => height - bottom - (Math.min(Math.max(v, y[0]), y[1]) - y[0]) / (y[1] - y[0]) * (height - bottom - top);
+  const picture = draw('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': describe(title, series) });
+  for (const tick of ticks(y, 5)) {
+    picture.append(
+      draw('line', { class: 'axis', x1: left, x2: width - right, y1: atY(tick), y2: atY(tick) }),
+      draw('text', { x: left - 8, y: atY(tick) + 4, 'text-anchor': 'end' }, shortened(tick)));
+  }
+  for (const tick of ticks(x, width / 120)) {
+    picture.append(draw('text', { x: atX(tick), y: height - bottom + 18, 'text-anchor': 'middle' }, whole(tick)));
+  }
+  picture.append(draw('text', { x: width - right, y: height - 2, 'text-anchor': 'end' }, xName));
+  for (const { points, hue, dots } of series) {
+    const d = points.map(([px, py], at) => `${at ? 'L' : 'M'}${atX(px).toFixed(1)} ${atY(py).toFixed(1)}`).join('');
+    picture.append(draw('path', { class: `curve hue-${hue}`, d }));
+    if (dots) points.forEach(([px, py]) => picture.append(draw('circle', { class: `dot hue-${hue}`, cx: atX(px), cy: atY(py), r: 3.5 })));
+  }
+  const cross = draw('line', { class: 'cross', y1: top, y2: height - bottom, visibility: 'hidden' });
+  picture.append(cross);
+  const reading = make('p', { class: 'reading' });
+  picture.addEventListener('pointermove', (event) => {
+    const box = picture.getBoundingClientRect();
+    const wanted = x[0] + ((event.clientX - box.left) / box.width * width - left) / (width - left - right) * (x[1] - x[0]);
+    const found = series.map(({ name, points }) => [name, nearest(points, wanted)]).filter(([, point]) => point);
+    if (!found.length) return;
+    cross.setAttribute('x1', atX(found[0][1][0]));
+    cross.setAttribute('x2', atX(found[0][1][0]));
+    cross.setAttribute('visibility', 'visible');
+    reading.textContent = `${xName.replace(/s$/, '')} ${whole(found[0][1][0])}: ` + found.map(([name, [, v]]) => `${name} ${loss(v)}`).join(', ');
+  });
+  picture.addEventListener('pointerleave', () => { cross.setAttribute('visibility', 'hidden'); reading.textContent = ''; });
+  const keys = series.map(({ name, hue }) => make('span', { class: `key hue-${hue}` }, name));
+  return make('figure', {}, make('figcaption', {}, keys), picture, reading);
+}
+
+function span(values) {
+  let [low, high] = [Math.min(...values), Math.max(...values)];
+  if (low === high) { const pad = Math.abs(low) * 0.1 || 1; low -= pad; high += pad; }
+  return [low, high];
+}
+// The first steps of a training are off the scale of all others.
+function trimmed(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const high = sorted[Math.floor(sorted.length * 0.98)];
+  return values.length > 50 ? values.filter((v) => v <= high) : values;
+}
+function ticks([low, high], count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+  const found = [];
+  for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-9; v += step) found.push(Number(v.toPrecision(12)));
+  return found;
+}
+const shortened = (v) => Math.abs(v) >= 1e4 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(1) : String(Number(v.toPrecision(4)));
+const nearest = (points, wanted) => points.reduce((best, point) =>
+  !best || Math.abs(point[0] - wanted) < Math.abs(best[0] - wanted) ? point : best, null);
+function describe(title, series) {
+  return `${title}. ` + series.filter(({ points }) => points.length).map(({ name, points }) =>
+    `${name}: from ${loss(points[0][1])} to ${loss(points[points.length - 1][1])} over ${points.length} points`).join('; ');
+}
+
+/// ---- the stages of a job, from what is read to what comes out
+
+function graph(stages, ranks) {
+  const byId = new Map(stages.map((stage) => [stage.stage_id, stage]));
+  const depths = new Map();
+  const depth = (id) => {
+    if (!depths.has(id)) {
+      depths.set(id, 0);
+      const inputs = (byId.get(id)?.inputs ?? []).filter((input) => byId.has(input));
+      depths.set(id, inputs.length ? 1 + Math.max(...inputs.map(depth)) : 0);
+    }
+    return depths.get(id);
+  };
+  stages.forEach(({ stage_id }) => depth(stage_id));
+  const columns = [];
+  for (const stage of stages) (columns[depth(stage.stage_id)] ??= []).push(stage);
+  const [cardWidth, gapX, gapY, pad] = [196, 54, 18, 8];
+  const cardHeight = (stage) => stage.kind === 'training' ? 78 + 24 * Math.max(1, Math.ceil(ranks.length / 2)) : 78;
+  const heights = columns.map((column) => column.reduce((sum, stage) => sum + cardHeight(stage) + gapY, -gapY));
+  const height = Math.max(...heights) + 2 * pad;
+  const width = columns.length * (cardWidth + gapX) - gapX + 2 * pad;
+  const places = new Map();
+  columns.forEach((column, c) => {
+    let y = pad + (height - 2 * pad - heights[c]) / 2;
+    for (const stage of column) {
+      places.set(stage.stage_id, { x: pad + c * (cardWidth + gapX), y, h: cardHeight(stage) });
+      y += cardHeight(stage) + gapY;
+    }
+  });
+  // A wide graph is drawn smaller, as long as it can be read; beyond that it scrolls.
+  const room = Math.min(main.clientWidth, 1216) - (innerWidth < 672 ? 60 : 92);
+  const scale = Math.min(1, Math.max(0.66, room / width));
+  const picture = draw('svg', { viewBox: `0 0 ${width} ${height}`, width: width * scale, height: height * scale, role: 'img', 'aria-label': `Graph of ${stages.length} stages; the table below has the same.` });
+  for (const stage of stages) {
+    const to = places.get(stage.stage_id);
+    for (const input of stage.inputs.filter((input) => places.has(input))) {
+      const from = places.get(input);
+      const [x1, y1, x2, y2] = [from.x + cardWidth, from.y + from.h / 2, to.x, to.y + to.h / 2];
+      const bend = Math.max(24, (x2 - x1) / 2);
+      picture.append(draw('path', { class: 'edge', d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}` }));
+    }
+  }
+  for (const stage of stages) {
+    const { x, y, h } = places.get(stage.stage_id);
+    const isTraining = stage.kind === 'training';
+    const operator = stage.operator.split(/[:\s]/)[0].replace(/Exec$/, '');
+    const done = stage.partitions ? stage.partitions_done / stage.partitions : 0;
+    const card = draw('g', { class: `stage ${stage.state} ${stage.kind}`, transform: `translate(${x} ${y})` },
+      draw('rect', { class: 'card', width: cardWidth, height: h, rx: 9 }),
+      draw('text', { class: 'title', x: 12, y: 22 }, isTraining ? `${stage.stage_id}  training` : `${stage.stage_id}  ${operator}`),
+      draw('text', { x: 12, y: 40 }, isTraining ? `barrier stage, ${stage.state}` : stage.state + (stage.rows === null ? '' : `, ${whole(stage.rows)} rows`)),
+      draw('text', { x: 12, y: 57 }, isTraining ? `${whole(stage.partitions)} shards` : `${stage.partitions_done} of ${stage.partitions} partitions`),
+      draw('rect', { class: 'track', x: 12, y: 65, width: cardWidth - 24, height: 4, rx: 2 }),
+      draw('rect', { class: 'done', x: 12, y: 65, width: (cardWidth - 24) * done, height: 4, rx: 2 }));
+    if (isTraining) {
+      ranks.forEach((rank, at) => card.append(draw('g', { class: 'rank', transform: `translate(${12 + (at % 2) * 88} ${78 + 24 * Math.floor(at / 2)})` },
+        draw('rect', { width: 82, height: 19, rx: 5 }),
+        draw('text', { x: 8, y: 14 }, `rank ${rank.rank}`))));
+    }
+    picture.append(card);
+  }
+  return make('div', { class: 'graph', tabindex: 0, role: 'region', 'aria-label': 'Graph of stages' }, picture);
+}
+
+/// ---- parts of pages
+
+const jobColumns = [
+  { name: 'Job', of: (job) => make('a', { href: `#/job/${job.job_id}`, class: 'mono' }, job.job_id) },
+  { name: 'State', of: (job) => pill(job.state) },
+  { name: 'Statement', of: (job) => job.name },
+  { name: 'Submitted', of: (job) => clock(job.submitted) },
+  { name: 'Time', number: true, of: (job) => time(job.seconds) },
+  { name: 'Attempts', number: true, of: (job) => job.attempts },
+];
+
+function runFacts(run) {
+  return facts([
+    ['State', pill(run.state)],
+    ['Model', run.model],
+    ['Epoch', run.epoch ? `${run.epoch} of ${run.epochs}` : `– of ${run.epochs}`],
+    ['Step', run.steps_per_epoch ? `${whole(run.step)} of ${whole(run.steps_per_epoch)}` : ''],
+    ['Loss', loss(run.loss)],
+    ['Validation loss', loss(run.eval_loss)],
+    ['Speed', run.rows_per_second ? `${whole(Math.round(run.rows_per_second))} rows/s` : ''],
+    ['Left', time(run.eta_seconds)],
+    ['Ranks', run.ranks],
+    ['Generation', run.generation],
+  ]);
+}
+
+function runProgress(run) {
+  const all = run.epochs * run.steps_per_epoch;
+  if (!all) return null;
+  const done = Math.max(0, run.epoch - 1) * run.steps_per_epoch + run.step;
+  return make('progress', { max: all, value: done, 'aria-label': `Training: ${share(done, all)}` });
+}
+
+function curve(points, epochs) {
+  return chart('Training curve', [
+    { name: 'training loss', hue: 'one', points: points.map((p) => [p.steps, p.loss]) },
+    { name: 'validation loss', hue: 'two', dots: true, points: epochs.filter((e) => e.eval_loss !== null).map((e) => [e.steps, e.eval_loss]) },
+  ].filter(({ points }) => points.length), 'steps');
+}
+
+function splits(ranks) {
+  if (!ranks.length) return quiet('No rank yet.');
+  const keys = [['waiting for and encoding rows', 'three'], ['computing', 'one'], ['in collectives', 'two']];
+  const rows = ranks.flatMap((rank) => {
+    const parts = [rank.load_seconds ?? 0, rank.compute_seconds, rank.reduce_seconds];
+    const all = parts.reduce((a, b) => a + b, 0);
+    let x = 0;
+    const label = parts.map((part, at) => `${share(part, all)} ${keys[at][0]}`).join(', ');
+    const bar = draw('svg', { viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': label },
+      parts.map((part, at) => {
+        const width = all ? 100 * part / all : 0;
+        const rect = draw('rect', { class: `hue-${keys[at][1]}`, x, width, height: 10 });
+        x += width;
+        return rect;
+      }));
+    const rows = rank.rows === null ? 'waits for its rows' : `${whole(rank.rows)} rows`;
+    return [make('dt', {}, `rank ${rank.rank} `, make('small', {}, `on ${rank.executor_id}, ${rows}`)),
+      make('dd', {}, make('div', { class: 'bar' }, bar), make('small', {}, label))];
+  });
+  return make('figure', {},
+    make('figcaption', {}, keys.map(([name, hue]) => make('span', { class: `key box hue-${hue}` }, name))),
+    make('dl', { class: 'split' }, rows));
+}
+
+function epochTable(epochs) {
+  return table([
+    { name: 'Epoch', number: true, of: (e) => e.epoch },
+    { name: 'Loss', number: true, of: (e) => loss(e.loss) },
+    { name: 'Validation loss', number: true, of: (e) => loss(e.eval_loss) },
+    { name: 'RMSPE', number: true, of: (e) => loss(e.eval_rmspe) },
+    { name: 'Rows', number: true, of: (e) => whole(e.rows) },
+    { name: 'Time', number: true, of: (e) => time(e.seconds) },
+    { name: 'Computing', number: true, of: (e) => share(e.compute_seconds, e.seconds) },
+    { name: 'Reducing', number: true, of: (e) => share(e.reduce_seconds, e.seconds) },
+  ], epochs, 'Epochs');
+}
+
+function lines(log, most = 500) {
+  if (!log.length) return quiet('Nothing has happened yet.');
+  const shown = log.slice(-most);
+  return make('ol', { class: 'log' }, shown.map((line) => make('li', {},
+    make('time', { datetime: new Date(line.at).toISOString() }, clock(line.at)),
+    make('span', { class: 'who' }, line.rank !== null ? `rank ${line.rank}` : line.job_id ? 'job' : 'training'),
+    make('span', { class: line.failure && 'bad' }, line.text))));
+}
+
+function stageTable(stages) {
+  return table([
+    { name: 'Stage', number: true, of: (s) => s.stage_id },
+    { name: 'State', of: (s) => pill(s.state) },
+    { name: 'Operator', of: (s) => s.operator.length > 90 ? `${s.operator.slice(0, 89)}…` : s.operator },
+    { name: 'Partitions', number: true, of: (s) => `${s.partitions_done} of ${s.partitions}` },
+    { name: 'Rows', number: true, of: (s) => whole(s.rows) },
+    { name: 'Reads', of: (s) => s.inputs.join(', ') },
+  ], stages, 'Stages');
+}
+
+/// ---- pages: what they read, and what they show
+
+const pages = {
+  async overview() {
+    const [executors, jobs, runs] = await Promise.all([read('executors'), read('jobs'), read('training_runs')]);
+    const sum = (of) => executors.reduce((all, executor) => all + of(executor), 0);
+    const running = jobs.filter((job) => !job.ended);
+    const training = runs.filter((run) => !['finished', 'failed', 'ended'].includes(run.state));
+    const slots = sum((e) => e.slots);
+    const tiles = [
+      ['Executors', whole(executors.length), ''],
+      ['Slots busy', `${slots - sum((e) => e.free_slots)}`, ` of ${slots}`],
+      ['Jobs running', whole(running.length), ` of ${jobs.length} known`],
+      ['Training now', whole(training.length), ''],
+    ];
+    return [
+      make('h1', {}, 'Overview'),
+      make('dl', { class: 'tiles' }, tiles.map(([name, value, more]) =>
+        make('div', {}, make('dt', {}, name), make('dd', {}, value, make('small', {}, more))))),
+      ...await Promise.all(training.map(trainingNow)),
+      section('Jobs', jobs.length ? table(jobColumns, jobs.slice(0, 8), 'Newest jobs')
+        : quiet('No job yet. Run one with volley --scheduler and this address.'),
+      jobs.length > 8 ? make('p', {}, make('a', { href: '#/jobs' }, `All ${jobs.length} jobs`)) : null),
+      section('Executors', executors.length ? table([
+        { name: 'Executor', of: (e) => make('span', { class: 'mono' }, e.executor_id) },
+        { name: 'Host', of: (e) => `${e.host}:${e.port}` },
+        { name: 'Role', of: (e) => e.role },
+        { name: 'Slots', number: true, of: (e) => `${e.slots - e.free_slots} of ${e.slots} busy` },
+        { name: 'Device', of: (e) => e.device },
+        { name: 'Memory for queries', number: true, of: (e) => bytes(e.memory_bytes) },
+        { name: 'Version', of: (e) => e.version },
+        { name: 'Since', of: (e) => clock(e.since) },
+      ], executors, 'Executors') : quiet('No executor has come yet: jobs wait until one does.')),
+    ];
+  },
+
+  async jobs() {
+    const jobs = await read('jobs');
+    return [make('h1', {}, 'Jobs'),
+      section('All jobs', jobs.length ? table(jobColumns, jobs, 'All jobs') : quiet('No job yet.'))];
+  },
+
+  async job(id) {
+    const of = { job: id };
+    const [[job], stages, runs, ranks, points, epochs, log] = await Promise.all(
+      ['jobs', 'stages', 'training_runs', 'training_ranks', 'training_steps', 'training_epochs', 'log'].map((name) => read(name, of)));
+    if (!job) return [make('h1', {}, `Job ${id}`), make('p', { class: 'notice' }, 'The scheduler does not know this job: it may have been forgotten, or the scheduler started anew since.')];
+    const run = runs[0];
+    const failed = log.filter((line) => line.failure);
+    return [
+      make('h1', {}, `Job ${id}`),
+      job.name ? make('p', { class: 'statement mono' }, job.name) : null,
+      facts([['State', pill(job.state)], ['Submitted', clock(job.submitted)],
+        ['Time', time(job.seconds)], ['Attempts', job.attempts]]),
+      job.error ? make('p', { class: 'failure' }, (failed[0] && failed[0].rank !== null ? `Rank ${failed[0].rank} failed first. ` : '') + job.error) : null,
+      run ? section('Training', runFacts(run), runProgress(run), run.reason ? quiet(run.reason) : null, curve(points, epochs)) : null,
+      run && ranks.length ? section('Where the time goes', splits(ranks)) : null,
+      epochs.length ? section('Epochs', epochTable(epochs)) : null,
+      stages.length ? section('Stages', graph(stages, ranks), stageTable(stages),
+        make('details', { id: 'plans' }, make('summary', {}, 'Plans, with what each operator has done'),
+          stages.flatMap((stage) => [make('h3', {}, `Stage ${stage.stage_id}`), make('pre', { tabindex: 0 }, stage.plan)]))) : null,
+      section('Log', lines(log)),
+    ];
+  },
+
+  async models() {
+    const [models, runs] = await Promise.all([read('models'), read('training_runs')]);
+    const columns = [
+      { name: 'Model', of: (m) => m.model },
+      { name: 'Version', number: true, of: (m) => m.version },
+      { name: '', of: (m) => m.current ? make('span', { class: 'pill succeeded' }, 'current') : '' },
+      { name: 'Predicts', of: (m) => m.label },
+      { name: 'Published', of: (m) => new Date(m.published).toLocaleString('en-GB') },
+      { name: 'Parameters', number: true, of: (m) => whole(m.parameters) },
+      { name: 'Rows', number: true, of: (m) => whole(m.train_rows) },
+      { name: 'Ranks', number: true, of: (m) => m.ranks },
+      { name: 'Epoch kept', number: true, of: (m) => `${m.kept_epoch} of ${m.epochs}` },
+      { name: 'Loss', number: true, of: (m) => loss(m.loss) },
+      { name: 'Validation', number: true, of: (m) => loss(m.eval_loss) },
+      { name: 'RMSPE', number: true, of: (m) => loss(m.eval_rmspe) },
+    ];
+    const histories = await Promise.all(runs.slice(0, 12).map(async (run) => {
+      const of = { train: run.train_id };
+      const [points, epochs] = await Promise.all([read('training_steps', of), read('training_epochs', of)]);
+      return section(`Training of ${run.model}${run.started ? `, ${new Date(run.started).toLocaleString('en-GB')}` : ''}`,
+        runFacts(run), curve(points, epochs),
+        epochs.length ? make('details', { id: `epochs-${run.train_id}` }, make('summary', {}, 'Epochs'), epochTable(epochs)) : null);
+    }));
+    return [make('h1', {}, 'Models'),
+      section('Versions', models.length ? table(columns, [...models].reverse(), 'Versions of models')
+        : quiet('No version in the stores of the runs that this scheduler knows.')),
+      ...histories];
+  },
+
+  async log() {
+    return [make('h1', {}, 'Log'), section('What happened', lines(await read('log'), 2000))];
+  },
+};
+
+async function trainingNow(run) {
+  const of = { train: run.train_id };
+  const [points, epochs, jobs] = await Promise.all([read('training_steps', of), read('training_epochs', of), read('jobs', of)]);
+  return section(`Training ${run.model}`, runFacts(run), runProgress(run), run.reason ? quiet(run.reason) : null, curve(points, epochs),
+    jobs.length ? make('p', {}, make('a', { href: `#/job/${jobs[0].job_id}` }, 'Its job, ranks and stages')) : null);
+}
+
+/// ---- showing them
+
+function asked() {
+  const [page = '', id = ''] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
+  return { page: page === '' ? 'overview' : page, id };
+}
+
+let shown = '';
+let latest = 0;
+
+async function show() {
+  const { page, id } = asked();
+  const mine = ++latest;
+  let content;
+  try {
+    content = pages[page]
+      ? await pages[page](id)
+      : [make('h1', {}, 'No such page'), make('p', {}, make('a', { href: '#/' }, 'To the overview'))];
+    if (mine !== latest) return;
+    link.textContent = `live, ${clock(Date.now())}`;
+    link.className = '';
+  } catch (error) {
+    if (mine !== latest) return;
+    link.textContent = 'the scheduler does not answer';
+    link.className = 'lost';
+    if (shown) return; // what was read last stays
+    content = [make('p', { class: 'notice' }, String(error.message ?? error))];
+  }
+  const where = `${page}/${id}`;
+  const isNew = where !== shown;
+  // Only what is looked at stays as it is: open details, places scrolled to, a reading of a curve.
+  if (!isNew && (main.querySelector('svg:hover') || String(getSelection()))) return;
+  const open = new Set([...main.querySelectorAll('details[open]')].map(({ id }) => id));
+  const scrolled = [...main.querySelectorAll('.scroll, .graph, pre')].map(({ scrollLeft, scrollTop }) => [scrollLeft, scrollTop]);
+  const focused = !isNew && main.contains(document.activeElement) ? pathTo(document.activeElement) : null;
+  main.replaceChildren(...content.filter(Boolean));
+  if (isNew) {
+    shown = where;
+    document.title = `${main.querySelector('h1')?.textContent ?? 'Volley'} · Volley`;
+    for (const entry of document.querySelectorAll('nav a')) {
+      const current = entry.dataset.page === page || (page === 'job' && entry.dataset.page === 'jobs');
+      current ? entry.setAttribute('aria-current', 'page') : entry.removeAttribute('aria-current');
+    }
+    scrollTo(0, 0);
+    return;
+  }
+  main.querySelectorAll('details').forEach((details) => { details.open = open.has(details.id); });
+  main.querySelectorAll('.scroll, .graph, pre').forEach((node, at) => {
+    if (scrolled[at]) [node.scrollLeft, node.scrollTop] = scrolled[at];
+  });
+  if (focused) follow(focused)?.focus({ preventScroll: true });
+}
+
+// Where a node is, as positions among its siblings.
+function pathTo(node) {
+  const path = [];
+  for (let at = node; at !== main; at = at.parentNode) path.unshift([...at.parentNode.children].indexOf(at));
+  return path;
+}
+const follow = (path) => path.reduce((node, at) => node?.children[at], main);
+
+async function forever() {
+  for (;;) {
+    if (!document.hidden) await show();
+    await new Promise((resolve) => setTimeout(resolve, EVERY));
+  }
+}
+
+addEventListener('hashchange', () => { show().then(() => main.focus({ preventScroll: true })); });
+document.addEventListener('visibilitychange', () => { if (!document.hidden) show(); });
+forever();
