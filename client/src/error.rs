@@ -30,6 +30,19 @@ pub enum Error {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// A scheduler of another version.
+    #[error(
+        "the scheduler at {address} is version {theirs} and this volley is {own}: run the same \
+         version everywhere"
+    )]
+    Version {
+        /// The scheduler's address.
+        address: String,
+        /// Its version.
+        theirs: String,
+        /// This library's.
+        own: &'static str,
+    },
     /// A setting that is not taken.
     #[error("SET {key} = {value}: {reason}")]
     Setting {
@@ -39,6 +52,14 @@ pub enum Error {
         value: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A table that there is not.
+    #[error("there is no table {table}{hint}")]
+    UnknownTable {
+        /// The table as the statement means it.
+        table: String,
+        /// A suggestion, starting with "; ", or nothing.
+        hint: String,
     },
     /// A script that is not SQL as Volley knows it.
     #[error("line {line}, column {column}: {message}")]

@@ -183,6 +183,12 @@ impl Estimator {
         self
     }
 
+    /// Has ranks note what they do when, for a file beside the model.
+    pub fn trace(mut self) -> Self {
+        self.options.trace = true;
+        self
+    }
+
     /// Goes on from the newest checkpoint that an unfinished run of the same model left.
     pub fn resume(mut self) -> Self {
         self.options.resume = true;

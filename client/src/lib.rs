@@ -3,6 +3,46 @@
 //! A [`Session`] is DataFusion's `SessionContext` whose plans run on a cluster, with SQL for
 //! training and prediction on top (`CREATE MODEL`, `ML.PREDICT`), and the same in Rust:
 //! [`Estimator`] → [`fit`](Estimator::fit) → [`Model`] → [`transform`](Model::transform).
+//!
+//! # Example
+//!
+//! A cluster inside the process, a model, and predictions:
+//!
+//! ```
+//! use volley::standalone::{Standalone, StandaloneConfig};
+//! use volley::{DataFrameExt, Estimator, Session, SessionConfig};
+//!
+//! async fn learn() -> Result<usize, Box<dyn std::error::Error + Send + Sync>> {
+//!     let cluster = Standalone::start(StandaloneConfig::default()).await?;
+//!     let models = tempfile::tempdir()?;
+//!     let store = url::Url::from_directory_path(models.path()).map_err(|()| "no absolute path")?;
+//!     let session = Session::connect(SessionConfig::new(cluster.scheduler(), store)).await?;
+//!
+//!     let rows = "SELECT column1 AS day, 2.0 * column1 AS sales FROM (VALUES (1), (2), (3), (4))";
+//!     let model = Estimator::new("sales")
+//!         .label("sales")
+//!         .continuous(["day"])
+//!         .hidden_units([4])
+//!         .epochs(2)
+//!         .fit(&session, session.sql(rows).await?)
+//!         .await?;
+//!     assert_eq!(model.history().len(), 2);
+//!
+//!     let days = session.sql("SELECT column1 AS day FROM (VALUES (5), (6))").await?;
+//!     let predicted = days.predict(&model)?.collect().await?;
+//!     cluster.stop().await;
+//!     Ok(predicted.iter().map(|batch| batch.num_rows()).sum())
+//! }
+//!
+//! // Planning recurses deeply: a debug build needs more stack than a thread has by default.
+//! let runtime = tokio::runtime::Builder::new_multi_thread()
+//!     .enable_all()
+//!     .thread_stack_size(16 << 20)
+//!     .build()?;
+//! let rows = runtime.block_on(async { runtime.spawn(learn()).await })?.map_err(|e| e.to_string())?;
+//! assert_eq!(rows, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod config;
 mod error;
@@ -16,6 +56,7 @@ mod sql;
 pub mod standalone;
 #[cfg(test)]
 mod testing;
+mod work;
 
 pub use config::SessionConfig;
 pub use datafusion;
@@ -23,7 +64,8 @@ pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use jobs::{Job, JobState, Jobs, Note};
 pub use model::{DataFrameExt, Model};
-pub use session::{Output, Session};
+pub use session::{Output, QueryJob, Session};
 pub use sql::{
     OptionValue, SplitMethod, Statement, TrainOption, TrainOptions, WarmStart, train_options,
 };
+pub use work::{Of, Work};

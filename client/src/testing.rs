@@ -69,6 +69,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         },
         start: Start::Fresh,
         checkpoint_every: None,
+        trace: false,
         shards: 12,
         shard_by: Vec::new(),
         device: Device::Auto,

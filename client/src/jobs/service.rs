@@ -221,7 +221,17 @@ mod tests {
             &self,
             _: Request<wire::DescribeRequest>,
         ) -> Result<Response<wire::DescribeResponse>, Status> {
-            Ok(Response::new(wire::DescribeResponse::default()))
+            Ok(Response::new(wire::DescribeResponse {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                ..Default::default()
+            }))
+        }
+
+        async fn read_table(
+            &self,
+            _: Request<wire::ReadTableRequest>,
+        ) -> Result<Response<wire::ReadTableResponse>, Status> {
+            Err(Status::unimplemented("no tables here"))
         }
     }
 

@@ -140,6 +140,11 @@ pub(super) fn is_distributed(plan: &Arc<dyn ExecutionPlan>) -> bool {
     distributed(plan).is_some()
 }
 
+/// The job of a plan that runs on the cluster, once it has one.
+pub(super) fn job_id(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
+    Some(distributed(plan)?.job_id()?.to_string())
+}
+
 /// Submits the job of a plan that runs on the cluster, and leaves it there. Returns its id.
 pub(super) async fn submit(
     plan: &Arc<dyn ExecutionPlan>,

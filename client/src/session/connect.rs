@@ -9,8 +9,8 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
-use volley_proto::wire::DescribeRequest;
 use volley_proto::wire::cluster_client::ClusterClient;
+use volley_proto::wire::{DescribeRequest, DescribeResponse};
 
 use super::planner::ClusterPlanner;
 use super::settings;
@@ -30,7 +30,17 @@ pub(crate) async fn await_scheduler(address: &str, patience: Duration) -> Result
     let mut source = None;
     loop {
         match timeout_at(deadline, ask(scheduler_url(address))).await {
-            Ok(Ok(slots)) => return Ok(slots),
+            Ok(Ok(described)) => {
+                let own = env!("CARGO_PKG_VERSION");
+                if described.version != own {
+                    return Err(Error::Version {
+                        address: address.to_owned(),
+                        theirs: described.version,
+                        own,
+                    });
+                }
+                return Ok(usize::try_from(described.slots).unwrap_or(usize::MAX));
+            }
             Ok(Err(error)) => source = Some(error),
             Err(_) => {}
         }
@@ -45,11 +55,10 @@ pub(crate) async fn await_scheduler(address: &str, patience: Duration) -> Result
     }
 }
 
-async fn ask(url: String) -> Result<usize, Box<dyn std::error::Error + Send + Sync>> {
+async fn ask(url: String) -> Result<DescribeResponse, Box<dyn std::error::Error + Send + Sync>> {
     let channel = create_grpc_client_endpoint(url, None)?.connect().await?;
     let mut cluster = ClusterClient::new(channel);
-    let described = cluster.describe(DescribeRequest {}).await?.into_inner();
-    Ok(usize::try_from(described.slots)?)
+    Ok(cluster.describe(DescribeRequest {}).await?.into_inner())
 }
 
 /// DataFusion's context, with its plans sent to the cluster and the settings applied.

@@ -13,12 +13,15 @@ mod cancel;
 mod cluster_tests;
 mod connect;
 mod copy;
+mod explain;
 mod loss;
 mod models;
+mod names;
 mod output;
 mod planner;
 mod rerun;
 mod settings;
+mod tables;
 mod train;
 
 use std::fmt;
@@ -31,16 +34,19 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
+use volley_proto::ModelName;
 use volley_proto::store::ModelStore;
+use volley_proto::tables::{Epoch, Run};
 
 pub(crate) use connect::{await_scheduler, scheduler_url};
 pub(crate) use loss::unfetched;
-pub use output::Output;
+pub use output::{Output, QueryJob};
 
 use self::cancel::Cancellations;
 use self::planner::ClusterPlanner;
 use self::settings::Job;
-use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Statement};
+use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Reference, Statement};
+use crate::work::{Of, Work};
 use crate::{Error, Result, SessionConfig};
 
 /// A connection to a cluster and a model store.
@@ -50,6 +56,7 @@ pub struct Session {
     context: SessionContext,
     store: ModelStore,
     manifests: Arc<Manifests>,
+    work: Arc<Work>,
     cancellations: Arc<Cancellations>,
 }
 
@@ -81,10 +88,25 @@ impl Session {
             manifests: Arc::clone(&manifests),
         };
         context.register_relation_planner(Arc::new(relations))?;
+        let work = Arc::new(Work::of(&config.scheduler));
+        let tables = tables::WorkSchema {
+            work: Arc::clone(&work),
+            store: store.clone(),
+        };
+        let catalog = context
+            .state()
+            .config_options()
+            .catalog
+            .default_catalog
+            .clone();
+        if let Some(catalog) = context.catalog(&catalog) {
+            catalog.register_schema(tables::SCHEMA, Arc::new(tables))?;
+        }
         Ok(Self {
             context,
             store,
             manifests,
+            work,
             cancellations,
         })
     }
@@ -134,14 +156,23 @@ impl Session {
             Kind::DescribeModel { name } => self.describe_model(&name).await,
             Kind::DropModel { name, if_exists } => self.drop_model(&name, if_exists).await,
             Kind::Sql(sql) => {
-                let frame = self.frame(*sql, &statement.text).await?;
+                let sql = match *sql {
+                    DfStatement::Explain(explain) if explain.options.analyze => {
+                        let (text, line) = (statement.text, statement.line);
+                        return self.explain_analyze(explain, text, line).await;
+                    }
+                    sql => sql,
+                };
+                let frame = self.frame(sql, &statement.text).await?;
                 // What is left of a statement that was carried out here.
                 let done = matches!(frame.logical_plan(), LogicalPlan::EmptyRelation(empty)
                     if empty.schema.fields().is_empty());
                 if done {
                     return Ok(Output::nothing());
                 }
-                Ok(Output::stream(frame.execute_stream().await?))
+                let context = Arc::new(frame.task_ctx());
+                let plan = frame.create_physical_plan().await?;
+                Ok(Output::of_plan(plan, context)?)
             }
         }
     }
@@ -199,7 +230,15 @@ impl Session {
     async fn frame(&self, statement: DfStatement, text: &str) -> Result<DataFrame> {
         let plan = self.plan(statement).await?;
         settings::check_plan(&plan)?;
-        let frame = self.context.execute_logical_plan(plan).await?;
+        let set = settings::set_by(&plan);
+        let frame = match (self.context.execute_logical_plan(plan).await, set) {
+            (Ok(frame), _) => frame,
+            (Err(error), Some((key, value))) => {
+                let state = self.context.state();
+                return Err(settings::not_taken(state.config(), key, value, &error));
+            }
+            (Err(error), None) => return Err(error.into()),
+        };
         // What is answered here is no job, and may be about the settings themselves.
         if scans_only_information_schema(frame.logical_plan()).unwrap_or(true) {
             return Ok(frame);
@@ -217,12 +256,38 @@ impl Session {
             .options()
             .sql_parser
             .enable_ident_normalization;
-        for (name, version) in sql::named_models(&statement, normalize)? {
-            let manifest = self.store.manifest(&name, version).await?;
-            self.manifests.renew((name, version), manifest);
+        for Reference { model, history } in sql::named_models(&statement, normalize)? {
+            let (name, version) = &model;
+            if history && version.is_none() {
+                let epochs = self.training_now(name).await;
+                let is_trained = epochs.is_some();
+                self.manifests.renew_under_way(name, epochs);
+                if is_trained {
+                    continue;
+                }
+            }
+            let manifest = self.store.manifest(name, *version).await?;
+            self.manifests.renew(model, manifest);
         }
-        let plan = state.statement_to_plan(statement).await?;
+        let tables = state.resolve_table_references(&statement)?;
+        let plan = match state.statement_to_plan(statement).await {
+            Ok(plan) => plan,
+            Err(error) => {
+                let missing = names::missing_table(&self.context, tables, &error);
+                return Err(missing.unwrap_or_else(|| error.into()));
+            }
+        };
+        names::check_places(&plan)?;
         Ok(copy::carry_options(plan, &state)?)
+    }
+
+    /// The epochs so far of a model that the cluster trains now.
+    async fn training_now(&self, model: &ModelName) -> Option<Vec<Epoch>> {
+        let runs: Vec<Run> = self.work.rows(Of::All).await.ok()?;
+        let is_over = |run: &Run| matches!(run.state.as_str(), "finished" | "failed" | "ended");
+        let now = |run: &&Run| run.model == model.as_str() && !is_over(run);
+        let train = runs.iter().find(now)?.train_id.parse().ok()?;
+        self.work.rows(Of::Training(train)).await.ok()
     }
 }
 

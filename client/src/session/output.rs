@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::TryStreamExt;
 
+use super::cancel::job_id;
 use crate::Result;
 
 /// What a statement gives back: rows as they arrive, or a message.
@@ -19,6 +21,29 @@ pub struct Output {
     pub rows: SendableRecordBatchStream,
     /// What a statement did that has more to say than rows.
     pub message: Option<String>,
+    pub(super) job: QueryJob,
+}
+
+/// Which job a query is, as far as that is known: a query is submitted when its rows are read.
+#[derive(Clone, Default)]
+pub struct QueryJob(Option<Arc<dyn ExecutionPlan>>);
+
+impl QueryJob {
+    pub(super) fn of(plan: Arc<dyn ExecutionPlan>) -> Self {
+        Self(Some(plan))
+    }
+
+    /// The job's id, once the scheduler has given it one. A query that is run again because its
+    /// rows were lost is another job.
+    pub fn id(&self) -> Option<String> {
+        self.0.as_ref().and_then(job_id)
+    }
+}
+
+impl fmt::Debug for QueryJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QueryJob").field(&self.id()).finish()
+    }
 }
 
 impl Output {
@@ -30,12 +55,30 @@ impl Output {
         Ok(self.rows.try_collect().await?)
     }
 
+    /// Which job gives the rows, if one does.
+    pub fn job(&self) -> QueryJob {
+        self.job.clone()
+    }
+
     pub(super) fn stream(rows: SendableRecordBatchStream) -> Self {
         Self {
             schema: rows.schema(),
             rows,
             message: None,
+            job: QueryJob::default(),
         }
+    }
+
+    /// The rows of a plan that is carried out as they are read.
+    pub(super) fn of_plan(
+        plan: Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
+    ) -> datafusion::error::Result<Self> {
+        let rows = execute_stream(Arc::clone(&plan), context)?;
+        Ok(Self {
+            job: QueryJob::of(plan),
+            ..Self::stream(rows)
+        })
     }
 
     pub(super) fn batches(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {

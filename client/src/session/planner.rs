@@ -17,7 +17,7 @@ use volley_proto::plan::VolleyLogicalCodec;
 use super::cancel::{CancelOnDrop, Cancellations, is_distributed};
 use super::loss::Effects;
 use super::rerun::RerunLost;
-use super::settings;
+use super::{settings, tables};
 
 /// Ballista's planner with the session's settings as they are now, and queries that are cancelled
 /// when their rows are dropped, and run again when these are lost.
@@ -41,6 +41,18 @@ impl QueryPlanner for ClusterPlanner {
                 .await;
         }
         settings::check_config(session.config())?;
+        let inlined;
+        let plan = match tables::scans(plan)? {
+            (true, false) => {
+                let planner = DefaultPhysicalPlanner::default();
+                return planner.create_physical_plan(plan, session).await;
+            }
+            (true, true) => {
+                inlined = tables::inlined(plan).await?;
+                &inlined
+            }
+            (false, _) => plan,
+        };
         let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
             self.scheduler_url.clone(),
             session.config().ballista_config(),

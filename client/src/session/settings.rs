@@ -12,6 +12,7 @@ use ballista_core::config::{
 };
 use ballista_core::extension::SessionConfigExt;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRAIN_ID};
@@ -73,6 +74,34 @@ pub(super) fn check_plan(plan: &LogicalPlan) -> Result<()> {
         LogicalPlan::Statement(Statement::SetVariable(set)) => check(&set.variable, &set.value),
         _ => Ok(()),
     }
+}
+
+/// The setting and value of a plan that is a `SET`.
+pub(super) fn set_by(plan: &LogicalPlan) -> Option<(String, String)> {
+    match plan {
+        LogicalPlan::Statement(Statement::SetVariable(set)) => {
+            Some((set.variable.clone(), set.value.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Why the engine does not take a value, with the present one to show what it would take.
+pub(super) fn not_taken(
+    config: &SessionConfig,
+    key: String,
+    value: String,
+    error: &DataFusionError,
+) -> Error {
+    let entries = config.options().entries();
+    let present = entries
+        .into_iter()
+        .find_map(|entry| (entry.key == key).then_some(entry.value).flatten());
+    let reason = match present {
+        Some(present) => format!("expected a value like the present one, {present}"),
+        None => error.strip_backtrace(),
+    };
+    Error::Setting { key, value, reason }
 }
 
 /// Refuses a configuration with a fixed setting at another value, whatever way it got there.

@@ -73,18 +73,6 @@ impl Session {
         Ok(Some(cancel::submit(&plan, context).await?))
     }
 
-    pub(super) async fn explain_create_model(&self, create: CreateModel) -> Result<Output> {
-        let (target, rows, options) = self.target(create).await?;
-        let plan = train_plan(rows, options, target)?;
-        let plan = LogicalPlanBuilder::from(plan)
-            .explain(false, false)?
-            .build()?;
-        let rows = DataFrame::new(self.context().state(), plan)
-            .execute_stream()
-            .await?;
-        Ok(Output::stream(rows))
-    }
-
     /// What `IF NOT EXISTS` has to say of a model that exists.
     async fn exists_already(&self, create: &CreateModel) -> Result<Option<String>> {
         let CreateModel { name, .. } = create;
@@ -95,7 +83,10 @@ impl Session {
         Ok(version.map(|version| format!("model {name} exists already (version {version})")))
     }
 
-    async fn target(&self, create: CreateModel) -> Result<(Target, LogicalPlan, TrainOptions)> {
+    pub(super) async fn target(
+        &self,
+        create: CreateModel,
+    ) -> Result<(Target, LogicalPlan, TrainOptions)> {
         let CreateModel {
             train_id,
             name: model,
@@ -257,7 +248,11 @@ impl Session {
 }
 
 /// The plan that trains: the rows' needed columns below a training node.
-fn train_plan(rows: LogicalPlan, options: TrainOptions, target: Target) -> Result<LogicalPlan> {
+pub(super) fn train_plan(
+    rows: LogicalPlan,
+    options: TrainOptions,
+    target: Target,
+) -> Result<LogicalPlan> {
     let spec = options.spec(target, rows.schema().as_arrow())?;
     let column = |name: &str| {
         let (qualifier, field) = rows.schema().qualified_field_with_unqualified_name(name)?;

@@ -154,8 +154,16 @@ impl Argument {
 /// A model and, where one is asked for, its version.
 pub(crate) type Named = (ModelName, Option<u32>);
 
+/// A model that a statement names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub(crate) model: Named,
+    /// Whether its history is asked for, which it has while it is trained.
+    pub(crate) history: bool,
+}
+
 /// The models that a statement's `ML` calls name.
-pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<Vec<Named>> {
+pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<Vec<Reference>> {
     let mut models = NamedModels {
         names: IdentNormalizer::new(normalize),
         found: Vec::new(),
@@ -168,7 +176,7 @@ pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<V
 
 struct NamedModels {
     names: IdentNormalizer,
-    found: Vec<Named>,
+    found: Vec<Reference>,
 }
 
 impl NamedModels {
@@ -192,7 +200,12 @@ impl Visitor for NamedModels {
 
     fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
         let found = Call::of(factor).and_then(|call| {
-            let model = |call: Call| Ok((ident_name(call.model, &self.names)?, call.version));
+            let model = |call: Call| {
+                Ok(Reference {
+                    model: (ident_name(call.model, &self.names)?, call.version),
+                    history: call.function == Function::TrainingInfo,
+                })
+            };
             call.map(model).transpose()
         });
         match found {

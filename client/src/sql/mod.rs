@@ -11,17 +11,21 @@
 
 mod call;
 mod evaluate;
+mod known;
 mod options;
 mod parse;
 mod plan;
 mod spell;
 mod statement;
 mod training_info;
+mod values;
 
-pub(crate) use call::named_models;
+pub(crate) use call::{Reference, named_models};
+pub(crate) use known::Known;
 pub use options::{OptionValue, SplitMethod, TrainOption, TrainOptions, WarmStart, train_options};
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse};
 pub(crate) use plan::{Manifests, MlPlanner, predict};
 pub use statement::Statement;
 pub(crate) use statement::{CreateModel, Kind};
+pub(crate) use values::values;

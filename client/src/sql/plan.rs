@@ -14,26 +14,46 @@ use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::TableFactor;
 use parking_lot::Mutex;
 use url::Url;
-use volley_proto::ModelRef;
 use volley_proto::plan::PredictNode;
 use volley_proto::store::Manifest;
+use volley_proto::tables::Epoch;
+use volley_proto::{ModelName, ModelRef};
 
 use super::call::{Call, Function, Named};
 use super::parse::ident_name;
 use super::{check_unambiguous, evaluate, training_info};
 use crate::{Error, Result};
 
-/// The manifests that planning may need, by what names them. Renewed for every statement.
+/// The manifests that planning may need, by what names them, and the epochs of models that are
+/// being trained. Renewed for every statement.
 #[derive(Debug, Default)]
-pub(crate) struct Manifests(Mutex<HashMap<Named, Arc<Manifest>>>);
+pub(crate) struct Manifests {
+    published: Mutex<HashMap<Named, Arc<Manifest>>>,
+    under_way: Mutex<HashMap<ModelName, Vec<Epoch>>>,
+}
 
 impl Manifests {
     pub(crate) fn renew(&self, model: Named, manifest: Manifest) {
-        self.0.lock().insert(model, Arc::new(manifest));
+        self.published.lock().insert(model, Arc::new(manifest));
+    }
+
+    /// Notes how far the training of a model is, if it is trained.
+    pub(crate) fn renew_under_way(&self, model: &ModelName, epochs: Option<Vec<Epoch>>) {
+        let mut under_way = self.under_way.lock();
+        match epochs {
+            Some(epochs) => under_way.insert(model.clone(), epochs),
+            None => under_way.remove(model),
+        };
     }
 
     fn of(&self, model: &Named) -> Option<Arc<Manifest>> {
-        self.0.lock().get(model).cloned()
+        self.published.lock().get(model).cloned()
+    }
+
+    /// The epochs of the training that a call asks about, if that is under way.
+    fn under_way(&self, function: Function, (name, version): &Named) -> Option<Vec<Epoch>> {
+        let asks = function == Function::TrainingInfo && version.is_none();
+        asks.then(|| self.under_way.lock().get(name).cloned())?
     }
 }
 
@@ -59,13 +79,20 @@ impl RelationPlanner for MlPlanner {
             .sql_parser
             .enable_ident_normalization;
         let name = ident_name(call.model, &IdentNormalizer::new(normalize))?;
-        let manifest = self
-            .manifests
-            .of(&(name.clone(), call.version))
-            .ok_or_else(|| Error::MlFunction {
-                function: call.function.name().to_owned(),
-                reason: format!("model {name} was not read before planning: use Session::sql"),
-            })?;
+        let model = (name, call.version);
+        if let Some(epochs) = self.manifests.under_way(call.function, &model) {
+            let plan = training_info::under_way(&epochs)?;
+            return Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
+                plan, call.alias,
+            ))));
+        }
+        let manifest = self.manifests.of(&model).ok_or_else(|| Error::MlFunction {
+            function: call.function.name().to_owned(),
+            reason: format!(
+                "model {} was not read before planning: use Session::sql",
+                model.0
+            ),
+        })?;
         let mut input = || {
             let subquery = call.input.clone().ok_or_else(|| {
                 datafusion::error::DataFusionError::Internal("a checked call has its query".into())
@@ -85,7 +112,7 @@ impl RelationPlanner for MlPlanner {
                 evaluate::check_label(&manifest, &rows)?;
                 evaluate::metrics(&manifest, predict(&manifest, &self.store, rows)?)?
             }
-            Function::TrainingInfo => training_info::rows(&manifest)?,
+            Function::TrainingInfo => training_info::published(&manifest)?,
         };
         Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
             plan, call.alias,

@@ -1,29 +1,44 @@
-//! `ML.TRAINING_INFO`: a model's history as rows.
-//!
-//! A VALUES plan, because it can be sent to the cluster and a table in memory cannot.
+//! `ML.TRAINING_INFO`: a model's history as rows, also while it is made.
 
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder, col, lit};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
 use volley_proto::store::{EpochRecord, Manifest};
+use volley_proto::tables::Epoch;
 
-const COLUMNS: [&str; 12] = [
-    "iteration",
-    "loss",
-    "eval_loss",
-    "eval_mae",
-    "eval_rmspe",
-    "learning_rate",
-    "duration_ms",
-    "compute_ms",
-    "reduce_ms",
-    "rows",
-    "steps",
-    "published",
-];
+use super::Known;
 
-/// One row an epoch, in order; `published` marks the one whose weights were kept.
-pub(super) fn rows(manifest: &Manifest) -> Result<LogicalPlan> {
+const NAME: &str = "training_info";
+
+/// Rows of one epoch each, in order; `published` marks the one whose weights were kept.
+fn schema() -> Schema {
+    let columns = [
+        ("iteration", DataType::Int64),
+        ("loss", DataType::Float64),
+        ("eval_loss", DataType::Float64),
+        ("eval_mae", DataType::Float64),
+        ("eval_rmspe", DataType::Float64),
+        ("learning_rate", DataType::Float64),
+        ("duration_ms", DataType::Int64),
+        ("compute_ms", DataType::Int64),
+        ("reduce_ms", DataType::Int64),
+        ("rows", DataType::Int64),
+        ("steps", DataType::Int64),
+        ("published", DataType::Boolean),
+    ];
+    Schema::new(
+        columns
+            .map(|(name, kind)| Field::new(name, kind, true))
+            .to_vec(),
+    )
+}
+
+/// The history of a model that is published.
+pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
     if manifest.history.is_empty() {
         let message = format!(
             "model {} was published without a history",
@@ -31,27 +46,60 @@ pub(super) fn rows(manifest: &Manifest) -> Result<LogicalPlan> {
         );
         return Err(DataFusionError::Plan(message));
     }
-    let row = |epoch: &EpochRecord| {
-        let millis = |seconds: f64| ScalarValue::Int64(Some((seconds * 1e3).round() as i64));
-        let whole = |number: u64| ScalarValue::Int64(i64::try_from(number).ok());
-        let values: [ScalarValue; COLUMNS.len()] = [
-            whole(epoch.epoch as u64),
-            ScalarValue::Float64(Some(epoch.loss)),
-            ScalarValue::Float64(epoch.eval_loss),
-            ScalarValue::Float64(epoch.eval_mae),
-            ScalarValue::Float64(epoch.eval_rmspe),
-            ScalarValue::Float64(Some(manifest.spec.optimizer.learn_rate)),
-            millis(epoch.seconds),
-            millis(epoch.compute_seconds),
-            millis(epoch.reduce_seconds),
-            whole(epoch.rows),
-            whole(epoch.steps),
-            ScalarValue::Boolean(Some(epoch.epoch == manifest.kept_epoch)),
-        ];
-        values.map(lit).to_vec()
+    let learn_rate = manifest.spec.optimizer.learn_rate;
+    let of = |record: &EpochRecord| {
+        let is_published = record.epoch == manifest.kept_epoch;
+        let epoch = Epoch {
+            train_id: String::new(),
+            model: String::new(),
+            epoch: record.epoch as u64,
+            loss: record.loss,
+            eval_loss: record.eval_loss,
+            eval_mae: record.eval_mae,
+            eval_rmspe: record.eval_rmspe,
+            seconds: record.seconds,
+            compute_seconds: record.compute_seconds,
+            reduce_seconds: record.reduce_seconds,
+            rows: record.rows,
+            steps: record.steps,
+        };
+        row(&epoch, Some(learn_rate), is_published)
     };
-    let names = COLUMNS.iter().enumerate();
-    LogicalPlanBuilder::values(manifest.history.iter().map(row).collect())?
-        .project(names.map(|(index, name)| col(format!("column{}", index + 1)).alias(*name)))?
-        .build()
+    plan(manifest.history.iter().map(of))
+}
+
+/// What training under way has come to; there may be no epoch yet.
+pub(super) fn under_way(epochs: &[Epoch]) -> Result<LogicalPlan> {
+    plan(epochs.iter().map(|epoch| row(epoch, None, false)))
+}
+
+fn plan(rows: impl Iterator<Item = Vec<ScalarValue>>) -> Result<LogicalPlan> {
+    let rows: Vec<_> = rows.collect();
+    let schema = Arc::new(schema());
+    if rows.is_empty() {
+        return Known::plan(NAME, RecordBatch::new_empty(schema));
+    }
+    let column = |at: usize| ScalarValue::iter_to_array(rows.iter().map(|row| row[at].clone()));
+    let columns = (0..schema.fields().len()).map(column);
+    let rows = RecordBatch::try_new(schema, columns.collect::<Result<_>>()?)?;
+    Known::plan(NAME, rows)
+}
+
+fn row(epoch: &Epoch, learn_rate: Option<f64>, published: bool) -> Vec<ScalarValue> {
+    let millis = |seconds: f64| ScalarValue::Int64(Some((seconds * 1e3).round() as i64));
+    let whole = |number: u64| ScalarValue::Int64(i64::try_from(number).ok());
+    vec![
+        whole(epoch.epoch),
+        ScalarValue::Float64(Some(epoch.loss)),
+        ScalarValue::Float64(epoch.eval_loss),
+        ScalarValue::Float64(epoch.eval_mae),
+        ScalarValue::Float64(epoch.eval_rmspe),
+        ScalarValue::Float64(learn_rate),
+        millis(epoch.seconds),
+        millis(epoch.compute_seconds),
+        millis(epoch.reduce_seconds),
+        whole(epoch.rows),
+        whole(epoch.steps),
+        ScalarValue::Boolean(Some(published)),
+    ]
 }

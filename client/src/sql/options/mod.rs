@@ -68,6 +68,8 @@ pub struct TrainOptions {
     pub too_few: TooFew,
     /// Steps between checkpoints, besides the one after every epoch.
     pub checkpoint_every: Option<u64>,
+    /// Whether each rank notes what it did when.
+    pub trace: bool,
     /// Whether training goes on from the checkpoint of an unfinished run.
     pub resume: bool,
     /// The model whose weights training starts from.
@@ -137,6 +139,7 @@ impl Default for TrainOptions {
             regroup_timeout: Duration::from_secs(30),
             too_few: TooFew::Fail,
             checkpoint_every: None,
+            trace: false,
             resume: false,
             warm_start: None,
             shards: None,

@@ -374,6 +374,16 @@ const OPTIONS: &[TrainOption] = &[
         },
     ),
     option(
+        "trace",
+        "true, false",
+        "false",
+        "Whether ranks note what they do when: `trace.json` beside the model, for ui.perfetto.dev.",
+        |to, value| match value {
+            OptionValue::Bool(on) => set(&mut to.trace, *on),
+            _ => Err(expected("true or false")),
+        },
+    ),
+    option(
         "resume",
         "true, false",
         "false",
@@ -625,6 +635,7 @@ mod tests {
             ("checkpoint_every", "100", |o| {
                 o.checkpoint_every == Some(100)
             }),
+            ("trace", "true", |o| o.trace),
             ("resume", "true", |o| o.resume),
             ("warm_start", "true", |o| {
                 o.warm_start == Some(WarmStart::SameModel)

@@ -1,0 +1,423 @@
+//! `EXPLAIN CREATE MODEL`, before anything is spent, and `EXPLAIN ANALYZE`, after it was.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use datafusion::common::stats::Precision;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
+use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
+use futures::TryStreamExt;
+use volley_proto::plan::EstimateScans;
+use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
+use volley_proto::tables::{Executor, Stage};
+
+use super::train::train_plan;
+use super::{Output, Session};
+use crate::Result;
+use crate::sql::{CreateModel, Kind, Statement};
+use crate::work::Of;
+
+/// Bytes of a weight, a gradient, a code or a number in memory.
+const NUMBER: u64 = 4;
+
+impl Session {
+    /// What a `CREATE MODEL` would take, and its plan.
+    pub(super) async fn explain_create_model(&self, create: CreateModel) -> Result<Output> {
+        let (target, rows, options) = self.target(create).await?;
+        let plan = train_plan(rows, options, target)?;
+        let LogicalPlan::Extension(node) = &plan else {
+            return Err(
+                DataFusionError::Internal("a training plan has a training node".into()).into(),
+            );
+        };
+        let node = node.node.as_any();
+        let spec = node
+            .downcast_ref::<volley_proto::plan::TrainNode>()
+            .map(|train| Arc::clone(train.spec()))
+            .ok_or_else(|| DataFusionError::Internal("a training plan trains".into()))?;
+        let estimate = match plan.inputs().first() {
+            Some(input) => self.estimate_rows(input).await,
+            None => Rows::Unknown,
+        };
+        // The cluster may be of another size by the time it is asked for.
+        let executors = self.work.rows(Of::All).await.ok();
+        let needs = describe(&spec, estimate, executors.as_deref());
+        let optimized = self.context().state().optimize(&plan)?;
+        let logical = optimized.display_indent().to_string();
+        explained(&[("training", needs), ("logical_plan", logical)])
+    }
+
+    /// About how many rows a plan has.
+    async fn estimate_rows(&self, plan: &LogicalPlan) -> Rows {
+        let state = self.context().state();
+        let rules = std::iter::once(Arc::new(EstimateScans) as _);
+        let rules = rules.chain(state.physical_optimizers().iter().cloned());
+        let rules = rules.collect();
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_physical_optimizer_rules(rules)
+            .build();
+        let physical = async {
+            let plan = state.optimize(plan)?;
+            let planner = DefaultPhysicalPlanner::default();
+            planner.create_physical_plan(&plan, &state).await
+        };
+        match physical.await {
+            Ok(plan) => Rows::of(&plan),
+            Err(error) => {
+                tracing::debug!(%error, "no estimate of rows");
+                Rows::Unknown
+            }
+        }
+    }
+
+    /// Runs a query, and tells of its stages what they did.
+    pub(super) async fn explain_analyze(
+        &self,
+        explain: ExplainStatement,
+        text: String,
+        line: u64,
+    ) -> Result<Output> {
+        let started = Instant::now();
+        let statement = Statement {
+            kind: Kind::Sql(explain.statement.clone()),
+            text: text.clone(),
+            line,
+        };
+        // It is one of DataFusion's own, so this recurses once.
+        let mut output = Box::pin(self.run(statement)).await?;
+        let mut rows = 0;
+        while let Some(batch) = output.rows.try_next().await? {
+            rows += batch.num_rows();
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let Some(job) = output.job().id() else {
+            // Nothing ran on the cluster: DataFusion says what ran here.
+            let frame = self.frame(DfStatement::Explain(explain), &text).await?;
+            return Ok(Output::stream(frame.execute_stream().await?));
+        };
+        let mut parts = vec![(
+            "query".to_owned(),
+            format!("job {job}, {rows} rows, {seconds:.3} s"),
+        )];
+        let stages: Vec<Stage> = self.work.rows(Of::Job(&job)).await?;
+        for stage in stages {
+            let Stage {
+                stage_id,
+                state,
+                partitions,
+                rows,
+                inputs,
+                plan,
+                ..
+            } = stage;
+            let mut heading = format!("{state}, {partitions} partitions");
+            if let Some(rows) = rows {
+                write!(heading, ", {rows} rows").ok();
+            }
+            if !inputs.is_empty() {
+                let inputs: Vec<_> = inputs.iter().map(u64::to_string).collect();
+                write!(heading, ", reads stages {}", inputs.join(", ")).ok();
+            }
+            parts.push((
+                format!("stage {stage_id}"),
+                format!("{heading}\n{}", plan.trim_end()),
+            ));
+        }
+        let parts = parts
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.clone()));
+        explained(&parts.collect::<Vec<_>>())
+    }
+}
+
+/// The two columns of an EXPLAIN.
+fn explained(parts: &[(&str, String)]) -> Result<Output> {
+    let names = StringArray::from_iter_values(parts.iter().map(|(name, _)| name));
+    let texts = StringArray::from_iter_values(parts.iter().map(|(_, text)| text));
+    let columns = [
+        ("plan_type", Arc::new(names) as ArrayRef),
+        ("plan", Arc::new(texts)),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).map_err(DataFusionError::from)?;
+    Ok(Output::batches(batch.schema(), vec![batch]))
+}
+
+/// How many rows there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    Exact(u64),
+    Estimated(u64),
+    /// Of the largest table that is read; joins and filters may make more or fewer of them.
+    Largest(u64),
+    Unknown,
+}
+
+impl Rows {
+    fn of(plan: &Arc<dyn ExecutionPlan>) -> Self {
+        let context = StatisticsContext::new();
+        let of = |plan: &Arc<dyn ExecutionPlan>| match context
+            .compute(plan.as_ref(), &StatisticsArgs::default())
+        {
+            Ok(statistics) => statistics.num_rows,
+            Err(_) => Precision::Absent,
+        };
+        match of(plan) {
+            Precision::Exact(rows) => Self::Exact(rows as u64),
+            Precision::Inexact(rows) => Self::Estimated(rows as u64),
+            Precision::Absent => {
+                fn largest(
+                    plan: &Arc<dyn ExecutionPlan>,
+                    of: &impl Fn(&Arc<dyn ExecutionPlan>) -> Precision<usize>,
+                ) -> Option<usize> {
+                    let inputs = plan.children();
+                    if inputs.is_empty() {
+                        return of(plan).get_value().copied();
+                    }
+                    inputs
+                        .into_iter()
+                        .filter_map(|input| largest(input, of))
+                        .max()
+                }
+                largest(plan, &of).map_or(Self::Unknown, |rows| Self::Largest(rows as u64))
+            }
+        }
+    }
+
+    fn number(self) -> Option<u64> {
+        match self {
+            Self::Exact(rows) | Self::Estimated(rows) | Self::Largest(rows) => Some(rows),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// What a training run takes, a line each; what is estimated is marked with `~`.
+fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> String {
+    let able = executors.map(|executors| {
+        let able = executors.iter().filter(|executor| executor.role != "query");
+        able.count() as u64
+    });
+    let ranks = match spec.ranks {
+        Ranks::Exactly(ranks) => Some(ranks as u64),
+        Ranks::All => able.filter(|able| *able > 0),
+    };
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        writeln!(text, "{name:<22}{value}").ok();
+    };
+    let asked = match spec.ranks {
+        Ranks::Exactly(ranks) => format!("{ranks}"),
+        Ranks::All => "every executor".to_owned(),
+    };
+    line(
+        "ranks",
+        match able {
+            Some(able) => format!("{asked}; {able} can run one now"),
+            None => format!("{asked}; the scheduler does not say how many there are"),
+        },
+    );
+    let by = if spec.shard_by.is_empty() {
+        "all columns".to_owned()
+    } else {
+        spec.shard_by.join(", ")
+    };
+    line("shards", format!("{} by {by}", spec.shards));
+    line(
+        "rows",
+        match rows {
+            Rows::Exact(rows) => format!("{} in all splits", grouped(rows)),
+            Rows::Estimated(rows) => format!("~{} in all splits", grouped(rows)),
+            Rows::Largest(rows) => format!(
+                "~{}: the largest table's; joins and filters may change that",
+                grouped(rows)
+            ),
+            Rows::Unknown => "not known before they are read".to_owned(),
+        },
+    );
+    let count = |kind| {
+        let of = |feature: &&Feature| feature.kind == kind;
+        spec.features.iter().filter(of).count() as u64
+    };
+    let (categorical, continuous) = (
+        count(FeatureKind::Categorical),
+        count(FeatureKind::Continuous),
+    );
+    let row_bytes = NUMBER * (categorical + continuous + 1);
+    let rank_rows = rows
+        .number()
+        .zip(ranks)
+        .map(|(rows, ranks)| rows.div_ceil(ranks));
+    line(
+        "a rank's rows",
+        rank_rows.map_or("not known".to_owned(), |rows| {
+            let bytes = bytes(rows * row_bytes);
+            format!(
+                "~{}, ~{bytes} in memory once they are encoded",
+                grouped(rows)
+            )
+        }),
+    );
+    let dim = spec.network.embedding_dim as u64;
+    let dense = dense_parameters(spec, categorical * dim + continuous, continuous);
+    let embeddings = if categorical > 0 {
+        format!(", and {dim} for each distinct value of the {categorical} categorical features")
+    } else {
+        String::new()
+    };
+    line("parameters", format!("{}{embeddings}", grouped(dense)));
+    let global_batch = ranks.map(|ranks| ranks * spec.batch_size as u64);
+    line(
+        "global batch",
+        match global_batch {
+            Some(rows) => format!("{} rows, {} of each rank", grouped(rows), spec.batch_size),
+            None => format!("{} rows of each rank", spec.batch_size),
+        },
+    );
+    let steps = rows
+        .number()
+        .zip(global_batch)
+        .map(|(rows, batch)| rows.div_ceil(batch));
+    line(
+        "steps",
+        match steps {
+            Some(steps) => format!(
+                "~{} an epoch if all rows are trained on, {} epochs",
+                grouped(steps),
+                spec.epochs
+            ),
+            None => format!("not known, {} epochs", spec.epochs),
+        },
+    );
+    line(
+        "gradient",
+        match ranks {
+            Some(1) => "stays on its rank".to_owned(),
+            _ => format!("≥ {} all-reduced a step", bytes(dense * NUMBER)),
+        },
+    );
+    // Weights, gradient and two moments of Adam; each layer's output and its gradient.
+    let widths: u64 = spec
+        .network
+        .hidden_units
+        .iter()
+        .map(|width| *width as u64)
+        .sum();
+    let activations =
+        2 * NUMBER * spec.batch_size as u64 * (widths + categorical * dim + continuous);
+    let state = 4 * NUMBER * dense + activations;
+    line(
+        "a rank's memory",
+        format!(
+            "≥ {} for weights, optimizer and a step{}",
+            bytes(state),
+            rank_rows
+                .map(|rows| format!(", ~{} with its rows", bytes(state + rows * row_bytes)))
+                .unwrap_or_default()
+        ),
+    );
+    line(
+        "device",
+        match (spec.device, executors) {
+            (Device::Auto, Some(executors)) if !executors.is_empty() => {
+                let mut devices: Vec<_> = executors.iter().map(|e| e.device.as_str()).collect();
+                devices.sort_unstable();
+                devices.dedup();
+                format!("auto: {}", devices.join(", "))
+            }
+            (device, _) => device.to_string(),
+        },
+    );
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Trainable parameters but the embeddings'.
+fn dense_parameters(spec: &TrainSpec, width: u64, continuous: u64) -> u64 {
+    let norm = if spec.network.batch_norm {
+        2 * continuous
+    } else {
+        0
+    };
+    let layers = spec.network.hidden_units.iter().map(|width| *width as u64);
+    let (dense, last) = layers.fold((0, width), |(all, from), to| (all + from * to + to, to));
+    norm + dense + last + 1
+}
+
+/// With commas between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn bytes(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).display().iec().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::util::pretty::pretty_format_batches;
+
+    use super::*;
+    use crate::testing::{on_a_deep_stack, session};
+
+    #[test]
+    fn says_what_training_takes() {
+        let mut spec = crate::testing::manifest("m").spec;
+        spec.ranks = Ranks::Exactly(2);
+        // 10 + 1 in, 8, 4, 1 out; γ and β.
+        let dense = (11 * 8 + 8) + (8 * 4 + 4) + (4 + 1) + 2;
+        let text = describe(&spec, Rows::Estimated(1_000_000), Some(&[]));
+        for line in [
+            "ranks                 2; 0 can run one now".to_owned(),
+            "rows                  ~1,000,000 in all splits".to_owned(),
+            "a rank's rows         ~500,000, ~5.7 MiB in memory once they are encoded".to_owned(),
+            format!("parameters            {dense}, and 10 for each distinct value"),
+            "~50,000 an epoch".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line} in\n{text}");
+        }
+        spec.ranks = Ranks::All;
+        let text = describe(&spec, Rows::Unknown, None);
+        assert!(text.contains("not known before they are read"), "{text}");
+    }
+
+    #[test]
+    fn explains_without_a_cluster() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let sql = "EXPLAIN CREATE MODEL m OPTIONS (input_label_cols = ['Sales']) \
+                       AS SELECT * FROM sales";
+            let statement = session.parse(sql).unwrap().remove(0);
+            let rows = session
+                .run(statement)
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap();
+            let shown = pretty_format_batches(&rows).unwrap().to_string();
+            for part in [
+                "training",
+                "a rank's memory",
+                "logical_plan",
+                "Train: model=m",
+            ] {
+                assert!(shown.contains(part), "{part} in\n{shown}");
+            }
+        });
+    }
+}

@@ -1,0 +1,70 @@
+//! What a statement names outside itself: tables that are not there, and places that cannot be reached.
+
+use datafusion::common::TableReference;
+use datafusion::error::DataFusionError;
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::prelude::SessionContext;
+use volley_proto::did_you_mean;
+
+use crate::Error;
+
+/// The table that planning missed, of those that a statement names, with the nearest one that there
+/// is; nothing where the error is about something else.
+pub(super) fn missing_table(
+    context: &SessionContext,
+    tables: Vec<TableReference>,
+    error: &DataFusionError,
+) -> Option<Error> {
+    let said = error.to_string();
+    let state = context.state();
+    let catalog = &state.config_options().catalog;
+    for table in tables {
+        let of = table
+            .clone()
+            .resolve(&catalog.default_catalog, &catalog.default_schema);
+        if !said.contains(&format!("table '{of}' not found")) {
+            continue;
+        }
+        let schema = context
+            .catalog(&of.catalog)
+            .and_then(|catalog| catalog.schema(&of.schema));
+        let names = schema
+            .map(|schema| schema.table_names())
+            .unwrap_or_default();
+        let mut hint = did_you_mean(&of.table, names.iter().map(String::as_str));
+        if hint.is_empty() && !names.is_empty() && names.len() <= 12 {
+            hint = format!("; there are {}", names.join(", "));
+        }
+        return Some(Error::UnknownTable {
+            table: table.to_string(),
+            hint,
+        });
+    }
+    None
+}
+
+/// Refuses places to read from or write to that the cluster has no way to.
+///
+/// # Errors
+/// Names the place.
+pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
+    let (what, places) = match plan {
+        LogicalPlan::Copy(copy) => ("writing to", std::slice::from_ref(&copy.output_url)),
+        LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) => {
+            ("reading", table.locations.as_slice())
+        }
+        _ => return Ok(()),
+    };
+    for place in places {
+        if let Some((scheme, _)) = place.split_once("://")
+            && scheme != "file"
+        {
+            return Err(Error::NotSupported {
+                what: format!(
+                    "{what} {place}: give a path or a file:// URL that every executor sees"
+                ),
+            });
+        }
+    }
+    Ok(())
+}

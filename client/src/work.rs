@@ -1,0 +1,94 @@
+//! The cluster's work as a client sees it: the tables that its scheduler keeps.
+
+use std::time::Duration;
+
+use ballista_core::utils::create_grpc_client_endpoint;
+use tokio::sync::OnceCell;
+use tonic::transport::Channel;
+use volley_proto::TrainId;
+use volley_proto::tables::{self, Row, Table};
+use volley_proto::wire::ReadTableRequest;
+use volley_proto::wire::cluster_client::ClusterClient;
+
+use crate::session::scheduler_url;
+use crate::{Error, Result};
+
+/// How long a table may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A log of many jobs is long.
+const MOST_BYTES: usize = 256 * 1024 * 1024;
+
+/// Reads tables of one scheduler; connects when it is first asked.
+#[derive(Debug)]
+pub struct Work {
+    address: String,
+    client: OnceCell<ClusterClient<Channel>>,
+}
+
+/// Whose rows are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of<'a> {
+    /// Everyone's.
+    All,
+    /// One job's.
+    Job(&'a str),
+    /// One training run's.
+    Training(TrainId),
+}
+
+impl Work {
+    /// Of the scheduler at `host:port`.
+    pub fn of(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            client: OnceCell::new(),
+        }
+    }
+
+    /// A table's rows.
+    ///
+    /// # Errors
+    /// When the scheduler does not answer, or is of another version.
+    pub async fn rows<R: Row>(&self, of: Of<'_>) -> Result<Vec<R>> {
+        let json = self.read(R::TABLE, of).await?;
+        Ok(tables::rows(&json)?)
+    }
+
+    /// A table's rows as a JSON array of objects.
+    ///
+    /// # Errors
+    /// When the scheduler does not answer.
+    pub async fn read(&self, table: Table, of: Of<'_>) -> Result<Vec<u8>> {
+        let (job_id, train_id) = match of {
+            Of::All => (None, None),
+            Of::Job(id) => (Some(id.to_owned()), None),
+            Of::Training(id) => (None, Some(id.to_string())),
+        };
+        let mut request = tonic::Request::new(ReadTableRequest {
+            table: table.to_string(),
+            job_id,
+            train_id,
+        });
+        request.set_timeout(PATIENCE);
+        let refused = |source| Error::Request {
+            address: self.address.clone(),
+            request: "tell of its work",
+            source,
+        };
+        let client = self.client.get_or_try_init(|| self.connect()).await;
+        let mut client = client.map_err(refused)?.clone();
+        let answer = client.read_table(request).await;
+        Ok(answer
+            .map_err(|status| refused(status.into()))?
+            .into_inner()
+            .rows)
+    }
+
+    async fn connect(
+        &self,
+    ) -> Result<ClusterClient<Channel>, Box<dyn std::error::Error + Send + Sync>> {
+        let endpoint = create_grpc_client_endpoint(scheduler_url(&self.address), None)?;
+        let channel = endpoint.connect().await?;
+        Ok(ClusterClient::new(channel).max_decoding_message_size(MOST_BYTES))
+    }
+}
