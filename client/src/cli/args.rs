@@ -21,6 +21,7 @@ Examples:
   volley cluster up --executors 4            a cluster of processes on this machine
   volley jobs attach ID                      find a job again, with its rows at its end
   volley demo rossmann                       from seven tables to submission.csv
+  volley doctor --scheduler host:50050       look for what is wrong with a cluster
 
 Exit code: 0, or 1 after an error, 2 for a mistake in the arguments, 130 after Ctrl-C.
 Logging: VOLLEY_LOG (or RUST_LOG), for example VOLLEY_LOG=volley=debug; the default is warn.";
@@ -51,6 +52,67 @@ pub(super) enum Command {
     /// Run a whole example, from tables to predictions
     #[command(subcommand)]
     Demo(DemoCommand),
+    /// Write what a model is, how it was trained and how well it predicts as one HTML file
+    #[command(after_help = REPORT)]
+    Report(ReportArgs),
+    /// Check this machine and a cluster: ports, disk, store, versions, devices, exchange
+    Doctor(DoctorArgs),
+    /// Print a script that completes this command's arguments in a shell
+    #[command(after_help = COMPLETIONS)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page: `volley man | man -l -`
+    Man,
+}
+
+const COMPLETIONS: &str = "\
+Install it:
+  bash  volley completions bash > ~/.local/share/bash-completion/completions/volley
+  zsh   volley completions zsh > \"${fpath[1]}/_volley\"
+  fish  volley completions fish > ~/.config/fish/completions/volley.fish";
+
+const REPORT: &str = "\
+Example, with errors on validation rows by store and month:
+  volley report rossmann -D data=/data -f tables.sql -f features.sql \\
+         --rows \"SELECT * FROM training_set WHERE split = 'EVAL'\" --by Store --by Month";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ReportArgs {
+    /// The model
+    #[arg(value_name = "MODEL")]
+    pub(super) model: String,
+    /// Its version [default: the newest]
+    #[arg(long = "model-version", value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(super) version: Option<u32>,
+    /// The file to write [default: MODEL.html]
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<PathBuf>,
+    /// A query of rows to predict, with their labels
+    #[arg(long, value_name = "SQL")]
+    pub(super) rows: Option<String>,
+    /// A column of these rows to break their errors down by; may be given several times
+    #[arg(long, value_name = "COLUMN")]
+    pub(super) by: Vec<String>,
+    /// Run the statements of a file first, such as those that make tables and views
+    #[arg(short, long = "file", value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    /// Replace ${NAME} by VALUE in them
+    #[arg(short = 'D', long = "define", value_name = "NAME=VALUE", value_parser = pair)]
+    pub(super) defines: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
+    #[command(flatten)]
+    pub(super) session: SessionArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct DoctorArgs {
+    #[command(flatten)]
+    pub(super) engine: EngineArgs,
+    #[command(flatten)]
+    pub(super) session: SessionArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,7 +130,7 @@ pub(super) struct JobsArgs {
     /// How long to wait for the scheduler to answer
     #[arg(
         long, value_name = "TIME", default_value = "5s", env = "VOLLEY_CONNECT_TIMEOUT",
-        value_parser = humantime::parse_duration, global = true
+        value_parser = duration, global = true
     )]
     pub(super) connect_timeout: Duration,
     /// How to print rows
@@ -154,7 +216,7 @@ pub(super) struct EngineArgs {
     /// How long to wait for the scheduler to answer
     #[arg(
         long, value_name = "TIME", default_value = "5s", env = "VOLLEY_CONNECT_TIMEOUT",
-        value_parser = humantime::parse_duration
+        value_parser = duration
     )]
     pub(super) connect_timeout: Duration,
 }
@@ -220,7 +282,7 @@ pub(super) struct ClusterUpArgs {
     #[arg(long, default_value_t = Device::Auto)]
     pub(super) device: Device,
     /// How long to wait until all are ready
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(super) timeout: Duration,
     #[command(flatten)]
     pub(super) dir: ClusterDirArgs,
@@ -276,6 +338,10 @@ fn pair(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("expected NAME=VALUE".into()),
     }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "expected a time, such as 5s or 2min".into())
 }
 
 fn positive(text: &str) -> Result<usize, String> {

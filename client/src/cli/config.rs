@@ -16,9 +16,11 @@ use volley_proto::store::ModelStore;
 
 use super::args::{
     Args, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand, DemoRossmannArgs,
-    EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs,
+    DoctorArgs, EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand,
+    QueryArgs, ReportArgs, SessionArgs,
 };
 use super::format::Format;
+use super::progress::Style;
 
 /// `${name}` → value.
 pub(super) type Defines = BTreeMap<String, String>;
@@ -33,6 +35,36 @@ pub(crate) enum Config {
     Cluster(Cluster),
     Jobs(Jobs),
     Demo(Box<Demo>),
+    Report(Box<ModelReport>),
+    Doctor(Box<Doctor>),
+    /// The command's own description, as a file for a program.
+    Describe(Describe),
+}
+
+/// A report on a model.
+#[derive(Debug)]
+pub(crate) struct ModelReport {
+    pub(super) model: String,
+    pub(super) version: Option<u32>,
+    pub(super) out: PathBuf,
+    pub(super) rows: Option<String>,
+    pub(super) by: Vec<String>,
+    pub(super) sources: Vec<Source>,
+    pub(super) defines: Defines,
+    pub(super) connection: Connection,
+}
+
+/// What is to be checked.
+#[derive(Debug)]
+pub(crate) struct Doctor {
+    pub(super) connection: Connection,
+}
+
+/// For whom the command is described.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Describe {
+    Shell(clap_complete::Shell),
+    Manual,
 }
 
 /// What the process finds around it.
@@ -111,6 +143,7 @@ pub(super) struct Output {
     pub(super) format: Format,
     pub(super) quiet: bool,
     pub(super) timing: bool,
+    pub(super) progress: Style,
 }
 
 /// Tables to generate.
@@ -244,7 +277,27 @@ impl Config {
             Some(Command::Demo(DemoCommand::Rossmann(args))) => {
                 Demo::resolve(*args, around).map(Box::new).map(Self::Demo)
             }
+            Some(Command::Report(args)) => ModelReport::resolve(args, around)
+                .map(Box::new)
+                .map(Self::Report),
+            Some(Command::Doctor(DoctorArgs { engine, session })) => {
+                let connection = Connection::resolve(engine, session, around)?;
+                Ok(Self::Doctor(Box::new(Doctor { connection })))
+            }
+            Some(Command::Completions { shell }) => Ok(Self::Describe(Describe::Shell(shell))),
+            Some(Command::Man) => Ok(Self::Describe(Describe::Manual)),
         }
+    }
+}
+
+impl Connection {
+    fn resolve(engine: EngineArgs, session: SessionArgs, around: &Surroundings) -> Result<Self> {
+        Ok(Self {
+            timeout: engine.connect_timeout,
+            engine: EngineConfig::resolve(engine, around)?,
+            store: store_url(&session.store, around)?,
+            settings: session.settings,
+        })
     }
 }
 
@@ -263,18 +316,8 @@ impl Query {
             Input::Sources(vec![Source::Stdin])
         };
         let timing = args.timing || matches!(input, Input::Terminal { .. });
-        let mut defines = Defines::new();
-        for (name, value) in args.defines {
-            if defines.insert(name.clone(), value).is_some() {
-                return Err(mistake(format!("--define {name} is given twice")));
-            }
-        }
-        let connection = Connection {
-            timeout: args.engine.connect_timeout,
-            engine: EngineConfig::resolve(args.engine, around)?,
-            store: store_url(&args.session.store, around)?,
-            settings: args.session.settings,
-        };
+        let defines = once_each(args.defines)?;
+        let connection = Connection::resolve(args.engine, args.session, around)?;
         if args.detach {
             if let EngineConfig::Embedded(_) = connection.engine {
                 return Err(mistake(
@@ -289,6 +332,7 @@ impl Query {
             format: args.format,
             quiet: args.quiet,
             timing,
+            progress: Style::of(args.quiet, args.format == Format::Json),
         };
         Ok(Self {
             connection,
@@ -298,6 +342,35 @@ impl Query {
             detach: args.detach,
         })
     }
+}
+
+impl ModelReport {
+    fn resolve(args: ReportArgs, around: &Surroundings) -> Result<Self> {
+        let out = args
+            .out
+            .unwrap_or_else(|| format!("{}.html", args.model).into());
+        Ok(Self {
+            out: around.absolute(&out),
+            model: args.model,
+            version: args.version,
+            rows: args.rows,
+            by: args.by,
+            sources: args.files.into_iter().map(Source::File).collect(),
+            defines: once_each(args.defines)?,
+            connection: Connection::resolve(args.engine, args.session, around)?,
+        })
+    }
+}
+
+/// Variables, none of them twice.
+fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
+    let mut defines = Defines::new();
+    for (name, value) in given {
+        if defines.insert(name.clone(), value).is_some() {
+            return Err(mistake(format!("--define {name} is given twice")));
+        }
+    }
+    Ok(defines)
 }
 
 impl Jobs {

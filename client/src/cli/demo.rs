@@ -19,6 +19,7 @@ use super::config::{Defines, Demo, DemoData, EngineConfig};
 use super::engine::Engine;
 use super::execute::collect;
 use super::format::{Format, Formatter};
+use super::progress::Style;
 use super::script::Named;
 use super::signals::Interrupts;
 
@@ -90,7 +91,9 @@ async fn run_phases(demo: &Demo, defines: &Defines, engine: &Engine) -> anyhow::
         let count = statements.len();
         let mut rows = Vec::new();
         for (place, statement) in statements {
-            rows = collect(engine, statement).await.context(place)?;
+            rows = collect(engine, statement, Style::of(false, false))
+                .await
+                .context(place)?;
         }
         phase(
             name,

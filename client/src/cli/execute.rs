@@ -7,13 +7,12 @@ use anyhow::Context;
 use arrow::array::RecordBatch;
 use futures::TryStreamExt;
 use tokio::io::AsyncWriteExt;
-use volley::{Session, Statement};
-use volley_proto::TrainId;
+use volley::Statement;
 
 use super::config::Output as Show;
 use super::engine::Engine;
 use super::format::{Format, Formatter};
-use super::progress::Progress;
+use super::progress::{Progress, Style};
 use super::report::Stdout;
 
 /// Runs a statement and prints what it gives back. Dropping the future cancels what runs.
@@ -25,8 +24,7 @@ pub(super) async fn execute(
     statement: Statement,
     output: Show,
 ) -> anyhow::Result<()> {
-    let train_id = statement.train_id().filter(|_| !output.quiet);
-    watched(engine, train_id, print(&engine.session, statement, output)).await
+    print(engine, statement, output).await
 }
 
 /// Runs a statement, with its progress, and gives back its rows instead of printing them.
@@ -36,35 +34,47 @@ pub(super) async fn execute(
 pub(super) async fn collect(
     engine: &Engine,
     statement: Statement,
+    progress: Style,
 ) -> volley::Result<Vec<RecordBatch>> {
-    let train_id = statement.train_id();
-    let rows = async { engine.session.run(statement).await?.collect().await };
-    watched(engine, train_id, rows).await
+    let output = run(engine, statement, progress).await?;
+    let watched = Progress::of_query(&engine.scheduler, output.job(), progress);
+    watched.beside(output.collect()).await
 }
 
-async fn watched<T>(
+/// Runs a statement. Training is shown meanwhile; other statements are not carried out yet.
+async fn run(
     engine: &Engine,
-    train_id: Option<TrainId>,
-    work: impl Future<Output = T>,
-) -> T {
-    match train_id {
-        Some(id) => Progress::new(&engine.scheduler, id).beside(work).await,
-        None => work.await,
+    statement: Statement,
+    progress: Style,
+) -> volley::Result<volley::Output> {
+    match statement.train_id() {
+        Some(id) => {
+            let watched = Progress::of_training(&engine.scheduler, id, progress);
+            watched.beside(engine.session.run(statement)).await
+        }
+        None => engine.session.run(statement).await,
     }
 }
 
-async fn print(session: &Session, statement: Statement, output: Show) -> anyhow::Result<()> {
+async fn print(engine: &Engine, statement: Statement, output: Show) -> anyhow::Result<()> {
     let started = Instant::now();
+    let ran = run(engine, statement, output.progress).await?;
+    let job = ran.job();
     let volley::Output {
         schema,
         mut rows,
         message,
-    } = session.run(statement).await?;
+        ..
+    } = ran;
     let mut formatter = Formatter::new(output.format);
     let mut count = None;
-    while let Some(batch) = rows.try_next().await.map_err(volley::Error::from)? {
+    // Rows are not printed over what is drawn: it goes when they begin.
+    let progress = Progress::of_query(&engine.scheduler, job, output.progress);
+    let mut next = progress.beside(rows.try_next()).await;
+    while let Some(batch) = next.map_err(volley::Error::from)? {
         *count.get_or_insert(0) += batch.num_rows();
         write(&formatter.push(&batch).context("cannot format the rows")?).await?;
+        next = rows.try_next().await;
     }
     if count.is_none() && !schema.fields().is_empty() {
         count = Some(0);

@@ -17,13 +17,14 @@ use arrow::array::{
 };
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
-use volley::{Error, Job, JobState, Jobs, Note};
+use volley::{Error, Job, JobState, Jobs, Note, Of, Work};
+use volley_proto::tables::Line;
 
 use super::Ended;
 use super::config::{Jobs as Config, JobsAction};
 use super::execute::write;
 use super::format::{Format, Formatter};
-use super::progress::Progress;
+use super::progress::{Progress, Style};
 use super::script::shorten;
 use super::signals::Interrupts;
 
@@ -86,22 +87,48 @@ async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What happened to a job and in its training, the cause first where it failed.
 async fn logs(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
-    let (job, notes) = jobs.follow(id, 0).await?;
-    let mut text: String = notes.iter().map(|note| line(note) + "\n").collect();
-    text.push_str(&format!("{}\n", job.state));
+    let job = jobs.find(id).await?;
+    let lines: Vec<Line> = Work::of(jobs.address()).rows(Of::Job(id)).await?;
+    let mut text = String::new();
     if let Some(error) = &job.error {
-        text.push_str(&format!("{error}\n"));
+        let cause = lines
+            .iter()
+            .find(|line| line.failure && line.rank.is_some());
+        let cause = cause.map_or_else(
+            || error.clone(),
+            |line| format!("{}{}", teller(line), line.text),
+        );
+        text.push_str(&format!("{}: {cause}\n", job.state));
+    } else {
+        text.push_str(&format!("{}\n", job.state));
+    }
+    for line in &lines {
+        let at = UNIX_EPOCH + Duration::from_millis(line.at);
+        let at = humantime::format_rfc3339_seconds(at);
+        text.push_str(&format!("{at} {}{}\n", teller(line), line.text));
     }
     write(text.as_bytes()).await?;
     Ok(())
 }
 
+/// Who tells a line, as a prefix.
+fn teller(line: &Line) -> String {
+    line.rank
+        .map(|rank| format!("rank {rank}: "))
+        .unwrap_or_default()
+}
+
 async fn attach(jobs: &Jobs, id: &str, config: &Config) -> anyhow::Result<()> {
     let job = jobs.find(id).await?;
     let followed = follow_to_end(jobs, &job, config.quiet);
-    let job = match job.train_id.filter(|_| !config.quiet) {
-        Some(run) => Progress::new(jobs.address(), run).beside(followed).await?,
+    let job = match job.train_id {
+        Some(run) => {
+            let style = Style::of(config.quiet, config.format == Format::Json);
+            let progress = Progress::of_training(jobs.address(), run, style);
+            progress.beside(followed).await?
+        }
         None => followed.await?,
     };
     match job.state {

@@ -16,6 +16,7 @@ mod cluster;
 mod config;
 mod define;
 mod demo;
+mod doctor;
 mod embedded;
 mod engine;
 mod execute;
@@ -23,6 +24,7 @@ mod format;
 mod generate;
 mod input;
 mod jobs;
+mod model_report;
 mod progress;
 mod repl;
 mod report;
@@ -33,7 +35,8 @@ pub(crate) use args::Args;
 pub(crate) use config::{Config, Surroundings};
 pub(crate) use report::{is_broken_pipe, report};
 
-use config::{Input, Query};
+use clap::CommandFactory;
+use config::{Describe, Input, Query};
 
 /// How a command ended that did not fail with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +57,24 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<Ended> {
         Config::Jobs(jobs) => jobs::run(&jobs).await,
         Config::Cluster(cluster) => cluster::run(&cluster).await,
         Config::Demo(demo) => demo::run(*demo).await,
+        Config::Report(report) => model_report::run(&report).await,
+        Config::Doctor(doctor) => doctor::run(&doctor).await,
+        Config::Describe(whom) => describe(whom).await.map(|()| Ended::Done),
     }
+}
+
+/// Prints what the command is like, for a shell or the reader of a manual.
+async fn describe(whom: Describe) -> anyhow::Result<()> {
+    let mut command = Args::command();
+    let mut text = Vec::new();
+    match whom {
+        Describe::Shell(shell) => {
+            clap_complete::generate(shell, &mut command, "volley", &mut text);
+        }
+        Describe::Manual => clap_mangen::Man::new(command).render(&mut text)?,
+    }
+    execute::write(&text).await?;
+    Ok(())
 }
 
 async fn run_query(query: Query) -> anyhow::Result<Ended> {

@@ -1,12 +1,9 @@
-//! What a training run does while its statement waits, as lines on standard error.
-//!
-//! The scheduler is asked what became of the run, by its train id. Progress is a courtesy: when it
-//! cannot be had, the statement goes on without it.
+//! What happens in a training run, as lines.
 
-use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use volley_proto::TrainId;
 use volley_proto::store::EpochRecord;
@@ -16,79 +13,61 @@ use volley_proto::wire::{Event, WatchRequest};
 
 /// How often the scheduler is asked while nothing is new.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// How long to ask for the last events once the statement has ended; the scheduler holds back its
-/// answer while there are none.
-const LAST: Duration = Duration::from_millis(200);
 
-/// Follows one training run.
+/// The events of one training run.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct Events {
     /// `host:port`
     scheduler: String,
+    client: Option<TrainingClient<Channel>>,
     request: WatchRequest,
+    /// The scheduler does not answer any more.
+    over: bool,
 }
 
-impl Progress {
-    pub(super) fn new(scheduler: &str, id: TrainId) -> Self {
+impl Events {
+    pub(super) fn of(scheduler: &str, id: TrainId) -> Self {
         let request = WatchRequest {
             train_id: id.to_string(),
             seen: 0,
         };
         Self {
             scheduler: scheduler.to_owned(),
+            client: None,
             request,
+            over: false,
         }
     }
 
-    /// Does the work, printing meanwhile what the run does.
-    pub(super) async fn beside<T>(mut self, work: impl Future<Output = T>) -> T {
-        let mut work = std::pin::pin!(work);
-        let mut client = tokio::select! {
-            done = &mut work => return done,
-            client = connect(&self.scheduler) => client,
-        };
-        let done = tokio::select! {
-            done = &mut work => done,
-            () = self.follow(&mut client) => work.await,
-        };
-        let rest = async { while self.ask(&mut client).await.is_some_and(|news| news > 0) {} };
-        // Running out of time is the usual end: the scheduler waits for what does not come.
-        let _ = timeout(LAST, rest).await;
-        done
-    }
-
-    /// Prints events until the scheduler stops answering.
-    async fn follow(&mut self, client: &mut Option<TrainingClient<Channel>>) {
-        loop {
-            match self.ask(client).await {
-                Some(0) => sleep(INTERVAL).await,
-                Some(_) => {}
-                None => return,
+    /// Waits for the next events; `None` when there is nobody to ask any more. Dropping the future
+    /// loses none.
+    pub(super) async fn next(&mut self) -> Option<Vec<String>> {
+        while !self.over {
+            if self.client.is_none() {
+                self.client = connect(&self.scheduler).await;
+            }
+            let Some(client) = &mut self.client else {
+                break;
+            };
+            match client.watch(self.request.clone()).await {
+                Ok(answer) => {
+                    let events = answer.into_inner().events;
+                    self.request.seen += events.len() as u64;
+                    if !events.is_empty() {
+                        return Some(events.iter().filter_map(describe).collect());
+                    }
+                    sleep(INTERVAL).await;
+                }
+                // The run is not known until its stage is reached.
+                Err(status) if status.code() == Code::NotFound => sleep(INTERVAL).await,
+                Err(status) => {
+                    tracing::debug!("no more progress: {status}");
+                    break;
+                }
             }
         }
-    }
-
-    /// Prints the events since the last time; how many there were, or nothing when there is nobody
-    /// to ask any more.
-    async fn ask(&mut self, client: &mut Option<TrainingClient<Channel>>) -> Option<usize> {
-        match client.as_mut()?.watch(self.request.clone()).await {
-            Ok(answer) => {
-                let events = answer.into_inner().events;
-                self.request.seen += events.len() as u64;
-                events
-                    .iter()
-                    .filter_map(describe)
-                    .for_each(|line| eprintln!("{line}"));
-                Some(events.len())
-            }
-            // The run is not known until its stage is reached.
-            Err(status) if status.code() == tonic::Code::NotFound => Some(0),
-            Err(status) => {
-                tracing::debug!("no more progress: {status}");
-                *client = None;
-                None
-            }
-        }
+        self.over = true;
+        None
     }
 }
 

@@ -1,0 +1,262 @@
+//! `volley doctor`: whether this machine and a cluster have what Volley needs, a line a finding.
+
+use std::fmt;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::statvfs::statvfs;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use volley::{Of, Session, SessionConfig, Work};
+use volley_proto::store::ModelStore;
+use volley_proto::tables::Executor;
+
+use super::Ended;
+use super::config::{Doctor, EngineConfig};
+use super::engine::Engine;
+use super::execute::write;
+
+/// How long an executor's port may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Free space below which a disk is worth a warning.
+const LITTLE: u64 = 2 << 30;
+/// Numbers that are sent through an exchange, of eight bytes each, are this to the third power.
+const BASE: u64 = 128;
+
+/// What a check found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    Careful,
+    Wrong,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fine => "ok",
+            Self::Careful => "warning",
+            Self::Wrong => "FAILED",
+        })
+    }
+}
+
+/// Findings as they come.
+#[derive(Debug, Default)]
+struct Findings {
+    failed: usize,
+}
+
+impl Findings {
+    async fn say(&mut self, verdict: Verdict, what: &str, text: &str) -> anyhow::Result<()> {
+        self.failed += usize::from(verdict == Verdict::Wrong);
+        write(format!("{verdict:<8} {what:<12} {text}\n").as_bytes()).await?;
+        Ok(())
+    }
+
+    /// Says what a check came to: what is fine, or what is wrong and what helps.
+    async fn check(
+        &mut self,
+        what: &str,
+        outcome: Result<(Verdict, String), String>,
+    ) -> anyhow::Result<()> {
+        match outcome {
+            Ok((verdict, text)) => self.say(verdict, what, &text).await,
+            Err(text) => self.say(Verdict::Wrong, what, &text).await,
+        }
+    }
+}
+
+/// Looks at everything there is.
+///
+/// # Errors
+/// When standard output cannot be written to.
+pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
+    let mut findings = Findings::default();
+    let version = env!("CARGO_PKG_VERSION");
+    findings
+        .say(Verdict::Fine, "version", &format!("volley {version}"))
+        .await?;
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let cores_text = format!("{cores} cores");
+    findings.say(Verdict::Fine, "machine", &cores_text).await?;
+    findings.check("ports", ports()).await?;
+    findings
+        .check("scratch", disk(&std::env::temp_dir()))
+        .await?;
+    findings.check("store", store(doctor).await).await?;
+    match &doctor.connection.engine {
+        EngineConfig::Scheduler(address) => cluster(&mut findings, doctor, address).await?,
+        EngineConfig::Embedded(_) => {
+            let text = "none named: --scheduler HOST:PORT looks at a running one";
+            findings.say(Verdict::Fine, "cluster", text).await?;
+            match Engine::open(&doctor.connection).await {
+                Ok(engine) => {
+                    let outcome = exchange(&engine.session).await;
+                    findings.check("embedded", outcome).await?;
+                    engine.close().await;
+                }
+                Err(error) => {
+                    let text = format!("{error:#}");
+                    findings.say(Verdict::Wrong, "embedded", &text).await?;
+                }
+            }
+        }
+    }
+    Ok(if findings.failed == 0 {
+        Ended::Done
+    } else {
+        Ended::Failed
+    })
+}
+
+async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let session = Session::connect(SessionConfig {
+        scheduler: address.to_owned(),
+        store: doctor.connection.store.clone(),
+        settings: doctor.connection.settings.clone(),
+        connect_timeout: doctor.connection.timeout,
+    });
+    let session = match session.await {
+        Ok(session) => session,
+        Err(error) => {
+            return findings
+                .say(Verdict::Wrong, "scheduler", &error.to_string())
+                .await;
+        }
+    };
+    let text = format!("{address}, connected in {:?}", rounded(started.elapsed()));
+    findings.say(Verdict::Fine, "scheduler", &text).await?;
+    let executors: Vec<Executor> = match Work::of(address).rows(Of::All).await {
+        Ok(executors) => executors,
+        Err(error) => {
+            return findings
+                .say(Verdict::Wrong, "executors", &error.to_string())
+                .await;
+        }
+    };
+    if executors.is_empty() {
+        let text = "none has come: start volley-executor --scheduler and this address";
+        return findings.say(Verdict::Wrong, "executors", text).await;
+    }
+    for executor in &executors {
+        findings.check("executor", reach(executor).await).await?;
+    }
+    let outcome = exchange(&session).await;
+    findings.check("exchange", outcome).await
+}
+
+/// Whether an executor's shuffle port is reached from here, as rows of results are.
+async fn reach(executor: &Executor) -> Result<(Verdict, String), String> {
+    let Executor {
+        executor_id,
+        host,
+        port,
+        role,
+        slots,
+        free_slots,
+        device,
+        version,
+        ..
+    } = executor;
+    let name = format!("{executor_id} at {host}:{port}");
+    let started = Instant::now();
+    let connect = TcpStream::connect(format!("{host}:{port}"));
+    match timeout(PATIENCE, connect).await {
+        Ok(Ok(_)) => {
+            let took = rounded(started.elapsed());
+            let text = format!(
+                "{name}: reached in {took:?}; version {version}, role {role}, {free_slots} of {slots} \
+                 slots free, trains on {device}"
+            );
+            let own = env!("CARGO_PKG_VERSION");
+            Ok(match version == own {
+                true => (Verdict::Fine, text),
+                false => (Verdict::Careful, format!("{text}; this volley is {own}")),
+            })
+        }
+        Ok(Err(error)) => Err(format!(
+            "{name} is not reached from here ({error}): results cannot be read; give it a host name \
+             that clients reach (--advertise-host)"
+        )),
+        Err(_) => Err(format!("{name} did not answer within {PATIENCE:?}")),
+    }
+}
+
+/// Sends numbers through an exchange between the executors.
+async fn exchange(session: &Session) -> Result<(Verdict, String), String> {
+    let values: Vec<_> = (0..BASE).map(|value| format!("({value})")).collect();
+    let digits = format!("(VALUES {}) AS", values.join(", "));
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT DISTINCT a.v * {BASE} * {BASE} + b.v * {BASE} + c.v \
+         FROM {digits} a(v) CROSS JOIN {digits} b(v) CROSS JOIN {digits} c(v))"
+    );
+    let started = Instant::now();
+    let rows = async {
+        session
+            .sql(&sql)
+            .await?
+            .collect()
+            .await
+            .map_err(volley::Error::from)
+    };
+    rows.await
+        .map_err(|error| format!("a query with an exchange failed: {error}"))?;
+    let seconds = started.elapsed().as_secs_f64();
+    let megabytes = (BASE.pow(3) * 8) as f64 / 1e6;
+    Ok((
+        Verdict::Fine,
+        format!(
+            "{megabytes:.0} MB through a query's exchange in {seconds:.2} s: {:.0} MB/s, planning and \
+             hashing included",
+            megabytes / seconds
+        ),
+    ))
+}
+
+fn ports() -> Result<(Verdict, String), String> {
+    let listener = TcpListener::bind("127.0.0.1:0");
+    let address = listener.and_then(|listener| listener.local_addr());
+    match address {
+        Ok(_) => Ok((
+            Verdict::Fine,
+            "a free port on loopback can be listened on".to_owned(),
+        )),
+        Err(error) => Err(format!("no port on loopback can be listened on: {error}")),
+    }
+}
+
+fn disk(dir: &Path) -> Result<(Verdict, String), String> {
+    let stat = statvfs(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+    let verdict = if free < LITTLE {
+        Verdict::Careful
+    } else {
+        Verdict::Fine
+    };
+    let free = bytesize::ByteSize(free).display().iec();
+    Ok((verdict, format!("{free} free in {}", dir.display())))
+}
+
+async fn store(doctor: &Doctor) -> Result<(Verdict, String), String> {
+    let url = &doctor.connection.store;
+    let models = async {
+        let store = ModelStore::open(url)?;
+        store.check_writable().await?;
+        store.list().await
+    };
+    match models.await {
+        Ok(models) => Ok((
+            Verdict::Fine,
+            format!("{url} can be written to and has {} models", models.len()),
+        )),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// To a tenth of a millisecond.
+fn rounded(duration: Duration) -> Duration {
+    Duration::from_micros(100 * (duration.as_micros() as u64).div_ceil(100))
+}

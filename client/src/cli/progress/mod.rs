@@ -1,0 +1,153 @@
+//! What a statement does while it is waited for, on standard error: bars on a terminal, a line every
+//! few seconds elsewhere, JSON for programs.
+//!
+//! The scheduler is asked what became of the work. Progress is a courtesy: when it cannot be had,
+//! the statement goes on without it.
+
+mod events;
+mod show;
+
+use std::future::Future;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use volley::{Of, QueryJob, Work};
+use volley_proto::TrainId;
+use volley_proto::tables::{Rank, Run, Stage};
+
+use self::events::Events;
+use self::show::Show;
+pub(super) use self::show::Style;
+
+/// How often the scheduler is asked how far the work is.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// How long to ask for the last events once the statement has ended; the scheduler holds back its
+/// answer while there are none.
+const LAST: Duration = Duration::from_millis(200);
+
+/// Follows one job.
+pub(super) struct Progress {
+    work: Work,
+    subject: Subject,
+    events: Option<Events>,
+    show: Mutex<Show>,
+}
+
+/// What is followed.
+enum Subject {
+    Query(QueryJob),
+    Training(TrainId),
+}
+
+/// How far the work is.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    pub(super) stages: Vec<Stage>,
+    pub(super) run: Option<Run>,
+    pub(super) ranks: Vec<Rank>,
+}
+
+impl Progress {
+    /// Of a training run, by the id that its statement has.
+    pub(super) fn of_training(scheduler: &str, id: TrainId, style: Style) -> Self {
+        Self {
+            work: Work::of(scheduler),
+            subject: Subject::Training(id),
+            events: Some(Events::of(scheduler, id)),
+            show: Mutex::new(Show::new(style)),
+        }
+    }
+
+    /// Of a query, once it is known which job it is.
+    pub(super) fn of_query(scheduler: &str, job: QueryJob, style: Style) -> Self {
+        Self {
+            work: Work::of(scheduler),
+            subject: Subject::Query(job),
+            events: None,
+            show: Mutex::new(Show::new(style)),
+        }
+    }
+
+    /// Does the work, showing meanwhile how far it is. Nothing of it stays on a terminal but what
+    /// happened.
+    pub(super) async fn beside<T>(mut self, work: impl Future<Output = T>) -> T {
+        if !self.show.get_mut().is_on() {
+            return work.await;
+        }
+        let mut work = std::pin::pin!(work);
+        let done = tokio::select! {
+            biased;
+            done = &mut work => done,
+            // It ends when it is dropped.
+            () = self.follow() => work.await,
+        };
+        if let Some(events) = &mut self.events {
+            let rest = async {
+                while let Some(lines) = events.next().await {
+                    self.show.get_mut().events(&lines);
+                }
+            };
+            // Running out of time is the usual end: the scheduler waits for what does not come.
+            let _ = timeout(LAST, rest).await;
+        }
+        self.show.get_mut().finish();
+        done
+    }
+
+    /// Shows what happens and how far the work is, for as long as it is polled.
+    async fn follow(&mut self) {
+        let Self {
+            work,
+            subject,
+            events,
+            show,
+        } = self;
+        let happens = async {
+            if let Some(events) = events {
+                while let Some(lines) = events.next().await {
+                    show.lock().events(&lines);
+                }
+            }
+        };
+        let advances = async {
+            let mut tick = interval(INTERVAL);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            // What is done at once is not worth asking for.
+            tick.tick().await;
+            loop {
+                tick.tick().await;
+                if let Some(snapshot) = snapshot(work, subject).await {
+                    show.lock().snapshot(&snapshot);
+                }
+            }
+        };
+        tokio::join!(happens, advances);
+    }
+}
+
+/// How far the work is, if the scheduler says.
+async fn snapshot(work: &Work, subject: &Subject) -> Option<Snapshot> {
+    let job;
+    let of = match subject {
+        Subject::Training(id) => Of::Training(*id),
+        Subject::Query(query) => {
+            job = query.id()?;
+            Of::Job(&job)
+        }
+    };
+    let told = async {
+        let stages = work.rows(of).await?;
+        let (run, ranks) = match subject {
+            Subject::Query(_) => (None, Vec::new()),
+            Subject::Training(_) => {
+                let runs: Vec<Run> = work.rows(of).await?;
+                (runs.into_iter().next(), work.rows(of).await?)
+            }
+        };
+        Ok::<_, volley::Error>(Snapshot { stages, run, ranks })
+    };
+    told.await
+        .inspect_err(|error| tracing::debug!("no progress: {error}"))
+        .ok()
+}

@@ -1,0 +1,361 @@
+//! Progress as it is drawn, written as lines, or written as JSON.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
+use serde_json::json;
+use volley_proto::tables::{Rank, Run, Stage};
+
+use super::Snapshot;
+
+/// How often a line is written where nothing can be drawn.
+const LINES: Duration = Duration::from_secs(5);
+/// Ranks that have a line of their own on a terminal.
+const RANKS: usize = 16;
+
+const BAR: &str = "{prefix:>10} [{bar:30}] {msg}";
+const TEXT: &str = "{prefix:>10} {msg}";
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Style {
+    /// Not at all.
+    Off,
+    /// Bars that are drawn over.
+    Bars,
+    /// A line every few seconds.
+    Lines,
+    /// A JSON object a line, every few seconds and for each event.
+    Json,
+}
+
+impl Style {
+    /// How it is shown to whoever is on standard error.
+    pub(in super::super) fn of(quiet: bool, json: bool) -> Self {
+        match (quiet, json) {
+            (true, _) => Self::Off,
+            (false, true) => Self::Json,
+            (false, false) if stderr().is_terminal() => Self::Bars,
+            (false, false) => Self::Lines,
+        }
+    }
+}
+
+/// Shows snapshots and events.
+pub(super) struct Show {
+    style: Style,
+    bars: MultiProgress,
+    stages: Option<ProgressBar>,
+    run: Option<ProgressBar>,
+    ranks: Vec<ProgressBar>,
+    /// When a line was written last, and what it said.
+    last: (Instant, String),
+}
+
+impl Show {
+    pub(super) fn new(style: Style) -> Self {
+        Self {
+            style,
+            bars: MultiProgress::new(),
+            stages: None,
+            run: None,
+            ranks: Vec::new(),
+            last: (Instant::now(), String::new()),
+        }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.style != Style::Off
+    }
+
+    /// Shows what has happened.
+    pub(super) fn events(&self, lines: &[String]) {
+        for line in lines {
+            match self.style {
+                Style::Off => {}
+                Style::Bars => self.bars.suspend(|| eprintln!("{line}")),
+                Style::Lines => eprintln!("{line}"),
+                Style::Json => eprintln!("{}", json!({ "event": line })),
+            }
+        }
+    }
+
+    /// Shows how far the work is.
+    pub(super) fn snapshot(&mut self, snapshot: &Snapshot) {
+        if snapshot.stages.is_empty() && snapshot.run.is_none() {
+            return;
+        }
+        match self.style {
+            Style::Off => {}
+            Style::Bars => self.draw(snapshot),
+            Style::Lines | Style::Json if self.last.0.elapsed() < LINES => {}
+            Style::Lines => {
+                let line = line(snapshot);
+                // What waits says so once.
+                if line != self.last.1 {
+                    eprintln!("{line}");
+                }
+                self.last = (Instant::now(), line);
+            }
+            Style::Json => {
+                let Snapshot { stages, run, ranks } = snapshot;
+                let queries = Queries::of(stages);
+                let progress = json!({
+                    "stages": queries.stages,
+                    "stages_done": queries.stages_done,
+                    "partitions": queries.partitions,
+                    "partitions_done": queries.done,
+                    "training": run,
+                    "ranks": ranks,
+                });
+                eprintln!("{}", json!({ "progress": progress }));
+                self.last.0 = Instant::now();
+            }
+        }
+    }
+
+    /// Takes away what is drawn.
+    pub(super) fn finish(&mut self) {
+        if self.style == Style::Bars {
+            let bars = self.stages.take().into_iter().chain(self.run.take());
+            bars.chain(self.ranks.drain(..))
+                .for_each(|bar| bar.finish_and_clear());
+        }
+    }
+
+    fn draw(&mut self, snapshot: &Snapshot) {
+        let Snapshot { stages, run, ranks } = snapshot;
+        let run = run.as_ref().filter(|run| run.generation > 0);
+        let queries = Queries::of(stages);
+        let add = |template: &str| {
+            let bar = self.bars.add(ProgressBar::new(1));
+            bar.set_style(
+                ProgressStyle::with_template(template)
+                    .unwrap_or_else(|_| ProgressStyle::default_bar())
+                    .progress_chars("=> "),
+            );
+            bar
+        };
+        if run.is_none() || !queries.is_done() {
+            let bar = self.stages.get_or_insert_with(|| add(BAR));
+            bar.set_length(queries.partitions.max(1));
+            bar.set_position(queries.done);
+            bar.set_prefix("stages");
+            bar.set_message(queries.to_string());
+        } else if let Some(bar) = self.stages.take() {
+            bar.finish_and_clear();
+        }
+        let Some(run) = run else { return };
+        let bar = self.run.get_or_insert_with(|| add(BAR));
+        bar.set_length((run.epochs * run.steps_per_epoch).max(1));
+        bar.set_position(run.epoch.saturating_sub(1) * run.steps_per_epoch + run.step);
+        bar.set_prefix("training");
+        bar.set_message(training(run));
+        while self.ranks.len() < ranks.len().min(RANKS) {
+            self.ranks.push(add(TEXT));
+        }
+        for gone in self.ranks.drain(ranks.len().min(self.ranks.len())..) {
+            gone.finish_and_clear();
+        }
+        for (bar, rank) in self.ranks.iter().zip(ranks) {
+            bar.set_prefix(format!("rank {}", rank.rank));
+            bar.set_message(share(rank));
+        }
+    }
+}
+
+impl Drop for Show {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// How far a job's ordinary stages are.
+#[derive(Debug, Default)]
+struct Queries {
+    stages: usize,
+    stages_done: usize,
+    partitions: u64,
+    done: u64,
+    running: Vec<String>,
+}
+
+impl Queries {
+    fn of(stages: &[Stage]) -> Self {
+        let mut all = Self::default();
+        for stage in stages.iter().filter(|stage| stage.kind == "query") {
+            all.stages += 1;
+            all.stages_done += usize::from(stage.state == "succeeded");
+            all.partitions += stage.partitions;
+            all.done += stage.partitions_done;
+            if stage.running > 0 {
+                let operator = stage.operator.split([':', ' ']).next();
+                let operator = operator.unwrap_or_default();
+                all.running.push(format!("{} {operator}", stage.stage_id));
+            }
+        }
+        all
+    }
+
+    fn is_done(&self) -> bool {
+        self.stages_done == self.stages
+    }
+}
+
+impl std::fmt::Display for Queries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            stages,
+            stages_done,
+            partitions,
+            done,
+            running,
+        } = self;
+        write!(
+            f,
+            "{stages_done} of {stages} done, {done} of {partitions} partitions"
+        )?;
+        if !running.is_empty() {
+            write!(f, "; now {}", running.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// A snapshot in a line.
+fn line(snapshot: &Snapshot) -> String {
+    match &snapshot.run {
+        Some(run) if run.generation > 0 => training(run),
+        _ => format!("stages: {}", Queries::of(&snapshot.stages)),
+    }
+}
+
+/// How far training is, in a line.
+fn training(run: &Run) -> String {
+    if run.state != "training" {
+        let reason = run.reason.as_ref();
+        let reason = reason.map(|reason| format!(": {reason}"));
+        return format!("{}{}", run.state, reason.unwrap_or_default());
+    }
+    let Run {
+        epoch,
+        epochs,
+        step,
+        steps_per_epoch,
+        ..
+    } = run;
+    let mut line = format!("epoch {epoch} of {epochs}, step {step} of {steps_per_epoch}");
+    line.extend(run.loss.map(|loss| format!(", loss {loss:.5}")));
+    line.extend(run.eval_loss.map(|loss| format!(", validation {loss:.5}")));
+    let rate = run.rows_per_second;
+    line.extend(rate.map(|rate| format!(", {rate:.0} rows/s")));
+    line.extend(run.eta_seconds.map(|left| {
+        let left = Duration::from_secs_f64(left.clamp(0.0, 1e9));
+        format!(", {} left", HumanDuration(left))
+    }));
+    line
+}
+
+/// How a rank spends its time.
+fn share(rank: &Rank) -> String {
+    let executor = &rank.executor_id;
+    let (Some(rows), Some(load)) = (rank.rows, rank.load_seconds) else {
+        return format!("on {executor}: waits for its rows");
+    };
+    let (compute, reduce) = (rank.compute_seconds, rank.reduce_seconds);
+    let percent = |seconds: f64| 100.0 * seconds / (compute + reduce + load).max(1e-9);
+    format!(
+        "on {executor}: {rows} rows; {:.0} % loading, {:.0} % computing, {:.0} % reducing",
+        percent(load),
+        percent(compute),
+        percent(reduce)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(state: &str) -> Run {
+        Run {
+            train_id: "t".into(),
+            model: "m".into(),
+            state: state.into(),
+            generation: 1,
+            ranks: 2,
+            epoch: 3,
+            epochs: 10,
+            step: 120,
+            steps_per_epoch: 400,
+            steps: 920,
+            loss: Some(0.01234),
+            eval_loss: None,
+            rows_per_second: Some(5132.4),
+            eta_seconds: Some(130.0),
+            started: None,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn training_in_a_line() {
+        let line = "epoch 3 of 10, step 120 of 400, loss 0.01234, 5132 rows/s, 2 minutes left";
+        assert_eq!(training(&run("training")), line);
+        assert_eq!(training(&run("loading")), "loading");
+        let waits = Run {
+            reason: Some("rank 1 was lost".into()),
+            ..run("regrouping")
+        };
+        assert_eq!(training(&waits), "regrouping: rank 1 was lost");
+    }
+
+    #[test]
+    fn stages_in_a_line() {
+        let stage = |id, kind: &str, state: &str, done| Stage {
+            job_id: "j".into(),
+            train_id: None,
+            stage_id: id,
+            kind: kind.into(),
+            state: state.into(),
+            partitions: 4,
+            partitions_done: done,
+            running: u64::from(state == "running"),
+            rows: None,
+            inputs: Vec::new(),
+            operator: "HashJoinExec: mode=CollectLeft".into(),
+            plan: String::new(),
+        };
+        let stages = vec![
+            stage(1, "query", "succeeded", 4),
+            stage(2, "query", "running", 1),
+            stage(3, "training", "waiting", 0),
+        ];
+        let snapshot = Snapshot {
+            stages,
+            ..Snapshot::default()
+        };
+        assert_eq!(
+            line(&snapshot),
+            "stages: 1 of 2 done, 5 of 8 partitions; now 2 HashJoinExec"
+        );
+    }
+
+    #[test]
+    fn a_rank_in_a_line() {
+        let rank = Rank {
+            train_id: "t".into(),
+            generation: 1,
+            rank: 0,
+            executor_id: "e-0".into(),
+            rows: Some(1000),
+            load_seconds: Some(1.0),
+            compute_seconds: 8.0,
+            reduce_seconds: 1.0,
+        };
+        assert_eq!(
+            share(&rank),
+            "on e-0: 1000 rows; 10 % loading, 80 % computing, 10 % reducing"
+        );
+    }
+}
