@@ -8,6 +8,9 @@ use std::process::Command;
 
 use volley_tests::{Cluster, binary};
 
+mod errors;
+mod tables;
+
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
 
 /// A small training set with something to learn: `y = e^(k/4 + x/10)`, no noise.

@@ -1,0 +1,272 @@
+//! Wrong inputs, and what Volley says to each: the table in `docs/errors.md`, which this test writes
+//! when `VOLLEY_UPDATE_DOCS` is set and compares with otherwise.
+
+use std::fmt::Write;
+use std::fs;
+use std::process::{Command, Output};
+
+use volley_tests::{Cluster, binary};
+
+use crate::write_table;
+
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md");
+
+const HEAD: &str = "\
+# What Volley says to wrong input
+
+Each error names what was typed and, where it can, what would be right. This table is written and checked
+by a test (`tests/tests/end_to_end/errors.rs`), on a cluster of two executors with a table `t` of columns
+`id`, `k`, `x`, `flag`, `text`, `y`, `empty` and `split`, and a model `known` of `y`. Exit codes: 1 for an
+error, 2 for a mistake in the arguments.
+";
+
+/// Scripts, run with `-c`.
+const SQL: &[&str] = &[
+    "SELEC 1",
+    "SELECT 1 FROM",
+    "SELECT * FROM tt",
+    "SELECT xx FROM t",
+    "SELECT text + 1 FROM t",
+    "SELECT * FROM volley.job",
+    "CREATE VIEW v AS SELECT * FROM nowhere",
+    "CREATE EXTERNAL TABLE u STORED AS CSV LOCATION '/nowhere/u.csv'",
+    "COPY t TO 's3://bucket/t.parquet'",
+    "SET volley.on_client_loss = 'die'",
+    "SET volley.on_clint_loss = 'keep'",
+    "SET datafusion.execution.batch_size = 'x'",
+    "SET ballista.planner.adaptive.enabled = true",
+    "DROP MODEL knwon",
+    "DESCRIBE MODEL knwon",
+    "SELECT * FROM ML.PREDCT(MODEL known, TABLE t)",
+    "SELECT * FROM ML.PREDICT(MODEL knwon, TABLE t)",
+    "SELECT * FROM ML.PREDICT(TABLE t)",
+    "SELECT * FROM ML.PREDICT(MODEL known)",
+    "SELECT * FROM ML.PREDICT(MODEL known, 9, TABLE t)",
+    "SELECT * FROM ML.PREDICT(MODEL known, (SELECT x FROM t))",
+    "SELECT * FROM ML.PREDICT(MODEL known, (SELECT text AS k, x FROM t))",
+    "SELECT * FROM ML.EVALUATE(MODEL known, (SELECT k, x FROM t))",
+    "SELECT * FROM ML.TRAINING_INFO(MODEL known, TABLE t)",
+    "CREATE MODEL known OPTIONS (input_label_cols = ['y']) AS SELECT k, y FROM t",
+    "CREATE OR REPLACE MODEL IF NOT EXISTS m AS SELECT k, y FROM t",
+    "CREATE MODEL m TRANSFORM(k) AS SELECT k, y FROM t",
+    "CREATE MODEL m AS SELECT k, y FROM t",
+    "CREATE MODEL m OPTIONS (input_label_cols = ['y'])",
+];
+
+/// Options of `CREATE MODEL m OPTIONS (input_label_cols = ['y'], …) AS SELECT * FROM t`.
+const OPTIONS: &[&str] = &[
+    "epoch = 3",
+    "epochs = 0",
+    "epochs = 'many'",
+    "epochs = 2, epochs = 3",
+    "input_label_cols = ['k']",
+    "model_type = 'boosted_tree_regressor'",
+    "batch_size = -1",
+    "dropout = 1.5",
+    "learn_rate = 0",
+    "adam_beta_1 = 1",
+    "loss = 'mea'",
+    "optimizer = 'sgd'",
+    "hidden_units = [0]",
+    "hidden_units = 16",
+    "embedding_dim = 0",
+    "activation_output = 'relu'",
+    "label_transform = 'log'",
+    "data_split_method = 'custom'",
+    "data_split_col = 'spilt'",
+    "data_split_eval_fraction = 2",
+    "categorical = ['kk']",
+    "continuous = ['text']",
+    "categorical = ['k'], continuous = ['k']",
+    "categorical = ['y']",
+    "ranks = 0",
+    "ranks = 9",
+    "ranks = 2, min_ranks = 3",
+    "ranks = 2, shards = 1",
+    "device = 'gpu'",
+    "device = 'cuda:7'",
+    "regroup_timeout = 'soon'",
+    "on_too_few_ranks = 'panic'",
+    "resume = true, warm_start = true",
+    "warm_start = 'knwon'",
+    "warm_start = 'known@9'",
+    "shard_by = ['idd']",
+];
+
+/// Labels that rows have and training cannot use.
+const ROWS: &[&str] = &[
+    "CREATE MODEL m OPTIONS (input_label_cols = ['empty']) AS SELECT k, empty FROM t",
+    "CREATE MODEL m OPTIONS (input_label_cols = ['k'], label_transform = 'ln') AS SELECT k, x FROM t",
+    "CREATE MODEL m OPTIONS (input_label_cols = ['y'], data_split_col = 'text') \
+     AS SELECT k, y, text FROM t",
+    "CREATE MODEL m OPTIONS (input_label_cols = ['y']) AS SELECT k, y FROM t WHERE k > 99",
+];
+
+/// Arguments.
+const ARGUMENTS: &[&[&str]] = &[
+    &["--schedular", "h:1"],
+    &["--scheduler", "nowhere", "-c", "SELECT 1"],
+    &[
+        "--scheduler",
+        "127.0.0.1:1",
+        "--connect-timeout",
+        "200ms",
+        "-c",
+        "SELECT 1",
+    ],
+    &["--connect-timeout", "soon"],
+    &["-f", "missing.sql"],
+    &["-D", "x", "-c", "SELECT 1"],
+    &["-D", "x=1", "-D", "x=2", "-c", "SELECT 1"],
+    &["-c", "SELECT ${nope}"],
+    &["--format", "yaml", "-c", "SELECT 1"],
+    &["--executors", "0"],
+    &["--executors", "2", "--scheduler", "h:1"],
+    &["--set", "nonsense=1", "-c", "SELECT 1"],
+    &["--store", "ftp://host/models", "-c", "SELECT 1"],
+    &["--device", "gpu", "-c", "SELECT 1"],
+    &["--detach", "-c", "SELECT 1"],
+    &["jobs"],
+    &["jobs", "cancle", "J1"],
+    &["generate", "rossmann"],
+    &["demo", "rossmann", "--data", "/nowhere"],
+    &["demo", "rosmann"],
+    &["cluster", "up", "--executors", "none"],
+    &["completions", "tcsh"],
+];
+
+/// Environment variables, with `-c 'SELECT 1'`.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("VOLLEY_SCHEDULER", "nowhere"),
+    ("VOLLEY_CONNECT_TIMEOUT", "soon"),
+    ("VOLLEY_FORMAT", "xml"),
+    ("VOLLEY_STORE", "ftp://host/models"),
+];
+
+/// A wrong input, as typed, and the command that has it.
+struct Case {
+    typed: String,
+    command: Command,
+}
+
+#[test]
+fn wrong_inputs_are_told_what_is_wrong() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 60);
+    let model = "CREATE MODEL known OPTIONS (input_label_cols = ['y'], categorical = ['k'], \
+                 continuous = ['x'], hidden_units = [4], epochs = 1) AS SELECT k, x, y FROM t;";
+    cluster.query(&format!("{table}{model}"));
+
+    let sql = |text: &str| {
+        let mut command = cluster.command();
+        command.args(["--quiet", "--format", "csv", "-c", &table, "-c", text]);
+        Case {
+            typed: text.to_owned(),
+            command,
+        }
+    };
+    let plain = |args: &[&str], typed: String| {
+        let mut command = Command::new(binary("volley"));
+        command.args(args).current_dir(cluster.dir());
+        Case { typed, command }
+    };
+    let options = OPTIONS.iter().map(|options| {
+        let text = format!(
+            "CREATE MODEL m OPTIONS (input_label_cols = ['y'], {options}) AS SELECT * FROM t"
+        );
+        let typed = (*options).to_owned();
+        Case {
+            typed,
+            ..sql(&text)
+        }
+    });
+    let arguments = ARGUMENTS.iter().map(|args| {
+        let quoted = args.iter().map(|arg| {
+            let plain = !arg.contains([' ', '$']);
+            if plain {
+                (*arg).to_owned()
+            } else {
+                format!("'{arg}'")
+            }
+        });
+        plain(
+            args,
+            format!("volley {}", quoted.collect::<Vec<_>>().join(" ")),
+        )
+    });
+    let environment = ENVIRONMENT.iter().map(|(name, value)| {
+        let mut case = plain(&["-c", "SELECT 1"], format!("{name}={value}"));
+        case.command.env(name, value);
+        case
+    });
+    let groups: [(&str, Vec<Case>); 5] = [
+        ("SQL", SQL.iter().map(|text| sql(text)).collect()),
+        (
+            "Options of CREATE MODEL m OPTIONS (input_label_cols = ['y'], …) AS SELECT * FROM t",
+            options.collect(),
+        ),
+        ("Rows", ROWS.iter().map(|text| sql(text)).collect()),
+        ("Arguments", arguments.collect()),
+        ("Environment", environment.collect()),
+    ];
+
+    let mut text = HEAD.to_owned();
+    let mut accepted = Vec::new();
+    for (title, cases) in groups {
+        write!(
+            text,
+            "\n## {title}\n\n| typed | code | said |\n|---|---|---|\n"
+        )
+        .unwrap();
+        for Case { typed, mut command } in cases {
+            let output = command.output().unwrap();
+            let code = output.status.code();
+            if !matches!(code, Some(1 | 2)) {
+                accepted.push(typed);
+                continue;
+            }
+            let said = said(&output, &cluster);
+            writeln!(
+                text,
+                "| `{}` | {} | {} |",
+                cell(&typed),
+                code.unwrap(),
+                cell(&said)
+            )
+            .unwrap();
+        }
+    }
+    assert_eq!(accepted, [""; 0], "inputs that are wrong");
+    if std::env::var_os("VOLLEY_UPDATE_DOCS").is_some() {
+        fs::write(DOCS, text).unwrap();
+        return;
+    }
+    let expected = fs::read_to_string(DOCS).unwrap();
+    for (expected, found) in expected.lines().zip(text.lines()) {
+        assert_eq!(
+            expected, found,
+            "VOLLEY_UPDATE_DOCS=1 writes docs/errors.md anew"
+        );
+    }
+    assert_eq!(expected.lines().count(), text.lines().count());
+}
+
+/// What a command said on standard error, without what is different from run to run.
+fn said(output: &Output, cluster: &Cluster) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let text = text
+        .replace(cluster.address(), "HOST:PORT")
+        .replace(&cluster.dir().display().to_string(), "DIR");
+    // Which rank finds it first is chance.
+    let text = ["0", "1"].iter().fold(text, |text, rank| {
+        text.replace(&format!("rank {rank} of"), "rank N of")
+            .replace(&format!("executor-{rank}"), "executor-N")
+    });
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ⏎ ")
+}
+
+/// Text in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
