@@ -359,7 +359,7 @@ mod tests {
             let error = run(&session, "SET datafusion.no.such = 1")
                 .await
                 .unwrap_err();
-            assert!(matches!(error, Error::Engine { .. }), "{error}");
+            assert!(matches!(error, Error::Setting { .. }), "{error}");
         });
     }
 

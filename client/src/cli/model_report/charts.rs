@@ -3,7 +3,7 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-const SIZE: (u32, u32) = (560, 320);
+const SIZE: (u32, u32) = (460, 290);
 const FIRST: RGBColor = RGBColor(0x1f, 0x5f, 0xae);
 const SECOND: RGBColor = RGBColor(0xc2, 0x57, 0x1a);
 const SOFT: RGBColor = RGBColor(0x9a, 0xa6, 0xb5);
@@ -22,7 +22,10 @@ pub(super) fn curves(lines: &[(&str, Vec<(f64, f64)>)]) -> anyhow::Result<String
             .y_label_area_size(56)
             .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc("epoch").light_line_style(TRANSPARENT).draw()?;
+        let epochs = points().map(|(x, _)| *x as usize).max().unwrap_or(1);
+        mesh.x_desc("epoch").x_labels(epochs.min(10));
+        mesh.x_label_formatter(&|x| format!("{x:.0}"));
+        mesh.light_line_style(TRANSPARENT).draw()?;
         for ((name, points), color) in lines.iter().zip([FIRST, SECOND]) {
             let line = LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3);
             chart.draw_series(line)?.label(*name).legend(move |(x, y)| {

@@ -75,7 +75,7 @@ impl Page<'_> {
         let spec = serde_json::to_string_pretty(spec)?;
         writeln!(
             html,
-            "<section><h2>Configuration</h2><pre>{}</pre></section></main></body></html>",
+            "<section><h2>Configuration</h2><details><summary>The spec it was trained by</summary><pre>{}</pre></details></section></main></body></html>",
             escape(&spec)
         )?;
         Ok(html)
