@@ -125,6 +125,8 @@ impl Fit {
             self.missed_if_trained(&line);
             panic!("it ended without {line:?}:\n{}", self.client.said());
         };
+        let said: Value = serde_json::from_str(&line).expect("events are JSON where rows are");
+        let line = said["event"].as_str().expect("an event is text");
         let (_, executors) = line.split_once(" on ").expect("it says where ranks are");
         let number = |id: &str| {
             let number = id.trim().strip_prefix("executor-");
