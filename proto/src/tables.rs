@@ -14,6 +14,7 @@ use datafusion::arrow::json::ReaderBuilder;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::store::EpochRecord;
 use crate::{Error, Result};
 
 /// A table about the cluster's work.
@@ -316,6 +317,26 @@ rows! {
         eval_rmspe: Option<f64> = Float64,
         /// The run that trained it.
         train_id: String = Utf8,
+    }
+}
+
+impl Epoch {
+    /// An epoch of a run, from its record.
+    pub fn of(train_id: &str, model: &str, record: &EpochRecord) -> Self {
+        Self {
+            train_id: train_id.to_owned(),
+            model: model.to_owned(),
+            epoch: record.epoch as u64,
+            loss: record.loss,
+            eval_loss: record.eval_loss,
+            eval_mae: record.eval_mae,
+            eval_rmspe: record.eval_rmspe,
+            seconds: record.seconds,
+            compute_seconds: record.compute_seconds,
+            reduce_seconds: record.reduce_seconds,
+            rows: record.rows,
+            steps: record.steps,
+        }
     }
 }
 

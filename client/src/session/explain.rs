@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::common::stats::Precision;
+use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
@@ -18,10 +19,12 @@ use volley_proto::plan::EstimateScans;
 use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
+use super::cancel::is_distributed;
+use super::settings::Job;
 use super::train::train_plan;
 use super::{Output, Session};
 use crate::Result;
-use crate::sql::{CreateModel, Kind, Statement};
+use crate::sql::CreateModel;
 use crate::work::Of;
 
 /// Bytes of a weight, a gradient, a code or a number in memory.
@@ -81,27 +84,35 @@ impl Session {
     pub(super) async fn explain_analyze(
         &self,
         explain: ExplainStatement,
-        text: String,
-        line: u64,
+        text: &str,
     ) -> Result<Output> {
-        let started = Instant::now();
-        let statement = Statement {
-            kind: Kind::Sql(explain.statement.clone()),
-            text: text.clone(),
-            line,
+        let plan = self.plan(*explain.statement.clone()).await?;
+        // What is carried out here is DataFusion's to explain: it must not run twice.
+        let physical = match &plan {
+            LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => None,
+            plan => {
+                let mut state = self.context().state();
+                Job::of(text).note(state.config_mut());
+                let frame = DataFrame::new(state, plan.clone());
+                let context = Arc::new(frame.task_ctx());
+                Some((frame.create_physical_plan().await?, context))
+            }
         };
-        // It is one of DataFusion's own, so this recurses once.
-        let mut output = Box::pin(self.run(statement)).await?;
+        let Some((plan, context)) = physical.filter(|(plan, _)| is_distributed(plan)) else {
+            let frame = self.frame(DfStatement::Explain(explain), text).await?;
+            return Ok(Output::stream(frame.execute_stream().await?));
+        };
+        let started = Instant::now();
+        let mut output = Output::of_plan(plan, context)?;
         let mut rows = 0;
         while let Some(batch) = output.rows.try_next().await? {
             rows += batch.num_rows();
         }
         let seconds = started.elapsed().as_secs_f64();
-        let Some(job) = output.job().id() else {
-            // Nothing ran on the cluster: DataFusion says what ran here.
-            let frame = self.frame(DfStatement::Explain(explain), &text).await?;
-            return Ok(Output::stream(frame.execute_stream().await?));
-        };
+        let job = output
+            .job()
+            .id()
+            .ok_or_else(|| DataFusionError::Internal("a job ended without an id".into()))?;
         let mut parts = vec![(
             "query".to_owned(),
             format!("job {job}, {rows} rows, {seconds:.3} s"),

@@ -158,8 +158,7 @@ impl Session {
             Kind::Sql(sql) => {
                 let sql = match *sql {
                     DfStatement::Explain(explain) if explain.options.analyze => {
-                        let (text, line) = (statement.text, statement.line);
-                        return self.explain_analyze(explain, text, line).await;
+                        return self.explain_analyze(explain, &statement.text).await;
                     }
                     sql => sql,
                 };

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
-use datafusion::catalog::{MemTable, SchemaProvider, Session, TableProvider};
+use datafusion::catalog::{SchemaProvider, Session, TableProvider};
+use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::datasource::{TableType, source_as_provider};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableScan, col};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableScan};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::scalar::ScalarValue;
 use volley_proto::store::ModelStore;
@@ -79,7 +80,7 @@ impl TableProvider for WorkTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let rows = MemTable::try_new(self.schema(), vec![vec![self.read().await?]])?;
+        let rows = Known::new(self.read().await?);
         rows.scan(session, projection, filters, limit).await
     }
 }
@@ -99,7 +100,8 @@ impl WorkTable {
     }
 }
 
-/// Whether a plan scans tables of this schema or rows that are known here, and whether it needs the cluster for others.
+/// Whether a plan scans tables of this schema or rows that are known here, and whether it needs the
+/// cluster for others.
 pub(super) fn scans(plan: &LogicalPlan) -> Result<(bool, bool)> {
     let (mut ours, mut others) = (false, false);
     plan.apply_with_subqueries(|node| {
@@ -168,22 +170,12 @@ fn inline(scan: &TableScan, batch: &RecordBatch) -> Result<LogicalPlan> {
     };
     let rows: Vec<_> = (0..batch.num_rows()).map(row).collect::<Result<_>>()?;
     let schema = batch.schema();
-    let plan = values(&schema, rows)?;
-    let wanted: Vec<Expr> = match &scan.projection {
-        Some(projection) => projection
-            .iter()
-            .map(|at| col(format!("\"{}\"", schema.field(*at).name())))
-            .collect(),
-        None => {
-            return LogicalPlanBuilder::from(plan)
-                .alias(scan.table_name.clone())?
-                .build();
-        }
-    };
-    LogicalPlanBuilder::from(plan)
-        .project(wanted)?
-        .alias(scan.table_name.clone())?
-        .build()
+    let mut plan = LogicalPlanBuilder::from(values(&schema, rows)?);
+    if let Some(projection) = &scan.projection {
+        let name = |at: &usize| Expr::Column(Column::from_name(schema.field(*at).name()));
+        plan = plan.project(projection.iter().map(name))?;
+    }
+    plan.alias(scan.table_name.clone())?.build()
 }
 
 #[cfg(test)]

@@ -18,9 +18,13 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    pub(crate) fn new(rows: RecordBatch) -> Self {
+        Self { rows }
+    }
+
     /// A plan that gives the rows.
     pub(super) fn plan(name: &str, rows: RecordBatch) -> Result<LogicalPlan> {
-        let source = provider_as_source(Arc::new(Self { rows }));
+        let source = provider_as_source(Arc::new(Self::new(rows)));
         LogicalPlanBuilder::scan(name, source, None)?.build()
     }
 

@@ -48,21 +48,8 @@ pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
     }
     let learn_rate = manifest.spec.optimizer.learn_rate;
     let of = |record: &EpochRecord| {
+        let epoch = Epoch::of("", "", record);
         let is_published = record.epoch == manifest.kept_epoch;
-        let epoch = Epoch {
-            train_id: String::new(),
-            model: String::new(),
-            epoch: record.epoch as u64,
-            loss: record.loss,
-            eval_loss: record.eval_loss,
-            eval_mae: record.eval_mae,
-            eval_rmspe: record.eval_rmspe,
-            seconds: record.seconds,
-            compute_seconds: record.compute_seconds,
-            reduce_seconds: record.reduce_seconds,
-            rows: record.rows,
-            steps: record.steps,
-        };
         row(&epoch, Some(learn_rate), is_published)
     };
     plan(manifest.history.iter().map(of))

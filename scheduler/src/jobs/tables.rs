@@ -72,13 +72,16 @@ fn row(job: &Job) -> Row {
 }
 
 fn lines(job: &Job) -> Vec<Line> {
-    let line = |Note { at, text }: &Note| Line {
+    let failed = matches!(job.state, State::Failed(_));
+    // A job ends with its last note.
+    let last = job.notes.len().saturating_sub(1);
+    let line = |(number, Note { at, text }): (usize, &Note)| Line {
         at: millis(*at),
         job_id: Some(job.id.clone()),
         train_id: job.train.map(|train| train.to_string()),
         rank: None,
-        failure: text.starts_with("failed: "),
+        failure: failed && number == last,
         text: text.clone(),
     };
-    job.notes.iter().map(line).collect()
+    job.notes.iter().enumerate().map(line).collect()
 }

@@ -124,20 +124,8 @@ impl Run {
     }
 
     fn epoch_rows(&self, train: &TrainId) -> Vec<Epoch> {
-        let row = |record: &volley_proto::store::EpochRecord| Epoch {
-            train_id: train.to_string(),
-            model: self.model(),
-            epoch: record.epoch as u64,
-            loss: record.loss,
-            eval_loss: record.eval_loss,
-            eval_mae: record.eval_mae,
-            eval_rmspe: record.eval_rmspe,
-            seconds: record.seconds,
-            compute_seconds: record.compute_seconds,
-            reduce_seconds: record.reduce_seconds,
-            rows: record.rows,
-            steps: record.steps,
-        };
+        let (train, model) = (train.to_string(), self.model());
+        let row = |record| Epoch::of(&train, &model, record);
         self.epochs().map(row).collect()
     }
 
