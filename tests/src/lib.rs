@@ -5,6 +5,7 @@
 //! running is killed when it ends. Nothing is mocked.
 
 mod binaries;
+mod browser;
 mod client;
 mod cluster;
 mod process;
@@ -13,6 +14,7 @@ mod tables;
 mod told;
 
 pub use binaries::binary;
+pub use browser::Browser;
 pub use client::Client;
 pub use cluster::{Cluster, ExecutorSetup, Run, Setup, executor_id};
 pub use process::{Process, eventually};

@@ -9,6 +9,7 @@ use std::process::Command;
 use volley_tests::{Cluster, binary};
 
 mod errors;
+mod page;
 mod tables;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");

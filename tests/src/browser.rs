@@ -1,0 +1,194 @@
+//! A browser without a window, driven over the WebDriver protocol (<https://www.w3.org/TR/webdriver2/>).
+//!
+//! It is chromedriver's Chromium, and the few calls that tests of the page need; the clients among
+//! crates bring more to build than these lines. What the page asks of the network and what its
+//! console says are noted from the start.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{Process, eventually};
+
+/// A browser starts, and answers anything, sooner unless it hangs.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Set to `required` where tests may not be left out for want of a browser.
+const REQUIRED: &str = "VOLLEY_BROWSER";
+
+/// A browser with one page open; ended when dropped.
+#[derive(Debug)]
+pub struct Browser {
+    driver: Process,
+    port: u16,
+    session: String,
+}
+
+impl Browser {
+    /// Starts one whose driver's log is in this folder; `None`, said on standard error, where there
+    /// is no `chromedriver`.
+    ///
+    /// # Panics
+    /// When it does not start by the deadline, or is not there and required.
+    pub fn start(dir: &Path) -> Option<Self> {
+        if Command::new("chromedriver")
+            .arg("--version")
+            .output()
+            .is_err()
+        {
+            let required = std::env::var_os(REQUIRED).is_some_and(|value| value == "required");
+            assert!(
+                !required,
+                "{REQUIRED}=required, and no chromedriver on PATH"
+            );
+            eprintln!("left out: there is no chromedriver on PATH");
+            return None;
+        }
+        let mut driver = Command::new("chromedriver");
+        let driver = Process::start(driver.arg("--port=0"), &dir.join("chromedriver.log"));
+        let port = eventually("chromedriver's port", ANSWER, || {
+            let said = driver.output();
+            let (_, after) = said.split_once("started successfully on port ")?;
+            after.split_once('.')?.0.parse().ok()
+        });
+        let mut browser = Self {
+            driver,
+            port,
+            session: String::new(),
+        };
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"args": [
+                // Containers have users without namespaces and little in /dev/shm.
+                "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
+            ]},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+        }}});
+        let session = browser.ask("POST", "/session", &wanted);
+        let id = session["sessionId"].as_str().expect("a session has an id");
+        browser.session = id.to_owned();
+        Some(browser)
+    }
+
+    /// Opens a page.
+    ///
+    /// # Panics
+    /// When the browser refuses, as all of these do.
+    pub fn open(&self, url: &str) {
+        self.command("url", &json!({ "url": url }));
+    }
+
+    /// Makes the page this wide, as on a phone of that width.
+    pub fn narrow(&self, width: u32) {
+        let params = json!({"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": true});
+        let command = json!({"cmd": "Emulation.setDeviceMetricsOverride", "params": params});
+        self.command("goog/cdp/execute", &command);
+    }
+
+    /// The value of an expression in the page.
+    pub fn look(&self, expression: &str) -> Value {
+        let script = format!("return {expression}");
+        self.command("execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Looks until the expression's value is neither null nor false, and returns it.
+    ///
+    /// # Panics
+    /// When it is by the deadline.
+    pub fn await_look(&self, expression: &str, deadline: Duration) -> Value {
+        eventually(expression, deadline, || {
+            let value = self.look(expression);
+            (!matches!(value, Value::Null | Value::Bool(false))).then_some(value)
+        })
+    }
+
+    /// What the console has said since this was asked last.
+    pub fn console(&self) -> Vec<String> {
+        let entries = self.log("browser").into_iter();
+        entries.map(|entry| entry.to_string()).collect()
+    }
+
+    /// The addresses that were asked for since this was asked last.
+    pub fn requests(&self) -> Vec<String> {
+        let event = |entry: Value| -> Option<String> {
+            let event: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
+            let event = &event["message"];
+            let url = event["params"]["request"]["url"].as_str()?;
+            (event["method"] == "Network.requestWillBeSent").then(|| url.to_owned())
+        };
+        self.log("performance")
+            .into_iter()
+            .filter_map(event)
+            .collect()
+    }
+
+    fn log(&self, kind: &str) -> Vec<Value> {
+        let entries = self.command("se/log", &json!({ "type": kind }));
+        entries.as_array().cloned().unwrap_or_default()
+    }
+
+    fn command(&self, name: &str, body: &Value) -> Value {
+        self.ask("POST", &format!("/session/{}/{name}", self.session), body)
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, answer) = self
+            .exchange(method, path, &body.to_string())
+            .unwrap_or_else(|error| panic!("chromedriver does not answer {path}: {error}"));
+        assert!(status == 200, "{method} {path} {body}\n{status} {answer}");
+        answer["value"].clone()
+    }
+
+    fn exchange(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, Value)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost:{}\r\n",
+            self.port
+        );
+        let length = body.len();
+        write!(
+            request,
+            "Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .expect("a string can be written to");
+        stream.write_all(request.as_bytes())?;
+        // The connection stays open, whatever it is asked.
+        let mut answer = BufReader::new(stream);
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            answer.read_line(&mut line)?;
+            if line.trim_end().is_empty() {
+                break;
+            }
+            head.push(line);
+        }
+        let status = head.first().and_then(|line| line.split(' ').nth(1));
+        let status = status.and_then(|code| code.parse().ok()).unwrap_or(0);
+        let length = head.iter().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            let is_length = name.eq_ignore_ascii_case("content-length");
+            is_length.then(|| value.trim().parse().ok())?
+        });
+        let length = length.unwrap_or(0);
+        let mut body = vec![0; length];
+        answer.read_exact(&mut body)?;
+        Ok((status, serde_json::from_slice(&body)?))
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // The driver ends its browser; killed, it would leave it behind.
+        if !self.session.is_empty() {
+            self.exchange("DELETE", &format!("/session/{}", self.session), "")
+                .ok();
+        }
+        self.driver.kill();
+    }
+}

@@ -1,0 +1,97 @@
+//! The web page, in a browser: what it draws of work that goes on, and that it needs nothing but the
+//! scheduler.
+
+use std::thread;
+use std::time::Duration;
+
+use volley_tests::{Browser, Cluster};
+
+use crate::{create_model, write_table};
+
+const SOON: Duration = Duration::from_secs(60);
+/// A phone's width in CSS pixels.
+const PHONE: u32 = 390;
+
+/// The points of the first curve that is drawn.
+const POINTS: &str =
+    "(document.querySelector('path.curve')?.getAttribute('d').match(/[ML]/g) ?? []).length";
+
+#[test]
+fn a_browser_shows_the_work() {
+    let cluster = Cluster::start(2);
+    let Some(browser) = Browser::start(cluster.dir()) else {
+        return;
+    };
+    let table = write_table(cluster.dir(), 400);
+    let train = |name: &str, options: &str| {
+        let model = create_model(name, options);
+        cluster.run(&["--format", "json", "-c", &table, "-c", &model])
+    };
+    let origin = format!("http://{}/", cluster.address());
+    browser.open(&origin);
+    for executor in ["executor-0", "executor-1"] {
+        browser.await_look(&shows(executor), SOON);
+    }
+
+    thread::scope(|scope| {
+        let training = scope.spawn(|| train("long", ", ranks = 2, epochs = 100000"));
+        // From the overview to the job, as its reader would go.
+        let link = "document.querySelector('a[href^=\"#/job/\"]')";
+        let job = browser.await_look(&format!("{link}?.hash.slice('#/job/'.length)"), SOON);
+        let job = job.as_str().unwrap();
+        browser.look(&format!("{link}.click()"));
+        browser.await_look(&shows(&format!("Job {job}")), SOON);
+        browser.await_look(
+            "document.querySelector('.stage.training.running') != null",
+            SOON,
+        );
+        browser.await_look(
+            "document.querySelectorAll('.stage .rank').length === 2",
+            SOON,
+        );
+        browser.await_look("document.querySelectorAll('.split dt').length === 2", SOON);
+        let first = browser.await_look(&format!("{POINTS} > 1 && {POINTS}"), SOON);
+        browser.await_look(&format!("{POINTS} > {first}"), SOON);
+
+        browser.narrow(PHONE);
+        for (page, title) in [
+            ("#/", "Overview"),
+            ("#/jobs", "Jobs"),
+            ("#/models", "Models"),
+            ("#/log", "Log"),
+        ] {
+            fits(&browser, page, title);
+        }
+        fits(&browser, &format!("#/job/{job}"), &format!("Job {job}"));
+        cluster.manage_jobs(&["cancel", job]);
+        browser.await_look("document.querySelector('.pill.cancelled') != null", SOON);
+        assert_eq!(training.join().unwrap().code, Some(1), "it was cancelled");
+    });
+
+    let trained = train("short", ", ranks = 2, epochs = 2");
+    assert_eq!(trained.code, Some(0), "{}", trained.stderr);
+    fits(&browser, "#/models", "Models");
+    let row = "[...document.querySelectorAll('td')].some((cell) => cell.textContent === 'short')";
+    browser.await_look(row, SOON);
+
+    assert_eq!(browser.console(), Vec::<String>::new());
+    let requests = browser.requests();
+    assert!(requests.len() > 10, "{requests:?}");
+    let elsewhere = requests.iter().find(|url| !url.starts_with(&origin));
+    assert_eq!(elsewhere, None);
+}
+
+/// Whether the page says this.
+fn shows(text: &str) -> String {
+    format!("document.getElementById('main').innerText.includes('{text}')")
+}
+
+/// Goes to a page, and sees that it does not scroll sideways.
+fn fits(browser: &Browser, page: &str, title: &str) {
+    browser.look(&format!("location.hash = '{page}'"));
+    browser.await_look(&format!("document.title === '{title} · Volley'"), SOON);
+    let widths = browser.look("[document.documentElement.scrollWidth, innerWidth]");
+    let (content, window) = (widths[0].as_u64(), widths[1].as_u64());
+    assert!(content <= window, "{page} is {content:?} wide on {PHONE}");
+    assert_eq!(window, Some(u64::from(PHONE)), "{page}");
+}
