@@ -185,7 +185,7 @@ impl Estimator {
 
     /// Has ranks note what they do when, for a file beside the model.
     pub fn trace(mut self) -> Self {
-        self.options.trace = true;
+        self.options.trace = Some(true);
         self
     }
 

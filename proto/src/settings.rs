@@ -12,6 +12,8 @@ use crate::{Error, Result};
 pub const PREFIX: &str = "volley";
 /// What becomes of a job whose client is gone: see [`OnClientLoss`].
 pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
+/// Whether ranks note what they do when, where a model's options do not say; the client reads it.
+pub const TRACE: &str = "volley.trace";
 /// The training run that a job is, set by the client with the job.
 pub const TRAIN_ID: &str = "volley.train_id";
 

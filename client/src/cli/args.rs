@@ -19,6 +19,7 @@ Examples:
   volley --scheduler host:50050 < train.sql  run a script on a running cluster
   volley --format csv -c 'SELECT …' > x.csv  rows only, for other programs
   volley cluster up --executors 4            a cluster of processes on this machine
+  volley --trace -f train.sql                train, and see what each rank did when
   volley jobs attach ID                      find a job again, with its rows at its end
   volley demo rossmann                       from seven tables to submission.csv
   volley doctor --scheduler host:50050       look for what is wrong with a cluster
@@ -185,6 +186,9 @@ pub(super) struct QueryArgs {
     /// Leave the CREATE MODEL at the end to the cluster: print its job's id and end
     #[arg(long)]
     pub(super) detach: bool,
+    /// Have training leave a trace of its ranks beside the model, for ui.perfetto.dev
+    #[arg(long)]
+    pub(super) trace: bool,
     /// Print how long each statement took (always done at the prompt)
     #[arg(long)]
     pub(super) timing: bool,

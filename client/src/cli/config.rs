@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
 use url::Url;
+use volley_proto::settings::TRACE;
 use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
 
@@ -317,7 +318,11 @@ impl Query {
         };
         let timing = args.timing || matches!(input, Input::Terminal { .. });
         let defines = once_each(args.defines)?;
-        let connection = Connection::resolve(args.engine, args.session, around)?;
+        let mut connection = Connection::resolve(args.engine, args.session, around)?;
+        if args.trace {
+            let setting = (TRACE.to_owned(), true.to_string());
+            connection.settings.push(setting);
+        }
         if args.detach {
             if let EngineConfig::Embedded(_) = connection.engine {
                 return Err(mistake(
@@ -602,6 +607,13 @@ mod tests {
         };
         assert_eq!(query.input, Input::Sources(vec![Source::Stdin]));
         assert!(!query.output.timing);
+    }
+
+    #[test]
+    fn a_trace_is_a_setting() {
+        let settings = query("volley --trace -c x").connection.settings;
+        assert_eq!(settings, [("volley.trace".into(), "true".into())]);
+        assert!(query("volley -c x").connection.settings.is_empty());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions}
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
-use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRAIN_ID};
+use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRACE, TRAIN_ID};
 use volley_proto::{TrainId, did_you_mean};
 
 use crate::{Error, Result};
@@ -104,6 +104,12 @@ pub(super) fn not_taken(
     Error::Setting { key, value, reason }
 }
 
+/// Whether training leaves a trace where its options do not say.
+pub(super) fn trace(config: &SessionConfig) -> bool {
+    let volley = config.options().extensions.get::<VolleySettings>();
+    volley.is_some_and(|volley| volley.trace)
+}
+
 /// Refuses a configuration with a fixed setting at another value, whatever way it got there.
 ///
 /// # Errors
@@ -179,6 +185,7 @@ impl Job {
 #[derive(Debug, Clone)]
 struct VolleySettings {
     on_client_loss: OnClientLoss,
+    trace: bool,
     /// Of one job only.
     train_id: Option<TrainId>,
 }
@@ -187,6 +194,7 @@ impl Default for VolleySettings {
     fn default() -> Self {
         Self {
             on_client_loss: OnClientLoss::Auto,
+            trace: false,
             train_id: None,
         }
     }
@@ -220,9 +228,16 @@ impl ExtensionOptions for VolleySettings {
                 Err(volley_proto::Error::Option { expected, .. }) => expected,
                 Err(other) => other.to_string(),
             },
+            TRACE => match value.parse() {
+                Ok(on) => {
+                    self.trace = on;
+                    return Ok(());
+                }
+                Err(_) => "expected true or false".to_owned(),
+            },
             TRAIN_ID => "CREATE MODEL sets it".to_owned(),
             _ => {
-                let hint = did_you_mean(&full, [ON_CLIENT_LOSS]);
+                let hint = did_you_mean(&full, [ON_CLIENT_LOSS, TRACE]);
                 format!("there is no such setting{hint}")
             }
         };
@@ -236,12 +251,20 @@ impl ExtensionOptions for VolleySettings {
             description: "What becomes of a job whose client is gone: auto (training runs on, \
                           queries are cancelled), cancel or keep",
         };
+        let trace = ConfigEntry {
+            key: TRACE.to_owned(),
+            value: Some(self.trace.to_string()),
+            description: "Whether ranks note what they do when, where a model's options do not say",
+        };
         let train_id = self.train_id.map(|id| ConfigEntry {
             key: TRAIN_ID.to_owned(),
             value: Some(id.to_string()),
             description: "The training run that the job is",
         });
-        [on_client_loss].into_iter().chain(train_id).collect()
+        [on_client_loss, trace]
+            .into_iter()
+            .chain(train_id)
+            .collect()
     }
 }
 
@@ -277,6 +300,7 @@ mod tests {
                 "SET volley.on_client_los = keep: there is no such setting; did you mean \
                  \"volley.on_client_loss\"?",
             ),
+            (TRACE, "1", "SET volley.trace = 1: expected true or false"),
             (
                 TRAIN_ID,
                 "1",

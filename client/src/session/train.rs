@@ -11,12 +11,14 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
+use url::Url;
 use volley_proto::plan::{TrainNode, train_schema};
 use volley_proto::settings::OnClientLoss;
 use volley_proto::spec::{IfExists, Start};
+use volley_proto::store::TRACE_FILE;
 use volley_proto::{ModelName, ModelRef, TrainId};
 
-use super::settings::Job;
+use super::settings::{self, Job};
 use super::{Output, Session, cancel};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
 use crate::{Error, Result};
@@ -39,12 +41,16 @@ impl Session {
         }
         let (target, rows, options) = self.target(create).await?;
         let name = target.model.clone();
+        let traced = self.is_traced(&options);
         let trained = self.train(rows, options, target, text).await?;
         let message = trained.version.map(|version| {
             let lost = trained.lost.as_ref();
             let lost = lost.map(|error| format!("; the ranks' rows are missing: {error}"));
             let lost = lost.unwrap_or_default();
-            format!("model {name} published as version {version}{lost}")
+            let trace = traced.then(|| self.store().file_url(&name, version, TRACE_FILE));
+            let trace = trace.map(|url| format!("; for ui.perfetto.dev: {}", typed(&url)));
+            let trace = trace.unwrap_or_default();
+            format!("model {name} published as version {version}{lost}{trace}")
         });
         Ok(Output {
             message,
@@ -212,10 +218,11 @@ impl Session {
     fn training(
         &self,
         rows: LogicalPlan,
-        options: TrainOptions,
+        mut options: TrainOptions,
         target: Target,
         job: &Job,
     ) -> Result<DataFrame> {
+        options.trace = Some(self.is_traced(&options));
         let plan = train_plan(rows, options, target)?;
         // Merged partitions would be fewer than the shards that ranks share out. Set in place: a
         // state built anew from this one would put an empty catalog over the session's tables.
@@ -224,6 +231,12 @@ impl Session {
         *config = config.clone().with_ballista_coalesce_enabled(false);
         job.note(config);
         Ok(DataFrame::new(state, plan))
+    }
+
+    /// Whether ranks note what they do when: as the options say, or else the session.
+    fn is_traced(&self, options: &TrainOptions) -> bool {
+        let of_session = || settings::trace(self.context().state_ref().read().config());
+        options.trace.unwrap_or_else(of_session)
     }
 
     /// The version above `newest` that a training run has published, if it has.
@@ -267,6 +280,14 @@ pub(super) fn train_plan(
         .build()?;
     let node = Arc::new(TrainNode::try_new(Arc::new(spec), input)?);
     Ok(LogicalPlan::Extension(Extension { node }))
+}
+
+/// A place in the store as it would be typed: a path, where it is a file.
+fn typed(url: &Url) -> String {
+    match url.to_file_path() {
+        Ok(path) => path.display().to_string(),
+        Err(()) => url.to_string(),
+    }
 }
 
 fn by_rank(batches: &[RecordBatch]) -> arrow::error::Result<RecordBatch> {

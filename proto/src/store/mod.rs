@@ -20,4 +20,4 @@ mod tests;
 
 pub use checkpoint::{CheckpointInfo, FoundCheckpoint, Position};
 pub use manifest::{Coverage, EpochRecord, FeatureSummary, Manifest, RankCoverage};
-pub use model_store::{ModelStore, ModelSummary};
+pub use model_store::{ModelStore, ModelSummary, TRACE_FILE};

@@ -16,6 +16,8 @@ use crate::spec::IfExists;
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 const MANIFEST: &str = "manifest.json";
+/// What a model's ranks did when, if they were asked to note it.
+pub const TRACE_FILE: &str = "trace.json";
 const CLAIM: &str = "claim.json";
 
 /// A model store, by its URL.
@@ -89,6 +91,17 @@ impl ModelStore {
     /// The store's URL.
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// Where a file of a version is.
+    pub fn file_url(&self, name: &ModelName, version: u32, file: &str) -> Url {
+        let mut url = self.url.clone();
+        let version = version.to_string();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty()
+                .extend(["models", name.as_str(), &version, file]);
+        }
+        url
     }
 
     /// Fails unless the store can be written to.

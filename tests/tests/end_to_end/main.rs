@@ -173,6 +173,16 @@ fn a_model_lives_in_sql() {
         "{error} {told}"
     );
 
+    let traced = create_model("traced", ", epochs = 1, ranks = 2");
+    let traced = cluster.run(&["--trace", "-c", &table, "-c", &traced]);
+    let trace = cluster.store().join("models/traced/1/trace.json");
+    let said = traced.stdout.contains(trace.to_str().unwrap());
+    assert!(said, "{}\n{}", traced.stdout, traced.stderr);
+    let trace: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+    query("DROP MODEL traced");
+
     assert_eq!(query("SHOW MODELS").len(), 1);
     assert!(!query("DESCRIBE MODEL m").is_empty());
     assert!(

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use volley_proto::spec::{FeatureKind, TrainSpec};
-use volley_proto::store::{EpochRecord, FeatureSummary, Manifest};
+use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, TRACE_FILE};
 
 use super::agree::World;
 use super::rank::Artifacts;
@@ -66,7 +66,7 @@ impl Trained<'_> {
         files.extend(
             self.traces
                 .as_deref()
-                .map(|ranks| (trace::FILE, trace::encode(ranks))),
+                .map(|ranks| (TRACE_FILE, trace::encode(ranks))),
         );
         let manifest = Manifest {
             format: Manifest::FORMAT,

@@ -9,9 +9,6 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The file beside the model's.
-pub(super) const FILE: &str = "trace.json";
-
 /// Parts that are kept of one rank, the first ones: some thousand steps.
 const MOST: usize = 40_000;
 

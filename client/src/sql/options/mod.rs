@@ -68,8 +68,8 @@ pub struct TrainOptions {
     pub too_few: TooFew,
     /// Steps between checkpoints, besides the one after every epoch.
     pub checkpoint_every: Option<u64>,
-    /// Whether each rank notes what it did when.
-    pub trace: bool,
+    /// Whether each rank notes what it did when; as the session is set where it is not given.
+    pub trace: Option<bool>,
     /// Whether training goes on from the checkpoint of an unfinished run.
     pub resume: bool,
     /// The model whose weights training starts from.
@@ -139,7 +139,7 @@ impl Default for TrainOptions {
             regroup_timeout: Duration::from_secs(30),
             too_few: TooFew::Fail,
             checkpoint_every: None,
-            trace: false,
+            trace: None,
             resume: false,
             warm_start: None,
             shards: None,

@@ -69,7 +69,7 @@ impl TrainOptions {
             elastic,
             start: target.start,
             checkpoint_every: self.checkpoint_every,
-            trace: self.trace,
+            trace: self.trace.unwrap_or(false),
             shards,
             shard_by: self.shard_by,
             device: self.device,

@@ -376,10 +376,10 @@ const OPTIONS: &[TrainOption] = &[
     option(
         "trace",
         "true, false",
-        "false",
+        "`volley.trace`",
         "Whether ranks note what they do when: `trace.json` beside the model, for ui.perfetto.dev.",
         |to, value| match value {
-            OptionValue::Bool(on) => set(&mut to.trace, *on),
+            OptionValue::Bool(on) => set(&mut to.trace, Some(*on)),
             _ => Err(expected("true or false")),
         },
     ),
@@ -635,7 +635,7 @@ mod tests {
             ("checkpoint_every", "100", |o| {
                 o.checkpoint_every == Some(100)
             }),
-            ("trace", "true", |o| o.trace),
+            ("trace", "true", |o| o.trace == Some(true)),
             ("resume", "true", |o| o.resume),
             ("warm_start", "true", |o| {
                 o.warm_start == Some(WarmStart::SameModel)

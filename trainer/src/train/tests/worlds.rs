@@ -178,6 +178,15 @@ fn a_trace_has_every_rank_and_step() {
     let file: serde_json::Value = serde_json::from_slice(file).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
     let steps = artifacts.manifest.history[0].steps;
+    // What chrome://tracing and Perfetto ask of a slice; what is no slice names a track.
+    for event in events {
+        assert!(event["name"].is_string() && event["pid"].is_u64() && event["tid"].is_u64());
+        match event["ph"].as_str() {
+            Some("X") => assert!(event["ts"].is_u64() && event["dur"].is_u64(), "{event}"),
+            Some("M") => assert!(event["args"]["name"].is_string(), "{event}"),
+            _ => panic!("{event}"),
+        }
+    }
     for rank in 0..2 {
         let reductions = events.iter().filter(|event| {
             event["name"] == "all-reduce gradient" && event["tid"].as_u64() == Some(rank)
