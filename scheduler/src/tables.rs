@@ -27,6 +27,9 @@ pub(crate) struct Tables {
 pub(crate) struct Only {
     pub(crate) job: Option<String>,
     pub(crate) train: Option<TrainId>,
+    /// Of points of a curve, only those after this time, in milliseconds since 1970. Steps would
+    /// not do: after a loss of ranks they are counted again from the checkpoint.
+    pub(crate) after: Option<u64>,
 }
 
 impl Only {
@@ -59,7 +62,11 @@ impl Tables {
             Table::TrainingRuns => json(&runs.run_rows(train)),
             Table::TrainingRanks => json(&runs.rank_rows(train)),
             Table::TrainingEpochs => json(&runs.epoch_rows(train)),
-            Table::TrainingSteps => json(&runs.point_rows(train)),
+            Table::TrainingSteps => {
+                let mut points = runs.point_rows(train);
+                points.retain(|point| only.after.is_none_or(|after| point.at > after));
+                json(&points)
+            }
             Table::Models => json(&self.models().await),
             Table::Log => {
                 let mut lines = self.book.lines(|job, train| only.takes(job, train));
@@ -141,6 +148,7 @@ impl Cluster for Service {
         let only = Only {
             job: job_id,
             train: train.map_err(invalid)?,
+            after: None,
         };
         let rows = self.tables.read(table, &only).await;
         let rows = rows.map_err(|error| Status::internal(error.to_string()))?;

@@ -59,13 +59,14 @@ pub(crate) fn routes(tables: Tables) -> Router {
 struct Asked {
     job: Option<String>,
     train: Option<String>,
+    after: Option<u64>,
 }
 
 /// A table as a JSON array of objects.
 async fn rows(
     State(tables): State<Tables>,
     Path(name): Path<String>,
-    Query(Asked { job, train }): Query<Asked>,
+    Query(Asked { job, train, after }): Query<Asked>,
 ) -> Response {
     let Ok(table) = name.parse::<Table>() else {
         let names = Table::ALL.map(Table::name).join(", ");
@@ -76,7 +77,7 @@ async fn rows(
         Ok(train) => train,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    match tables.read(table, &Only { job, train }).await {
+    match tables.read(table, &Only { job, train, after }).await {
         Ok(rows) => {
             let headers = [
                 (header::CONTENT_TYPE, "application/json"),

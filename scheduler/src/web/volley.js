@@ -73,6 +73,19 @@ async function read(name, of = {}) {
   return answer.json();
 }
 
+// Of a curve that is known, only what is new is read; one that has become long is read anew, for the
+// scheduler thins it.
+const LONG = 6000;
+const curves = new Map();
+async function readCurve(of) {
+  const key = String(new URLSearchParams(of));
+  const known = curves.get(key) ?? [];
+  const last = known.length < LONG ? known.at(-1) : undefined;
+  const points = last ? known.concat(await read('training_steps', { ...of, after: last.at })) : await read('training_steps', of);
+  curves.set(key, points);
+  return points;
+}
+
 /// ---- a chart: lines over steps
 
 function chart(title, series, xName) {
@@ -350,8 +363,8 @@ const pages = {
 
   async job(id) {
     const of = { job: id };
-    const [[job], stages, runs, ranks, points, epochs, log] = await Promise.all(
-      ['jobs', 'stages', 'training_runs', 'training_ranks', 'training_steps', 'training_epochs', 'log'].map((name) => read(name, of)));
+    const [points, [job], stages, runs, ranks, epochs, log] = await Promise.all([readCurve(of),
+      ...['jobs', 'stages', 'training_runs', 'training_ranks', 'training_epochs', 'log'].map((name) => read(name, of))]);
     if (!job) return [make('h1', {}, `Job ${id}`), make('p', { class: 'notice' }, 'The scheduler does not know this job: it may have been forgotten, or the scheduler started anew since.')];
     const run = runs[0];
     const failed = log.filter((line) => line.failure);
@@ -389,7 +402,7 @@ const pages = {
     ];
     const histories = await Promise.all(runs.slice(0, 12).map(async (run) => {
       const of = { train: run.train_id };
-      const [points, epochs] = await Promise.all([read('training_steps', of), read('training_epochs', of)]);
+      const [points, epochs] = await Promise.all([readCurve(of), read('training_epochs', of)]);
       return section(`Training of ${run.model}${run.started ? `, ${new Date(run.started).toLocaleString('en-GB')}` : ''}`,
         runFacts(run), curve(points, epochs),
         epochs.length ? make('details', { id: `epochs-${run.train_id}` }, make('summary', {}, 'Epochs'), epochTable(epochs)) : null);
@@ -407,7 +420,7 @@ const pages = {
 
 async function trainingNow(run) {
   const of = { train: run.train_id };
-  const [points, epochs, jobs] = await Promise.all([read('training_steps', of), read('training_epochs', of), read('jobs', of)]);
+  const [points, epochs, jobs] = await Promise.all([readCurve(of), read('training_epochs', of), read('jobs', of)]);
   return section(`Training ${run.model}`, runFacts(run), runProgress(run), run.reason ? quiet(run.reason) : null, curve(points, epochs),
     jobs.length ? make('p', {}, make('a', { href: `#/job/${jobs[0].job_id}` }, 'Its job, ranks and stages')) : null);
 }

@@ -54,6 +54,12 @@ fn sql_tells_of_the_work() {
         let job = run_job(&cluster);
         let curve = cluster.get(&format!("/api/volley/training_steps?job={job}"));
         assert!(curve.contains("rows_per_second"), "{curve}");
+        let points: Vec<serde_json::Value> = serde_json::from_str(&curve).unwrap();
+        let first = points[0]["at"].as_u64().unwrap();
+        let later = format!("/api/volley/training_steps?job={job}&after={first}");
+        let later: Vec<serde_json::Value> = serde_json::from_str(&cluster.get(&later)).unwrap();
+        assert!(later.len() + 1 >= points.len());
+        assert!(later.iter().all(|point| point["at"].as_u64() > Some(first)));
         assert!(cluster.get("/api/volley/jobs?job=none").contains("[]"));
         cluster.manage_jobs(&["cancel", &job]);
         training.join().unwrap()
