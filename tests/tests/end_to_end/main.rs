@@ -9,6 +9,7 @@ use std::process::Command;
 use volley_tests::{Cluster, binary};
 
 mod errors;
+mod examples;
 mod page;
 mod tables;
 
