@@ -11,15 +11,48 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 use volley_proto::TrainId;
+use volley_proto::tables::millis;
 use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::{self, AttendRequest, AttendResponse};
 use volley_trainer::resolve_device;
 
 use crate::config::Role;
+use crate::notices::Notice;
 use crate::{Error, ExecutorConfig, Result};
 
+/// How long the scheduler may take to hear what it is told.
+const TELLING: Duration = Duration::from_secs(10);
 /// Between two attempts to be let in.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Tells the scheduler what the executor warns of.
+pub(crate) async fn tell(
+    config: &ExecutorConfig,
+    channel: Channel,
+    notices: &[Notice],
+) -> Result<()> {
+    let notice = |notice: &Notice| wire::Notice {
+        at: millis(notice.at),
+        job_id: notice.job.clone(),
+        failure: notice.failure,
+        text: notice.text.clone(),
+    };
+    let request = wire::TellRequest {
+        executor_id: config.id.clone(),
+        notices: notices.iter().map(notice).collect(),
+    };
+    let mut client = AttendanceClient::new(channel);
+    let reason = match timeout(TELLING, client.tell(request)).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(status)) => status.message().to_owned(),
+        Err(_) => "it does not answer".to_owned(),
+    };
+    Err(Error::Attend {
+        address: config.scheduler.clone(),
+        id: config.id.clone(),
+        reason,
+    })
+}
 
 /// An open stream.
 #[derive(Debug)]

@@ -14,8 +14,10 @@ mod config;
 mod error;
 mod executor;
 mod models;
+mod notices;
 mod rank;
 
 pub use config::{ExecutorConfig, Role};
 pub use error::{Error, Result};
 pub use executor::Executor;
+pub use notices::{Collector, Notices, notices};

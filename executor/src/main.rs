@@ -8,9 +8,11 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, fmt};
 use uuid::Uuid;
-use volley_executor::{Executor, ExecutorConfig, Role};
+use volley_executor::{Executor, ExecutorConfig, Notices, Role, notices};
 use volley_proto::failure::chain;
 use volley_proto::spec::Device;
 
@@ -77,9 +79,14 @@ fn main() -> ExitCode {
 
 fn start() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+    let (collector, notices) = notices();
+    tracing_subscriber::registry()
+        .with(
+            fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_filter(filter),
+        )
+        .with(collector.with_filter(LevelFilter::WARN))
         .init();
     let args = Args::parse();
     tokio::runtime::Builder::new_multi_thread()
@@ -87,10 +94,10 @@ fn start() -> anyhow::Result<()> {
         // Planning recurses deeply.
         .thread_stack_size(16 * 1024 * 1024)
         .build()?
-        .block_on(run(args))
+        .block_on(run(args, notices))
 }
 
-async fn run(args: Args) -> anyhow::Result<()> {
+async fn run(args: Args, notices: Notices) -> anyhow::Result<()> {
     let temporary = match args.work_dir {
         Some(_) => None,
         None => Some(
@@ -119,7 +126,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         heartbeat: args.heartbeat,
     };
     tracing::info!(?config, "starting");
-    let executor = Executor::start(config).await?;
+    let executor = Executor::start(config.clone()).await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let told = async {
         tokio::select! {
@@ -127,7 +134,10 @@ async fn run(args: Args) -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => {}
         }
     };
-    executor.run_until(told).await?;
+    tokio::select! {
+        ended = executor.run_until(told) => ended?,
+        never = notices.tell(config) => match never {},
+    }
     tracing::info!("stopped");
     Ok(())
 }

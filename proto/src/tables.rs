@@ -279,6 +279,8 @@ rows! {
         job_id: Option<String> = Utf8,
         /// The training run.
         train_id: Option<String> = Utf8,
+        /// The executor whose warning it is.
+        executor_id: Option<String> = Utf8,
         /// The rank that tells it.
         rank: Option<u64> = UInt64,
         /// Whether something went wrong.

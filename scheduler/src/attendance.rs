@@ -23,12 +23,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::TrainId;
+use volley_proto::tables::Line;
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
-use volley_proto::wire::{self, AttendRequest, AttendResponse};
+use volley_proto::wire::{self, AttendRequest, AttendResponse, TellRequest, TellResponse};
 
 use crate::ballista::{Attendee, BallistaScheduler, VolleyClusterState};
+use crate::heard::Heard;
+use crate::jobs::Book;
 use crate::placement::Role;
-use crate::training::Runs;
+use crate::tables::Tables;
 use crate::watched::Ends;
 
 /// How often the scheduler gives a sign of life.
@@ -41,15 +44,14 @@ type Sign = Result<AttendResponse, Status>;
 /// The service.
 pub(crate) fn attendance_service(
     ballista: BallistaScheduler,
-    cluster: Arc<VolleyClusterState>,
-    runs: Runs,
+    tables: &Tables,
 ) -> AttendanceServer<Service> {
-    let present = Arc::default();
     AttendanceServer::new(Service {
         ballista,
-        cluster,
-        runs,
-        present,
+        cluster: Arc::clone(&tables.cluster),
+        book: tables.book.clone(),
+        heard: tables.heard.clone(),
+        present: Arc::default(),
     })
 }
 
@@ -57,7 +59,8 @@ pub(crate) fn attendance_service(
 pub(crate) struct Service {
     ballista: BallistaScheduler,
     cluster: Arc<VolleyClusterState>,
-    runs: Runs,
+    book: Book,
+    heard: Heard,
     /// The current incarnation of each executor.
     present: Arc<Mutex<HashMap<String, String>>>,
 }
@@ -128,6 +131,27 @@ impl Attendance for Service {
             stream,
         ))))
     }
+
+    async fn tell(&self, request: Request<TellRequest>) -> Result<Response<TellResponse>, Status> {
+        let TellRequest {
+            executor_id,
+            notices,
+        } = request.into_inner();
+        for notice in notices {
+            let job = notice.job_id.map(|attempt| self.book.job_of(&attempt));
+            let train = job.as_ref().and_then(|job| self.book.train_of(job));
+            self.heard.keep(Line {
+                at: notice.at,
+                job_id: job,
+                train_id: train.map(|train| train.to_string()),
+                executor_id: Some(executor_id.clone()),
+                rank: None,
+                failure: notice.failure,
+                text: notice.text,
+            });
+        }
+        Ok(Response::new(TellResponse {}))
+    }
 }
 
 /// An incarnation that is there; no longer when this is dropped.
@@ -192,7 +216,10 @@ impl Service {
 
     /// Runs that are over and of which the executor has not been told.
     fn finished(&self, told: &mut Vec<TrainId>) -> Vec<String> {
-        let over = self.runs.scan(|train, run| run.is_over().then_some(*train));
+        let over = self
+            .book
+            .runs()
+            .scan(|train, run| run.is_over().then_some(*train));
         let news: Vec<_> = over
             .iter()
             .filter(|train| !told.contains(train))

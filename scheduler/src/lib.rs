@@ -21,6 +21,7 @@ mod attendance;
 mod ballista;
 mod config;
 mod error;
+mod heard;
 mod jobs;
 mod placement;
 mod server;

@@ -23,6 +23,7 @@ use crate::attendance::attendance_service;
 use crate::ballista::{
     BallistaScheduler, Graphs, Losses, VolleyClusterState, VolleyJobState, session_builder,
 };
+use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, jobs_service};
 use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
@@ -72,6 +73,7 @@ impl Scheduler {
                 graphs: Graphs::new(ballista.clone(), jobs),
                 cluster: Arc::clone(&cluster),
                 book: book.clone(),
+                heard: Heard::default(),
             },
         };
         serving.spawn(services.serve(listener, address, stop.clone()));
@@ -168,14 +170,14 @@ impl Services {
         stop: CancellationToken,
     ) -> Result<()> {
         let Self { ballista, tables } = self;
-        let (book, cluster) = (tables.book.clone(), Arc::clone(&tables.cluster));
+        let book = tables.book.clone();
         let limit = 16 * 1024 * 1024;
         let door = SchedulerGrpcServer::new(Door::new(ballista.clone(), book.clone()))
             .max_encoding_message_size(limit)
             .max_decoding_message_size(limit);
         let runs = book.runs().clone();
-        let (rendezvous, training) = services(runs.clone());
-        let attendance = attendance_service(ballista.clone(), cluster, runs);
+        let (rendezvous, training) = services(runs);
+        let attendance = attendance_service(ballista.clone(), &tables);
         let mut routes = RoutesBuilder::default();
         routes.add_service(door);
         routes

@@ -12,6 +12,7 @@ use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
 use volley_proto::wire::{DescribeRequest, DescribeResponse, ReadTableRequest, ReadTableResponse};
 
 use crate::ballista::{Graphs, VolleyClusterState};
+use crate::heard::Heard;
 use crate::jobs::Book;
 
 /// What is told of the cluster's work; cheap to clone.
@@ -20,6 +21,7 @@ pub(crate) struct Tables {
     pub(crate) book: Book,
     pub(crate) cluster: Arc<VolleyClusterState>,
     pub(crate) graphs: Graphs,
+    pub(crate) heard: Heard,
 }
 
 /// Whose rows are wanted; of all, where neither is said.
@@ -71,6 +73,11 @@ impl Tables {
             Table::Log => {
                 let mut lines = self.book.lines(|job, train| only.takes(job, train));
                 lines.extend(runs.lines(train));
+                lines.extend(self.heard.lines(|line| {
+                    let job = line.job_id.as_deref().unwrap_or_default();
+                    let train = line.train_id.as_ref().and_then(|id| id.parse().ok());
+                    only.takes(job, train)
+                }));
                 lines.sort_by_key(|line| line.at);
                 json(&lines)
             }

@@ -30,7 +30,8 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use tokio_util::sync::CancellationToken;
-use volley_proto::failure::{DataLost, TaskFailure};
+use tracing::{Instrument, Span};
+use volley_proto::failure::{DataLost, TaskFailure, chain};
 use volley_proto::plan::TrainExec;
 use volley_proto::runtime::TaskIdentity;
 
@@ -88,7 +89,13 @@ impl ExecutionEngine for VolleyEngine {
         let stage = self.inner.create_query_stage_exec(
             job_id, stage_id, task_id, partitions, plan, work_dir, config,
         )?;
-        Ok(Arc::new(VolleyStage { stage, cancel }))
+        // Whatever is told in it is about the job.
+        let span = tracing::error_span!("task", job = %identity.job_id, stage = stage_id, partitions = ?identity.partitions);
+        Ok(Arc::new(VolleyStage {
+            stage,
+            cancel,
+            span,
+        }))
     }
 }
 
@@ -97,6 +104,7 @@ impl ExecutionEngine for VolleyEngine {
 struct VolleyStage {
     stage: Arc<dyn QueryStageExecutor>,
     cancel: CancellationToken,
+    span: Span,
 }
 
 impl fmt::Display for VolleyStage {
@@ -114,10 +122,16 @@ impl QueryStageExecutor for VolleyStage {
     ) -> Result<Vec<ShuffleWritePartition>> {
         // Dropped with this future, however it ends.
         let _stop = self.cancel.clone().drop_guard();
-        self.stage
-            .execute_query_stage(task_id, context)
-            .await
-            .map_err(classify)
+        let done = self.stage.execute_query_stage(task_id, context);
+        let done = done.instrument(self.span.clone()).await;
+        done.inspect_err(|error| {
+            let cause = unwrap(error);
+            if !matches!(cause.downcast_ref(), Some(BallistaError::Cancelled)) {
+                let _about = self.span.enter();
+                tracing::error!(error = chain(cause), "task failed");
+            }
+        })
+        .map_err(classify)
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {

@@ -178,7 +178,9 @@ impl RankRun<'_> {
         let (reporter, send) = reporter(self.rendezvous.clone(), generation, rank, checkpoints);
         let (spec, stop, device) = (Arc::clone(self.spec), self.stop.clone(), self.device);
         let (done, trained) = oneshot::channel::<Trained>();
+        let span = tracing::Span::current();
         let work = move || {
+            let _about = span.enter();
             let left = place.take().map(|state| Origin::State(*state));
             let origin = newest(left, found);
             let rank = Rank {

@@ -79,6 +79,7 @@ fn lines(job: &Job) -> Vec<Line> {
         at: millis(*at),
         job_id: Some(job.id.clone()),
         train_id: job.train.map(|train| train.to_string()),
+        executor_id: None,
         rank: None,
         failure: failed && number == last,
         text: text.clone(),

@@ -163,6 +163,7 @@ impl Run {
                 at: millis(*at),
                 job_id: None,
                 train_id: Some(train.to_string()),
+                executor_id: None,
                 rank: rank.map(|rank| rank as u64),
                 failure: matches!(event, Event::Failed(_)),
                 text,

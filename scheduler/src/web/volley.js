@@ -304,7 +304,7 @@ function lines(log, most = 500) {
   const shown = log.slice(-most);
   return make('ol', { class: 'log' }, shown.map((line) => make('li', {},
     make('time', { datetime: new Date(line.at).toISOString() }, clock(line.at)),
-    make('span', { class: 'who' }, line.rank !== null ? `rank ${line.rank}` : line.job_id ? 'job' : 'training'),
+    make('span', { class: 'who' }, line.rank !== null ? `rank ${line.rank}` : line.executor_id ?? (line.job_id ? 'job' : 'training')),
     make('span', { class: line.failure && 'bad' }, line.text))));
 }
 
@@ -367,13 +367,13 @@ const pages = {
       ...['jobs', 'stages', 'training_runs', 'training_ranks', 'training_epochs', 'log'].map((name) => read(name, of))]);
     if (!job) return [make('h1', {}, `Job ${id}`), make('p', { class: 'notice' }, 'The scheduler does not know this job: it may have been forgotten, or the scheduler started anew since.')];
     const run = runs[0];
-    const failed = log.filter((line) => line.failure);
+    const failed = log.filter((line) => line.failure && line.rank !== null);
     return [
       make('h1', {}, `Job ${id}`),
       job.name ? make('p', { class: 'statement mono' }, job.name) : null,
       facts([['State', pill(job.state)], ['Submitted', clock(job.submitted)],
         ['Time', time(job.seconds)], ['Attempts', job.attempts]]),
-      job.error ? make('p', { class: 'failure' }, (failed[0] && failed[0].rank !== null ? `Rank ${failed[0].rank} failed first. ` : '') + job.error) : null,
+      job.error ? make('p', { class: 'failure' }, (failed[0] ? `Rank ${failed[0].rank} failed first. ` : '') + job.error) : null,
       run ? section('Training', runFacts(run), runProgress(run), run.reason ? quiet(run.reason) : null, curve(points, epochs)) : null,
       run && ranks.length ? section('Where the time goes', splits(ranks)) : null,
       epochs.length ? section('Epochs', epochTable(epochs)) : null,

@@ -116,3 +116,26 @@ fn explain_analyze_tells_of_every_stage() {
         "nothing was trained"
     );
 }
+
+#[test]
+fn what_executors_warn_of_is_in_the_log() {
+    let cluster = Cluster::start(1);
+    let table = write_table(cluster.dir(), 50);
+    cluster.fail(&format!("{table}SELECT 1 / k AS inverse FROM t"));
+    let log = "SELECT executor_id, text, name FROM volley.log \
+               JOIN volley.jobs ON jobs.job_id = log.job_id \
+               WHERE executor_id IS NOT NULL AND failure";
+    let line = eventually("the executor's error", SOON, || {
+        cluster.query(log).into_iter().next()
+    });
+    assert_eq!(line["executor_id"], "executor-0");
+    let (text, name) = (
+        line["text"].as_str().unwrap(),
+        line["name"].as_str().unwrap(),
+    );
+    assert!(
+        text.starts_with("task failed") && text.contains("ivide by zero"),
+        "{text}"
+    );
+    assert!(name.contains("inverse"), "{name}");
+}
