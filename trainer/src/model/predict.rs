@@ -10,7 +10,7 @@ use volley_proto::store::Manifest;
 
 use super::files;
 use crate::encode::{Categories, Vocabulary, numbers};
-use crate::network::{self, Architecture, Input, Normalization};
+use crate::network::{self, Architecture, Input, Normalization, Scratch};
 use crate::{Error, Result};
 
 /// Rows that go through the network at once.
@@ -105,13 +105,15 @@ impl Model {
     /// When a feature's column is missing, or of a type that the model was not trained on.
     pub fn predict(&self, rows: &RecordBatch) -> Result<ArrayRef> {
         let mut predictions = Vec::with_capacity(rows.num_rows());
+        let mut scratch = Scratch::default();
         for start in (0..rows.num_rows()).step_by(BATCH) {
             let rows = rows.slice(start, BATCH.min(rows.num_rows() - start));
             let mut input = self.encode(&rows)?;
             if self.architecture.batch_norm {
                 self.running.apply(&mut input.continuous);
             }
-            let predicted = network::predict(&self.architecture, &self.values, &input);
+            let predicted =
+                network::predict(&self.architecture, &self.values, &input, &mut scratch);
             predictions.extend(predicted);
         }
         if self.manifest.exponentiates() {

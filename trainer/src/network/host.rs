@@ -2,15 +2,14 @@
 //!
 //! Compared with tensors and a tape, nothing is allocated in a step, nothing is filled with zeros
 //! that is overwritten, bias and ReLU are applied where the product lies in the cache, and every
-//! gradient is computed where it is sent from. What is left is products of matrices, and those are
-//! the `gemm` crate's.
+//! gradient is computed where it is sent from. What is left is [products of matrices](super::matmul).
 //!
 //! Shapes: B rows, C categorical and N continuous features, D the embedding's width, W = C·D + N
 //! the width of the first layer's input.
 
 use volley_proto::spec::Output;
 
-use super::matmul::{Into, Matrix, multiply};
+use super::matmul::{Into, Matrix, Workspace};
 use super::{Architecture, Compute, Input};
 
 /// The network with its weights.
@@ -19,17 +18,27 @@ pub(crate) struct Host {
     architecture: Architecture,
     /// In the order of [`Architecture::parameters`].
     values: Vec<Vec<f32>>,
-    activations: Activations,
+    scratch: Scratch,
     /// The gradient by the outputs of the layer at hand, and by those of the one before.
     deltas: [Vec<f32>; 2],
 }
 
-/// What each layer was given, `[B × W]` first and then `[B × width]` of each hidden layer.
-type Activations = Vec<Vec<f32>>;
+/// Memory kept between batches.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// What each layer was given, `[B × W]` first and then `[B × width]` of each hidden layer.
+    activations: Vec<Vec<f32>>,
+    workspace: Workspace,
+}
 
 /// Predictions in the transformed label's scale, `[B]`, by weights that others may use meanwhile.
-pub(crate) fn predict(architecture: &Architecture, values: &[Vec<f32>], input: &Input) -> Vec<f32> {
-    forward(architecture, values, input, &mut Vec::new())
+pub(crate) fn predict(
+    architecture: &Architecture,
+    values: &[Vec<f32>],
+    input: &Input,
+    scratch: &mut Scratch,
+) -> Vec<f32> {
+    forward(architecture, values, input, scratch)
 }
 
 /// Places of parameters in the order of all.
@@ -49,18 +58,13 @@ impl Compute for Host {
         Self {
             architecture: architecture.clone(),
             values,
-            activations: Vec::new(),
+            scratch: Scratch::default(),
             deltas: [Vec::new(), Vec::new()],
         }
     }
 
     fn predict(&mut self, input: Input) -> Vec<f32> {
-        forward(
-            &self.architecture,
-            &self.values,
-            &input,
-            &mut self.activations,
-        )
+        forward(&self.architecture, &self.values, &input, &mut self.scratch)
     }
 
     fn gradient(
@@ -72,10 +76,10 @@ impl Compute for Host {
         let Self {
             architecture,
             values,
-            activations,
+            scratch,
             ..
         } = self;
-        let predictions = forward(architecture, values, &input, activations);
+        let predictions = forward(architecture, values, &input, scratch);
         let slopes = slopes(&predictions);
         self.backward(&input, &predictions, slopes, flat);
     }
@@ -107,13 +111,17 @@ impl Places {
     }
 }
 
-/// Predictions of a batch. The activations are for [`Host::backward`].
+/// Predictions of a batch. The activations stay, for [`Host::backward`].
 fn forward(
     architecture: &Architecture,
     values: &[Vec<f32>],
     input: &Input,
-    activations: &mut Activations,
+    scratch: &mut Scratch,
 ) -> Vec<f32> {
+    let Scratch {
+        activations,
+        workspace,
+    } = scratch;
     let places = Places::of(architecture);
     let rows = input.rows;
     activations.resize_with(architecture.hidden.len() + 1, Vec::new);
@@ -123,7 +131,7 @@ fn forward(
         let (before, after) = activations.split_at_mut(layer + 1);
         let (x, y) = (&before[layer], &mut after[0]);
         let kernel = &values[places.dense + 2 * layer..];
-        dense(&kernel[0], &kernel[1], x, [rows, width, *to], y);
+        dense(workspace, &kernel[0], &kernel[1], x, [rows, width, *to], y);
         y.iter_mut().for_each(|y| *y = y.max(0.0));
         width = *to;
     }
@@ -133,7 +141,14 @@ fn forward(
     }
     let kernel = &values[places.dense + 2 * architecture.hidden.len()..];
     let mut y_b = Vec::new();
-    dense(&kernel[0], &kernel[1], last, [rows, width, 1], &mut y_b);
+    dense(
+        workspace,
+        &kernel[0],
+        &kernel[1],
+        last,
+        [rows, width, 1],
+        &mut y_b,
+    );
     if let Some(scale) = sigmoid_scale(architecture) {
         y_b.iter_mut()
             .for_each(|y| *y = scale / (1.0 + (-*y).exp()));
@@ -196,7 +211,10 @@ impl Host {
         let Self {
             architecture,
             values,
-            activations,
+            scratch: Scratch {
+                activations,
+                workspace,
+            },
             deltas: [delta, before],
         } = self;
         let rows = input.rows;
@@ -213,11 +231,11 @@ impl Host {
             let at = places.dense + 2 * layer;
             let delta_bxw = Matrix::new(delta, rows, width);
             let x_bxf = Matrix::new(x, rows, from);
-            multiply(gradients[at], Into::Replace, x_bxf.transposed(), delta_bxw);
+            workspace.multiply(gradients[at], Into::Replace, x_bxf.transposed(), delta_bxw);
             sum_rows(gradients[at + 1], delta);
             let kernel_fxw = Matrix::new(&values[at], from, width);
             before.resize(rows * from, 0.0);
-            multiply(before, Into::Replace, delta_bxw, kernel_fxw.transposed());
+            workspace.multiply(before, Into::Replace, delta_bxw, kernel_fxw.transposed());
             if layer > 0 {
                 let last = layer == architecture.hidden.len();
                 if let Some(mask) = input.dropout.as_ref().filter(|_| last) {
@@ -274,13 +292,20 @@ fn leave(
 }
 
 /// `y = x · kernel + bias` of a batch; sizes are B, the kernel's rows and its columns.
-fn dense(kernel: &[f32], bias: &[f32], x: &[f32], [rows, from, to]: [usize; 3], y: &mut Vec<f32>) {
+fn dense(
+    workspace: &mut Workspace,
+    kernel: &[f32],
+    bias: &[f32],
+    x: &[f32],
+    [rows, from, to]: [usize; 3],
+    y: &mut Vec<f32>,
+) {
     y.clear();
     for _ in 0..rows {
         y.extend_from_slice(bias);
     }
     let (x, kernel) = (Matrix::new(x, rows, from), Matrix::new(kernel, from, to));
-    multiply(y, Into::Add, x, kernel);
+    workspace.multiply(y, Into::Add, x, kernel);
 }
 
 /// `sums = Σ rows`

@@ -1,0 +1,317 @@
+//! Products of matrices in host memory, on the calling thread.
+//!
+//! The method is that of Goto and van de Geijn 2008, "Anatomy of high-performance matrix
+//! multiplication", in the terms of BLIS: blocks of both matrices are [packed](pack) into
+//! micro-panels, which a [micro-kernel](kernel) reads from beginning to end while it keeps a tile of
+//! the product in registers.
+//!
+//! It is written for what a rank multiplies: batches of a hundred rows and more by weights that fill
+//! the second-level cache several times over. With a hundred rows, a weight is used a hundred times
+//! only, so that fetching and packing it counts: each micro-panel of weights is packed just before
+//! it is used, while it is used the next one is prefetched, and transposed matrices are packed in
+//! vectors.
+//!
+//! This is no linear algebra: no type but `f32`, no threads, no strides but a row's length.
+
+mod kernel;
+mod pack;
+
+use std::ops::Range;
+
+use kernel::{Portable, Processor};
+use pack::{Lines, Source};
+
+/// Depth of a block, the numbers that are added up in registers: a micro-panel of the right-hand
+/// matrix is to fit half the first-level cache, 16 KiB with AVX2.
+const KC: usize = 256;
+/// Rows of a block of the left-hand matrix, which is to fit half a second-level cache of 512 KiB.
+const MC: usize = 240;
+/// Columns of a block of the right-hand matrix, which is to fit the third-level cache, in 4 MiB.
+const NC: usize = 4096;
+
+/// Numbers in a cache line.
+const LINE: usize = 16;
+
+/// A matrix of `rows × columns` in row-major order, perhaps read as its transpose.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    /// `data` has the columns, one after the other.
+    transposed: bool,
+}
+
+impl<'a> Matrix<'a> {
+    /// # Panics
+    /// If there are not `rows · columns` numbers.
+    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        assert_eq!(data.len(), rows * columns, "{rows} × {columns}");
+        Self {
+            data,
+            rows,
+            columns,
+            transposed: false,
+        }
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        Self {
+            rows: self.columns,
+            columns: self.rows,
+            transposed: !self.transposed,
+            ..self
+        }
+    }
+}
+
+/// What becomes of the numbers that are in the place of the product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Into {
+    /// The product replaces them.
+    Replace,
+    /// The product is added to them.
+    Add,
+}
+
+/// Memory for packed blocks, kept between products.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    left: Vec<f32>,
+    right: Vec<f32>,
+}
+
+impl Workspace {
+    /// `product = a · b`, or `product += a · b`.
+    ///
+    /// # Panics
+    /// If the sizes do not fit.
+    pub(super) fn multiply(
+        &mut self,
+        product: &mut [f32],
+        into: Into,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+    ) {
+        assert_eq!(a.columns, b.rows, "the inner sizes of a product");
+        let (m, n) = (a.rows, b.columns);
+        assert_eq!(product.len(), m * n, "a product of {m} × {n}");
+        if product.is_empty() {
+            return;
+        }
+        if a.columns == 0 {
+            if into == Into::Replace {
+                product.fill(0.0);
+            }
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            // As many registers as there are hold sums, but for those that factors pass through.
+            if let Some(processor) = kernel::Avx512::find() {
+                return self.run::<_, 4, 8, 12, 32>(processor, product, into, a, b);
+            }
+            if let Some(processor) = kernel::Avx2::find() {
+                return self.run::<_, 2, 4, 6, 16>(processor, product, into, a, b);
+            }
+        }
+        self.run::<_, 2, 4, 6, 8>(Portable, product, into, a, b);
+    }
+
+    /// The product in tiles of `MR × NR`. The lowest of a block may have `LOW` or `MID` rows.
+    fn run<P, const LOW: usize, const MID: usize, const MR: usize, const NR: usize>(
+        &mut self,
+        processor: P,
+        product: &mut [f32],
+        into: Into,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+    ) where
+        P: Processor<MR, NR>,
+    {
+        let (m, n, k) = (a.rows, b.columns, a.columns);
+        let (left, right) = (Source::of(a.transposed()), Source::of(b));
+        let [mc, nc, kc] = [even(m, MC, MR), even(n, NC, NR), even(k, KC, 1)];
+        let left_panels = room::<MR>(&mut self.left, mc * kc);
+        let right_panels = room::<NR>(&mut self.right, nc * kc);
+        for columns in parts(0..n, nc) {
+            for depth in parts(0..k, kc) {
+                let kc = depth.len();
+                let add = into == Into::Add || depth.start > 0;
+                for rows in parts(0..m, mc) {
+                    let panels = left_panels.chunks_exact_mut(kc);
+                    for (lanes, panel) in parts(rows.clone(), MR).zip(panels) {
+                        left.pack::<_, MR, NR, MR>(processor, lanes, depth.clone(), panel);
+                    }
+                    let panels = right_panels.chunks_exact_mut(kc);
+                    for (lanes, right_panel) in parts(columns.clone(), NR).zip(panels) {
+                        let mut next = Lines::default();
+                        if rows.start == 0 {
+                            let following = lanes.end..columns.end.min(lanes.end + NR);
+                            next = right.lines(following, depth.clone());
+                            right.pack::<_, MR, NR, NR>(
+                                processor,
+                                lanes.clone(),
+                                depth.clone(),
+                                right_panel,
+                            );
+                        }
+                        let share = next.len().div_ceil(rows.len().div_ceil(MR));
+                        let panels = left_panels.chunks_exact(kc);
+                        for (rows, left_panel) in parts(rows.clone(), MR).zip(panels) {
+                            next.prefetch(share);
+                            let place = rows.start * n + lanes.start;
+                            let (height, width) = (rows.len(), lanes.len());
+                            let to = &mut product[place..][..(height - 1) * n + width];
+                            let tile = match height {
+                                _ if height <= LOW => P::tile::<LOW>,
+                                _ if height <= MID => P::tile::<MID>,
+                                _ => P::tile::<MR>,
+                            };
+                            if width == NR && [LOW, MID, MR].contains(&height) {
+                                tile(processor, left_panel, right_panel, to, n, add);
+                                continue;
+                            }
+                            let mut whole = [[0.0; NR]; MR];
+                            let sums = whole.as_flattened_mut();
+                            tile(processor, left_panel, right_panel, sums, NR, false);
+                            for (to, sums) in to.chunks_mut(n).zip(&whole) {
+                                let sums = to[..width].iter_mut().zip(sums);
+                                sums.for_each(|(to, sum)| *to = if add { *to + sum } else { *sum });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Parts of a range, each of a length, but for the last.
+fn parts(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range
+        .step_by(len)
+        .map(move |start| start..end.min(start + len))
+}
+
+/// A length for parts of `whole` that are about equal: at most `most`, and a multiple of `unit`.
+fn even(whole: usize, most: usize, unit: usize) -> usize {
+    let parts = whole.div_ceil(most).max(1);
+    whole.div_ceil(parts).next_multiple_of(unit)
+}
+
+/// Memory for `len` numbers, a multiple of the lanes, that begins where a cache line does.
+fn room<const LANES: usize>(memory: &mut Vec<f32>, len: usize) -> &mut [[f32; LANES]] {
+    let needed = len + LINE;
+    if memory.len() < needed {
+        memory.resize(needed, 0.0);
+    }
+    let start = memory
+        .as_ptr()
+        .align_offset(LINE * size_of::<f32>())
+        .min(LINE);
+    memory[start..][..len].as_chunks_mut().0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that make sums exact.
+    fn numbers(len: usize, seed: usize) -> Vec<f32> {
+        (0..len)
+            .map(|at| ((at * 7 + seed) % 13) as f32 - 6.0)
+            .collect()
+    }
+
+    fn transpose(data: &[f32], columns: usize) -> Vec<f32> {
+        let column = |at| data.iter().skip(at).step_by(columns);
+        (0..columns).flat_map(column).copied().collect()
+    }
+
+    type Multiply = fn(&mut Workspace, &mut [f32], Into, Matrix<'_>, Matrix<'_>);
+
+    /// Each kind of processor that this one is.
+    fn processors() -> Vec<(&'static str, Multiply)> {
+        let mut all: Vec<(&str, Multiply)> =
+            vec![("portable", |workspace, product, into, a, b| {
+                workspace.run::<_, 2, 4, 6, 8>(Portable, product, into, a, b);
+            })];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if kernel::Avx2::find().is_some() {
+                all.push(("avx2", |workspace, product, into, a, b| {
+                    let processor = kernel::Avx2::find().expect("it was there");
+                    workspace.run::<_, 2, 4, 6, 16>(processor, product, into, a, b);
+                }));
+            }
+            if kernel::Avx512::find().is_some() {
+                all.push(("avx512", |workspace, product, into, a, b| {
+                    let processor = kernel::Avx512::find().expect("it was there");
+                    workspace.run::<_, 4, 8, 12, 32>(processor, product, into, a, b);
+                }));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_size_and_order_of_every_processor() {
+        let sizes = [
+            [1, 1, 1],
+            [1, 500, 1],
+            [7, 3, 1],
+            [100, 198, 50],
+            [100, 257, 33],
+            [13, 100, 65],
+            [MC + 1, KC + 9, 17],
+            [3, 5, NC + 7],
+        ];
+        for (name, multiply) in processors() {
+            let mut workspace = Workspace::default();
+            for [m, k, n] in sizes {
+                let (a, b) = (numbers(m * k, 1), numbers(k * n, 5));
+                let (a_t, b_t) = (transpose(&a, k), transpose(&b, n));
+                let plain: Vec<f32> = (0..m * n)
+                    .map(|at| (0..k).map(|i| a[at / n * k + i] * b[i * n + at % n]).sum())
+                    .collect();
+                let lefts = [Matrix::new(&a, m, k), Matrix::new(&a_t, k, m).transposed()];
+                let rights = [Matrix::new(&b, k, n), Matrix::new(&b_t, n, k).transposed()];
+                for (a, b) in lefts.into_iter().flat_map(|a| rights.map(|b| (a, b))) {
+                    let mut product = vec![f32::NAN; m * n];
+                    multiply(&mut workspace, &mut product, Into::Replace, a, b);
+                    assert!(product == plain, "{name}, {m} × {k} × {n}");
+                    multiply(&mut workspace, &mut product, Into::Add, a, b);
+                    let twice = product.iter().zip(&plain).all(|(x, y)| *x == 2.0 * y);
+                    assert!(twice, "{name}, {m} × {k} × {n}, added");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_times_nothing() {
+        let mut product = [f32::NAN; 6];
+        let (a, b) = (Matrix::new(&[], 2, 0), Matrix::new(&[], 0, 3));
+        let mut workspace = Workspace::default();
+        workspace.multiply(&mut product, Into::Replace, a, b);
+        assert_eq!(product, [0.0; 6]);
+        workspace.multiply(&mut product, Into::Add, a, b);
+        workspace.multiply(
+            &mut [],
+            Into::Replace,
+            a.transposed(),
+            Matrix::new(&[], 2, 0),
+        );
+        assert_eq!(product, [0.0; 6]);
+    }
+
+    #[test]
+    #[should_panic(expected = "inner sizes")]
+    fn sizes_that_do_not_fit() {
+        let [a, b] = [[0.0; 6], [0.0; 6]];
+        let (a, b) = (Matrix::new(&a, 2, 3), Matrix::new(&b, 2, 3));
+        Workspace::default().multiply(&mut [0.0; 6], Into::Replace, a, b);
+    }
+}

@@ -1,0 +1,115 @@
+//! Packing: copies of blocks of a matrix in the order in which a micro-kernel reads them.
+//!
+//! A micro-panel has some lanes, rows of the left-hand matrix or columns of the right-hand one, and
+//! for each depth the numbers of its lanes beside one another.
+
+use std::ops::Range;
+
+use super::kernel::{Processor, prefetch};
+use super::{LINE, Matrix, parts};
+
+/// What panels are copied from: a matrix of depths × lanes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a> {
+    data: &'a [f32],
+    /// Length of a row of `data`.
+    row: usize,
+    /// A row of `data` has a depth's lanes; if not, a lane's depths.
+    across: bool,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn of(matrix: Matrix<'a>) -> Self {
+        let across = !matrix.transposed;
+        Self {
+            data: matrix.data,
+            row: if across { matrix.columns } else { matrix.rows },
+            across,
+        }
+    }
+
+    /// Fills the lanes of a panel that is as deep as the range. Others that it has are left alone:
+    /// what becomes of them is not used.
+    pub(super) fn pack<P, const MR: usize, const NR: usize, const LANES: usize>(
+        &self,
+        processor: P,
+        lanes: Range<usize>,
+        depth: Range<usize>,
+        panel: &mut [[f32; LANES]],
+    ) where
+        P: Processor<MR, NR>,
+    {
+        if self.across {
+            let from = &self.data[depth.start * self.row + lanes.start..];
+            let rows = panel.iter_mut().zip(from.chunks(self.row));
+            if lanes.len() == LANES {
+                rows.for_each(|(to, from)| to.copy_from_slice(&from[..LANES]));
+            } else {
+                let lanes = lanes.len();
+                rows.for_each(|(to, from)| to[..lanes].copy_from_slice(&from[..lanes]));
+            }
+            return;
+        }
+        for eight in parts(lanes.clone(), 8) {
+            // Where a lane is missing the last stands in, and is not copied.
+            let rows: [&[f32]; 8] = std::array::from_fn(|lane| {
+                let lane = (eight.start + lane).min(eight.end - 1);
+                &self.data[lane * self.row..][depth.clone()]
+            });
+            let places = eight.start - lanes.start..eight.end - lanes.start;
+            processor.transpose(rows, places, panel);
+        }
+    }
+
+    /// Where a panel is copied from.
+    pub(super) fn lines(&self, lanes: Range<usize>, depth: Range<usize>) -> Lines<'a> {
+        let (rows, columns) = if self.across {
+            (depth, lanes)
+        } else {
+            (lanes, depth)
+        };
+        Lines {
+            data: self.data,
+            row: self.row,
+            at: columns.start,
+            rows: if columns.is_empty() { 0..0 } else { rows },
+            columns,
+        }
+    }
+}
+
+/// A rectangle of a matrix, by cache lines.
+#[derive(Debug, Default)]
+pub(super) struct Lines<'a> {
+    data: &'a [f32],
+    row: usize,
+    /// Those left.
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// The column in the first of the rows.
+    at: usize,
+}
+
+impl Lines<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.rows.len() * self.columns.len().div_ceil(LINE)
+    }
+
+    /// Has the next of the lines brought to the first-level cache. Each is named by its last
+    /// number: its first is in the line before, of the neighbouring panel, if rows are not aligned.
+    #[inline(always)]
+    pub(super) fn prefetch(&mut self, count: usize) {
+        for _ in 0..count {
+            if self.rows.is_empty() {
+                return;
+            }
+            let end = self.columns.end.min(self.at + LINE);
+            prefetch(self.data, self.rows.start * self.row + end - 1);
+            self.at = end;
+            if end == self.columns.end {
+                self.rows.start += 1;
+                self.at = self.columns.start;
+            }
+        }
+    }
+}
