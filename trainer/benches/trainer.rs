@@ -1,5 +1,5 @@
-//! What a training step is made of, each by itself: encoding, the sum over ranks, the optimizer, and
-//! a whole step of one rank. Sizes are those of the Rossmann job, rows are made up.
+//! What a training step is made of, each by itself: encoding, products of matrices, the sum over
+//! ranks, the optimizer, and a whole step of one rank. Sizes are those of the Rossmann job, rows are made up.
 //!
 //! Memory is allocated as in executors, and everything is on one thread a rank. A comparison with
 //! anything else is `volley-benchmarks`' work.
@@ -23,7 +23,7 @@ use volley_proto::spec::{
     Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
 };
 use volley_proto::store::EpochRecord;
-use volley_trainer::bench::Optimizer;
+use volley_trainer::bench::{Dense, Optimizer};
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::{
     Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, Step, load, train,
@@ -48,7 +48,7 @@ const ROWS: usize = 40_000;
 /// A step's steps before time counts: allocations, caches.
 const WARM_UP: u64 = 5;
 
-criterion_group!(benches, encoding, all_reduce, optimizer, step);
+criterion_group!(benches, encoding, products, all_reduce, optimizer, step);
 criterion_main!(benches);
 
 fn encoding(criterion: &mut Criterion) {
@@ -58,6 +58,24 @@ fn encoding(criterion: &mut Criterion) {
     group.bench_function("record batches to shards", |bencher| {
         bencher.iter(|| loaded(&spec(100), &rows));
     });
+}
+
+fn products(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("products of a layer of 1000 units");
+    for batch_size in [100, 1024] {
+        let mut dense = Dense::new(batch_size, 1000);
+        group.throughput(Throughput::Elements(dense.operations()));
+        let products: [(&str, fn(&mut Dense)); 3] = [
+            ("output", Dense::forward),
+            ("kernel's gradient", Dense::kernel_gradient),
+            ("input's gradient", Dense::input_gradient),
+        ];
+        for (name, product) in products {
+            group.bench_function(BenchmarkId::new(name, batch_size), |bencher| {
+                bencher.iter(|| product(&mut dense));
+            });
+        }
+    }
 }
 
 fn all_reduce(criterion: &mut Criterion) {

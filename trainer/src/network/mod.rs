@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`Architecture`] is arithmetic on sizes. What computes it is behind [`Compute`]: on the CPU
-//! [`Host`], written out by hand; on a GPU [`Tensors`](tensors::Tensors), on Burn. [`norm`] is batch
+//! [`Host`], written out by hand on [`matmul`]; on a GPU [`Tensors`](tensors::Tensors), on Burn. [`norm`] is batch
 //! norm's statistics, on the host, since its input is raw data that no gradient flows into. Training
 //! order, losses and files are elsewhere.
 
@@ -22,6 +22,7 @@ mod tensors;
 pub(crate) use architecture::{Architecture, Parameter, Start};
 pub(crate) use compute::{Compute, Input};
 pub(crate) use host::{Host, Scratch, predict};
+pub(crate) use matmul::{Into, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) use tensors::Tensors;

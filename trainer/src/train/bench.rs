@@ -4,7 +4,7 @@
 use volley_proto::spec::Adam as Settings;
 
 use super::adam::Adam;
-use crate::network::{Parameter, Start};
+use crate::network::{Into, Matrix, Parameter, Start, Workspace};
 
 /// Adam on weights of its own, with a gradient that stays the same.
 #[derive(Debug)]
@@ -33,5 +33,60 @@ impl Optimizer {
     /// One step over all weights.
     pub fn step(&mut self) {
         self.adam.step(&self.gradient).update(0, &mut self.weights);
+    }
+}
+
+/// The products of a square dense layer's step, on one thread.
+#[derive(Debug)]
+pub struct Dense {
+    rows: usize,
+    width: usize,
+    kernel: Vec<f32>,
+    input: Vec<f32>,
+    output: Vec<f32>,
+    workspace: Workspace,
+}
+
+impl Dense {
+    /// A layer of so many units, for batches of so many rows.
+    pub fn new(rows: usize, width: usize) -> Self {
+        let numbers = |len: usize| (0..len).map(|at| (at % 1009) as f32 / 1009.0 - 0.5);
+        Self {
+            rows,
+            width,
+            kernel: numbers(width * width).collect(),
+            input: numbers(rows * width).collect(),
+            output: numbers(rows * width).collect(),
+            workspace: Workspace::default(),
+        }
+    }
+
+    /// Floating-point operations of each product.
+    pub fn operations(&self) -> u64 {
+        2 * (self.rows * self.width * self.width) as u64
+    }
+
+    /// The output, by the input and the kernel.
+    pub fn forward(&mut self) {
+        let input = Matrix::new(&self.input, self.rows, self.width);
+        let kernel = Matrix::new(&self.kernel, self.width, self.width);
+        self.workspace
+            .multiply(&mut self.output, Into::Replace, input, kernel);
+    }
+
+    /// The kernel's gradient, by the input and the output's.
+    pub fn kernel_gradient(&mut self) {
+        let input = Matrix::new(&self.input, self.rows, self.width);
+        let output = Matrix::new(&self.output, self.rows, self.width);
+        self.workspace
+            .multiply(&mut self.kernel, Into::Replace, input.transposed(), output);
+    }
+
+    /// The input's gradient, by the output's and the kernel.
+    pub fn input_gradient(&mut self) {
+        let output = Matrix::new(&self.output, self.rows, self.width);
+        let kernel = Matrix::new(&self.kernel, self.width, self.width);
+        self.workspace
+            .multiply(&mut self.input, Into::Replace, output, kernel.transposed());
     }
 }

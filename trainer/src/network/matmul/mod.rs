@@ -34,7 +34,7 @@ const LINE: usize = 16;
 
 /// A matrix of `rows × columns` in row-major order, perhaps read as its transpose.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     data: &'a [f32],
     rows: usize,
     columns: usize,
@@ -45,7 +45,7 @@ pub(super) struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// # Panics
     /// If there are not `rows · columns` numbers.
-    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
+    pub(crate) fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(data.len(), rows * columns, "{rows} × {columns}");
         Self {
             data,
@@ -55,7 +55,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    pub(super) fn transposed(self) -> Self {
+    pub(crate) fn transposed(self) -> Self {
         Self {
             rows: self.columns,
             columns: self.rows,
@@ -67,7 +67,7 @@ impl<'a> Matrix<'a> {
 
 /// What becomes of the numbers that are in the place of the product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Into {
+pub(crate) enum Into {
     /// The product replaces them.
     Replace,
     /// The product is added to them.
@@ -76,7 +76,7 @@ pub(super) enum Into {
 
 /// Memory for packed blocks, kept between products.
 #[derive(Debug, Default)]
-pub(super) struct Workspace {
+pub(crate) struct Workspace {
     left: Vec<f32>,
     right: Vec<f32>,
 }
@@ -86,7 +86,7 @@ impl Workspace {
     ///
     /// # Panics
     /// If the sizes do not fit.
-    pub(super) fn multiply(
+    pub(crate) fn multiply(
         &mut self,
         product: &mut [f32],
         into: Into,
