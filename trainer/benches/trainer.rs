@@ -65,16 +65,14 @@ fn products(criterion: &mut Criterion) {
     for batch_size in [100, 1024] {
         let mut dense = Dense::new(batch_size, 1000);
         group.throughput(Throughput::Elements(dense.operations()));
-        let products: [(&str, fn(&mut Dense)); 3] = [
-            ("output", Dense::forward),
-            ("kernel's gradient", Dense::kernel_gradient),
-            ("input's gradient", Dense::input_gradient),
-        ];
-        for (name, product) in products {
+        let mut measure = |name, product: fn(&mut Dense)| {
             group.bench_function(BenchmarkId::new(name, batch_size), |bencher| {
                 bencher.iter(|| product(&mut dense));
             });
-        }
+        };
+        measure("output", Dense::forward);
+        measure("kernel's gradient", Dense::kernel_gradient);
+        measure("input's gradient", Dense::input_gradient);
     }
 }
 
