@@ -3,8 +3,11 @@
 //! They travel among the engine's own settings; a scheduler of the engine's that does not know
 //! them ignores them.
 
+use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
+
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 
 use crate::{Error, Result};
 
@@ -16,6 +19,49 @@ pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
 pub const TRACE: &str = "volley.trace";
 /// The training run that a job is, set by the client with the job.
 pub const TRAIN_ID: &str = "volley.train_id";
+/// An id of its own for each job, set by the client with the job: the same when it is run again.
+pub const STATEMENT: &str = "volley.statement";
+
+/// What planning on the scheduler knows of the job that it plans.
+#[derive(Debug, Clone, Default)]
+pub struct JobSettings {
+    /// See [`STATEMENT`]; none where another client than Volley's has sent the job.
+    pub statement: Option<String>,
+}
+
+impl ConfigExtension for JobSettings {
+    const PREFIX: &'static str = PREFIX;
+}
+
+impl ExtensionOptions for JobSettings {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    /// The others are read with the job, and no plan depends on them.
+    fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
+        if STATEMENT.strip_prefix(PREFIX) == Some(format!(".{key}").as_str()) {
+            self.statement = Some(value.to_owned());
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        vec![ConfigEntry {
+            key: STATEMENT.to_owned(),
+            value: self.statement.clone(),
+            description: "The job, the same when it is run again",
+        }]
+    }
+}
 
 /// What becomes of a job whose client has not been heard of for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use axum::serve::ListenerExt;
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
-use ballista_core::utils::default_config_producer;
 use ballista_scheduler::api::get_routes;
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::cluster::memory::InMemoryJobState;
@@ -22,6 +21,7 @@ use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use crate::attendance::attendance_service;
 use crate::ballista::{
     BallistaScheduler, Graphs, Losses, VolleyClusterState, VolleyJobState, session_builder,
+    session_config,
 };
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, jobs_service};
@@ -148,7 +148,7 @@ async fn start_ballista(
     let jobs = InMemoryJobState::new(
         scheduler.scheduler_id.clone(),
         session_builder(Arc::clone(&cluster)),
-        Arc::new(default_config_producer),
+        Arc::new(session_config),
     );
     let jobs = Arc::new(VolleyJobState::new(jobs, book));
     let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);

@@ -15,7 +15,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
-use volley_proto::plan::EstimateScans;
+use volley_proto::plan::optimizer_rules;
 use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
@@ -60,9 +60,7 @@ impl Session {
     /// About how many rows a plan has.
     async fn estimate_rows(&self, plan: &LogicalPlan) -> Rows {
         let state = self.context().state();
-        let rules = std::iter::once(Arc::new(EstimateScans) as _);
-        let rules = rules.chain(state.physical_optimizers().iter().cloned());
-        let rules = rules.collect();
+        let rules = optimizer_rules(state.physical_optimizers());
         let state = SessionStateBuilder::new_from_existing(state)
             .with_physical_optimizer_rules(rules)
             .build();

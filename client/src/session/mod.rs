@@ -234,7 +234,7 @@ impl Session {
             (Ok(frame), _) => frame,
             (Err(error), Some((key, value))) => {
                 let state = self.context.state();
-                return Err(settings::not_taken(state.config(), key, value, &error));
+                return Err(settings::not_taken(state.config(), key, value, error));
             }
             (Err(error), None) => return Err(error.into()),
         };

@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use super::running;
 use super::train::only;
-use super::{PredictExec, PredictNode, TrainExec, TrainNode};
+use super::write::{EncodedTarget, Target};
+use super::{CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec};
 use crate::spec::TrainSpec;
 use crate::{Error, ModelRef};
 
@@ -34,6 +35,8 @@ const MAGIC: &[u8] = b"\xffvolley\x01";
 enum Node {
     Train { spec: Arc<TrainSpec> },
     Predict { model: ModelRef, column: String },
+    Write { target: EncodedTarget },
+    Commit { target: EncodedTarget },
 }
 
 impl Node {
@@ -72,6 +75,10 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
                 }
                 Some(Node::Predict { model, column }) => {
                     Arc::new(PredictNode::try_new(model, column, only(inputs.to_vec())?)?)
+                }
+                Some(Node::Write { .. } | Node::Commit { .. }) => {
+                    let what = "it is a physical node in a logical plan";
+                    return Err(Error::malformed("plan node", what).into());
                 }
             };
         Ok(Extension { node })
@@ -198,6 +205,14 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 column,
                 only(inputs.to_vec())?,
             ))),
+            Some(Node::Write { target }) => {
+                let target = Target::decode(&target, context, self, converter)?;
+                Ok(Arc::new(WriteExec::new(target, only(inputs.to_vec())?)))
+            }
+            Some(Node::Commit { target }) => {
+                let target = Target::decode(&target, context, self, converter)?;
+                Ok(Arc::new(CommitExec::new(target, only(inputs.to_vec())?)))
+            }
         }
     }
 
@@ -215,6 +230,12 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         } else if let Some(predict) = plan.downcast_ref::<PredictExec>() {
             let (model, column) = (predict.model().clone(), predict.column().to_owned());
             Node::Predict { model, column }.encode(buf)
+        } else if let Some(write) = plan.downcast_ref::<WriteExec>() {
+            let target = write.target().encode(self, converter)?;
+            Node::Write { target }.encode(buf)
+        } else if let Some(commit) = plan.downcast_ref::<CommitExec>() {
+            let target = commit.target().encode(self, converter)?;
+            Node::Commit { target }.encode(buf)
         } else {
             self.inner.try_encode(plan, buf, converter)
         }

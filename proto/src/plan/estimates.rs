@@ -23,7 +23,7 @@ const COMPRESSED: u64 = 5;
 
 /// The rule that adds the estimates; to be run before joins are chosen.
 #[derive(Debug)]
-pub struct EstimateScans;
+pub(super) struct EstimateScans;
 
 impl PhysicalOptimizerRule for EstimateScans {
     fn optimize(

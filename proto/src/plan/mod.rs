@@ -9,6 +9,9 @@
 //! PredictNode        PredictExec                                   part of any stage
 //!   └ input            └ input
 //! min, max           running, in a window operator                 part of any stage
+//! a folder's writer  CommitExec                                    one task
+//!   └ input            └ WriteExec                                 ──exchange──
+//!                          └ input                                 part of any stage
 //! ```
 //!
 //! The nodes describe; they hold no behaviour of training or prediction. They find that behind
@@ -16,13 +19,17 @@
 
 mod codec;
 mod estimates;
+mod partitions;
 mod planner;
 mod predict;
 mod running;
 mod train;
+mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
-pub use estimates::EstimateScans;
-pub use planner::VolleyQueryPlanner;
+use estimates::EstimateScans;
+pub use planner::{VolleyQueryPlanner, optimizer_rules};
 pub use predict::{PredictExec, PredictNode};
 pub use train::{TrainExec, TrainNode, train_schema};
+use write::WriteFolders;
+pub use write::{CommitExec, WriteExec};

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::error::Result;
+use datafusion::execution::SessionState;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use super::running;
 use super::train::only;
-use super::{PredictExec, PredictNode, TrainExec, TrainNode};
+use super::{EstimateScans, PredictExec, PredictNode, TrainExec, TrainNode, WriteFolders};
+use super::{partitions, running};
 
 /// DataFusion's planner, with Volley's nodes.
 #[derive(Debug, Default)]
@@ -26,10 +28,36 @@ impl QueryPlanner for VolleyQueryPlanner {
         plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(VolleyExtensions)])
-            .create_physical_plan(&running::rewrite(plan.clone())?, session)
-            .await
+        let plan = running::rewrite(plan.clone())?;
+        let planner =
+            DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(VolleyExtensions)]);
+        let physical = planner.create_physical_plan(&plan, session).await?;
+        // How much is sorted is known now, and it is rarely much.
+        let slots = session.config().target_partitions();
+        let wanted = partitions::wanted(&physical, slots);
+        let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+            return Ok(physical);
+        };
+        if wanted == slots {
+            return Ok(physical);
+        }
+        let mut state = state.clone();
+        state.config_mut().options_mut().execution.target_partitions = wanted.into();
+        planner.create_physical_plan(&plan, &state).await
     }
+}
+
+/// The rules of a session's plans: DataFusion's between Volley's.
+pub fn optimizer_rules(
+    defaults: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>],
+) -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let first = [Arc::new(EstimateScans) as _];
+    let last = [Arc::new(WriteFolders) as _];
+    first
+        .into_iter()
+        .chain(defaults.iter().cloned())
+        .chain(last)
+        .collect()
 }
 
 struct VolleyExtensions;

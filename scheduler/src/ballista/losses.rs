@@ -18,15 +18,11 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{
     ExecutionStage, RunningStage, StageOutput, TaskInfo,
 };
-use datafusion::datasource::file_format::csv::CsvSink;
-use datafusion::datasource::file_format::json::JsonSink;
-use datafusion::datasource::file_format::parquet::ParquetSink;
-use datafusion::datasource::physical_plan::{FileSink, FileSinkConfig};
-use datafusion::datasource::sink::DataSinkExec;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
+use volley_proto::plan::CommitExec;
 
 use super::bind::{self, find_train};
 use super::cluster_state::ClusterEvents;
@@ -215,8 +211,8 @@ fn reads_from(inputs: &HashMap<usize, StageOutput>, executor: &str) -> bool {
     locations.any(|location| location.executor_meta.id == executor)
 }
 
-/// What a job that is run again would write twice: files beside those that are there already.
-/// A single file is replaced as a whole.
+/// What a job that is run again would write twice: files that may have their names already. What is
+/// not committed does not count, and a single file is replaced as a whole.
 fn written(graph: &ExecutionGraphBox) -> Option<String> {
     let begun = |stage: &RunningStage| !stage.task_infos.is_empty();
     graph.stages().values().find_map(|stage| {
@@ -231,21 +227,8 @@ fn written(graph: &ExecutionGraphBox) -> Option<String> {
 }
 
 fn adds_files(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
-    let Some(writer) = plan.downcast_ref::<DataSinkExec>() else {
-        return plan.children().into_iter().find_map(adds_files);
-    };
-    let sink = writer.sink();
-    let config: Option<&FileSinkConfig> = None
-        .or_else(|| sink.downcast_ref::<ParquetSink>().map(FileSink::config))
-        .or_else(|| sink.downcast_ref::<CsvSink>().map(FileSink::config))
-        .or_else(|| sink.downcast_ref::<JsonSink>().map(FileSink::config));
-    match config.map(|config| (config, config.table_paths.first())) {
-        Some((config, Some(path))) if config.file_output_mode.single_file_output(path) => None,
-        // An INSERT knows its table's folder only.
-        Some((config, Some(path))) if config.original_url.is_empty() => {
-            Some(path.as_str().to_owned())
-        }
-        Some((config, _)) => Some(config.original_url.clone()),
-        None => Some("its output".to_owned()),
+    match plan.downcast_ref::<CommitExec>() {
+        Some(commit) => Some(commit.folder()),
+        None => plan.children().into_iter().find_map(adds_files),
     }
 }

@@ -5,20 +5,28 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ballista_core::config::BALLISTA_ADAPTIVE_PLANNER_ENABLED;
-use ballista_core::utils::default_session_builder;
+use ballista_core::utils::{default_config_producer, default_session_builder};
 use ballista_scheduler::scheduler_server::SessionBuilder;
 use datafusion::catalog::Session;
+use datafusion::common::internal_datafusion_err;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use volley_proto::plan::{EstimateScans, TrainNode, VolleyQueryPlanner};
+use datafusion::prelude::SessionConfig;
+use volley_proto::plan::{TrainNode, VolleyQueryPlanner, optimizer_rules};
+use volley_proto::settings::JobSettings;
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
 use crate::placement::never_fits;
+
+/// What a job's settings are put into.
+pub(crate) fn session_config() -> SessionConfig {
+    default_config_producer().with_option_extension(JobSettings::default())
+}
 
 /// Builds sessions that plan Volley's nodes for this cluster.
 pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilder {
@@ -26,13 +34,14 @@ pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilde
         // Ballista 55's adaptive planner repeats branches of a union and hangs where a plan that it
         // changed fails a check; what it makes of lost data is worse.
         let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
+        let mut config = config;
+        let optimizer = &mut config.options_mut().optimizer;
         let planner = Arc::new(AdmittingPlanner {
             cluster: Arc::clone(&cluster),
+            splits_files: std::mem::take(&mut optimizer.repartition_file_scans),
         });
         let state = default_session_builder(config)?;
-        let rules = state.physical_optimizers().iter().cloned();
-        let estimates = std::iter::once(Arc::new(EstimateScans) as _);
-        let rules = estimates.chain(rules).collect();
+        let rules = optimizer_rules(state.physical_optimizers());
         Ok(SessionStateBuilder::new_from_existing(state)
             .with_physical_optimizer_rules(rules)
             .with_query_planner(planner)
@@ -43,6 +52,10 @@ pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilde
 /// Volley's planner, behind a check that the cluster is large enough.
 struct AdmittingPlanner {
     cluster: Arc<VolleyClusterState>,
+    /// Whether scans take files apart. Only plans are made so: Ballista enforces requirements again
+    /// in each stage, by the session's number of partitions, which may be less than the plan's, and
+    /// would put the parts together again.
+    splits_files: bool,
 }
 
 impl fmt::Debug for AdmittingPlanner {
@@ -81,6 +94,14 @@ impl QueryPlanner for AdmittingPlanner {
                 _ => Ok(TreeNodeRecursion::Continue),
             }
         })?;
-        VolleyQueryPlanner.create_physical_plan(plan, session).await
+        let session = session.as_any().downcast_ref::<SessionState>();
+        let mut session = session
+            .cloned()
+            .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
+        let optimizer = &mut session.config_mut().options_mut().optimizer;
+        optimizer.repartition_file_scans = self.splits_files;
+        VolleyQueryPlanner
+            .create_physical_plan(plan, &session)
+            .await
     }
 }

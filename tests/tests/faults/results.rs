@@ -27,11 +27,20 @@ pub(crate) const FAULTS: &[Fault] = &[
     }),
     (
         "files are added to a folder: nothing is written yet",
-        lost_before_a_folder_is_written,
+        || {
+            lost_while_a_folder_is_written(Phase::Scan, Loss::Kill);
+        },
+    ),
+    ("files are added to a folder: tasks write", || {
+        lost_while_a_folder_is_written(Phase::Shuffle, Loss::Kill);
+    }),
+    (
+        "files are added to a folder: a frozen executor writes",
+        || lost_while_a_folder_is_written(Phase::Shuffle, Loss::Freeze),
     ),
     (
-        "files are added to a folder: writing has begun",
-        lost_while_a_folder_is_written,
+        "files are added to a folder: all are written, and get their names",
+        lost_while_a_folder_is_committed,
     ),
 ];
 
@@ -130,33 +139,53 @@ fn lost_while_copied(phase: Phase, loss: Loss) -> Job {
     job
 }
 
-fn lost_before_a_folder_is_written() {
-    let mut cluster = scene::cluster(3);
-    let folder = cluster.dir().join("out/");
-    let (asked, numbers) = listing(Phase::Scan, &cluster, |numbers| {
-        fs::remove_dir_all(&folder).ok();
-        copy(&cluster, numbers, &folder.display().to_string())
-    });
-    Loss::Kill.strike(&mut cluster, 0);
-    let run = asked.client.wait(SOON);
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
-    assert_eq!(lines_in(&folder), numbers.facts());
-    cluster.add_executor();
-    scene::is_well(&cluster, 3);
+/// Copies the facts into a folder, after two exchanges; in so many folders in it, if any.
+fn copy_into(cluster: &Cluster, numbers: &Numbers, folder: &Path, parts: Option<u64>) -> Client {
+    let rows = "SELECT id, v, count(*) OVER (PARTITION BY v) AS of_value, \
+                count(*) OVER (PARTITION BY id) AS of_id FROM facts";
+    let (part, by) = match parts {
+        Some(parts) => (format!(", id % {parts} AS part"), "PARTITIONED BY (part)"),
+        None => (String::new(), ""),
+    };
+    let sql = format!(
+        "{} COPY (SELECT *{part} FROM ({rows})) TO '{}' STORED AS CSV {by} \
+         OPTIONS ('format.has_header' 'true')",
+        numbers.tables(),
+        folder.display()
+    );
+    fs::remove_dir_all(folder).ok();
+    cluster.spawn(cluster.command().args(["-c", &sql]))
 }
 
-fn lost_while_a_folder_is_written() {
+/// It is run again, and what is in the folder in the end was written once.
+fn lost_while_a_folder_is_written(phase: Phase, loss: Loss) {
+    let mut cluster = scene::cluster(3);
+    let folder = cluster.dir().join("out/");
+    let (asked, numbers) = listing(phase, &cluster, |numbers| {
+        copy_into(&cluster, numbers, &folder, None)
+    });
+    loss.strike(&mut cluster, 0);
+    let run = asked.client.wait(SOON);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(Folder::read(&folder), Folder::whole(&numbers));
+    loss.make_up(&mut cluster, 0);
+    scene::is_well(&cluster, 3);
+    // What was frozen may go on writing, and nobody sees it.
+    assert_eq!(Folder::read(&folder).rows, numbers.facts());
+}
+
+fn lost_while_a_folder_is_committed() {
     let mut cluster = scene::cluster(3);
     let folder = cluster.dir().join("out/");
     let (asked, numbers) = listing(Phase::Last, &cluster, |numbers| {
-        fs::remove_dir_all(&folder).ok();
-        copy(&cluster, numbers, &folder.display().to_string())
+        let parts = numbers.facts() / 20;
+        copy_into(&cluster, numbers, &folder, Some(parts))
     });
     Loss::Kill.strike(&mut cluster, 0);
     let run = asked.client.wait(SOON);
     if run.code == Some(0) {
-        // It had come to its end before the executor was lost.
-        assert_eq!(lines_in(&folder), numbers.facts());
+        // It had come to its end, or was run elsewhere.
+        assert_eq!(Folder::read(&folder), Folder::whole(&numbers));
     } else {
         let said = run.error();
         assert!(said.contains("executor-0"), "{said}");
@@ -166,13 +195,38 @@ fn lost_while_a_folder_is_written() {
     scene::is_well(&cluster, 3);
 }
 
-/// Lines of all CSV files in a folder, without their headers.
-fn lines_in(folder: &Path) -> u64 {
-    let files: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "csv"))
-        .collect();
-    let lines = |path: &PathBuf| fs::read_to_string(path).unwrap().lines().count() - 1;
-    files.iter().map(|path| lines(path) as u64).sum()
+/// What is in a folder of CSV files, and in the folders in it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Folder {
+    /// Lines without the headers.
+    rows: u64,
+    /// Files that a reader of CSV does not look at.
+    others: Vec<PathBuf>,
+}
+
+impl Folder {
+    fn read(folder: &Path) -> Self {
+        let mut all = Self::default();
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                let below = Self::read(&path);
+                all.rows += below.rows;
+                all.others.extend(below.others);
+            } else if path.extension().is_some_and(|extension| extension == "csv") {
+                all.rows += fs::read_to_string(&path).unwrap().lines().count() as u64 - 1;
+            } else {
+                all.others.push(path);
+            }
+        }
+        all
+    }
+
+    /// With all facts, and nothing else.
+    fn whole(numbers: &Numbers) -> Self {
+        Self {
+            rows: numbers.facts(),
+            others: Vec::new(),
+        }
+    }
 }

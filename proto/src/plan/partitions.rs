@@ -1,0 +1,93 @@
+//! How many partitions a plan's exchanges have: enough that one of them can be sorted well.
+//!
+//! A partition a slot starts the fewest tasks. But a partition is sorted in one piece, as windows and
+//! merged joins need it, and what that costs a row grows with the piece, for merging its runs is all
+//! about caches. So a plan that sorts many rows has a multiple of the slots.
+
+use std::sync::Arc;
+
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+
+/// Rows of a partition that is sorted, before there are more partitions.
+const SORTED: usize = 1 << 19;
+
+/// Partitions a slot has at most: an exchange has their square as parts.
+const MOST_A_SLOT: usize = 64;
+
+/// How many partitions the plan is to have: at least `slots`, and a multiple of them.
+pub(super) fn wanted(plan: &Arc<dyn ExecutionPlan>, slots: usize) -> usize {
+    let slots = slots.max(1);
+    let a_slot = sorted(plan).div_ceil(SORTED.saturating_mul(slots));
+    slots * a_slot.clamp(1, MOST_A_SLOT)
+}
+
+/// About how many rows the largest sort of a plan's partitions has, of all of them together.
+fn sorted(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let below = plan.children().into_iter().map(sorted).max().unwrap_or(0);
+    let rows = match plan.downcast_ref::<SortExec>() {
+        Some(sort) if sort.preserve_partitioning() && sort.fetch().is_none() => rows(sort.input()),
+        _ => 0,
+    };
+    below.max(rows)
+}
+
+fn rows(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+    let rows = statistics.map(|statistics| statistics.num_rows.get_value().copied());
+    rows.ok().flatten().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::physical_plan::ExecutionPlanProperties;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use super::*;
+    use crate::plan::{VolleyQueryPlanner, optimizer_rules};
+
+    /// The partitions of a query of a CSV file of two numbers a row, by two slots.
+    async fn partitions(query: &str, mib: u64) -> usize {
+        let config = SessionConfig::new().with_target_partitions(2);
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config)
+            .with_query_planner(Arc::new(VolleyQueryPlanner))
+            .build();
+        let rules = optimizer_rules(state.physical_optimizers());
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_physical_optimizer_rules(rules)
+            .build();
+        let session = SessionContext::new_with_state(state);
+        let dir = tempfile::tempdir().unwrap();
+        // Planned, not read: the file has a size and no contents.
+        let file = dir.path().join("numbers.csv");
+        File::create(&file).unwrap().set_len(mib << 20).unwrap();
+        let create = format!(
+            "CREATE EXTERNAL TABLE numbers (a INT, b INT) STORED AS CSV LOCATION '{}'",
+            file.display()
+        );
+        session.sql(&create).await.unwrap();
+        let query = session.sql(query).await.unwrap();
+        let plan = query.create_physical_plan().await.unwrap();
+        plan.output_partitioning().partition_count()
+    }
+
+    #[tokio::test]
+    async fn there_are_more_partitions_where_more_is_sorted() {
+        let ranks = "SELECT a, rank() OVER (PARTITION BY a ORDER BY b) FROM numbers";
+        // Ten bytes of text are a row: five MiB are as many rows as a partition is to have.
+        for (mib, expected) in [(1, 2), (10, 2), (11, 4), (95, 20), (1 << 20, 128)] {
+            assert_eq!(partitions(ranks, mib).await, expected, "{mib} MiB");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_sorts_nothing_has_a_partition_a_slot() {
+        let sums = "SELECT a, sum(b) FROM numbers GROUP BY a";
+        assert_eq!(partitions(sums, 1 << 20).await, 2);
+    }
+}

@@ -1,0 +1,188 @@
+//! The node that writes rows where they are computed.
+
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use datafusion::arrow::array::{StringArray, UInt64Array};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::config::ConfigNonZeroUsize;
+use datafusion::common::internal_datafusion_err;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::sink::DataSink;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions, execute_input_stream,
+};
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+    PlanProperties,
+};
+use futures::TryStreamExt;
+use uuid::Uuid;
+
+use super::Target;
+use crate::plan::train::only;
+
+/// A row a partition: the task that wrote it, its rows and its files.
+pub(super) static WRITTEN: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("task", DataType::Utf8, false),
+        Field::new("rows", DataType::UInt64, false),
+        Field::new("files", DataType::UInt64, false),
+    ]))
+});
+
+/// Writes each partition of the input into files of its own, which are not committed yet.
+#[derive(Debug, Clone)]
+pub struct WriteExec {
+    target: Target,
+    input: Arc<dyn ExecutionPlan>,
+    properties: Arc<PlanProperties>,
+    /// Of the partitions written so far, for their metrics.
+    sinks: Arc<Mutex<Vec<Arc<dyn DataSink>>>>,
+}
+
+impl WriteExec {
+    pub(in crate::plan) fn new(target: Target, input: Arc<dyn ExecutionPlan>) -> Self {
+        let partitions = input.output_partitioning().partition_count();
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(Arc::clone(&WRITTEN)),
+            Partitioning::UnknownPartitioning(partitions),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        ));
+        Self {
+            target,
+            input,
+            properties,
+            sinks: Arc::default(),
+        }
+    }
+
+    pub(in crate::plan) fn target(&self) -> &Target {
+        &self.target
+    }
+}
+
+impl DisplayAs for WriteExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let format = &self.target.config().file_extension;
+        write!(f, "WriteExec: {format} files in {}", self.target)
+    }
+}
+
+impl ExecutionPlan for WriteExec {
+    fn name(&self) -> &str {
+        "WriteExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::new(self.target.clone(), only(children)?)))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let target = self.target.clone();
+        let task = Uuid::new_v4().simple().to_string();
+        let sink = target
+            .sink(target.uncommitted(&task))
+            .ok_or_else(|| internal_datafusion_err!("a target that is no folder: {target}"))?;
+        let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        sinks.push(Arc::clone(&sink));
+        let (input, schema) = (Arc::clone(&self.input), Arc::clone(sink.schema()));
+        let rows = execute_input_stream(input, schema, partition, Arc::clone(&context))?;
+        let write = async move {
+            let rows = sink.write_all(rows, &one_file(&context)?).await?;
+            let files = files_of(&target, &task, &context).await?;
+            let columns: [Arc<dyn datafusion::arrow::array::Array>; 3] = [
+                Arc::new(StringArray::from(vec![task])),
+                Arc::new(UInt64Array::from(vec![rows])),
+                Arc::new(UInt64Array::from(vec![files])),
+            ];
+            Ok(RecordBatch::try_new(
+                Arc::clone(&WRITTEN),
+                columns.to_vec(),
+            )?)
+        };
+        Ok(Box::pin(RecordBatchStreamAdapter::new(
+            self.schema(),
+            futures::stream::once(write),
+        )))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        let sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = MetricsSet::new();
+        let metrics = sinks.iter().filter_map(|sink| sink.metrics());
+        metrics.for_each(|of| of.iter().for_each(|one| all.push(Arc::clone(one))));
+        Some(all)
+    }
+}
+
+/// The context of a writer that begins a file when the one before is full, not several at once: other
+/// partitions are written beside it.
+fn one_file(context: &TaskContext) -> Result<Arc<TaskContext>> {
+    let mut config = context.session_config().clone();
+    let execution = &mut config.options_mut().execution;
+    execution.minimum_parallel_output_files = ConfigNonZeroUsize::try_new(1)?;
+    let context = TaskContext::default().with_runtime(context.runtime_env());
+    Ok(Arc::new(context.with_session_config(config)))
+}
+
+/// How many files the task has left in the folder.
+async fn files_of(target: &Target, task: &str, context: &TaskContext) -> Result<u64> {
+    let url = target.url();
+    let store = context.runtime_env().object_store(url.object_store())?;
+    let count = |files, name: Option<&str>| {
+        let of = name.and_then(|name| target.committed(name));
+        files + u64::from(of.is_some_and(|(_, writer)| writer == task))
+    };
+    let files = store
+        .list(Some(url.prefix()))
+        .try_fold(0, |files, file| {
+            std::future::ready(Ok(count(files, file.location.filename())))
+        })
+        .await?;
+    Ok(files)
+}

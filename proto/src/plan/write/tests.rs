@@ -1,0 +1,169 @@
+//! Folders written in one process: which files are there, and what they are called.
+
+use std::fs;
+use std::path::Path;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray, UInt64Array};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::catalog::memory::MemorySourceConfig;
+use datafusion::datasource::MemTable;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::physical_plan::{collect, displayable};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_proto::bytes::{
+    physical_plan_from_bytes_with_extension_codec, physical_plan_to_bytes_with_extension_codec,
+};
+use tempfile::TempDir;
+
+use super::exec::WRITTEN;
+use super::*;
+use crate::plan::{VolleyPhysicalCodec, optimizer_rules};
+
+/// A session with a table of the numbers 0 to 99 in three partitions, and a folder.
+fn session() -> (SessionContext, TempDir) {
+    let job = JobSettings {
+        statement: Some("job".into()),
+    };
+    let config = SessionConfig::new().with_target_partitions(3);
+    let state = SessionStateBuilder::new_with_default_features()
+        .with_config(config.with_option_extension(job))
+        .build();
+    let rules = optimizer_rules(state.physical_optimizers());
+    let state = SessionStateBuilder::new_from_existing(state)
+        .with_physical_optimizer_rules(rules)
+        .build();
+    let session = SessionContext::new_with_state(state);
+    let batch = |from: i64, to: i64| {
+        let ids = Arc::new(Int64Array::from_iter_values(from..to)) as ArrayRef;
+        RecordBatch::try_from_iter([("id", ids)]).unwrap()
+    };
+    let parts = vec![
+        vec![batch(0, 10)],
+        vec![batch(10, 40)],
+        vec![batch(40, 100)],
+    ];
+    let numbers = MemTable::try_new(parts[0][0].schema(), parts).unwrap();
+    session
+        .register_table("numbers", Arc::new(numbers))
+        .unwrap();
+    (session, tempfile::tempdir().unwrap())
+}
+
+async fn plan(session: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
+    let frame = session.sql(sql).await.unwrap();
+    frame.create_physical_plan().await.unwrap()
+}
+
+async fn count(session: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> u64 {
+    let batches = collect(plan, session.task_ctx()).await.unwrap();
+    let counts = batches[0].column(0).as_any().downcast_ref::<UInt64Array>();
+    counts.unwrap().value(0)
+}
+
+/// Names of the files in a folder, and what their lines add up to.
+fn read(folder: &Path) -> (Vec<String>, i64) {
+    let (mut names, mut sum) = (Vec::new(), 0);
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        sum += text
+            .lines()
+            .filter_map(|line| line.parse::<i64>().ok())
+            .sum::<i64>();
+        names.push(path.file_name().unwrap().to_str().unwrap().to_owned());
+    }
+    (names, sum)
+}
+
+#[tokio::test]
+async fn each_partition_is_a_file_and_has_its_name() {
+    let (session, dir) = session();
+    let copy = format!("COPY numbers TO '{}/' STORED AS CSV", dir.path().display());
+    let copy = plan(&session, &copy).await;
+    assert_eq!(count(&session, copy).await, 100);
+    let (names, sum) = read(dir.path());
+    assert_eq!((names.len(), sum), (3, 99 * 100 / 2));
+    assert!(names.iter().all(|name| name.ends_with(".csv")), "{names:?}");
+}
+
+#[tokio::test]
+async fn partition_columns_make_folders() {
+    let (session, dir) = session();
+    let copy = format!(
+        "COPY (SELECT id, id >= 40 AS big FROM numbers) TO '{}' STORED AS CSV PARTITIONED BY (big)",
+        dir.path().join("out.csv").display()
+    );
+    let copy = plan(&session, &copy).await;
+    assert_eq!(count(&session, copy).await, 100);
+    for (folder, files, sum) in [("big=false", 2, 39 * 40 / 2), ("big=true", 1, 139 * 60 / 2)] {
+        let (names, read) = read(&dir.path().join("out.csv").join(folder));
+        assert_eq!((names.len(), read), (files, sum), "{folder}: {names:?}");
+        assert!(names.iter().all(|name| name.ends_with(".csv")), "{names:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_lost_attempt_left_is_removed_and_nothing_else() {
+    let (session, dir) = session();
+    let [lost, other, mine] = ["a.csv.volley-job-1", "a.csv.volley-other-1", "mine.csv"]
+        .map(|name| dir.path().join(name));
+    for file in [&lost, &other, &mine] {
+        fs::write(file, "1000000\n").unwrap();
+    }
+    let copy = format!("COPY numbers TO '{}/' STORED AS CSV", dir.path().display());
+    let copy = plan(&session, &copy).await;
+    assert_eq!(count(&session, copy).await, 100);
+    assert!(!lost.exists() && other.exists() && mine.exists());
+    assert_eq!(read(dir.path()).1, 2_000_000 + 99 * 100 / 2);
+}
+
+#[tokio::test]
+async fn files_that_only_their_writer_sees_are_an_error() {
+    let (session, dir) = session();
+    let copy = format!("COPY numbers TO '{}/' STORED AS CSV", dir.path().display());
+    let copy = plan(&session, &copy).await;
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(StringArray::from(vec!["elsewhere"])),
+        Arc::new(UInt64Array::from(vec![5])),
+        Arc::new(UInt64Array::from(vec![2])),
+    ];
+    let written = RecordBatch::try_new(Arc::clone(&WRITTEN), columns).unwrap();
+    let written = MemorySourceConfig::try_new_exec(&[vec![written]], Arc::clone(&WRITTEN), None);
+    let target = copy.downcast_ref::<CommitExec>().unwrap().target().clone();
+    let commit = CommitExec::new(target, written.unwrap());
+    let error = collect(Arc::new(commit), session.task_ctx())
+        .await
+        .unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("2 of 2 files"), "{said}");
+    assert!(said.contains(dir.path().to_str().unwrap()), "{said}");
+}
+
+#[tokio::test]
+async fn a_plan_that_writes_arrives_as_it_was_sent() {
+    let (session, dir) = session();
+    // A table that is on the wire, and options that are not the defaults.
+    let copy = format!(
+        "COPY (VALUES (1, 'a'), (2, 'b')) TO '{}/' STORED AS CSV \
+         OPTIONS ('format.has_header' 'false', 'format.delimiter' '|')",
+        dir.path().display()
+    );
+    let copy = plan(&session, &copy).await;
+    let (codec, task) = (VolleyPhysicalCodec::default(), session.task_ctx());
+    let sent = physical_plan_to_bytes_with_extension_codec(Arc::clone(&copy), &codec).unwrap();
+    let received = physical_plan_from_bytes_with_extension_codec(&sent, &task, &codec).unwrap();
+    let display =
+        |plan: &Arc<dyn ExecutionPlan>| displayable(plan.as_ref()).indent(true).to_string();
+    assert_eq!(display(&received), display(&copy));
+    assert_eq!(count(&session, received).await, 2);
+    let file = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap();
+    assert_eq!(fs::read_to_string(file.path()).unwrap(), "1|a\n2|b\n");
+}
+
+#[tokio::test]
+async fn a_single_file_is_left_to_datafusion() {
+    let (session, dir) = session();
+    let file = dir.path().join("out.csv");
+    let copy = plan(&session, &format!("COPY numbers TO '{}'", file.display())).await;
+    assert!(copy.is::<DataSinkExec>(), "{copy:?}");
+}
