@@ -19,14 +19,14 @@ pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
 pub const TRACE: &str = "volley.trace";
 /// The training run that a job is, set by the client with the job.
 pub const TRAIN_ID: &str = "volley.train_id";
-/// An id of its own for each job, set by the client with the job: the same when it is run again.
-pub const STATEMENT: &str = "volley.statement";
+/// An id of the job's own, set by the scheduler: the same when the job is run again.
+pub const JOB_ID: &str = "volley.job_id";
 
 /// What planning on the scheduler knows of the job that it plans.
 #[derive(Debug, Clone, Default)]
 pub struct JobSettings {
-    /// See [`STATEMENT`]; none where another client than Volley's has sent the job.
-    pub statement: Option<String>,
+    /// See [`JOB_ID`].
+    pub id: Option<String>,
 }
 
 impl ConfigExtension for JobSettings {
@@ -48,16 +48,16 @@ impl ExtensionOptions for JobSettings {
 
     /// The others are read with the job, and no plan depends on them.
     fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
-        if STATEMENT.strip_prefix(PREFIX) == Some(format!(".{key}").as_str()) {
-            self.statement = Some(value.to_owned());
+        if format!("{PREFIX}.{key}") == JOB_ID {
+            self.id = Some(value.to_owned());
         }
         Ok(())
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
         vec![ConfigEntry {
-            key: STATEMENT.to_owned(),
-            value: self.statement.clone(),
+            key: JOB_ID.to_owned(),
+            value: self.id.clone(),
             description: "The job, the same when it is run again",
         }]
     }

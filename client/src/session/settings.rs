@@ -15,8 +15,7 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions}
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
-use uuid::Uuid;
-use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, STATEMENT, TRACE, TRAIN_ID};
+use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRACE, TRAIN_ID};
 use volley_proto::{TrainId, did_you_mean};
 
 use crate::{Error, Result};
@@ -180,7 +179,6 @@ impl Job {
         }
         if let Some(volley) = extensions.get_mut::<VolleySettings>() {
             volley.train_id = self.train_id;
-            volley.statement = Some(Uuid::now_v7());
             volley.on_client_loss = self.on_client_loss.unwrap_or(volley.on_client_loss);
         }
     }
@@ -193,8 +191,6 @@ struct VolleySettings {
     trace: bool,
     /// Of one job only.
     train_id: Option<TrainId>,
-    /// Of one job only.
-    statement: Option<Uuid>,
 }
 
 impl Default for VolleySettings {
@@ -203,7 +199,6 @@ impl Default for VolleySettings {
             on_client_loss: OnClientLoss::Auto,
             trace: false,
             train_id: None,
-            statement: None,
         }
     }
 }
@@ -244,7 +239,6 @@ impl ExtensionOptions for VolleySettings {
                 Err(_) => "expected true or false".to_owned(),
             },
             TRAIN_ID => "CREATE MODEL sets it".to_owned(),
-            STATEMENT => "each job has its own".to_owned(),
             _ => {
                 let hint = did_you_mean(&full, [ON_CLIENT_LOSS, TRACE]);
                 format!("there is no such setting{hint}")
@@ -270,15 +264,9 @@ impl ExtensionOptions for VolleySettings {
             value: Some(id.to_string()),
             description: "The training run that the job is",
         });
-        let statement = self.statement.map(|id| ConfigEntry {
-            key: STATEMENT.to_owned(),
-            value: Some(id.simple().to_string()),
-            description: "The job, the same when it is run again",
-        });
         [on_client_loss, trace]
             .into_iter()
             .chain(train_id)
-            .chain(statement)
             .collect()
     }
 }
@@ -355,7 +343,6 @@ mod tests {
         let name = sent(&config, BALLISTA_JOB_NAME);
         assert_eq!(name.as_deref(), Some("CREATE MODEL m …"));
         assert_eq!(sent(&config, TRAIN_ID), Some(train_id.to_string()));
-        let first = sent(&config, STATEMENT).expect("a job has an id");
         assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("auto"));
         let kept = Job {
             on_client_loss: Some(OnClientLoss::Keep),
@@ -364,7 +351,6 @@ mod tests {
         kept.note(&mut config);
         assert_eq!(sent(&config, BALLISTA_JOB_NAME), name);
         assert_eq!(sent(&config, TRAIN_ID), None);
-        assert_ne!(sent(&config, STATEMENT), Some(first));
         assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("keep"));
     }
 

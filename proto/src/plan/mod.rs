@@ -32,4 +32,4 @@ pub use planner::{VolleyQueryPlanner, optimizer_rules};
 pub use predict::{PredictExec, PredictNode};
 pub use train::{TrainExec, TrainNode, train_schema};
 use write::WriteFolders;
-pub use write::{CommitExec, WriteExec};
+pub use write::{CommitExec, WriteExec, adds_files};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
+use datafusion::common::internal_datafusion_err;
 use datafusion::error::Result;
 use datafusion::execution::SessionState;
 use datafusion::execution::context::QueryPlanner;
@@ -31,19 +32,28 @@ impl QueryPlanner for VolleyQueryPlanner {
         let plan = running::rewrite(plan.clone())?;
         let planner =
             DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(VolleyExtensions)]);
-        let physical = planner.create_physical_plan(&plan, session).await?;
+        // What is explained is planned as if it were run.
+        let (run, explained) = match &plan {
+            LogicalPlan::Explain(explain) => (explain.plan.as_ref(), true),
+            plan => (plan, false),
+        };
+        let physical = planner.create_physical_plan(run, session).await?;
         // How much is sorted is known now, and it is rarely much.
         let slots = session.config().target_partitions();
         let wanted = partitions::wanted(&physical, slots);
-        let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
-            return Ok(physical);
-        };
-        if wanted == slots {
+        if wanted == slots && !explained {
             return Ok(physical);
         }
-        let mut state = state.clone();
-        state.config_mut().options_mut().execution.target_partitions = wanted.into();
-        planner.create_physical_plan(&plan, &state).await
+        let session = session.as_any().downcast_ref::<SessionState>();
+        let mut session = session
+            .cloned()
+            .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
+        session
+            .config_mut()
+            .options_mut()
+            .execution
+            .target_partitions = wanted;
+        planner.create_physical_plan(&plan, &session).await
     }
 }
 

@@ -22,7 +22,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
-use volley_proto::plan::CommitExec;
+use volley_proto::plan::adds_files;
 
 use super::bind::{self, find_train};
 use super::cluster_state::ClusterEvents;
@@ -211,8 +211,7 @@ fn reads_from(inputs: &HashMap<usize, StageOutput>, executor: &str) -> bool {
     locations.any(|location| location.executor_meta.id == executor)
 }
 
-/// What a job that is run again would write twice: files that may have their names already. What is
-/// not committed does not count, and a single file is replaced as a whole.
+/// What a job that is run again would write twice.
 fn written(graph: &ExecutionGraphBox) -> Option<String> {
     let begun = |stage: &RunningStage| !stage.task_infos.is_empty();
     graph.stages().values().find_map(|stage| {
@@ -222,13 +221,17 @@ fn written(graph: &ExecutionGraphBox) -> Option<String> {
             ExecutionStage::Failed(stage) => &stage.plan,
             _ => return None,
         };
-        adds_files(plan)
+        find_in(plan, &adds_files)
     })
 }
 
-fn adds_files(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
-    match plan.downcast_ref::<CommitExec>() {
-        Some(commit) => Some(commit.folder()),
-        None => plan.children().into_iter().find_map(adds_files),
-    }
+/// What the first operator of a plan has, that has it.
+fn find_in<T>(
+    plan: &Arc<dyn ExecutionPlan>,
+    look: &impl Fn(&dyn ExecutionPlan) -> Option<T>,
+) -> Option<T> {
+    look(plan.as_ref()).or_else(|| {
+        let mut inputs = plan.children().into_iter();
+        inputs.find_map(|input| find_in(input, look))
+    })
 }

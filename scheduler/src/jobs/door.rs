@@ -12,13 +12,14 @@ use ballista_core::serde::protobuf::{
     CreateUpdateSessionParams, CreateUpdateSessionResult, ExecuteQueryParams, ExecuteQueryResult,
     ExecutorStoppedParams, ExecutorStoppedResult, FailedJob, GetJobMetricsParams,
     GetJobMetricsResult, GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult,
-    JobStatus, PollWorkParams, PollWorkResult, RegisterExecutorParams, RegisterExecutorResult,
-    RemoveSessionParams, RemoveSessionResult, RunningJob, UpdateTaskStatusParams,
-    UpdateTaskStatusResult, execute_query_result, job_status,
+    JobStatus, KeyValuePair, PollWorkParams, PollWorkResult, RegisterExecutorParams,
+    RegisterExecutorResult, RemoveSessionParams, RemoveSessionResult, RunningJob,
+    UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status,
 };
 use tonic::{Request, Response, Status};
+use uuid::Uuid;
 use volley_proto::TrainId;
-use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
+use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
 
 use super::Book;
 use super::job::{CANCELLED, Job, Now, State};
@@ -72,6 +73,15 @@ fn describe(id: &str, submission: &ExecuteQueryParams) -> Result<Job, Status> {
     ))
 }
 
+/// Gives a submission an id, which plans of all of its attempts know.
+fn identify(submission: &mut ExecuteQueryParams) {
+    submission.settings.retain(|setting| setting.key != JOB_ID);
+    submission.settings.push(KeyValuePair {
+        key: JOB_ID.to_owned(),
+        value: Some(Uuid::now_v7().simple().to_string()),
+    });
+}
+
 /// Whether an attempt with this status has ended.
 fn has_ended(status: &JobStatus) -> bool {
     matches!(
@@ -86,10 +96,11 @@ impl SchedulerGrpc for Door {
 
     async fn execute_query(
         &self,
-        request: Request<ExecuteQueryParams>,
+        mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<ExecuteQueryResult>, Status> {
+        describe("", request.get_ref())?;
+        identify(request.get_mut());
         let submission = request.get_ref().clone();
-        describe("", &submission)?;
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
             let job = describe(&success.job_id, &submission)?;

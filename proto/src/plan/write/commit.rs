@@ -1,7 +1,8 @@
-//! The node that gives files their names once all are written.
+//! The node that puts files where they belong once all are written.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::array::{AsArray, UInt64Array};
@@ -9,6 +10,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Typ
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::exec_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
@@ -22,11 +24,12 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use url::Url;
 
 use super::Target;
 use crate::plan::train::only;
 
-/// Files that are renamed or removed at once.
+/// Files that are moved or removed at once.
 const AT_ONCE: usize = 16;
 
 /// As DataFusion's writer counts.
@@ -35,8 +38,7 @@ static COUNT: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(vec![count]))
 });
 
-/// Renames the files of all tasks of its input to what they are to be called; a row with how many
-/// rows they hold.
+/// Moves the files of all tasks of its input to where they belong; a row with how many rows they hold.
 #[derive(Debug, Clone)]
 pub struct CommitExec {
     target: Target,
@@ -61,11 +63,6 @@ impl CommitExec {
 
     pub(in crate::plan) fn target(&self) -> &Target {
         &self.target
-    }
-
-    /// The folder, as the user named it.
-    pub fn folder(&self) -> String {
-        self.target.to_string()
     }
 }
 
@@ -130,7 +127,7 @@ impl ExecutionPlan for CommitExec {
         let target = self.target.clone();
         let commit = async move {
             let written = Written::gather(written).await?;
-            let store = target.url().object_store();
+            let store = target.folder().object_store();
             let store = context.runtime_env().object_store(store)?;
             written.commit(&target, store.as_ref()).await?;
             let count = Arc::new(UInt64Array::from(vec![written.rows]));
@@ -165,24 +162,22 @@ impl Written {
         Ok(written)
     }
 
-    /// Renames the files, once all are found; removes those of tasks that count for nothing.
+    /// Moves the files, once all are found, and removes the rest of what the job wrote.
     async fn commit(&self, target: &Target, store: &dyn ObjectStore) -> Result<()> {
-        let (mut found, mut renames, mut leftovers) = (HashMap::new(), Vec::new(), Vec::new());
-        let mut files = store.list(Some(target.url().prefix()));
+        let staging = target.staging()?;
+        let (mut found, mut moves, mut leftovers) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut files = store.list(Some(staging.prefix()));
         while let Some(file) = files.try_next().await? {
-            let from = file.location;
-            let Some((name, task)) = from.filename().and_then(|name| target.committed(name)) else {
-                continue;
-            };
-            if self.files.contains_key(task) {
-                *found.entry(task.to_owned()).or_default() += 1;
-                renames.push((from.clone(), sibling(&from, name)));
-            } else {
-                leftovers.push(from);
+            match target.committed(&staging, &file.location) {
+                Some((task, to)) if self.files.contains_key(&task) => {
+                    *found.entry(task).or_default() += 1;
+                    moves.push((file.location, to));
+                }
+                _ => leftovers.push(file.location),
             }
         }
         let missing = |(task, files): (&String, &u64)| {
-            *files - found.get(task).copied().unwrap_or(0).min(*files)
+            files.saturating_sub(found.get(task).copied().unwrap_or(0))
         };
         let missing: u64 = self.files.iter().map(missing).sum();
         if missing > 0 {
@@ -193,9 +188,9 @@ impl Written {
             );
         }
         let rename = |(from, to): (Path, Path)| async move { store.rename(&from, &to).await };
-        let renames = futures::stream::iter(renames).map(rename);
-        let renamed = renames.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>();
-        renamed.await.map_err(DataFusionError::from)?;
+        let moves = futures::stream::iter(moves).map(rename);
+        let moved = moves.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>();
+        moved.await.map_err(DataFusionError::from)?;
         let remove = |leftover: Path| async move {
             if let Err(error) = store.delete(&leftover).await {
                 tracing::warn!(%leftover, %error, "an uncommitted file stays");
@@ -203,13 +198,21 @@ impl Written {
         };
         let leftovers = futures::stream::iter(leftovers);
         leftovers.for_each_concurrent(AT_ONCE, remove).await;
+        remove_folder(&staging).await;
         Ok(())
     }
 }
 
-/// A file of another name in the same folder.
-fn sibling(file: &Path, name: &str) -> Path {
-    let mut parts: Vec<_> = file.parts().collect();
-    parts.pop();
-    Path::from_iter(parts).join(name)
+/// Removes a folder where there are such things: object stores have names only.
+async fn remove_folder(folder: &ListingTableUrl) {
+    let path = Url::parse(folder.as_str()).map(|url| url.to_file_path());
+    let Ok(Ok(path)) = path else {
+        return;
+    };
+    match tokio::fs::remove_dir_all(&path).await {
+        // No task had any rows.
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!(path = %path.display(), %error, "an empty folder stays"),
+        Ok(()) => {}
+    }
 }

@@ -7,8 +7,8 @@ use datafusion::arrow::array::{StringArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::config::ConfigNonZeroUsize;
-use datafusion::common::internal_datafusion_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::datasource::sink::DataSink;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -71,8 +71,12 @@ impl WriteExec {
 
 impl DisplayAs for WriteExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let format = &self.target.config().file_extension;
-        write!(f, "WriteExec: {format} files in {}", self.target)
+        write!(
+            f,
+            "WriteExec: {} files in {}",
+            self.target.format(),
+            self.target
+        )
     }
 }
 
@@ -126,7 +130,7 @@ impl ExecutionPlan for WriteExec {
         let target = self.target.clone();
         let task = Uuid::new_v4().simple().to_string();
         let sink = target
-            .sink(target.uncommitted(&task))
+            .sink(&task)?
             .ok_or_else(|| internal_datafusion_err!("a target that is no folder: {target}"))?;
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         sinks.push(Arc::clone(&sink));
@@ -135,6 +139,9 @@ impl ExecutionPlan for WriteExec {
         let write = async move {
             let rows = sink.write_all(rows, &one_file(&context)?).await?;
             let files = files_of(&target, &task, &context).await?;
+            if rows > 0 && files == 0 {
+                return exec_err!("files of {rows} rows that were written to {target} are gone");
+            }
             let columns: [Arc<dyn datafusion::arrow::array::Array>; 3] = [
                 Arc::new(StringArray::from(vec![task])),
                 Arc::new(UInt64Array::from(vec![rows])),
@@ -170,19 +177,10 @@ fn one_file(context: &TaskContext) -> Result<Arc<TaskContext>> {
     Ok(Arc::new(context.with_session_config(config)))
 }
 
-/// How many files the task has left in the folder.
+/// How many files the task has written.
 async fn files_of(target: &Target, task: &str, context: &TaskContext) -> Result<u64> {
-    let url = target.url();
+    let url = target.of_task(task)?;
     let store = context.runtime_env().object_store(url.object_store())?;
-    let count = |files, name: Option<&str>| {
-        let of = name.and_then(|name| target.committed(name));
-        files + u64::from(of.is_some_and(|(_, writer)| writer == task))
-    };
-    let files = store
-        .list(Some(url.prefix()))
-        .try_fold(0, |files, file| {
-            std::future::ready(Ok(count(files, file.location.filename())))
-        })
-        .await?;
-    Ok(files)
+    let files: Vec<_> = store.list(Some(url.prefix())).try_collect().await?;
+    Ok(files.len() as u64)
 }

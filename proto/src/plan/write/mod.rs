@@ -1,20 +1,20 @@
-//! Folders of files: written by every task of a stage, and seen whole or not at all.
+//! Folders of files: written by every task of a stage, and committed by one.
 //!
 //! DataFusion writes a folder in one task, file by file, and whoever looks meanwhile sees a part of
 //! it; a job that was run again would leave some rows there twice. Here the tasks that compute the
-//! rows write them too, under names that no reader of the format looks at, and one task renames
-//! the files once all are there. Formats, options and partition columns are DataFusion's, and so is a
-//! single file, which needs none of this.
+//! rows write them too, into a folder inside that no listing looks into, and one task moves the
+//! files once all are there. Formats, options and partition columns are DataFusion's. So is what
+//! needs none of this, a single file, and what rests on one task: files in an order.
 //!
 //! ```text
-//! CommitExec                  one task: NAME.csv.volley-STATEMENT-TASK becomes NAME.csv
+//! CommitExec                  one task: moves files from FOLDER/.volley-JOB/TASK/ to FOLDER/
 //!   └ CoalescePartitionsExec  ──exchange── of a row a task: how many rows and files it wrote
 //!       └ WriteExec           part of the stage that computes the rows
 //!           └ input
 //! ```
 //!
-//! STATEMENT is the job's, also when it is run again: what was written by tasks that count for nothing
-//! is removed. What a job that failed or was cancelled had written stays under its uncommitted name.
+//! JOB stays the same when the job is run again, so the commit also removes what tasks that count for
+//! nothing have written. What a job that failed or was cancelled had written stays in `.volley-JOB`.
 
 mod commit;
 mod exec;
@@ -29,9 +29,8 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::sink::DataSinkExec;
 use datafusion::error::Result;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use uuid::Uuid;
 
 use crate::settings::JobSettings;
@@ -50,16 +49,17 @@ impl PhysicalOptimizerRule for WriteFolders {
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let job = config.extensions.get::<JobSettings>();
-        let statement = job.and_then(|job| job.statement.clone());
-        let statement = statement.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+        let job = job.and_then(|job| job.id.clone());
+        // Without one, such as in a plan that is only explained, nothing is run again.
+        let job = job.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
         plan.transform_up(|node| {
-            let folder = |writer| folder(writer, &statement);
+            let folder = |writer| folder(writer, &job);
             let Some((target, input)) = node.downcast_ref().and_then(folder) else {
                 return Ok(Transformed::no(node));
             };
             let written = Arc::new(WriteExec::new(target.clone(), input));
             // A stage ends here, also where there is one partition: the rows may be computed anew
-            // until files have their names.
+            // until files are moved.
             let gathered = Arc::new(CoalescePartitionsExec::new(written));
             let committed = Arc::new(CommitExec::new(target, gathered));
             Ok(Transformed::yes(committed as Arc<dyn ExecutionPlan>))
@@ -76,13 +76,30 @@ impl PhysicalOptimizerRule for WriteFolders {
     }
 }
 
-/// Where a writer of a folder writes, and its rows, in as many partitions as they come in.
-fn folder(writer: &DataSinkExec, statement: &str) -> Option<(Target, Arc<dyn ExecutionPlan>)> {
-    let target = Target::of(writer, statement)?;
+/// Where a writer of a folder writes, and its rows, in as many partitions as they come in. `None`
+/// where the order of rows counts, which the stages of a plan keep for DataFusion's writer only.
+fn folder(writer: &DataSinkExec, job: &str) -> Option<(Target, Arc<dyn ExecutionPlan>)> {
+    let target = Target::of(writer, job)?;
     let gathered = writer.input().downcast_ref::<CoalescePartitionsExec>();
-    let input = match gathered {
-        Some(gathered) if gathered.fetch().is_none() => gathered.input(),
-        _ => writer.input(),
-    };
-    Some((target, Arc::clone(input)))
+    match gathered {
+        Some(gathered) if gathered.fetch().is_none() => Some(gathered.input()),
+        _ if writer.sort_order().is_some() => None,
+        _ if writer.input().output_ordering().is_some() => None,
+        _ => Some(writer.input()),
+    }
+    .map(|input| (target, Arc::clone(input)))
+}
+
+/// Where an operator adds files, as the user named it: what has begun there cannot be begun again.
+/// A single file is replaced as a whole, and what is not committed does not count.
+pub fn adds_files(operator: &dyn ExecutionPlan) -> Option<String> {
+    if let Some(commit) = operator.downcast_ref::<CommitExec>() {
+        return Some(commit.target().to_string());
+    }
+    let writer = operator.downcast_ref::<DataSinkExec>()?;
+    match target::config(writer.sink()) {
+        Some(config) if target::is_single(config) => None,
+        Some(config) => Some(target::named(config)),
+        None => Some("its output".to_owned()),
+    }
 }

@@ -1,4 +1,4 @@
-//! What is written where, and what files are called until they count.
+//! What is written where, and where files are until they count.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,63 +7,61 @@ use datafusion::datasource::file_format::csv::CsvSink;
 use datafusion::datasource::file_format::json::JsonSink;
 use datafusion::datasource::file_format::parquet::ParquetSink;
 use datafusion::datasource::listing::ListingTableUrl;
-use datafusion::datasource::physical_plan::{FileSink, FileSinkConfig};
+use datafusion::datasource::physical_plan::{FileGroup, FileSink, FileSinkConfig};
 use datafusion::datasource::sink::{DataSink, DataSinkExec};
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::dml::InsertOp;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
-use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion_proto::physical_plan::{
     PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
 };
 use datafusion_proto::protobuf::PhysicalPlanNode;
+use object_store::path::Path;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// A folder that a statement writes.
+/// What comes after the names of files that are not committed, for readers that look into every folder.
+const UNCOMMITTED: &str = ".uncommitted";
+
+/// A folder that a job writes.
 #[derive(Debug, Clone)]
 pub(in crate::plan) struct Target {
-    /// DataFusion's writer, over no rows: it knows the folder, the format and its options.
-    writer: Arc<dyn ExecutionPlan>,
+    /// DataFusion's, a [`ParquetSink`], [`CsvSink`] or [`JsonSink`]: it knows format and options.
+    sink: Arc<dyn DataSink>,
     config: FileSinkConfig,
-    /// The job's id.
-    statement: String,
+    job: String,
 }
 
 /// A target on the wire.
 #[derive(Serialize, Deserialize)]
 pub(in crate::plan) struct EncodedTarget {
-    statement: String,
+    job: String,
     /// What the user wrote, which DataFusion leaves out.
     url: String,
-    /// A plan of DataFusion's, in protobuf.
+    /// A plan of DataFusion's that writes no rows, in protobuf.
     writer: Vec<u8>,
 }
 
 impl Target {
     /// Where the writer writes, if that is a folder of files.
-    pub(super) fn of(writer: &DataSinkExec, statement: &str) -> Option<Self> {
+    pub(super) fn of(writer: &DataSinkExec, job: &str) -> Option<Self> {
         let config = config(writer.sink())?;
-        let url = config.table_paths.first()?;
-        // Partition columns make folders, whatever the name looks like.
-        let single = config.table_partition_cols.is_empty()
-            && config.file_output_mode.single_file_output(url);
-        if single || config.insert_op != InsertOp::Append {
+        if is_single(config) || config.insert_op != InsertOp::Append {
             return None;
         }
-        let rows = Arc::new(EmptyExec::new(writer.input().schema()));
-        let over_nothing = Arc::new(writer.clone()).replace_children(
-            vec![rows],
-            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
-        );
+        // Files that are there already are no matter of who adds others.
+        let config = FileSinkConfig {
+            file_group: FileGroup::default(),
+            ..config.clone()
+        };
         Some(Self {
-            writer: over_nothing.ok()?,
-            config: config.clone(),
-            statement: statement.to_owned(),
+            sink: sink_like(writer.sink(), config.clone())?,
+            config,
+            job: job.to_owned(),
         })
     }
 
@@ -72,9 +70,12 @@ impl Target {
         codec: &dyn PhysicalExtensionCodec,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<EncodedTarget> {
-        let writer = converter.execution_plan_to_proto(&self.writer, codec)?;
+        let nothing = Arc::new(EmptyExec::new(Arc::clone(self.sink.schema())));
+        let writer = DataSinkExec::new(nothing, Arc::clone(&self.sink), None);
+        let writer: Arc<dyn ExecutionPlan> = Arc::new(writer);
+        let writer = converter.execution_plan_to_proto(&writer, codec)?;
         Ok(EncodedTarget {
-            statement: self.statement.clone(),
+            job: self.job.clone(),
             url: self.config.original_url.clone(),
             writer: writer.encode_to_vec(),
         })
@@ -90,83 +91,100 @@ impl Target {
             .map_err(|e| Error::malformed("writer of files", e))?;
         let context = PhysicalPlanDecodeContext::new(context, codec);
         let writer = converter.proto_to_execution_plan(&node, &context)?;
-        let config = writer
-            .downcast_ref::<DataSinkExec>()
-            .and_then(|writer| config(writer.sink()))
-            .ok_or_else(|| Error::malformed("writer of files", "it writes something else"))?;
-        let config = FileSinkConfig {
-            original_url: encoded.url.clone(),
-            ..config.clone()
-        };
-        Ok(Self {
-            config,
-            writer: Arc::clone(&writer),
-            statement: encoded.statement.clone(),
-        })
+        let writer = writer.downcast_ref::<DataSinkExec>();
+        let target = writer.and_then(|writer| Self::of(writer, &encoded.job));
+        let mut target =
+            target.ok_or_else(|| Error::malformed("writer of files", "it writes no folder"))?;
+        target.config.original_url.clone_from(&encoded.url);
+        Ok(target)
     }
 
-    pub(super) fn config(&self) -> &FileSinkConfig {
-        &self.config
+    /// What the files are, such as `csv.gz`.
+    pub(super) fn format(&self) -> &str {
+        &self.config.file_extension
     }
 
     /// The folder.
-    pub(super) fn url(&self) -> &ListingTableUrl {
-        // Checked by `of`, and so are targets that come over the wire.
+    pub(super) fn folder(&self) -> &ListingTableUrl {
+        // `config` has seen to it that there is one.
         &self.config.table_paths[0]
     }
 
-    /// The extension of files that a task writes.
-    pub(super) fn uncommitted(&self, task: &str) -> String {
-        format!("{}{}{task}", self.config.file_extension, self.mark())
+    /// The folder of what the job's tasks write, inside of [`folder`](Self::folder).
+    pub(super) fn staging(&self) -> Result<ListingTableUrl> {
+        let folder = self.folder().as_str().trim_end_matches('/');
+        ListingTableUrl::parse(format!("{folder}/.volley-{}/", self.job))
     }
 
-    /// The name that a file is to have and the task that wrote it, where a file's name is one of this
-    /// statement's that are not committed.
-    pub(super) fn committed<'a>(&self, name: &'a str) -> Option<(&'a str, &'a str)> {
-        name.rsplit_once(&self.mark())
+    /// The folder of what a task writes, inside of [`staging`](Self::staging).
+    pub(super) fn of_task(&self, task: &str) -> Result<ListingTableUrl> {
+        ListingTableUrl::parse(format!("{}{task}/", self.staging()?.as_str()))
     }
 
-    /// What comes between the name of a file and the task that wrote it.
-    fn mark(&self) -> String {
-        format!(".volley-{}-", self.statement)
-    }
-
-    /// Something that writes files of this extension into the folder.
-    pub(super) fn sink(&self, file_extension: String) -> Option<Arc<dyn DataSink>> {
+    /// Something that writes a task's files.
+    pub(super) fn sink(&self, task: &str) -> Result<Option<Arc<dyn DataSink>>> {
         let config = FileSinkConfig {
-            file_extension,
+            table_paths: vec![self.of_task(task)?],
+            file_extension: format!("{}{UNCOMMITTED}", self.config.file_extension),
             ..self.config.clone()
         };
-        let sink = self.writer.downcast_ref::<DataSinkExec>()?.sink();
-        if let Some(parquet) = sink.downcast_ref::<ParquetSink>() {
-            let options = parquet.parquet_options().clone();
-            Some(Arc::new(ParquetSink::new(config, options)))
-        } else if let Some(csv) = sink.downcast_ref::<CsvSink>() {
-            Some(Arc::new(CsvSink::new(config, csv.writer_options().clone())))
-        } else if let Some(json) = sink.downcast_ref::<JsonSink>() {
-            let options = json.writer_options().clone();
-            Some(Arc::new(JsonSink::new(config, options)))
-        } else {
-            None
-        }
+        Ok(sink_like(self.sink.as_ref(), config))
+    }
+
+    /// The task that wrote a file, and where the file belongs.
+    pub(super) fn committed(
+        &self,
+        staging: &ListingTableUrl,
+        file: &Path,
+    ) -> Option<(String, Path)> {
+        let mut parts = file.prefix_match(staging.prefix())?;
+        let task = parts.next()?.as_ref().to_owned();
+        let belongs: Path = self.folder().prefix().parts().chain(parts).collect();
+        let belongs = belongs.as_ref().strip_suffix(UNCOMMITTED)?;
+        Some((task, Path::parse(belongs).ok()?))
     }
 }
 
 /// The folder, as the user named it where that is known.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.config.original_url.as_str() {
-            // An INSERT knows its table's folder only.
-            "" => f.write_str(self.url().as_str()),
-            url => f.write_str(url),
-        }
+        f.write_str(&named(&self.config))
+    }
+}
+
+/// A sink of the same format and options elsewhere.
+fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn DataSink>> {
+    if let Some(parquet) = sink.downcast_ref::<ParquetSink>() {
+        let options = parquet.parquet_options().clone();
+        Some(Arc::new(ParquetSink::new(config, options)))
+    } else if let Some(csv) = sink.downcast_ref::<CsvSink>() {
+        Some(Arc::new(CsvSink::new(config, csv.writer_options().clone())))
+    } else if let Some(json) = sink.downcast_ref::<JsonSink>() {
+        let options = json.writer_options().clone();
+        Some(Arc::new(JsonSink::new(config, options)))
+    } else {
+        None
     }
 }
 
 /// What DataFusion's writers of files know of their target.
-fn config(sink: &dyn DataSink) -> Option<&FileSinkConfig> {
+pub(super) fn config(sink: &dyn DataSink) -> Option<&FileSinkConfig> {
     None.or_else(|| sink.downcast_ref::<ParquetSink>().map(FileSink::config))
         .or_else(|| sink.downcast_ref::<CsvSink>().map(FileSink::config))
         .or_else(|| sink.downcast_ref::<JsonSink>().map(FileSink::config))
         .filter(|config| !config.table_paths.is_empty())
+}
+
+/// Whether one file is written. Partition columns make folders, whatever the name looks like.
+pub(super) fn is_single(config: &FileSinkConfig) -> bool {
+    let url = &config.table_paths[0];
+    config.table_partition_cols.is_empty() && config.file_output_mode.single_file_output(url)
+}
+
+/// The target as the user named it; an INSERT knows its table's folder only.
+pub(super) fn named(config: &FileSinkConfig) -> String {
+    match config.original_url.as_str() {
+        "" => config.table_paths[0].as_str().to_owned(),
+        url => url.to_owned(),
+    }
 }

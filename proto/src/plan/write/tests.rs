@@ -22,7 +22,7 @@ use crate::plan::{VolleyPhysicalCodec, optimizer_rules};
 /// A session with a table of the numbers 0 to 99 in three partitions, and a folder.
 fn session() -> (SessionContext, TempDir) {
     let job = JobSettings {
-        statement: Some("job".into()),
+        id: Some("job".into()),
     };
     let config = SessionConfig::new().with_target_partitions(3);
     let state = SessionStateBuilder::new_with_default_features()
@@ -105,16 +105,71 @@ async fn partition_columns_make_folders() {
 #[tokio::test]
 async fn what_a_lost_attempt_left_is_removed_and_nothing_else() {
     let (session, dir) = session();
-    let [lost, other, mine] = ["a.csv.volley-job-1", "a.csv.volley-other-1", "mine.csv"]
-        .map(|name| dir.path().join(name));
+    let [lost, other, mine] = [
+        ".volley-job/1/a.csv.uncommitted",
+        ".volley-another/1/a.csv.uncommitted",
+        "mine.csv",
+    ]
+    .map(|name| dir.path().join(name));
     for file in [&lost, &other, &mine] {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, "1000000\n").unwrap();
     }
-    let copy = format!("COPY numbers TO '{}/' STORED AS CSV", dir.path().display());
+    let copy = format!(
+        "COPY numbers TO '{}/' STORED AS CSV OPTIONS ('format.has_header' 'false')",
+        dir.path().display()
+    );
     let copy = plan(&session, &copy).await;
     assert_eq!(count(&session, copy).await, 100);
     assert!(!lost.exists() && other.exists() && mine.exists());
-    assert_eq!(read(dir.path()).1, 2_000_000 + 99 * 100 / 2);
+    assert!(!dir.path().join(".volley-job").exists());
+    // What is not committed is not in the table, whether it guesses its files by their names or not.
+    for columns in ["", "(id BIGINT)"] {
+        let create = format!(
+            "CREATE OR REPLACE EXTERNAL TABLE copied {columns} STORED AS CSV LOCATION '{}/' \
+             OPTIONS ('format.has_header' 'false')",
+            dir.path().display()
+        );
+        session.sql(&create).await.unwrap();
+        let rows = session.table("copied").await.unwrap().count().await;
+        assert_eq!(rows.unwrap(), 101, "{columns}");
+    }
+}
+
+#[tokio::test]
+async fn rows_are_added_to_a_table() {
+    let (session, dir) = session();
+    fs::write(dir.path().join("mine.csv"), "1000\n").unwrap();
+    let create = format!(
+        "CREATE EXTERNAL TABLE kept (id BIGINT) STORED AS CSV LOCATION '{}/' \
+         OPTIONS ('format.has_header' 'false')",
+        dir.path().display()
+    );
+    session.sql(&create).await.unwrap();
+    let insert = plan(&session, "INSERT INTO kept SELECT id FROM numbers").await;
+    assert!(insert.is::<CommitExec>(), "{insert:?}");
+    assert_eq!(count(&session, insert).await, 100);
+    let rows = session.table("kept").await.unwrap().count().await;
+    assert_eq!(rows.unwrap(), 101);
+}
+
+/// The stages of a plan keep no order that nobody asks for, so its writer is to ask for it.
+#[tokio::test]
+async fn rows_in_an_order_are_left_to_datafusion() {
+    let (session, dir) = session();
+    let folder = dir.path().display();
+    let copy =
+        format!("COPY (SELECT id FROM numbers ORDER BY id DESC) TO '{folder}/' STORED AS CSV");
+    let copy = plan(&session, &copy).await;
+    assert!(copy.is::<DataSinkExec>(), "{copy:?}");
+    assert_eq!(adds_files(copy.as_ref()), Some(format!("{folder}/")));
+    let create = format!(
+        "CREATE EXTERNAL TABLE sorted (id BIGINT) STORED AS CSV WITH ORDER (id) \
+         LOCATION '{folder}/' OPTIONS ('format.has_header' 'false')"
+    );
+    session.sql(&create).await.unwrap();
+    let insert = plan(&session, "INSERT INTO sorted SELECT id FROM numbers").await;
+    assert!(insert.is::<DataSinkExec>(), "{insert:?}");
 }
 
 #[tokio::test]
@@ -166,4 +221,5 @@ async fn a_single_file_is_left_to_datafusion() {
     let file = dir.path().join("out.csv");
     let copy = plan(&session, &format!("COPY numbers TO '{}'", file.display())).await;
     assert!(copy.is::<DataSinkExec>(), "{copy:?}");
+    assert_eq!(adds_files(copy.as_ref()), None);
 }
