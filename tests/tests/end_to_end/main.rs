@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use volley_tests::{Cluster, binary};
+use serde_json::json;
+use volley_tests::{Cluster, Numbers, binary};
 
 mod errors;
 mod examples;
@@ -374,6 +376,47 @@ fn options_of_copy_reach_the_file() {
         cluster.query(&format!("{copy} STORED AS CSV OPTIONS ({options})"));
         assert_eq!(fs::read_to_string(&path).unwrap(), expected, "{options}");
     }
+}
+
+#[test]
+fn folders_take_more_rows_and_keep_an_order() {
+    let cluster = Cluster::start(2);
+    let numbers = Numbers::write(cluster.dir(), 5_000);
+    let (kept, ordered) = (cluster.dir().join("kept"), cluster.dir().join("ordered"));
+    fs::create_dir(&kept).unwrap();
+    let counted = cluster.query(&format!(
+        "{} CREATE EXTERNAL TABLE kept (id BIGINT, v BIGINT) STORED AS CSV LOCATION '{}/'; \
+         INSERT INTO kept SELECT id, v FROM facts; \
+         INSERT INTO kept SELECT id, v FROM facts WHERE id < 10; \
+         SELECT count(*) AS n, count(DISTINCT id) AS ids FROM kept",
+        numbers.tables(),
+        kept.display()
+    ));
+    let expected = json!({"n": numbers.facts() + 10, "ids": numbers.facts()});
+    assert_eq!(counted.last(), Some(&expected));
+    let names = fs::read_dir(&kept).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    let is_csv = |name: &OsString| name.to_string_lossy().ends_with(".csv");
+    assert!(names.iter().all(is_csv), "{names:?}");
+
+    cluster.query(&format!(
+        "{} COPY ({}) TO '{}/' STORED AS CSV",
+        numbers.tables(),
+        numbers.listing(),
+        ordered.display()
+    ));
+    let mut rows = 0;
+    for file in fs::read_dir(&ordered).unwrap() {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let row = |line: &str| {
+            let (id, v) = line.split_once(',').unwrap();
+            (v.parse::<u64>().unwrap(), id.parse::<u64>().unwrap())
+        };
+        let read: Vec<_> = text.lines().skip(1).map(row).collect();
+        assert!(read.is_sorted(), "the rows of a file are in order");
+        rows += read.len() as u64;
+    }
+    assert_eq!(rows, numbers.facts());
 }
 
 #[test]
