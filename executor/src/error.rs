@@ -117,9 +117,10 @@ pub(crate) enum RankError {
         source: volley_trainer::Error,
     },
     /// A peer failed first.
-    #[error("rank {rank} on executor {executor} failed: {message}")]
+    #[error("rank {rank} of {world_size} on executor {executor} failed: {message}")]
     Peer {
         rank: u64,
+        world_size: usize,
         executor: String,
         message: String,
     },

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
-use datafusion::common::stats::Precision;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
@@ -20,6 +17,7 @@ use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
 use super::cancel::is_distributed;
+use super::rows::Rows;
 use super::settings::Job;
 use super::train::train_plan;
 use super::{Output, Session};
@@ -57,7 +55,7 @@ impl Session {
         explained(&[("training", needs), ("logical_plan", logical)])
     }
 
-    /// About how many rows a plan has.
+    /// About how many rows a plan has at most.
     async fn estimate_rows(&self, plan: &LogicalPlan) -> Rows {
         let state = self.context().state();
         let rules = optimizer_rules(state.physical_optimizers());
@@ -158,55 +156,6 @@ fn explained(parts: &[(&str, String)]) -> Result<Output> {
     Ok(Output::batches(batch.schema(), vec![batch]))
 }
 
-/// How many rows there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rows {
-    Exact(u64),
-    Estimated(u64),
-    /// Of the largest table that is read; joins and filters may make more or fewer of them.
-    Largest(u64),
-    Unknown,
-}
-
-impl Rows {
-    fn of(plan: &Arc<dyn ExecutionPlan>) -> Self {
-        let context = StatisticsContext::new();
-        let of = |plan: &Arc<dyn ExecutionPlan>| match context
-            .compute(plan.as_ref(), &StatisticsArgs::default())
-        {
-            Ok(statistics) => statistics.num_rows,
-            Err(_) => Precision::Absent,
-        };
-        match of(plan) {
-            Precision::Exact(rows) => Self::Exact(rows as u64),
-            Precision::Inexact(rows) => Self::Estimated(rows as u64),
-            Precision::Absent => {
-                fn largest(
-                    plan: &Arc<dyn ExecutionPlan>,
-                    of: &impl Fn(&Arc<dyn ExecutionPlan>) -> Precision<usize>,
-                ) -> Option<usize> {
-                    let inputs = plan.children();
-                    if inputs.is_empty() {
-                        return of(plan).get_value().copied();
-                    }
-                    inputs
-                        .into_iter()
-                        .filter_map(|input| largest(input, of))
-                        .max()
-                }
-                largest(plan, &of).map_or(Self::Unknown, |rows| Self::Largest(rows as u64))
-            }
-        }
-    }
-
-    fn number(self) -> Option<u64> {
-        match self {
-            Self::Exact(rows) | Self::Estimated(rows) | Self::Largest(rows) => Some(rows),
-            Self::Unknown => None,
-        }
-    }
-}
-
 /// What a training run takes, a line each; what is estimated is marked with `~`.
 fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> String {
     let able = executors.map(|executors| {
@@ -243,10 +192,6 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         match rows {
             Rows::Exact(rows) => format!("{} in all splits", grouped(rows)),
             Rows::Estimated(rows) => format!("~{} in all splits", grouped(rows)),
-            Rows::Largest(rows) => format!(
-                "~{}: the largest table's; joins and filters may change that",
-                grouped(rows)
-            ),
             Rows::Unknown => "not known before they are read".to_owned(),
         },
     );

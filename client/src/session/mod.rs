@@ -20,6 +20,7 @@ mod names;
 mod output;
 mod planner;
 mod rerun;
+mod rows;
 mod settings;
 mod tables;
 mod train;

@@ -16,8 +16,8 @@ use volley_trainer::collective::Listener;
 use volley_trainer::{ResolvedDevice, resolve_device};
 
 use super::parking::Parking;
-use super::rendezvous::Rendezvous;
-use super::run::{RankRun, Seat};
+use super::rendezvous::{Rendezvous, Seat};
+use super::run::RankRun;
 use crate::ExecutorConfig;
 use crate::ballista::data_lost;
 use crate::error::RankError;

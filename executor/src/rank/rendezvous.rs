@@ -14,6 +14,24 @@ use volley_trainer::collective::{Endpoint, Membership};
 use super::progress::Report;
 use crate::error::RankError;
 
+/// A rank's place in its generation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seat {
+    pub(super) generation: u64,
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+}
+
+impl Seat {
+    pub(super) fn of(membership: &Membership) -> Self {
+        Self {
+            generation: membership.generation,
+            rank: membership.rank,
+            world_size: membership.world_size(),
+        }
+    }
+}
+
 /// Ballista's deadline for requests would be shorter than a rendezvous may take.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -166,17 +184,11 @@ impl Rendezvous {
     }
 
     /// Tells why the rank failed, and hears what the failure really is.
-    pub(super) async fn fail(
-        &self,
-        generation: u64,
-        rank: usize,
-        error: String,
-        peer_lost: bool,
-    ) -> Told {
+    pub(super) async fn fail(&self, seat: &Seat, error: String, peer_lost: bool) -> Told {
         let mut request = tonic::Request::new(wire::FailRequest {
             train_id: self.train.to_string(),
-            generation,
-            rank: rank as u64,
+            generation: seat.generation,
+            rank: seat.rank as u64,
             executor_id: self.executor.clone(),
             error,
             peer_lost,
@@ -189,6 +201,7 @@ impl Rendezvous {
                 match root {
                     Some(root) => Told::Instead(RankError::Peer {
                         rank: root.rank,
+                        world_size: seat.world_size,
                         executor: root.executor_id,
                         message: root.error,
                     }),

@@ -24,7 +24,7 @@ use volley_trainer::{
 use super::origin::{Found, look_up};
 use super::parking::Place;
 use super::progress::{Checkpoints, Report, reporter};
-use super::rendezvous::{Rendezvous, Told};
+use super::rendezvous::{Rendezvous, Seat, Told};
 use crate::error::RankError;
 
 /// Autodiff recurses; a rank's thread has room.
@@ -50,24 +50,6 @@ fn newest(left: Option<Origin>, found: Option<Origin>) -> Origin {
             Origin::State(newer)
         }
         (left, found) => left.or(found).unwrap_or(Origin::Fresh),
-    }
-}
-
-/// A rank's place in its generation.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Seat {
-    generation: u64,
-    rank: usize,
-    world_size: usize,
-}
-
-impl Seat {
-    pub(super) fn of(membership: &Membership) -> Self {
-        Self {
-            generation: membership.generation,
-            rank: membership.rank,
-            world_size: membership.world_size(),
-        }
     }
 }
 
@@ -259,14 +241,13 @@ impl RankRun<'_> {
             }
             _ => false,
         };
-        let Seat {
-            generation, rank, ..
-        } = self.seat;
         let peer_lost = consequence || self.stop.is_cancelled();
-        let told = self
-            .rendezvous
-            .fail(generation, rank, chain(&error), peer_lost)
-            .await;
+        // Whoever tells of it says which rank it was.
+        let cause = match &error {
+            RankError::Rank { source, .. } => chain(source),
+            other => chain(other),
+        };
+        let told = self.rendezvous.fail(&self.seat, cause, peer_lost).await;
         match told {
             Told::Instead(told) if peer_lost => told,
             // The scheduler has ended the generation, and cannot be asked any more.
