@@ -112,8 +112,9 @@ impl SchedulerGrpc for Door {
     /// Its statuses go straight to the client, so such a job is not run again: it fails.
     async fn execute_query_push(
         &self,
-        request: Request<ExecuteQueryParams>,
+        mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
+        identify(request.get_mut());
         SchedulerGrpc::execute_query_push(&self.ballista, request).await
     }
 

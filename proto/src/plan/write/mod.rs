@@ -29,8 +29,10 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::sink::DataSinkExec;
 use datafusion::error::Result;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use uuid::Uuid;
 
 use crate::settings::JobSettings;
@@ -80,14 +82,28 @@ impl PhysicalOptimizerRule for WriteFolders {
 /// where the order of rows counts, which the stages of a plan keep for DataFusion's writer only.
 fn folder(writer: &DataSinkExec, job: &str) -> Option<(Target, Arc<dyn ExecutionPlan>)> {
     let target = Target::of(writer, job)?;
-    let gathered = writer.input().downcast_ref::<CoalescePartitionsExec>();
-    match gathered {
-        Some(gathered) if gathered.fetch().is_none() => Some(gathered.input()),
-        _ if writer.sort_order().is_some() => None,
-        _ if writer.input().output_ordering().is_some() => None,
-        _ => Some(writer.input()),
+    let input = match writer.input().downcast_ref::<CoalescePartitionsExec>() {
+        Some(gathered) if gathered.fetch().is_none() => gathered.input(),
+        _ if writer.sort_order().is_some() || is_ordered(writer.input()) => return None,
+        _ => writer.input(),
+    };
+    Some((target, Arc::clone(input)))
+}
+
+/// Whether rows come out in an order that they were put into for its own sake, which need not show in
+/// their columns.
+fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
+        return true;
     }
-    .map(|input| (target, Arc::clone(input)))
+    match plan.children()[..] {
+        [input] => {
+            plan.maintains_input_order() == [true]
+                && plan.required_input_ordering() == [None]
+                && is_ordered(input)
+        }
+        _ => false,
+    }
 }
 
 /// Where an operator adds files, as the user named it: what has begun there cannot be begun again.

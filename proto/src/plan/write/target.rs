@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::plan_err;
 use datafusion::datasource::file_format::csv::CsvSink;
 use datafusion::datasource::file_format::json::JsonSink;
 use datafusion::datasource::file_format::parquet::ParquetSink;
@@ -112,13 +113,12 @@ impl Target {
 
     /// The folder of what the job's tasks write, inside of [`folder`](Self::folder).
     pub(super) fn staging(&self) -> Result<ListingTableUrl> {
-        let folder = self.folder().as_str().trim_end_matches('/');
-        ListingTableUrl::parse(format!("{folder}/.volley-{}/", self.job))
+        inside(self.folder(), &format!(".volley-{}", self.job))
     }
 
     /// The folder of what a task writes, inside of [`staging`](Self::staging).
     pub(super) fn of_task(&self, task: &str) -> Result<ListingTableUrl> {
-        ListingTableUrl::parse(format!("{}{task}/", self.staging()?.as_str()))
+        inside(&self.staging()?, task)
     }
 
     /// Something that writes a task's files.
@@ -150,6 +150,19 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&named(&self.config))
     }
+}
+
+/// A folder in a folder.
+fn inside(folder: &ListingTableUrl, name: &str) -> Result<ListingTableUrl> {
+    let mut url = folder.get_url().clone();
+    // Neither is a part of the path that files are written to.
+    url.set_query(None);
+    url.set_fragment(None);
+    match url.path_segments_mut() {
+        Ok(mut parts) => drop(parts.pop_if_empty().push(name).push("")),
+        Err(()) => return plan_err!("{folder} is no folder"),
+    }
+    ListingTableUrl::try_new(url, None)
 }
 
 /// A sink of the same format and options elsewhere.

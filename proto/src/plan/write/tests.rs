@@ -137,6 +137,28 @@ async fn what_a_lost_attempt_left_is_removed_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_url_s_fragment_is_no_part_of_the_folder() {
+    let (session, dir) = session();
+    let mine = dir.path().join("run/mine.csv");
+    fs::create_dir_all(mine.parent().unwrap().join("empty")).unwrap();
+    fs::write(&mine, "1000\n").unwrap();
+    for (rows, written) in [
+        ("SELECT id FROM numbers WHERE id < 0", 0),
+        ("SELECT id FROM numbers", 100),
+    ] {
+        let copy = format!(
+            "COPY ({rows}) TO 'file://{}/run#3/' STORED AS CSV",
+            dir.path().display()
+        );
+        let copy = plan(&session, &copy).await;
+        assert_eq!(count(&session, copy).await, written, "{rows}");
+    }
+    assert!(mine.exists() && mine.with_file_name("empty").exists());
+    fs::remove_dir(mine.with_file_name("empty")).unwrap();
+    assert_eq!(read(mine.parent().unwrap()).1, 1000 + 99 * 100 / 2);
+}
+
+#[tokio::test]
 async fn rows_are_added_to_a_table() {
     let (session, dir) = session();
     fs::write(dir.path().join("mine.csv"), "1000\n").unwrap();
@@ -158,11 +180,20 @@ async fn rows_are_added_to_a_table() {
 async fn rows_in_an_order_are_left_to_datafusion() {
     let (session, dir) = session();
     let folder = dir.path().display();
-    let copy =
-        format!("COPY (SELECT id FROM numbers ORDER BY id DESC) TO '{folder}/' STORED AS CSV");
-    let copy = plan(&session, &copy).await;
-    assert!(copy.is::<DataSinkExec>(), "{copy:?}");
-    assert_eq!(adds_files(copy.as_ref()), Some(format!("{folder}/")));
+    // The second by what is not written, the third in one partition.
+    for rows in [
+        "SELECT id FROM numbers ORDER BY id DESC",
+        "SELECT id + 1 AS next FROM numbers ORDER BY id % 7",
+        "SELECT id + 1 AS next FROM (SELECT * FROM numbers LIMIT 50) ORDER BY id % 7",
+    ] {
+        let copy = plan(
+            &session,
+            &format!("COPY ({rows}) TO '{folder}/' STORED AS CSV"),
+        )
+        .await;
+        assert!(copy.is::<DataSinkExec>(), "{rows}: {copy:?}");
+        assert_eq!(adds_files(copy.as_ref()), Some(format!("{folder}/")));
+    }
     let create = format!(
         "CREATE EXTERNAL TABLE sorted (id BIGINT) STORED AS CSV WITH ORDER (id) \
          LOCATION '{folder}/' OPTIONS ('format.has_header' 'false')"
