@@ -7,7 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
 
-use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 
 use crate::{Error, Result};
 
@@ -21,6 +21,15 @@ pub const TRACE: &str = "volley.trace";
 pub const TRAIN_ID: &str = "volley.train_id";
 /// An id of the job's own, set by the scheduler: the same when the job is run again.
 pub const JOB_ID: &str = "volley.job_id";
+
+/// Sets the engine's settings that Volley has other defaults for. Clients and the scheduler both begin
+/// so, for what has no value is not sent.
+pub fn set_defaults(config: &mut ConfigOptions) {
+    // Ballista prefers to merge sorted sides, which sorts and exchanges the large one too.
+    config.optimizer.prefer_hash_join = true;
+    // Which columns have one is decided by their types, where the user says nothing.
+    config.execution.parquet.dictionary_enabled = None;
+}
 
 /// What planning on the scheduler knows of the job that it plans.
 #[derive(Debug, Clone, Default)]

@@ -15,7 +15,7 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions}
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
-use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRACE, TRAIN_ID};
+use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRACE, TRAIN_ID, set_defaults};
 use volley_proto::{TrainId, did_you_mean};
 
 use crate::{Error, Result};
@@ -42,8 +42,7 @@ const FIXED: [(&str, &str, &str); 2] = [
 /// The configuration with Volley's settings, and the fixed ones at their value.
 pub(super) fn with_defaults(config: SessionConfig) -> SessionConfig {
     let mut config = config.with_option_extension(VolleySettings::default());
-    // Ballista prefers to merge sorted sides, which sorts and exchanges the large one too.
-    config.options_mut().optimizer.prefer_hash_join = true;
+    set_defaults(config.options_mut());
     FIXED
         .iter()
         .fold(config, |config, (key, value, _)| config.set_str(key, value))

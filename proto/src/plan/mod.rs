@@ -19,6 +19,7 @@
 
 mod codec;
 mod estimates;
+mod joins;
 mod partitions;
 mod planner;
 mod predict;
@@ -28,8 +29,9 @@ mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use estimates::EstimateScans;
+use joins::PartitionJoins;
 pub use planner::{VolleyQueryPlanner, optimizer_rules};
 pub use predict::{PredictExec, PredictNode};
 pub use train::{TrainExec, TrainNode, train_schema};
-use write::WriteFolders;
 pub use write::{CommitExec, WriteExec, adds_files};
+use write::{Dictionaries, WriteFolders};

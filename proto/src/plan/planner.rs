@@ -15,8 +15,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::train::only;
-use super::{EstimateScans, PredictExec, PredictNode, TrainExec, TrainNode, WriteFolders};
-use super::{partitions, running};
+use super::{Dictionaries, EstimateScans, PartitionJoins, WriteFolders, partitions, running};
+use super::{PredictExec, PredictNode, TrainExec, TrainNode};
 
 /// DataFusion's planner, with Volley's nodes.
 #[derive(Debug, Default)]
@@ -57,17 +57,21 @@ impl QueryPlanner for VolleyQueryPlanner {
     }
 }
 
-/// The rules of a session's plans: DataFusion's between Volley's.
+/// The rules of a session's plans: DataFusion's among Volley's.
 pub fn optimizer_rules(
     defaults: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>],
 ) -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let first = [Arc::new(EstimateScans) as _];
-    let last = [Arc::new(WriteFolders) as _];
-    first
-        .into_iter()
-        .chain(defaults.iter().cloned())
-        .chain(last)
-        .collect()
+    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
+        vec![Arc::new(EstimateScans)];
+    for rule in defaults {
+        rules.push(Arc::clone(rule));
+        if rule.name() == PartitionJoins::AFTER {
+            rules.push(Arc::new(PartitionJoins));
+        }
+    }
+    rules.push(Arc::new(Dictionaries));
+    rules.push(Arc::new(WriteFolders));
+    rules
 }
 
 struct VolleyExtensions;

@@ -17,7 +17,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use volley_proto::plan::{TrainNode, VolleyQueryPlanner, optimizer_rules};
-use volley_proto::settings::JobSettings;
+use volley_proto::settings::{JobSettings, set_defaults};
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
@@ -25,7 +25,9 @@ use crate::placement::never_fits;
 
 /// What a job's settings are put into.
 pub(crate) fn session_config() -> SessionConfig {
-    default_config_producer().with_option_extension(JobSettings::default())
+    let mut config = default_config_producer().with_option_extension(JobSettings::default());
+    set_defaults(config.options_mut());
+    config
 }
 
 /// Builds sessions that plan Volley's nodes for this cluster.

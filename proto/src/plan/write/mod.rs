@@ -17,6 +17,7 @@
 //! nothing have written. What a job that failed or was cancelled had written stays in `.volley-JOB`.
 
 mod commit;
+mod dictionaries;
 mod exec;
 mod target;
 #[cfg(test)]
@@ -37,6 +38,7 @@ use uuid::Uuid;
 
 use crate::settings::JobSettings;
 pub use commit::CommitExec;
+pub(super) use dictionaries::Dictionaries;
 pub use exec::WriteExec;
 pub(super) use target::{EncodedTarget, Target};
 

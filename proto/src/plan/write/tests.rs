@@ -1,6 +1,6 @@
 //! Folders written in one process: which files are there, and what they are called.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray, UInt64Array};
@@ -8,6 +8,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::catalog::memory::MemorySourceConfig;
 use datafusion::datasource::MemTable;
 use datafusion::execution::SessionStateBuilder;
+use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::bytes::{
@@ -156,6 +157,45 @@ async fn a_url_s_fragment_is_no_part_of_the_folder() {
     assert!(mine.exists() && mine.with_file_name("empty").exists());
     fs::remove_dir(mine.with_file_name("empty")).unwrap();
     assert_eq!(read(mine.parent().unwrap()).1, 1000 + 99 * 100 / 2);
+}
+
+#[tokio::test]
+async fn text_has_dictionaries_and_numbers_have_none_unless_asked() {
+    let (session, dir) = session();
+    let rows = "SELECT id, id > 7 AS big, 'text' AS name FROM numbers";
+    // `None` is Volley's default.
+    for (setting, expected) in [
+        (None, [false, false, true]),
+        (Some(true), [true, false, true]),
+        (Some(false), [false; 3]),
+    ] {
+        session
+            .state_ref()
+            .write()
+            .config_mut()
+            .options_mut()
+            .execution
+            .parquet
+            .dictionary_enabled = setting;
+        for to in [format!("{setting:?}/"), format!("{setting:?}.parquet")] {
+            let to = dir.path().join(to);
+            let copy = format!("COPY ({rows}) TO '{}' STORED AS PARQUET", to.display());
+            let copy = plan(&session, &copy).await;
+            // As it is on an executor.
+            let (codec, task) = (VolleyPhysicalCodec::default(), session.task_ctx());
+            let sent = physical_plan_to_bytes_with_extension_codec(copy, &codec).unwrap();
+            let copy = physical_plan_from_bytes_with_extension_codec(&sent, &task, &codec).unwrap();
+            assert_eq!(count(&session, copy).await, 100);
+            let file = match fs::read_dir(&to) {
+                Ok(mut files) => files.next().unwrap().unwrap().path(),
+                Err(_) => to,
+            };
+            let file = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
+            let columns = file.metadata().row_group(0).columns().iter();
+            let dictionaries = columns.map(|c| c.dictionary_page_offset().is_some());
+            assert_eq!(dictionaries.collect::<Vec<_>>(), expected, "{setting:?}");
+        }
+    }
 }
 
 #[tokio::test]
