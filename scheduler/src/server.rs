@@ -140,7 +140,6 @@ async fn start_ballista(
         web_tui_route: "/ballista".to_owned(),
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
-        override_session_builder: Some(session_builder(Arc::clone(&cluster))),
         override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
         ..Default::default()

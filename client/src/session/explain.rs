@@ -7,12 +7,11 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
-use volley_proto::plan::optimizer_rules;
+use volley_proto::plan::with_rules;
 use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
@@ -57,11 +56,7 @@ impl Session {
 
     /// About how many rows a plan has at most.
     async fn estimate_rows(&self, plan: &LogicalPlan) -> Rows {
-        let state = self.context().state();
-        let rules = optimizer_rules(state.physical_optimizers());
-        let state = SessionStateBuilder::new_from_existing(state)
-            .with_physical_optimizer_rules(rules)
-            .build();
+        let state = with_rules(self.context().state()).build();
         let physical = async {
             let plan = state.optimize(plan)?;
             let planner = DefaultPhysicalPlanner::default();

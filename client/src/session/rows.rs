@@ -67,18 +67,14 @@ mod tests {
 
     use datafusion::execution::SessionStateBuilder;
     use datafusion::prelude::SessionContext;
-    use volley_proto::plan::optimizer_rules;
+    use volley_proto::plan::with_rules;
 
     use super::*;
 
     /// The rows of a query of `facts`, about 10,000, and `days`, about 100.
     async fn rows(query: &str) -> Rows {
         let state = SessionStateBuilder::new_with_default_features().build();
-        let rules = optimizer_rules(state.physical_optimizers());
-        let state = SessionStateBuilder::new_from_existing(state)
-            .with_physical_optimizer_rules(rules)
-            .build();
-        let session = SessionContext::new_with_state(state);
+        let session = SessionContext::new_with_state(with_rules(state).build());
         let dir = tempfile::tempdir().unwrap();
         for (table, rows) in [("facts", 10_000), ("days", 100)] {
             // Only its size is read. A number and what parts it from the next are five bytes.

@@ -10,48 +10,26 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::Statistics;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 /// A byte of a compressed file is so many of text.
 const COMPRESSED: u64 = 5;
 
-/// The rule that adds the estimates; to be run before joins are chosen.
-#[derive(Debug)]
-pub(super) struct EstimateScans;
-
-impl PhysicalOptimizerRule for EstimateScans {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|node| {
-            let Some(exec) = node.downcast_ref::<DataSourceExec>() else {
-                return Ok(Transformed::no(node));
-            };
-            let scan = exec.data_source().downcast_ref::<FileScanConfig>();
-            let Some(estimated) = scan.and_then(estimated) else {
-                return Ok(Transformed::no(node));
-            };
-            let exec = exec.clone().with_data_source(Arc::new(estimated));
-            Ok(Transformed::yes(Arc::new(exec) as Arc<dyn ExecutionPlan>))
-        })
-        .data()
-    }
-
-    fn name(&self) -> &str {
-        "estimate_scans"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
+/// A scan with an estimate; to be made before joins are chosen.
+pub(super) fn estimate_scan(
+    node: &Arc<dyn ExecutionPlan>,
+    _: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(exec) = node.downcast_ref::<DataSourceExec>() else {
+        return Ok(None);
+    };
+    let scan = exec.data_source().downcast_ref::<FileScanConfig>();
+    let estimated = scan.and_then(estimated);
+    Ok(estimated.map(|scan| Arc::new(exec.clone().with_data_source(Arc::new(scan))) as _))
 }
 
 /// The scan with an estimate of its rows, where it has no number of them.

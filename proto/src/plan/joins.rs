@@ -9,48 +9,23 @@ use std::sync::Arc;
 
 use datafusion::common::JoinType;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
-/// The rule that partitions them; to be run as soon as joins are chosen.
-#[derive(Debug)]
-pub(super) struct PartitionJoins;
-
-impl PartitionJoins {
-    /// The rule that it follows, by its name.
-    pub(super) const AFTER: &'static str = "join_selection";
-}
-
-impl PhysicalOptimizerRule for PartitionJoins {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|node| {
-            let join = node.downcast_ref::<HashJoinExec>();
-            let Some(join) = join.filter(|join| is_collected(join) && !is_of_the_right(join))
-            else {
-                return Ok(Transformed::no(node));
-            };
-            let join = join
-                .builder()
-                .with_partition_mode(PartitionMode::Partitioned);
-            Ok(Transformed::yes(join.build_exec()?))
-        })
-        .data()
-    }
-
-    fn name(&self) -> &str {
-        "partition_joins"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
+/// A join that is partitioned; to be made as soon as joins are chosen.
+pub(super) fn partition_join(
+    node: &Arc<dyn ExecutionPlan>,
+    _: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let join = node.downcast_ref::<HashJoinExec>();
+    let Some(join) = join.filter(|join| is_collected(join) && !is_of_the_right(join)) else {
+        return Ok(None);
+    };
+    let join = join
+        .builder()
+        .with_partition_mode(PartitionMode::Partitioned);
+    join.build_exec().map(Some)
 }
 
 /// Whether the left side is hashed as a whole, and need not be: `NOT IN` is about all its rows.
@@ -78,7 +53,7 @@ mod tests {
     use datafusion::physical_plan::displayable;
     use datafusion::prelude::{CsvReadOptions, SessionConfig, SessionContext};
 
-    use crate::plan::optimizer_rules;
+    use crate::plan::with_rules;
 
     #[tokio::test]
     async fn a_left_side_is_collected_where_its_rows_are_not_the_answer() {
@@ -87,11 +62,7 @@ mod tests {
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(config)
             .build();
-        let rules = optimizer_rules(state.physical_optimizers());
-        let state = SessionStateBuilder::new_from_existing(state)
-            .with_physical_optimizer_rules(rules)
-            .build();
-        let session = SessionContext::new_with_state(state);
+        let session = SessionContext::new_with_state(with_rules(state).build());
         for (name, rows) in [("few", 10), ("many", 10_000)] {
             let file = dir.path().join(format!("{name}.csv"));
             let lines: String = (0..rows).map(|row| format!("{row}\n")).collect();

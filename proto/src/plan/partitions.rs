@@ -58,7 +58,7 @@ mod tests {
     use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::*;
-    use crate::plan::{VolleyQueryPlanner, optimizer_rules};
+    use crate::plan::{VolleyQueryPlanner, with_rules};
 
     /// How many partitions the exchanges have of a query of a CSV file of two numbers a row, by two slots.
     async fn partitions(query: &str, mib: u64) -> usize {
@@ -67,11 +67,7 @@ mod tests {
             .with_config(config)
             .with_query_planner(Arc::new(VolleyQueryPlanner))
             .build();
-        let rules = optimizer_rules(state.physical_optimizers());
-        let state = SessionStateBuilder::new_from_existing(state)
-            .with_physical_optimizer_rules(rules)
-            .build();
-        let session = SessionContext::new_with_state(state);
+        let session = SessionContext::new_with_state(with_rules(state).build());
         let dir = tempfile::tempdir().unwrap();
         // Planned, not read: the file has a size and no contents.
         let file = dir.path().join("numbers.csv");

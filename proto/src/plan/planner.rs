@@ -10,13 +10,11 @@ use datafusion::execution::SessionState;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::train::only;
-use super::{Dictionaries, EstimateScans, PartitionJoins, WriteFolders, partitions, running};
-use super::{PredictExec, PredictNode, TrainExec, TrainNode};
+use super::{PredictExec, PredictNode, TrainExec, TrainNode, partitions, running};
 
 /// DataFusion's planner, with Volley's nodes.
 #[derive(Debug, Default)]
@@ -55,23 +53,6 @@ impl QueryPlanner for VolleyQueryPlanner {
             .target_partitions = wanted;
         planner.create_physical_plan(&plan, &session).await
     }
-}
-
-/// The rules of a session's plans: DataFusion's among Volley's.
-pub fn optimizer_rules(
-    defaults: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>],
-) -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
-        vec![Arc::new(EstimateScans)];
-    for rule in defaults {
-        rules.push(Arc::clone(rule));
-        if rule.name() == PartitionJoins::AFTER {
-            rules.push(Arc::new(PartitionJoins));
-        }
-    }
-    rules.push(Arc::new(Dictionaries));
-    rules.push(Arc::new(WriteFolders));
-    rules
 }
 
 struct VolleyExtensions;

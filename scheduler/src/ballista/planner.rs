@@ -7,16 +7,17 @@ use async_trait::async_trait;
 use ballista_core::config::BALLISTA_ADAPTIVE_PLANNER_ENABLED;
 use ballista_core::utils::{default_config_producer, default_session_builder};
 use ballista_scheduler::scheduler_server::SessionBuilder;
+use ballista_scheduler::state::session_manager::share_file_statistics_cache;
 use datafusion::catalog::Session;
 use datafusion::common::internal_datafusion_err;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SessionState;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
-use volley_proto::plan::{TrainNode, VolleyQueryPlanner, optimizer_rules};
+use volley_proto::plan::{TrainNode, VolleyQueryPlanner, with_rules};
 use volley_proto::settings::{JobSettings, set_defaults};
 use volley_proto::spec::{TooFew, TrainSpec};
 
@@ -30,9 +31,10 @@ pub(crate) fn session_config() -> SessionConfig {
     config
 }
 
-/// Builds sessions that plan Volley's nodes for this cluster.
+/// Builds sessions that plan Volley's nodes for this cluster. Each query has a session of its own; they
+/// share what is known of files, which is read from every file otherwise.
 pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilder {
-    Arc::new(move |config| {
+    share_file_statistics_cache(Arc::new(move |config| {
         // Ballista 55's adaptive planner repeats branches of a union and hangs where a plan that it
         // changed fails a check; what it makes of lost data is worse.
         let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
@@ -43,12 +45,8 @@ pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilde
             splits_files: std::mem::take(&mut optimizer.repartition_file_scans),
         });
         let state = default_session_builder(config)?;
-        let rules = optimizer_rules(state.physical_optimizers());
-        Ok(SessionStateBuilder::new_from_existing(state)
-            .with_physical_optimizer_rules(rules)
-            .with_query_planner(planner)
-            .build())
-    })
+        Ok(with_rules(state).with_query_planner(planner).build())
+    }))
 }
 
 /// Volley's planner, behind a check that the cluster is large enough.

@@ -14,9 +14,7 @@ use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{
-    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PlanProperties,
@@ -40,7 +38,7 @@ static COUNT: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Moves the files of all tasks of its input to where they belong; a row with how many rows they hold.
 #[derive(Debug, Clone)]
-pub struct CommitExec {
+pub(in crate::plan) struct CommitExec {
     target: Target,
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
@@ -100,22 +98,11 @@ impl ExecutionPlan for CommitExec {
         Ok(TreeNodeRecursion::Continue)
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(self.target.clone(), only(children)?)))
-    }
-
     fn with_new_children(
         self: Arc<Self>,
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(
-            children,
-            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
-        )
+        Ok(Arc::new(Self::new(self.target.clone(), only(children)?)))
     }
 
     fn execute(

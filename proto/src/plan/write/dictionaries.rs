@@ -7,54 +7,33 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::config::{ConfigOptions, TableParquetOptions};
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::file_format::parquet::ParquetSink;
 use datafusion::datasource::physical_plan::FileSink;
 use datafusion::datasource::sink::DataSinkExec;
 use datafusion::error::Result;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// The rule that decides it.
-#[derive(Debug)]
-pub(in crate::plan) struct Dictionaries;
-
-impl PhysicalOptimizerRule for Dictionaries {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|node| {
-            let Some(decided) = node.downcast_ref().and_then(decided) else {
-                return Ok(Transformed::no(node));
-            };
-            Ok(Transformed::yes(Arc::new(decided) as Arc<dyn ExecutionPlan>))
-        })
-        .data()
-    }
-
-    fn name(&self) -> &str {
-        "parquet_dictionaries"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
-
-/// The writer with a decision, where one is open. A sink does not tell the order that it notes in its
+/// A writer with a decision, where one is open. A sink does not tell the order that it notes in its
 /// files, so one of ordered files stays as it is.
-fn decided(writer: &DataSinkExec) -> Option<DataSinkExec> {
-    let sink = writer.sink().downcast_ref::<ParquetSink>()?;
-    let options = sink.parquet_options();
-    if options.global.dictionary_enabled.is_some() || writer.sort_order().is_some() {
-        return None;
-    }
+pub(in crate::plan) fn choose_dictionaries(
+    node: &Arc<dyn ExecutionPlan>,
+    _: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let writer = node.downcast_ref::<DataSinkExec>();
+    let Some(writer) = writer.filter(|writer| writer.sort_order().is_none()) else {
+        return Ok(None);
+    };
+    let sink = writer.sink().downcast_ref::<ParquetSink>();
+    let undecided =
+        |sink: &&ParquetSink| sink.parquet_options().global.dictionary_enabled.is_none();
+    let Some(sink) = sink.filter(undecided) else {
+        return Ok(None);
+    };
     let config = sink.config().clone();
-    let options = plain_numbers(config.output_schema(), options.clone());
+    let options = plain_numbers(config.output_schema(), sink.parquet_options().clone());
     let sink = Arc::new(ParquetSink::new(config, options));
-    Some(DataSinkExec::new(Arc::clone(writer.input()), sink, None))
+    let input = Arc::clone(writer.input());
+    Ok(Some(Arc::new(DataSinkExec::new(input, sink, None))))
 }
 
 fn plain_numbers(schema: &Schema, mut options: TableParquetOptions) -> TableParquetOptions {

@@ -13,9 +13,7 @@ use datafusion::datasource::sink::DataSink;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{
-    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions, execute_input_stream,
-};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, execute_input_stream};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -39,7 +37,7 @@ pub(super) static WRITTEN: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Writes each partition of the input into files of its own, which are not committed yet.
 #[derive(Debug, Clone)]
-pub struct WriteExec {
+pub(in crate::plan) struct WriteExec {
     target: Target,
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
@@ -104,22 +102,11 @@ impl ExecutionPlan for WriteExec {
         Ok(TreeNodeRecursion::Continue)
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(self.target.clone(), only(children)?)))
-    }
-
     fn with_new_children(
         self: Arc<Self>,
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(
-            children,
-            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
-        )
+        Ok(Arc::new(Self::new(self.target.clone(), only(children)?)))
     }
 
     fn execute(

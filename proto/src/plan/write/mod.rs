@@ -26,10 +26,8 @@ mod tests;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::sink::DataSinkExec;
 use datafusion::error::Result;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
@@ -37,47 +35,31 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use uuid::Uuid;
 
 use crate::settings::JobSettings;
-pub use commit::CommitExec;
-pub(super) use dictionaries::Dictionaries;
-pub use exec::WriteExec;
+pub(super) use commit::CommitExec;
+pub(super) use dictionaries::choose_dictionaries;
+pub(super) use exec::WriteExec;
 pub(super) use target::{EncodedTarget, Target};
 
-/// The rule that has folders written this way; to be run after all others.
-#[derive(Debug)]
-pub(super) struct WriteFolders;
-
-impl PhysicalOptimizerRule for WriteFolders {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let job = config.extensions.get::<JobSettings>();
-        let job = job.and_then(|job| job.id.clone());
-        // Without one, such as in a plan that is only explained, nothing is run again.
-        let job = job.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
-        plan.transform_up(|node| {
-            let folder = |writer| folder(writer, &job);
-            let Some((target, input)) = node.downcast_ref().and_then(folder) else {
-                return Ok(Transformed::no(node));
-            };
-            let written = Arc::new(WriteExec::new(target.clone(), input));
-            // A stage ends here, also where there is one partition: the rows may be computed anew
-            // until files are moved.
-            let gathered = Arc::new(CoalescePartitionsExec::new(written));
-            let committed = Arc::new(CommitExec::new(target, gathered));
-            Ok(Transformed::yes(committed as Arc<dyn ExecutionPlan>))
-        })
-        .data()
-    }
-
-    fn name(&self) -> &str {
-        "write_folders"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
+/// What writes a folder this way; to be made last, where the plan is known.
+pub(super) fn write_folder(
+    node: &Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(writer) = node.downcast_ref() else {
+        return Ok(None);
+    };
+    let job = config.extensions.get::<JobSettings>();
+    let job = job.and_then(|job| job.id.clone());
+    // Without one, such as in a plan that is only explained, nothing is run again.
+    let job = job.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+    let Some((target, input)) = folder(writer, &job) else {
+        return Ok(None);
+    };
+    let written = Arc::new(WriteExec::new(target.clone(), input));
+    // A stage ends here, also where there is one partition: the rows may be computed anew until
+    // files are moved.
+    let gathered = Arc::new(CoalescePartitionsExec::new(written));
+    Ok(Some(Arc::new(CommitExec::new(target, gathered))))
 }
 
 /// Where a writer of a folder writes, and its rows, in as many partitions as they come in. `None`

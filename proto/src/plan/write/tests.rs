@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::exec::WRITTEN;
 use super::*;
-use crate::plan::{VolleyPhysicalCodec, optimizer_rules};
+use crate::plan::{VolleyPhysicalCodec, with_rules};
 
 /// A session with a table of the numbers 0 to 99 in three partitions, and a folder.
 fn session() -> (SessionContext, TempDir) {
@@ -29,11 +29,7 @@ fn session() -> (SessionContext, TempDir) {
     let state = SessionStateBuilder::new_with_default_features()
         .with_config(config.with_option_extension(job))
         .build();
-    let rules = optimizer_rules(state.physical_optimizers());
-    let state = SessionStateBuilder::new_from_existing(state)
-        .with_physical_optimizer_rules(rules)
-        .build();
-    let session = SessionContext::new_with_state(state);
+    let session = SessionContext::new_with_state(with_rules(state).build());
     let batch = |from: i64, to: i64| {
         let ids = Arc::new(Int64Array::from_iter_values(from..to)) as ArrayRef;
         RecordBatch::try_from_iter([("id", ids)]).unwrap()

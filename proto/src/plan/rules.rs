@@ -1,0 +1,70 @@
+//! The rules of a session's plans: Volley's among DataFusion's.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::Result;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::estimates::estimate_scan;
+use super::joins::partition_join;
+use super::write::{choose_dictionaries, write_folder};
+
+/// DataFusion's rule that chooses how joins are done.
+const JOIN_SELECTION: &str = "join_selection";
+
+/// A session with Volley's rules.
+pub fn with_rules(state: SessionState) -> SessionStateBuilder {
+    let mut rules = vec![rule("estimate_scans", estimate_scan)];
+    for default in state.physical_optimizers() {
+        rules.push(Arc::clone(default));
+        if default.name() == JOIN_SELECTION {
+            rules.push(rule("partition_joins", partition_join));
+        }
+    }
+    rules.push(rule("choose_dictionaries", choose_dictionaries));
+    rules.push(rule("write_folders", write_folder));
+    SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules)
+}
+
+/// What an operator becomes, if anything else.
+type Rewrite =
+    fn(&Arc<dyn ExecutionPlan>, &ConfigOptions) -> Result<Option<Arc<dyn ExecutionPlan>>>;
+
+/// A rule that looks at one operator at a time, its inputs first.
+#[derive(Debug)]
+struct Rule {
+    name: &'static str,
+    rewrite: Rewrite,
+}
+
+fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
+    Arc::new(Rule { name, rewrite })
+}
+
+impl PhysicalOptimizerRule for Rule {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| {
+            Ok(match (self.rewrite)(&node, config)? {
+                Some(rewritten) => Transformed::yes(rewritten),
+                None => Transformed::no(node),
+            })
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
