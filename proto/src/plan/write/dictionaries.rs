@@ -1,7 +1,7 @@
 //! Which columns of Parquet files have dictionaries, where the user says nothing: those of text.
 //!
 //! A dictionary costs a lookup a value. Text is repaid by bytes; numbers lie as compactly without, once
-//! they are compressed, and are read faster.
+//! they are compressed.
 
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ pub(in crate::plan) fn choose_dictionaries(
     Ok(Some(Arc::new(DataSinkExec::new(input, sink, None))))
 }
 
+/// The options with no dictionary for numbers, dates and times, but where a column has its own.
 fn plain_numbers(schema: &Schema, mut options: TableParquetOptions) -> TableParquetOptions {
     let fields = schema.fields().iter();
     for number in fields.filter(|field| field.data_type().is_primitive()) {
