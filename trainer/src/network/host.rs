@@ -9,7 +9,7 @@
 
 use volley_proto::spec::Output;
 
-use super::matmul::{Into, Matrix, Workspace};
+use super::matmul::{Epilogue, Matrix, Workspace};
 use super::{Architecture, Compute, Input};
 
 /// The network with its weights.
@@ -129,10 +129,16 @@ fn forward(
     let mut width = architecture.width();
     for (layer, to) in architecture.hidden.iter().enumerate() {
         let (before, after) = activations.split_at_mut(layer + 1);
-        let (x, y) = (&before[layer], &mut after[0]);
-        let kernel = &values[places.dense + 2 * layer..];
-        dense(workspace, &kernel[0], &kernel[1], x, [rows, width, *to], y);
-        y.iter_mut().for_each(|y| *y = y.max(0.0));
+        let x_bxf = Matrix::new(&before[layer], rows, width);
+        let y = &mut after[0];
+        y.resize(rows * to, 0.0);
+        dense(
+            workspace,
+            &values[places.dense + 2 * layer..],
+            x_bxf,
+            y,
+            true,
+        );
         width = *to;
     }
     let last = &mut activations[architecture.hidden.len()];
@@ -140,14 +146,13 @@ fn forward(
         last.iter_mut().zip(mask).for_each(|(x, mask)| *x *= mask);
     }
     let kernel = &values[places.dense + 2 * architecture.hidden.len()..];
-    let mut y_b = Vec::new();
+    let mut y_b = vec![0.0; rows];
     dense(
         workspace,
-        &kernel[0],
-        &kernel[1],
-        last,
-        [rows, width, 1],
+        kernel,
+        Matrix::new(last, rows, width),
         &mut y_b,
+        false,
     );
     if let Some(scale) = sigmoid_scale(architecture) {
         y_b.iter_mut()
@@ -224,6 +229,9 @@ impl Host {
                 *delta *= y * (1.0 - y / scale);
             }
         }
+        // The gradient of a layer's bias is computed with that of its output.
+        let bias = places.dense + 2 * architecture.hidden.len() + 1;
+        gradients[bias][0] = delta.iter().sum();
         let mut width = 1;
         for layer in (0..=architecture.hidden.len()).rev() {
             let x = &activations[layer];
@@ -231,19 +239,27 @@ impl Host {
             let at = places.dense + 2 * layer;
             let delta_bxw = Matrix::new(delta, rows, width);
             let x_bxf = Matrix::new(x, rows, from);
-            workspace.multiply(gradients[at], Into::Replace, x_bxf.transposed(), delta_bxw);
-            sum_rows(gradients[at + 1], delta);
+            let plain = Epilogue::default();
+            workspace.multiply(gradients[at], x_bxf.transposed(), delta_bxw, plain);
             let kernel_fxw = Matrix::new(&values[at], from, width);
             before.resize(rows * from, 0.0);
-            workspace.multiply(before, Into::Replace, delta_bxw, kernel_fxw.transposed());
+            workspace.multiply(before, delta_bxw, kernel_fxw.transposed(), plain);
             if layer > 0 {
                 let last = layer == architecture.hidden.len();
                 if let Some(mask) = input.dropout.as_ref().filter(|_| last) {
                     before.iter_mut().zip(mask).for_each(|(d, mask)| *d *= mask);
                 }
-                // What ReLU or dropout has made zero passes nothing on.
-                let passed = before.iter_mut().zip(x);
-                passed.for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
+                let sums = &mut *gradients[at - 1];
+                sums.fill(0.0);
+                let passed = before.chunks_exact_mut(from).zip(x.chunks_exact(from));
+                for (passed, x) in passed {
+                    // What ReLU or dropout has made zero passes nothing on.
+                    let terms = passed.iter_mut().zip(x);
+                    for (sum, (d, x)) in sums.iter_mut().zip(terms) {
+                        *d = if *x > 0.0 { *d } else { 0.0 };
+                        *sum += *d;
+                    }
+                }
             }
             std::mem::swap(delta, before);
             width = from;
@@ -291,29 +307,21 @@ fn leave(
     }
 }
 
-/// `y = x · kernel + bias` of a batch; sizes are B, the kernel's rows and its columns.
+/// `y = x · kernel + bias` of a batch, and ReLU of it; the kernel and the bias are the first values.
 fn dense(
     workspace: &mut Workspace,
-    kernel: &[f32],
-    bias: &[f32],
-    x: &[f32],
-    [rows, from, to]: [usize; 3],
-    y: &mut Vec<f32>,
+    values: &[Vec<f32>],
+    x_bxf: Matrix<'_>,
+    y: &mut [f32],
+    relu: bool,
 ) {
-    y.clear();
-    for _ in 0..rows {
-        y.extend_from_slice(bias);
-    }
-    let (x, kernel) = (Matrix::new(x, rows, from), Matrix::new(kernel, from, to));
-    workspace.multiply(y, Into::Add, x, kernel);
-}
-
-/// `sums = Σ rows`
-fn sum_rows(sums: &mut [f32], rows: &[f32]) {
-    sums.fill(0.0);
-    for row in rows.chunks_exact(sums.len().max(1)) {
-        add(sums, row);
-    }
+    let bias = &values[1];
+    let kernel = Matrix::new(&values[0], values[0].len() / bias.len(), bias.len());
+    let epilogue = Epilogue {
+        bias: Some(bias),
+        relu,
+    };
+    workspace.multiply(y, x_bxf, kernel, epilogue);
 }
 
 fn add(sums: &mut [f32], terms: &[f32]) {

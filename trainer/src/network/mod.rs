@@ -22,7 +22,7 @@ mod tensors;
 pub(crate) use architecture::{Architecture, Parameter, Start};
 pub(crate) use compute::{Compute, Input};
 pub(crate) use host::{Host, Scratch, predict};
-pub(crate) use matmul::{Into, Matrix, Workspace};
+pub(crate) use matmul::{Epilogue, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) use tensors::Tensors;

@@ -4,7 +4,7 @@
 use volley_proto::spec::Adam as Settings;
 
 use super::adam::Adam;
-use crate::network::{Into, Matrix, Parameter, Start, Workspace};
+use crate::network::{Epilogue, Matrix, Parameter, Start, Workspace};
 
 /// Adam on weights of its own, with a gradient that stays the same.
 #[derive(Debug)]
@@ -71,22 +71,30 @@ impl Dense {
         let input = Matrix::new(&self.input, self.rows, self.width);
         let kernel = Matrix::new(&self.kernel, self.width, self.width);
         self.workspace
-            .multiply(&mut self.output, Into::Replace, input, kernel);
+            .multiply(&mut self.output, input, kernel, Epilogue::default());
     }
 
     /// The kernel's gradient, by the input and the output's.
     pub fn kernel_gradient(&mut self) {
         let input = Matrix::new(&self.input, self.rows, self.width);
         let output = Matrix::new(&self.output, self.rows, self.width);
-        self.workspace
-            .multiply(&mut self.kernel, Into::Replace, input.transposed(), output);
+        self.workspace.multiply(
+            &mut self.kernel,
+            input.transposed(),
+            output,
+            Epilogue::default(),
+        );
     }
 
     /// The input's gradient, by the output's and the kernel.
     pub fn input_gradient(&mut self) {
         let output = Matrix::new(&self.output, self.rows, self.width);
         let kernel = Matrix::new(&self.kernel, self.width, self.width);
-        self.workspace
-            .multiply(&mut self.input, Into::Replace, output, kernel.transposed());
+        self.workspace.multiply(
+            &mut self.input,
+            output,
+            kernel.transposed(),
+            Epilogue::default(),
+        );
     }
 }

@@ -19,17 +19,17 @@ pub(super) fn mask(
 ) -> Vec<f32> {
     let scale = (1.0 / (1.0 - rate)) as f32;
     let dropped_below = (rate * 2_f64.powi(32)) as u32;
-    let keep = |bits: u32| if bits < dropped_below { 0.0 } else { scale };
-    let mut mask = Vec::with_capacity(places.len() * units.next_multiple_of(2));
-    for (at, place) in places.iter().enumerate() {
+    let mut mask = vec![0.0; places.len() * units];
+    for (mask, place) in mask.chunks_exact_mut(units).zip(places) {
         let row = key
             .with(shards[place.shard as usize] as u64)
             .with(u64::from(place.row));
-        for pair in 0..units.div_ceil(2) as u64 {
-            let bits = row.at(pair);
-            mask.extend([keep(bits as u32), keep((bits >> 32) as u32)]);
+        for (pair, mask) in mask.chunks_mut(2).enumerate() {
+            let bits = row.at(pair as u64);
+            for (mask, bits) in mask.iter_mut().zip([bits as u32, (bits >> 32) as u32]) {
+                *mask = if bits < dropped_below { 0.0 } else { scale };
+            }
         }
-        mask.truncate((at + 1) * units);
     }
     mask
 }

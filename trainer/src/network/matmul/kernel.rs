@@ -3,23 +3,36 @@
 
 use std::ops::Range;
 
+/// What the sums of a tile are added to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Base<'a> {
+    Nothing,
+    /// What is in their place.
+    Place,
+    /// One row, to each of the tile's.
+    Row(&'a [f32]),
+}
+
 /// A kind of processor that this process was found to run on, with tiles of up to `MR × NR`.
 pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
-    /// The product of two micro-panels, of the left one's first `H` lanes, replaces a tile of a
-    /// matrix whose rows are `stride` apart, or is added to it.
+    /// The product of two micro-panels, of the left one's first `H` lanes, and the base, but at
+    /// least `floor`, replace a tile of a matrix whose rows are `stride` apart. What is no number
+    /// stays so.
     ///
     /// # Panics
-    /// If the panels differ in depth, or the matrix ends before the tile does.
+    /// If the panels differ in depth, or the matrix or the base ends before the tile does.
     fn tile<const H: usize>(
         self,
         left: &[[f32; MR]],
         right: &[[f32; NR]],
         into: &mut [f32],
         stride: usize,
-        add: bool,
+        base: Base<'_>,
+        floor: f32,
     );
 
-    /// Writes the columns of eight rows as rows, in some lanes of a panel of the same depth.
+    /// Writes the columns of eight rows as rows, in some lanes of a panel of the same depth. If
+    /// these are not eight, what follows each of them in the panel is lost.
     ///
     /// # Panics
     /// If a row is shorter than the panel is deep, or there are no such lanes, eight at most.
@@ -50,6 +63,9 @@ trait Vector: Copy {
 
     unsafe fn add(self, other: Self) -> Self;
 
+    /// The greater of each two, and this one's where it is no number.
+    unsafe fn at_least(self, floor: Self) -> Self;
+
     /// `self + a · b`
     unsafe fn add_product(self, a: Self, b: Self) -> Self;
 }
@@ -64,11 +80,20 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
     right: &[[f32; NR]],
     into: &mut [f32],
     stride: usize,
-    add: bool,
+    base: Base<'_>,
+    floor: f32,
 ) {
     const { assert!(0 < H && H <= MR && NR == 2 * V::LEN) }
     assert_eq!(left.len(), right.len(), "the depth of panels");
     assert!(into.len() >= (H - 1) * stride + NR, "a tile's end");
+    let base = match base {
+        Base::Nothing => None,
+        Base::Place => Some((into.as_ptr(), stride)),
+        Base::Row(row) => {
+            assert!(row.len() >= NR, "a base's end");
+            Some((row.as_ptr(), 0))
+        }
+    };
     for row in 0..H {
         prefetch(into, row * stride);
         prefetch(into, row * stride + NR - 1);
@@ -87,11 +112,18 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
         for (left, right) in left.iter().zip(right) {
             add_outer(&mut sums, left, right);
         }
+        if let Some((base, stride)) = base {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                for (at, sum) in sums.iter_mut().enumerate() {
+                    *sum = sum.add(V::load(base.add(row * stride + at * V::LEN)));
+                }
+            }
+        }
+        let floor = V::splat(floor);
         for (row, sums) in sums.iter().enumerate() {
             for (at, sum) in sums.iter().enumerate() {
                 let to = into.as_mut_ptr().add(row * stride + at * V::LEN);
-                let sum = if add { sum.add(V::load(to)) } else { *sum };
-                sum.store(to);
+                sum.at_least(floor).store(to);
             }
         }
     }
@@ -143,10 +175,11 @@ impl Processor<6, 8> for Portable {
         right: &[[f32; 8]],
         into: &mut [f32],
         stride: usize,
-        add: bool,
+        base: Base<'_>,
+        floor: f32,
     ) {
         // SAFETY: the vectors are arrays.
-        unsafe { tile::<[f32; 4], H, 6, 8>(left, right, into, stride, add) }
+        unsafe { tile::<[f32; 4], H, 6, 8>(left, right, into, stride, base, floor) }
     }
 
     fn transpose<const LANES: usize>(
@@ -177,13 +210,16 @@ fn transpose<const LANES: usize>(
             for (to, from) in panel.iter_mut().zip(&columns) {
                 to[lanes.start..][..8].copy_from_slice(from);
             }
-        } else {
-            for (to, from) in panel.iter_mut().zip(&columns) {
-                to[lanes.clone()]
-                    .iter_mut()
-                    .zip(from)
-                    .for_each(|(to, from)| *to = *from);
+            continue;
+        }
+        // A column is written whole, and the next one covers what was too much.
+        let mut to = &mut panel.as_flattened_mut()[lanes.start..];
+        for column in &columns {
+            match to.first_chunk_mut::<8>() {
+                Some(to) => *to = *column,
+                None => to[..lanes.len()].copy_from_slice(&column[..lanes.len()]),
             }
+            to = to.get_mut(LANES..).unwrap_or_default();
         }
     }
     for (at, panel) in rest.iter_mut().enumerate() {
@@ -218,6 +254,17 @@ impl Vector for [f32; 4] {
     }
 
     #[inline(always)]
+    unsafe fn at_least(self, floor: Self) -> Self {
+        std::array::from_fn(|at| {
+            if self[at] < floor[at] {
+                floor[at]
+            } else {
+                self[at]
+            }
+        })
+    }
+
+    #[inline(always)]
     unsafe fn add_product(self, a: Self, b: Self) -> Self {
         std::array::from_fn(|at| self[at] + a[at] * b[at])
     }
@@ -232,7 +279,7 @@ mod x86 {
     use std::is_x86_feature_detected as has;
     use std::ops::Range;
 
-    use super::{Processor, Vector, tile, transpose};
+    use super::{Base, Processor, Vector, tile, transpose};
 
     /// 16 registers of 8 numbers. There is one only where it was found.
     #[derive(Debug, Clone, Copy)]
@@ -261,7 +308,8 @@ mod x86 {
             right: &[[f32; 16]],
             into: &mut [f32],
             stride: usize,
-            add: bool,
+            base: Base<'_>,
+            floor: f32,
         ) {
             #[target_feature(enable = "avx2,fma")]
             fn avx2<const H: usize>(
@@ -269,13 +317,14 @@ mod x86 {
                 right: &[[f32; 16]],
                 into: &mut [f32],
                 stride: usize,
-                add: bool,
+                base: Base<'_>,
+                floor: f32,
             ) {
                 // SAFETY: the function's features are the vector's.
-                unsafe { tile::<__m256, H, 6, 16>(left, right, into, stride, add) }
+                unsafe { tile::<__m256, H, 6, 16>(left, right, into, stride, base, floor) }
             }
             // SAFETY: the processor was found.
-            unsafe { avx2::<H>(left, right, into, stride, add) }
+            unsafe { avx2::<H>(left, right, into, stride, base, floor) }
         }
 
         fn transpose<const LANES: usize>(
@@ -304,7 +353,8 @@ mod x86 {
             right: &[[f32; 32]],
             into: &mut [f32],
             stride: usize,
-            add: bool,
+            base: Base<'_>,
+            floor: f32,
         ) {
             #[target_feature(enable = "avx512f")]
             fn avx512<const H: usize>(
@@ -312,13 +362,14 @@ mod x86 {
                 right: &[[f32; 32]],
                 into: &mut [f32],
                 stride: usize,
-                add: bool,
+                base: Base<'_>,
+                floor: f32,
             ) {
                 // SAFETY: the function's features are the vector's.
-                unsafe { tile::<__m512, H, 12, 32>(left, right, into, stride, add) }
+                unsafe { tile::<__m512, H, 12, 32>(left, right, into, stride, base, floor) }
             }
             // SAFETY: the processor was found.
-            unsafe { avx512::<H>(left, right, into, stride, add) }
+            unsafe { avx512::<H>(left, right, into, stride, base, floor) }
         }
 
         fn transpose<const LANES: usize>(
@@ -363,7 +414,7 @@ mod x86 {
     }
 
     macro_rules! vector {
-        ($vector:ty, $len:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $fma:ident) => {
+        ($vector:ty, $len:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $max:ident, $fma:ident) => {
             // SAFETY: of each call, as the caller promised.
             impl Vector for $vector {
                 const LEN: usize = $len;
@@ -389,6 +440,12 @@ mod x86 {
                 }
 
                 #[inline(always)]
+                unsafe fn at_least(self, floor: Self) -> Self {
+                    // The second operand, where one is no number.
+                    unsafe { $max(floor, self) }
+                }
+
+                #[inline(always)]
                 unsafe fn add_product(self, a: Self, b: Self) -> Self {
                     unsafe { $fma(a, b, self) }
                 }
@@ -403,6 +460,7 @@ mod x86 {
         _mm256_loadu_ps,
         _mm256_storeu_ps,
         _mm256_add_ps,
+        _mm256_max_ps,
         _mm256_fmadd_ps
     );
     vector!(
@@ -412,6 +470,7 @@ mod x86 {
         _mm512_loadu_ps,
         _mm512_storeu_ps,
         _mm512_add_ps,
+        _mm512_max_ps,
         _mm512_fmadd_ps
     );
 }

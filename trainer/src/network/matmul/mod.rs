@@ -18,7 +18,7 @@ mod pack;
 
 use std::ops::Range;
 
-use kernel::{Portable, Processor};
+use kernel::{Base, Portable, Processor};
 use pack::{Lines, Source};
 
 /// Depth of a block, the numbers that are added up in registers: a micro-panel of the right-hand
@@ -65,13 +65,13 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// What becomes of the numbers that are in the place of the product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Into {
-    /// The product replaces them.
-    Replace,
-    /// The product is added to them.
-    Add,
+/// What is done with a product where it is written: the epilogue, in the terms of BLIS.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Epilogue<'a> {
+    /// Is added to every row.
+    pub(crate) bias: Option<&'a [f32]>,
+    /// Whether what is negative then becomes 0.
+    pub(crate) relu: bool,
 }
 
 /// Memory for packed blocks, kept between products.
@@ -82,40 +82,38 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// `product = a · b`, or `product += a · b`.
+    /// `product = epilogue(a · b)`
     ///
     /// # Panics
     /// If the sizes do not fit.
     pub(crate) fn multiply(
         &mut self,
         product: &mut [f32],
-        into: Into,
         a: Matrix<'_>,
         b: Matrix<'_>,
+        epilogue: Epilogue<'_>,
     ) {
         assert_eq!(a.columns, b.rows, "the inner sizes of a product");
         let (m, n) = (a.rows, b.columns);
         assert_eq!(product.len(), m * n, "a product of {m} × {n}");
+        if let Some(bias) = epilogue.bias {
+            assert_eq!(bias.len(), n, "a bias of {m} × {n}");
+        }
         if product.is_empty() {
             return;
         }
-        if a.columns == 0 {
-            if into == Into::Replace {
-                product.fill(0.0);
-            }
-            return;
-        }
+        assert!(a.columns > 0, "a product of nothing");
         #[cfg(target_arch = "x86_64")]
         {
             // As many registers as there are hold sums, but for those that factors pass through.
             if let Some(processor) = kernel::Avx512::find() {
-                return self.run::<_, 4, 8, 12, 32>(processor, product, into, a, b);
+                return self.run::<_, 4, 8, 12, 32>(processor, product, a, b, epilogue);
             }
             if let Some(processor) = kernel::Avx2::find() {
-                return self.run::<_, 2, 4, 6, 16>(processor, product, into, a, b);
+                return self.run::<_, 2, 4, 6, 16>(processor, product, a, b, epilogue);
             }
         }
-        self.run::<_, 2, 4, 6, 8>(Portable, product, into, a, b);
+        self.run::<_, 2, 4, 6, 8>(Portable, product, a, b, epilogue);
     }
 
     /// The product in tiles of `MR × NR`. The lowest of a block may have `LOW` or `MID` rows.
@@ -123,9 +121,9 @@ impl Workspace {
         &mut self,
         processor: P,
         product: &mut [f32],
-        into: Into,
         a: Matrix<'_>,
         b: Matrix<'_>,
+        epilogue: Epilogue<'_>,
     ) where
         P: Processor<MR, NR>,
     {
@@ -137,7 +135,12 @@ impl Workspace {
         for columns in parts(0..n, nc) {
             for depth in parts(0..k, kc) {
                 let kc = depth.len();
-                let add = into == Into::Add || depth.start > 0;
+                let is_last = depth.end == k;
+                let floor = if is_last && epilogue.relu {
+                    0.0
+                } else {
+                    f32::NEG_INFINITY
+                };
                 for rows in parts(0..m, mc) {
                     let panels = left_panels.chunks_exact_mut(kc);
                     for (lanes, panel) in parts(rows.clone(), MR).zip(panels) {
@@ -145,6 +148,11 @@ impl Workspace {
                     }
                     let panels = right_panels.chunks_exact_mut(kc);
                     for (lanes, right_panel) in parts(columns.clone(), NR).zip(panels) {
+                        let base = match epilogue.bias {
+                            _ if depth.start > 0 => Base::Place,
+                            Some(bias) => Base::Row(&bias[lanes.clone()]),
+                            None => Base::Nothing,
+                        };
                         let mut next = Lines::default();
                         if rows.start == 0 {
                             let following = lanes.end..columns.end.min(lanes.end + NR);
@@ -169,15 +177,32 @@ impl Workspace {
                                 _ => P::tile::<MR>,
                             };
                             if width == NR && [LOW, MID, MR].contains(&height) {
-                                tile(processor, left_panel, right_panel, to, n, add);
+                                tile(processor, left_panel, right_panel, to, n, base, floor);
                                 continue;
                             }
+                            // In a place of its own, where it fits.
                             let mut whole = [[0.0; NR]; MR];
-                            let sums = whole.as_flattened_mut();
-                            tile(processor, left_panel, right_panel, sums, NR, false);
-                            for (to, sums) in to.chunks_mut(n).zip(&whole) {
-                                let sums = to[..width].iter_mut().zip(sums);
-                                sums.for_each(|(to, sum)| *to = if add { *to + sum } else { *sum });
+                            for (row, whole) in whole.iter_mut().enumerate().take(height) {
+                                match base {
+                                    Base::Nothing => {}
+                                    Base::Place => {
+                                        whole[..width].copy_from_slice(&to[row * n..][..width]);
+                                    }
+                                    Base::Row(base) => whole[..width].copy_from_slice(base),
+                                }
+                            }
+                            let place = whole.as_flattened_mut();
+                            tile(
+                                processor,
+                                left_panel,
+                                right_panel,
+                                place,
+                                NR,
+                                Base::Place,
+                                floor,
+                            );
+                            for (to, from) in to.chunks_mut(n).zip(&whole) {
+                                to[..width].copy_from_slice(&from[..width]);
                             }
                         }
                     }
@@ -230,26 +255,26 @@ mod tests {
         (0..columns).flat_map(column).copied().collect()
     }
 
-    type Multiply = fn(&mut Workspace, &mut [f32], Into, Matrix<'_>, Matrix<'_>);
+    type Multiply = fn(&mut Workspace, &mut [f32], Matrix<'_>, Matrix<'_>, Epilogue<'_>);
 
     /// Each kind of processor that this one is.
     fn processors() -> Vec<(&'static str, Multiply)> {
         let mut all: Vec<(&str, Multiply)> =
-            vec![("portable", |workspace, product, into, a, b| {
-                workspace.run::<_, 2, 4, 6, 8>(Portable, product, into, a, b);
+            vec![("portable", |workspace, product, a, b, epilogue| {
+                workspace.run::<_, 2, 4, 6, 8>(Portable, product, a, b, epilogue);
             })];
         #[cfg(target_arch = "x86_64")]
         {
             if kernel::Avx2::find().is_some() {
-                all.push(("avx2", |workspace, product, into, a, b| {
+                all.push(("avx2", |workspace, product, a, b, epilogue| {
                     let processor = kernel::Avx2::find().expect("it was there");
-                    workspace.run::<_, 2, 4, 6, 16>(processor, product, into, a, b);
+                    workspace.run::<_, 2, 4, 6, 16>(processor, product, a, b, epilogue);
                 }));
             }
             if kernel::Avx512::find().is_some() {
-                all.push(("avx512", |workspace, product, into, a, b| {
+                all.push(("avx512", |workspace, product, a, b, epilogue| {
                     let processor = kernel::Avx512::find().expect("it was there");
-                    workspace.run::<_, 4, 8, 12, 32>(processor, product, into, a, b);
+                    workspace.run::<_, 4, 8, 12, 32>(processor, product, a, b, epilogue);
                 }));
             }
         }
@@ -276,35 +301,57 @@ mod tests {
                 let plain: Vec<f32> = (0..m * n)
                     .map(|at| (0..k).map(|i| a[at / n * k + i] * b[i * n + at % n]).sum())
                     .collect();
+                let bias = numbers(n, 3);
                 let lefts = [Matrix::new(&a, m, k), Matrix::new(&a_t, k, m).transposed()];
                 let rights = [Matrix::new(&b, k, n), Matrix::new(&b_t, n, k).transposed()];
                 for (a, b) in lefts.into_iter().flat_map(|a| rights.map(|b| (a, b))) {
                     let mut product = vec![f32::NAN; m * n];
-                    multiply(&mut workspace, &mut product, Into::Replace, a, b);
+                    multiply(&mut workspace, &mut product, a, b, Epilogue::default());
                     assert!(product == plain, "{name}, {m} × {k} × {n}");
-                    multiply(&mut workspace, &mut product, Into::Add, a, b);
-                    let twice = product.iter().zip(&plain).all(|(x, y)| *x == 2.0 * y);
-                    assert!(twice, "{name}, {m} × {k} × {n}, added");
+                    let biased = Epilogue {
+                        bias: Some(&bias),
+                        relu: false,
+                    };
+                    multiply(&mut workspace, &mut product, a, b, biased);
+                    let sums = || plain.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b);
+                    assert!(
+                        product.iter().copied().eq(sums()),
+                        "{name}, {m} × {k} × {n}, a bias"
+                    );
+                    let relu = Epilogue {
+                        relu: true,
+                        ..biased
+                    };
+                    multiply(&mut workspace, &mut product, a, b, relu);
+                    let positive = sums().map(|x| x.max(0.0));
+                    assert!(
+                        product.iter().copied().eq(positive),
+                        "{name}, {m} × {k} × {n}, ReLU"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn nothing_times_nothing() {
-        let mut product = [f32::NAN; 6];
-        let (a, b) = (Matrix::new(&[], 2, 0), Matrix::new(&[], 0, 3));
-        let mut workspace = Workspace::default();
-        workspace.multiply(&mut product, Into::Replace, a, b);
-        assert_eq!(product, [0.0; 6]);
-        workspace.multiply(&mut product, Into::Add, a, b);
-        workspace.multiply(
-            &mut [],
-            Into::Replace,
-            a.transposed(),
-            Matrix::new(&[], 2, 0),
-        );
-        assert_eq!(product, [0.0; 6]);
+    fn what_is_no_number_is_not_hidden() {
+        for (name, multiply) in processors() {
+            let (a, b) = ([f32::NAN, 1.0], [1.0]);
+            let (a, b) = (Matrix::new(&a, 2, 1), Matrix::new(&b, 1, 1));
+            let epilogue = Epilogue {
+                bias: None,
+                relu: true,
+            };
+            let mut product = [0.0; 2];
+            multiply(&mut Workspace::default(), &mut product, a, b, epilogue);
+            assert!(product[0].is_nan() && product[1] == 1.0, "{name}");
+        }
+    }
+
+    #[test]
+    fn products_without_rows() {
+        let (a, b) = (Matrix::new(&[], 0, 3), Matrix::new(&[0.0; 6], 3, 2));
+        Workspace::default().multiply(&mut [], a, b, Epilogue::default());
     }
 
     #[test]
@@ -312,6 +359,6 @@ mod tests {
     fn sizes_that_do_not_fit() {
         let [a, b] = [[0.0; 6], [0.0; 6]];
         let (a, b) = (Matrix::new(&a, 2, 3), Matrix::new(&b, 2, 3));
-        Workspace::default().multiply(&mut [0.0; 6], Into::Replace, a, b);
+        Workspace::default().multiply(&mut [0.0; 6], a, b, Epilogue::default());
     }
 }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::kernel::{Processor, prefetch};
-use super::{LINE, Matrix, parts};
+use super::{LINE, Matrix};
 
 /// What panels are copied from: a matrix of depths × lanes.
 #[derive(Debug, Clone, Copy)]
@@ -28,8 +28,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Fills the lanes of a panel that is as deep as the range. Others that it has are left alone:
-    /// what becomes of them is not used.
+    /// Fills the lanes of a panel that is as deep as the range. What others have is of no use.
     pub(super) fn pack<P, const MR: usize, const NR: usize, const LANES: usize>(
         &self,
         processor: P,
@@ -50,7 +49,9 @@ impl<'a> Source<'a> {
             }
             return;
         }
-        for eight in parts(lanes.clone(), 8) {
+        // From the last: it may write over what the first ones have yet to fill.
+        for start in lanes.clone().step_by(8).rev() {
+            let eight = start..lanes.end.min(start + 8);
             // Where a lane is missing the last stands in, and is not copied.
             let rows: [&[f32]; 8] = std::array::from_fn(|lane| {
                 let lane = (eight.start + lane).min(eight.end - 1);
