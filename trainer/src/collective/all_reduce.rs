@@ -10,7 +10,7 @@ use super::error::Result;
 use super::exchange::{Inbox, exchange};
 use super::frame::{Inbound, Outbound};
 use super::mesh::{Interest, Mesh};
-use super::ring::Ring;
+use super::ring::{Ring, Schedule};
 
 /// Every rank gets every rank's buffer and adds them in the order of ranks.
 ///
@@ -98,21 +98,26 @@ pub(super) fn meet(mesh: &mut Mesh, call: &Call) -> Result<()> {
     exchange(mesh, call, &[], inboxes, 0)
 }
 
+/// Bytes of a segment at most: little enough for a rank's second-level cache to hold what a wave
+/// of the [`Schedule`] touches, enough that a turn is more than its system calls.
+const SEGMENT: usize = 128 * 1024;
+
 /// Where one direction of the ring stands.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
-    step: usize,
-    /// Bytes of this step's segment that are sent, or received and applied.
+    turn: usize,
+    /// Bytes of this turn's segment that are sent, or received and applied.
     offset: usize,
 }
 
-/// The ring: reduce-scatter and all-gather as one stream a direction, without a wait between steps.
+/// The ring: reduce-scatter and all-gather as one stream a direction, without a wait between turns.
 ///
-/// What may be sent at step `k` is what was applied at step `k − 1`, byte for byte. What arrives
-/// never lands on what is still to be sent: a segment comes around only after each rank's own
-/// contribution has left it.
+/// What may be sent of a segment is what was applied in the turn that it passes on, byte for byte.
+/// What arrives never lands on what is still to be sent: a segment comes around only after each
+/// rank's own contribution has left it.
 struct RingStream<'a, T> {
-    ring: Ring,
+    neighbours: Ring,
+    schedule: Schedule,
     buffer: &'a mut [T],
     /// What arrives to be added, one chunk at a time.
     scratch: &'a mut [T],
@@ -139,7 +144,8 @@ pub(super) fn ring<T: Element>(
         elements: buffer.len(),
     };
     let mut stream = RingStream {
-        ring,
+        neighbours: ring,
+        schedule: Schedule::new(ring, SEGMENT / size_of::<T>()),
         buffer,
         scratch,
         partial: 0,
@@ -167,24 +173,23 @@ pub(super) fn ring<T: Element>(
 
 impl<T: Element> RingStream<'_, T> {
     fn is_sent(&self) -> bool {
-        self.out.header_is_sent() && self.sending.step == self.ring.steps()
+        self.out.header_is_sent() && self.sending.turn == self.schedule.turns()
     }
 
     fn is_received(&self) -> bool {
-        self.inbound.theirs().is_some() && self.receiving.step == self.ring.steps()
+        self.inbound.theirs().is_some() && self.receiving.turn == self.schedule.turns()
     }
 
     /// Bytes of the segment being sent that may leave now.
     fn sendable(&self) -> usize {
-        let Position { step, .. } = self.sending;
-        if step == self.ring.steps() {
-            0
-        } else if step == 0 || self.receiving.step >= step {
-            size_of::<T>() * self.ring.sent_at(step).len()
-        } else if self.receiving.step + 1 == step {
-            self.receiving.offset
-        } else {
-            0
+        let Position { turn, .. } = self.sending;
+        if turn == self.schedule.turns() {
+            return 0;
+        }
+        match self.schedule.passes_on(turn) {
+            Some(before) if self.receiving.turn == before => self.receiving.offset,
+            Some(before) if self.receiving.turn < before => 0,
+            _ => size_of::<T>() * self.schedule.sent_at(turn).len(),
         }
     }
 
@@ -192,12 +197,12 @@ impl<T: Element> RingStream<'_, T> {
         let write = !self.out.header_is_sent() || self.sending.offset < self.sendable();
         [
             Interest {
-                peer: self.ring.left(),
+                peer: self.neighbours.left(),
                 read: !self.is_received(),
                 write: false,
             },
             Interest {
-                peer: self.ring.right(),
+                peer: self.neighbours.right(),
                 read: false,
                 write,
             },
@@ -206,27 +211,27 @@ impl<T: Element> RingStream<'_, T> {
 
     /// Sends what may be sent and the link takes; whether anything moved.
     fn send(&mut self, mesh: &mut Mesh, call: &Call) -> Result<bool> {
-        self.sending = self.skip_finished(self.sending, Ring::sent_at);
-        let Position { step, offset } = self.sending;
+        self.sending = self.skip_finished(self.sending, Schedule::sent_at);
+        let Position { turn, offset } = self.sending;
         let end = self.sendable().min(offset + self.chunk);
-        let segment = bytemuck::cast_slice::<T, u8>(&self.buffer[self.ring.sent_at(step)]);
+        let segment = bytemuck::cast_slice::<T, u8>(&self.buffer[self.schedule.sent_at(turn)]);
         let Some(sent) = self.out.push(mesh, call, &segment[offset..end])? else {
             return Ok(false);
         };
         self.sending.offset += sent;
-        self.sending = self.skip_finished(self.sending, Ring::sent_at);
+        self.sending = self.skip_finished(self.sending, Schedule::sent_at);
         Ok(true)
     }
 
     /// Receives and applies what the link has; whether anything moved.
     fn receive(&mut self, mesh: &mut Mesh, call: &Call) -> Result<bool> {
-        self.receiving = self.skip_finished(self.receiving, Ring::received_at);
-        let Position { step, offset } = self.receiving;
-        if step == self.ring.steps() {
+        self.receiving = self.skip_finished(self.receiving, Schedule::received_at);
+        let Position { turn, offset } = self.receiving;
+        if turn == self.schedule.turns() {
             return Ok(self.inbound.pull(mesh, call, &mut [])?.is_some());
         }
-        let segment = &mut self.buffer[self.ring.received_at(step)];
-        if self.ring.reduces_at(step) {
+        let segment = &mut self.buffer[self.schedule.received_at(turn)];
+        if self.schedule.reduces_at(turn) {
             let terms = bytemuck::cast_slice_mut::<T, u8>(self.scratch);
             let end = terms.len().min(size_of_val(segment) - offset);
             let Some(received) = self
@@ -252,22 +257,22 @@ impl<T: Element> RingStream<'_, T> {
             };
             self.receiving.offset += received;
         }
-        self.receiving = self.skip_finished(self.receiving, Ring::received_at);
+        self.receiving = self.skip_finished(self.receiving, Schedule::received_at);
         Ok(true)
     }
 
-    /// Goes on to the next step whose segment has something left; with fewer elements than ranks,
+    /// Goes on to the next turn whose segment has something left; with fewer elements than ranks,
     /// some segments are empty.
     fn skip_finished(
         &self,
         mut position: Position,
-        segment: impl Fn(&Ring, usize) -> std::ops::Range<usize>,
+        segment: impl Fn(&Schedule, usize) -> std::ops::Range<usize>,
     ) -> Position {
-        while position.step < self.ring.steps()
-            && position.offset == size_of::<T>() * segment(&self.ring, position.step).len()
+        while position.turn < self.schedule.turns()
+            && position.offset == size_of::<T>() * segment(&self.schedule, position.turn).len()
         {
             position = Position {
-                step: position.step + 1,
+                turn: position.turn + 1,
                 offset: 0,
             };
         }

@@ -34,7 +34,8 @@
 //!
 //! The ring is Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations" (2009), <https://doi.org/10.1016/j.jpdc.2008.09.002>. Its steps are not separated
-//! by a wait: what arrives is passed on chunk by chunk.
+//! by a wait: what arrives is passed on chunk by chunk. A large buffer goes around in blocks, one
+//! behind the other, so that what comes back is still in the processor's caches.
 //!
 //! # Invariants
 //!

@@ -1,10 +1,14 @@
 //! The ring all-reduce as arithmetic: who neighbours whom, and which segment moves at which step.
 //! Nothing here sends anything.
 //!
-//! A buffer has one segment a rank. At step `k` rank `r` sends segment `r − k` to its right and
+//! A block of a buffer has one segment a rank. At step `k` rank `r` sends segment `r − k` to its right and
 //! receives segment `r − k − 1` from its left, modulo the world size; so what it sends at a step
 //! is what it received at the step before. In the first `N − 1` steps (reduce-scatter) it adds
 //! what it receives to its own, in the last `N − 1` (all-gather) it keeps it as it is.
+//!
+//! A large buffer has several blocks, which a [`Schedule`] sends in waves: step 0 of a block, then
+//! step 1 of the one before it, and so on. So a segment comes back while it is in the processor's
+//! caches, and what a wave passes on arrived in the wave before.
 
 use std::ops::Range;
 
@@ -14,8 +18,92 @@ pub(super) struct Ring {
     pub(super) rank: usize,
     /// At least 2.
     pub(super) world_size: usize,
-    /// Elements in the buffer, perhaps fewer than ranks.
+    /// Elements in a block, perhaps fewer than ranks.
     pub(super) elements: usize,
+}
+
+/// What one rank sends, and receives, of a buffer in blocks: one segment a turn.
+#[derive(Clone, Debug)]
+pub(super) struct Schedule {
+    ring: Ring,
+    blocks: usize,
+    turns: Vec<Turn>,
+}
+
+/// A step of a block.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    block: usize,
+    step: usize,
+    /// The turn in which what this one sends is received; the first step's is the rank's own.
+    after: Option<usize>,
+}
+
+impl Schedule {
+    /// For a buffer of the ring's elements, with segments of `segment` of them at most.
+    pub(super) fn new(ring: Ring, segment: usize) -> Self {
+        let blocks = ring.elements.div_ceil(ring.world_size * segment).max(1);
+        let mut turns = Vec::with_capacity(blocks * ring.steps());
+        let mut last = vec![None; blocks];
+        for wave in 0..blocks + ring.steps() - 1 {
+            for step in 0..ring.steps().min(wave + 1) {
+                let block = wave - step;
+                if let Some(last) = last.get_mut(block) {
+                    let after = last.replace(turns.len());
+                    turns.push(Turn { block, step, after });
+                }
+            }
+        }
+        Self {
+            ring,
+            blocks,
+            turns,
+        }
+    }
+
+    pub(super) fn turns(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// The elements of the buffer sent in a turn; none after the last.
+    pub(super) fn sent_at(&self, turn: usize) -> Range<usize> {
+        self.place(turn, Ring::sent_at)
+    }
+
+    /// The elements of the buffer received in a turn; none after the last.
+    pub(super) fn received_at(&self, turn: usize) -> Range<usize> {
+        self.place(turn, Ring::received_at)
+    }
+
+    /// Whether what is received in a turn is added (reduce-scatter) or kept (all-gather).
+    pub(super) fn reduces_at(&self, turn: usize) -> bool {
+        self.ring.reduces_at(self.turns[turn].step)
+    }
+
+    /// The turn in which what is sent in this one is received, unless it is the rank's own.
+    pub(super) fn passes_on(&self, turn: usize) -> Option<usize> {
+        self.turns[turn].after
+    }
+
+    fn place(&self, turn: usize, of_block: impl Fn(&Ring, usize) -> Range<usize>) -> Range<usize> {
+        let Some(Turn { block, step, .. }) = self.turns.get(turn) else {
+            return 0..0;
+        };
+        let block = part(self.ring.elements, self.blocks, *block);
+        let ring = Ring {
+            elements: block.len(),
+            ..self.ring
+        };
+        let segment = of_block(&ring, *step);
+        block.start + segment.start..block.start + segment.end
+    }
+}
+
+/// One of as many parts, whose lengths differ by at most one; the first ones are the longer.
+fn part(whole: usize, parts: usize, index: usize) -> Range<usize> {
+    let (length, longer) = (whole / parts, whole % parts);
+    let start = index * length + index.min(longer);
+    start..start + length + usize::from(index < longer)
 }
 
 impl Ring {
@@ -51,12 +139,7 @@ impl Ring {
 
     /// The elements of one segment. Lengths differ by at most one; the first ones are the longer.
     pub(super) fn segment(&self, index: usize) -> Range<usize> {
-        let (length, longer) = (
-            self.elements / self.world_size,
-            self.elements % self.world_size,
-        );
-        let start = index * length + index.min(longer);
-        start..start + length + usize::from(index < longer)
+        part(self.elements, self.world_size, index)
     }
 }
 
@@ -95,46 +178,75 @@ mod tests {
         }
     }
 
+    /// Of each rank of each ring, with one block and with several.
+    fn schedules() -> impl Iterator<Item = Vec<Schedule>> {
+        rings().flat_map(|ranks| {
+            [1, 2, 1000].map(|segment| {
+                let schedule = |ring: &Ring| Schedule::new(*ring, segment);
+                ranks.iter().map(schedule).collect()
+            })
+        })
+    }
+
     #[test]
-    fn neighbours_agree_on_every_step() {
-        for ranks in rings() {
-            for ring in &ranks {
-                assert_eq!(ranks[ring.right()].left(), ring.rank);
-                for step in 0..ring.steps() {
-                    assert_eq!(ring.sent_at(step), ranks[ring.right()].received_at(step));
+    fn segments_are_no_longer_than_asked_for() {
+        for schedule in rings().map(|ranks| Schedule::new(ranks[0], 2)) {
+            for turn in 0..schedule.turns() {
+                assert!(schedule.sent_at(turn).len() <= 2);
+            }
+            assert_eq!(schedule.sent_at(schedule.turns()), 0..0);
+        }
+    }
+
+    #[test]
+    fn neighbours_agree_on_every_turn() {
+        for ranks in schedules() {
+            for schedule in &ranks {
+                let right = &ranks[schedule.ring.right()];
+                assert_eq!(right.ring.left(), schedule.ring.rank);
+                assert_eq!(right.turns(), schedule.turns());
+                for turn in 0..schedule.turns() {
+                    assert_eq!(schedule.sent_at(turn), right.received_at(turn));
                 }
             }
         }
     }
 
     #[test]
-    fn what_is_sent_was_received_the_step_before() {
-        for ring in rings().flatten() {
-            for step in 1..ring.steps() {
-                assert_eq!(ring.sent_at(step), ring.received_at(step - 1));
+    fn what_is_passed_on_was_received_before() {
+        for schedule in schedules().flatten() {
+            let mut own = 0;
+            for turn in 0..schedule.turns() {
+                if let Some(before) = schedule.passes_on(turn) {
+                    assert!(before < turn);
+                    assert_eq!(schedule.sent_at(turn), schedule.received_at(before));
+                } else {
+                    own += 1;
+                }
             }
+            assert_eq!(own, schedule.blocks);
         }
     }
 
     /// Runs the schedule on sets of ranks instead of sums.
     #[test]
     fn every_segment_ends_with_every_rank_counted_once() {
-        for ranks in rings() {
+        for ranks in schedules() {
             let world_size = ranks.len();
             // holds[rank][element]: which ranks' terms are in it.
-            let mut holds: Vec<Vec<Vec<usize>>> = ranks
-                .iter()
-                .map(|ring| vec![vec![ring.rank]; ring.elements])
-                .collect();
-            for step in 0..ranks[0].steps() {
+            let terms =
+                |schedule: &Schedule| vec![vec![schedule.ring.rank]; schedule.ring.elements];
+            let mut holds: Vec<Vec<Vec<usize>>> = ranks.iter().map(terms).collect();
+            for turn in 0..ranks[0].turns() {
                 let before = holds.clone();
-                for ring in &ranks {
-                    for element in ring.received_at(step) {
-                        let arrived = &before[ring.left()][element];
-                        if ring.reduces_at(step) {
-                            holds[ring.rank][element].extend(arrived);
+                for schedule in &ranks {
+                    let Ring { rank, .. } = schedule.ring;
+                    for element in schedule.received_at(turn) {
+                        let arrived = &before[schedule.ring.left()][element];
+                        if schedule.reduces_at(turn) {
+                            holds[rank][element].extend(arrived);
                         } else {
-                            holds[ring.rank][element].clone_from(arrived);
+                            holds[rank][element].clone_from(arrived);
                         }
                     }
                 }

@@ -22,7 +22,7 @@ pub(super) const HELLO_BYTES: usize = 96;
 pub(super) const REPLY_BYTES: usize = 24;
 pub(super) const HEADER_BYTES: usize = 40;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"VLYHELLO");
 const REPLY_MAGIC: u64 = u64::from_le_bytes(*b"VLYREPLY");
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"VLYM");

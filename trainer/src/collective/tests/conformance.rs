@@ -9,7 +9,7 @@ use crate::collective::wire::HEADER_BYTES;
 use crate::collective::{Communicator, Error, Options};
 
 /// Empty, single, smaller than a world, not divisible by any, more than a chunk.
-const LENGTHS: [usize; 6] = [0, 1, 7, 1_000, 4_099, 70_001];
+const LENGTHS: [usize; 6] = [0, 1, 7, 1_000, 4_099, 300_001];
 
 /// Runs `body` on every rank, over every transport and at every world size.
 fn everywhere(options: &Options, body: impl Fn(&mut Communicator) + Sync) {
