@@ -29,6 +29,8 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config.optimizer.prefer_hash_join = true;
     // Which columns have one is decided by their types, where the user says nothing.
     config.execution.parquet.dictionary_enabled = None;
+    // Level 3 makes files 3 % smaller, and the way from CSV to Parquet an eighth longer.
+    config.execution.parquet.compression = Some("zstd(1)".to_owned());
 }
 
 /// What planning on the scheduler knows of the job that it plans.

@@ -352,6 +352,8 @@ mod tests {
                 .unwrap();
             let shown = text(&session, "SHOW ballista.planner.coalesce.enabled").await;
             assert!(shown.contains("true"), "{shown}");
+            let shown = text(&session, "SHOW datafusion.execution.parquet.compression").await;
+            assert!(shown.contains("zstd(1)"), "{shown}");
             run(&session, "SET datafusion.execution.batch_size = 7")
                 .await
                 .unwrap();
