@@ -98,8 +98,9 @@ pub(super) fn meet(mesh: &mut Mesh, call: &Call) -> Result<()> {
     exchange(mesh, call, &[], inboxes, 0)
 }
 
-/// Bytes of a segment at most: little enough for a rank's second-level cache to hold what a wave
-/// of the [`Schedule`] touches, enough that a turn is more than its system calls.
+/// Bytes of a segment at most, as measured with two and four ranks: little enough for the caches to
+/// hold what a wave of the [`Schedule`] touches, 4 (N − 1) segments with `N` ranks, and enough that
+/// a turn is more than its system calls.
 const SEGMENT: usize = 128 * 1024;
 
 /// Where one direction of the ring stands.

@@ -1,9 +1,9 @@
 //! The ring all-reduce as arithmetic: who neighbours whom, and which segment moves at which step.
 //! Nothing here sends anything.
 //!
-//! A block of a buffer has one segment a rank. At step `k` rank `r` sends segment `r − k` to its right and
-//! receives segment `r − k − 1` from its left, modulo the world size; so what it sends at a step
-//! is what it received at the step before. In the first `N − 1` steps (reduce-scatter) it adds
+//! A block of a buffer has one segment a rank. At step `k` rank `r` sends segment `r − k` to its
+//! right and receives segment `r − k − 1` from its left, modulo the world size; so what it sends at
+//! a step is what it received at the step before. In the first `N − 1` steps (reduce-scatter) it adds
 //! what it receives to its own, in the last `N − 1` (all-gather) it keeps it as it is.
 //!
 //! A large buffer has several blocks, which a [`Schedule`] sends in waves: step 0 of a block, then
@@ -18,7 +18,7 @@ pub(super) struct Ring {
     pub(super) rank: usize,
     /// At least 2.
     pub(super) world_size: usize,
-    /// Elements in a block, perhaps fewer than ranks.
+    /// Elements that are summed, of a block or of a whole buffer; perhaps fewer than ranks.
     pub(super) elements: usize,
 }
 

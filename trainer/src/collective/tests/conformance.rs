@@ -8,7 +8,8 @@ use super::world::{TRANSPORTS, Transport, WORLDS, options, spawn, world};
 use crate::collective::wire::HEADER_BYTES;
 use crate::collective::{Communicator, Error, Options};
 
-/// Empty, single, smaller than a world, not divisible by any, more than a chunk.
+/// Empty, single, smaller than a world, not divisible by any, more than a block of
+/// the largest world.
 const LENGTHS: [usize; 6] = [0, 1, 7, 1_000, 4_099, 300_001];
 
 /// Runs `body` on every rank, over every transport and at every world size.
@@ -171,7 +172,7 @@ fn all_ranks_get_the_same_bits() {
                 |mut rank| {
                     let own = rank.rank() as f32;
                     // Of such different sizes that the order of additions shows.
-                    let mut buffer: Vec<f32> = (0..10_007)
+                    let mut buffer: Vec<f32> = (0..300_007)
                         .map(|index| {
                             (index as f32 * 0.37 + own).sin()
                                 * 10f32.powi((index + rank.rank() as i32 * 5) % 13 - 6)
@@ -191,8 +192,8 @@ fn a_buffer_may_be_overwritten_as_soon_as_the_call_returns() {
     for options in [ring(), direct()] {
         for transport in TRANSPORTS {
             spawn(world(3, transport, &options), |mut rank| {
-                let mut buffer = vec![0.0f32; 20_011];
-                for round in 0..200 {
+                let mut buffer = vec![0.0f32; 200_011];
+                for round in 0..50 {
                     for (index, value) in buffer.iter_mut().enumerate() {
                         *value = term(rank.rank(), index + round);
                     }

@@ -32,7 +32,8 @@ pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
     );
 
     /// Writes the columns of eight rows as rows, in some lanes of a panel of the same depth. If
-    /// these are not eight, what follows each of them in the panel is lost.
+    /// these are fewer than eight, as many numbers after them as are missing are lost at each depth,
+    /// be they of the panel's other lanes or of the first lanes at the next depth.
     ///
     /// # Panics
     /// If a row is shorter than the panel is deep, or there are no such lanes, eight at most.

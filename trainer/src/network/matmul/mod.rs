@@ -85,7 +85,7 @@ impl Workspace {
     /// `product = epilogue(a · b)`
     ///
     /// # Panics
-    /// If the sizes do not fit.
+    /// If the sizes do not fit, or there is nothing to add up.
     pub(crate) fn multiply(
         &mut self,
         product: &mut [f32],

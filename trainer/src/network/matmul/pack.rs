@@ -49,7 +49,7 @@ impl<'a> Source<'a> {
             }
             return;
         }
-        // From the last: it may write over what the first ones have yet to fill.
+        // From the last: of fewer than eight, it may write into the first lanes of the next depth.
         for start in lanes.clone().step_by(8).rev() {
             let eight = start..lanes.end.min(start + 8);
             // Where a lane is missing the last stands in, and is not copied.
@@ -112,5 +112,40 @@ impl Lines<'_> {
                 self.at = self.columns.start;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernel::Portable;
+    use super::*;
+
+    /// Packs some lanes, from the second one, of a matrix with a lane in each row of its data.
+    fn assert_packed<const LANES: usize>(count: usize) {
+        const DEPTHS: usize = 19;
+        let data: Vec<f32> = (0..(LANES + 1) * DEPTHS).map(|at| at as f32).collect();
+        let matrix = Matrix::new(&data, LANES + 1, DEPTHS).transposed();
+        let mut panel = vec![[f32::NAN; LANES]; DEPTHS];
+        let (lanes, depth) = (1..1 + count, 0..DEPTHS);
+        Source::of(matrix).pack::<_, 6, 8, LANES>(Portable, lanes, depth, &mut panel);
+        for (depth, packed) in panel.iter().enumerate() {
+            for (lane, number) in packed.iter().enumerate().take(count) {
+                let expected = ((lane + 1) * DEPTHS + depth) as f32;
+                assert_eq!(
+                    *number, expected,
+                    "{lane} of {count} of {LANES}, at {depth}"
+                );
+            }
+        }
+    }
+
+    /// Of the sizes of panels of every kind of processor.
+    #[test]
+    fn lanes_that_are_no_eight_leave_the_others_whole() {
+        (1..=6).for_each(assert_packed::<6>);
+        (1..=8).for_each(assert_packed::<8>);
+        (1..=12).for_each(assert_packed::<12>);
+        (1..=16).for_each(assert_packed::<16>);
+        (1..=32).for_each(assert_packed::<32>);
     }
 }
