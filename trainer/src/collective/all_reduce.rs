@@ -117,7 +117,6 @@ struct Position {
 /// What arrives never lands on what is still to be sent: a segment comes around only after each
 /// rank's own contribution has left it.
 struct RingStream<'a, T> {
-    neighbours: Ring,
     schedule: Schedule,
     buffer: &'a mut [T],
     /// What arrives to be added, one chunk at a time.
@@ -145,7 +144,6 @@ pub(super) fn ring<T: Element>(
         elements: buffer.len(),
     };
     let mut stream = RingStream {
-        neighbours: ring,
         schedule: Schedule::new(ring, SEGMENT / size_of::<T>()),
         buffer,
         scratch,
@@ -198,12 +196,12 @@ impl<T: Element> RingStream<'_, T> {
         let write = !self.out.header_is_sent() || self.sending.offset < self.sendable();
         [
             Interest {
-                peer: self.neighbours.left(),
+                peer: self.schedule.ring.left(),
                 read: !self.is_received(),
                 write: false,
             },
             Interest {
-                peer: self.neighbours.right(),
+                peer: self.schedule.ring.right(),
                 read: false,
                 write,
             },

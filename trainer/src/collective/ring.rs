@@ -25,7 +25,7 @@ pub(super) struct Ring {
 /// What one rank sends, and receives, of a buffer in blocks: one segment a turn.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
-    ring: Ring,
+    pub(super) ring: Ring,
     blocks: usize,
     turns: Vec<Turn>,
 }

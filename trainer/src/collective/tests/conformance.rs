@@ -8,8 +8,8 @@ use super::world::{TRANSPORTS, Transport, WORLDS, options, spawn, world};
 use crate::collective::wire::HEADER_BYTES;
 use crate::collective::{Communicator, Error, Options};
 
-/// Empty, single, smaller than a world, not divisible by any, more than a block of
-/// the largest world.
+/// Empty, single, smaller than a world, not divisible by any, more than a block of the
+/// largest world.
 const LENGTHS: [usize; 6] = [0, 1, 7, 1_000, 4_099, 300_001];
 
 /// Runs `body` on every rank, over every transport and at every world size.
@@ -193,7 +193,7 @@ fn a_buffer_may_be_overwritten_as_soon_as_the_call_returns() {
         for transport in TRANSPORTS {
             spawn(world(3, transport, &options), |mut rank| {
                 let mut buffer = vec![0.0f32; 200_011];
-                for round in 0..50 {
+                for round in 0..200 {
                     for (index, value) in buffer.iter_mut().enumerate() {
                         *value = term(rank.rank(), index + round);
                     }
