@@ -6,13 +6,14 @@ use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::internal_datafusion_err;
 use datafusion::error::Result;
-use datafusion::execution::SessionState;
 use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::rules::last_rule;
 use super::train::only;
 use super::{PredictExec, PredictNode, TrainExec, TrainNode, partitions, running};
 
@@ -40,12 +41,15 @@ impl QueryPlanner for VolleyQueryPlanner {
         let slots = session.config().target_partitions();
         let wanted = partitions::wanted(&physical, slots);
         if wanted == slots && !explained {
-            return Ok(physical);
+            return last_rule().optimize(physical, session.config_options());
         }
         let session = session.as_any().downcast_ref::<SessionState>();
-        let mut session = session
+        let session = session
             .cloned()
             .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
+        let mut session = SessionStateBuilder::new_from_existing(session)
+            .with_physical_optimizer_rule(last_rule())
+            .build();
         session
             .config_mut()
             .options_mut()
