@@ -17,11 +17,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
+use volley_proto::settings::session_config;
 
 use crate::attendance::attendance_service;
 use crate::ballista::{
     BallistaScheduler, Graphs, Losses, VolleyClusterState, VolleyJobState, session_builder,
-    session_config,
 };
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, jobs_service};
@@ -146,7 +146,7 @@ async fn start_ballista(
     };
     let jobs = InMemoryJobState::new(
         scheduler.scheduler_id.clone(),
-        session_builder(Arc::clone(&cluster)),
+        session_builder(Arc::clone(&cluster)).map_err(|error| Error::Start(error.into()))?,
         Arc::new(session_config),
     );
     let jobs = Arc::new(VolleyJobState::new(jobs, book));

@@ -1,21 +1,26 @@
 //! Settings: Volley's own, those of a single job, and those that would make the engine go wrong.
 //!
-//! All of them lie in DataFusion's configuration, and Ballista's client sends every entry of that
-//! along with a job. So what the scheduler is to know of a job is written into the copy of the
-//! configuration that the job is submitted with ([`Job::note`]), never into the session's.
+//! All of them lie in DataFusion's configuration, and what differs there from what the scheduler begins
+//! with goes along with a job ([`to_send`]). So what the scheduler is to know of a job is written into
+//! the copy of the configuration that the job is submitted with ([`Job::note`]), never into the session's.
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use ballista_core::config::{
-    BALLISTA_ADAPTIVE_PLANNER_ENABLED, BALLISTA_CLIENT_PULL, BALLISTA_JOB_NAME, BallistaConfig,
+    BALLISTA_ADAPTIVE_PLANNER_ENABLED, BALLISTA_CLIENT_PULL, BALLISTA_JOB_NAME,
+    BALLISTA_SCHEDULER_SHARE_FILE_STATISTICS_CACHE, BallistaConfig,
 };
 use ballista_core::extension::SessionConfigExt;
+use ballista_core::serde::protobuf::KeyValuePair;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
-use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRACE, TRAIN_ID, set_defaults};
+use volley_proto::settings::{
+    ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRACE, TRAIN_ID, session_config, set_defaults,
+};
 use volley_proto::{TrainId, did_you_mean};
 
 use crate::{Error, Result};
@@ -24,7 +29,7 @@ use crate::{Error, Result};
 const NAME_LENGTH: usize = 200;
 
 /// Settings whose other value makes jobs go wrong: the key, the only value, and why.
-const FIXED: [(&str, &str, &str); 2] = [
+const FIXED: [(&str, &str, &str); 3] = [
     (
         BALLISTA_ADAPTIVE_PLANNER_ENABLED,
         "false",
@@ -37,6 +42,18 @@ const FIXED: [(&str, &str, &str); 2] = [
         "pushed, a job's id arrives with the first change of its state, and what has no id cannot \
          be cancelled: it stays on",
     ),
+    (
+        BALLISTA_SCHEDULER_SHARE_FILE_STATISTICS_CACHE,
+        "true",
+        "the scheduler plans in copies of one session, which share what is known of files; one that \
+         has changed is read again: it stays on",
+    ),
+];
+
+/// Settings that begin with how many cores there are, here or there.
+const OF_THE_MACHINE: [&str; 2] = [
+    "datafusion.execution.target_partitions",
+    "datafusion.execution.planning_concurrency",
 ];
 
 /// The configuration with Volley's settings, and the fixed ones at their value.
@@ -104,6 +121,23 @@ pub(super) fn not_taken(
         (other, None) => other.to_string(),
     };
     Error::Setting { key, value, reason }
+}
+
+/// What the scheduler is to be told: settings that are not what it begins with.
+pub(super) fn to_send(config: &SessionConfig) -> Vec<KeyValuePair> {
+    static KNOWN: LazyLock<HashMap<String, Option<String>>> = LazyLock::new(|| {
+        let entries = session_config().options().entries().into_iter();
+        let here = |entry: &ConfigEntry| OF_THE_MACHINE.contains(&entry.key.as_str());
+        let entries = entries.filter(|entry| !here(entry));
+        entries.map(|entry| (entry.key, entry.value)).collect()
+    });
+    let entries = config.options().entries().into_iter();
+    // What has no value cannot be sent.
+    let entries = entries.filter(|entry| entry.value.is_some());
+    let entries = entries.filter(|entry| KNOWN.get(&entry.key) != Some(&entry.value));
+    entries
+        .map(|ConfigEntry { key, value, .. }| KeyValuePair { key, value })
+        .collect()
 }
 
 /// Whether training leaves a trace where its options do not say.
@@ -279,9 +313,35 @@ mod tests {
     }
 
     fn sent(config: &SessionConfig, key: &str) -> Option<String> {
-        let entries = config.options().entries();
-        let entry = entries.into_iter().find(|entry| entry.key == key);
-        entry.and_then(|entry| entry.value)
+        let sent = to_send(config).into_iter().find(|entry| entry.key == key);
+        sent.and_then(|entry| entry.value)
+    }
+
+    #[test]
+    fn what_the_scheduler_begins_with_is_not_sent() {
+        const BATCH: &str = "datafusion.execution.batch_size";
+        let mut config = config();
+        let own = |entry: &KeyValuePair| !entry.key.starts_with(PREFIX);
+        let keys = |config: &SessionConfig| -> Vec<String> {
+            let sent = to_send(config).into_iter();
+            sent.filter(own).map(|entry| entry.key).collect()
+        };
+        // What Volley has set, and what the scheduler's machine may have more or less of.
+        let always = keys(&config);
+        for key in OF_THE_MACHINE {
+            assert!(always.iter().any(|sent| sent == key), "{key}");
+        }
+        let fixed = |sent: &str| FIXED.iter().any(|(key, ..)| *key == sent);
+        for sent in &always {
+            assert!(
+                OF_THE_MACHINE.contains(&sent.as_str()) || fixed(sent),
+                "{sent}"
+            );
+        }
+        set(&mut config, BATCH, "77").unwrap();
+        assert_eq!(sent(&config, BATCH).as_deref(), Some("77"));
+        set(&mut config, BATCH, "8192").unwrap();
+        assert_eq!(keys(&config), always);
     }
 
     #[test]

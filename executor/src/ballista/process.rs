@@ -5,23 +5,21 @@
 //! registers and sends heartbeats, and a Flight service over the work folder.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ballista_core::ConfigProducer;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::BallistaCodec;
 use ballista_core::serde::protobuf::ExecutorStoppedParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
-use ballista_core::{ConfigProducer, RuntimeProducer};
 use ballista_executor::executor::Executor as BallistaExecutor;
 use ballista_executor::executor_process::{ExecutorProcessConfig, structure_executor_metadata};
 use ballista_executor::executor_server;
 use ballista_executor::health::ExecutorHealth;
 use ballista_executor::metrics::LoggingMetricsCollector;
-use ballista_executor::runtime_cache::{DefaultSessionRuntimeCache, MemoryPoolPolicy};
 use ballista_executor::shutdown::ShutdownNotifier;
-use datafusion::execution::memory_pool::FairSpillPool;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tempfile::TempDir;
@@ -38,11 +36,10 @@ use volley_proto::runtime::Runtimes;
 use super::connections::Connections;
 use super::engine::VolleyEngine;
 use super::flight;
+use super::runtime::TaskRuntimes;
 use crate::attendance::Attendance;
 use crate::{Error, ExecutorConfig, Result};
 
-/// Sessions whose object stores and file metadata are kept for their next task.
-const SESSIONS_KEPT: usize = 16;
 /// How folders of shuffle files are called in the work folder.
 const SHUFFLE_DIR: &str = "shuffle-";
 /// The port of the task server must be known before it is bound; another process may take it in
@@ -126,24 +123,24 @@ async fn try_start(
     let flight_port = local_port(&flight, config)?;
     let task_port = local_port(&listen(SocketAddr::new(config.bind, 0)).await?, config)?;
     let options = Arc::new(process_config(config, flight_port, task_port));
+    let cannot_use = |source| Error::WorkDir {
+        path: config.work_dir.clone(),
+        source,
+    };
     let shuffle_dir = tempfile::Builder::new()
         .prefix(SHUFFLE_DIR)
         .tempdir_in(&config.work_dir)
-        .map_err(|source| Error::WorkDir {
-            path: config.work_dir.clone(),
-            source,
-        })?;
-    let work_dir = shuffle_dir.path().display().to_string();
+        .map_err(cannot_use)?;
+    let work_dir = shuffle_dir.path();
     let stop = CancellationToken::new();
     let tasks = stop.clone();
-    let executor = Arc::new(ballista_executor(
-        config, &options, &work_dir, runtimes, tasks,
-    ));
+    let executor = ballista_executor(config, &options, work_dir, runtimes, tasks);
+    let executor = Arc::new(executor.map_err(|source| cannot_use(std::io::Error::other(source)))?);
     let attendance = Attendance::begin(config, channel.clone(), incarnation).await?;
 
     let shutdown = ShutdownNotifier::new();
     let mut services = JoinSet::new();
-    let serving = flight::serve(flight, work_dir, stop.clone());
+    let serving = flight::serve(flight, work_dir.display().to_string(), stop.clone());
     services.spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the Flight service ended");
@@ -256,46 +253,27 @@ fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> Executo
 fn ballista_executor(
     config: &ExecutorConfig,
     options: &Arc<ExecutorProcessConfig>,
-    work_dir: &str,
+    work_dir: &Path,
     runtimes: Runtimes,
     stop: CancellationToken,
-) -> BallistaExecutor {
+) -> datafusion::error::Result<BallistaExecutor> {
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
-    let spill_dir = work_dir.to_owned();
-    let base: RuntimeProducer = Arc::new(move |_| {
-        RuntimeEnvBuilder::new()
-            .with_temp_file_path(&spill_dir)
-            .build_arc()
-    });
-    let memory_per_slot =
-        usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX) / config.vcores.max(1);
-    let share: MemoryPoolPolicy = Arc::new(move |base, _, slots| {
-        let size = memory_per_slot.saturating_mul(slots.max(1) as usize);
-        let pool = Arc::new(FairSpillPool::new(size));
-        RuntimeEnvBuilder::from_runtime_env(&base)
-            .with_memory_pool(pool)
-            .build_arc()
-    });
-    let of_task: RuntimeProducer = {
-        let (base, share) = (Arc::clone(&base), Arc::clone(&share));
-        Arc::new(move |config| share(base(config)?, config, 1))
-    };
+    let memory = usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX);
+    let of_tasks = TaskRuntimes::new(work_dir, memory / config.vcores.max(1))?;
+    let shared = of_tasks.shared();
     let runtimes = Arc::new(runtimes);
     let sessions: ConfigProducer =
         Arc::new(move || SessionConfig::new_with_ballista().with_extension(Arc::clone(&runtimes)));
-    BallistaExecutor::new(
+    let executor = BallistaExecutor::new(
         structure_executor_metadata(options, vcores),
-        work_dir,
-        of_task,
+        &work_dir.display().to_string(),
+        // Plans are decoded with this one.
+        Arc::new(move |_| Ok(Arc::clone(&shared))),
         sessions,
         Arc::default(),
         Arc::new(LoggingMetricsCollector::default()),
         config.vcores,
         Arc::new(VolleyEngine::new(Arc::new(Connections::default()), stop)),
-    )
-    .with_session_runtime_cache(Some(Arc::new(DefaultSessionRuntimeCache::new(
-        base,
-        share,
-        SESSIONS_KEPT,
-    ))))
+    );
+    Ok(executor.with_session_runtime_cache(Some(Arc::new(of_tasks))))
 }

@@ -14,7 +14,7 @@ pub(crate) use cluster_state::{Attendee, VolleyClusterState};
 pub(crate) use graphs::Graphs;
 pub(crate) use job_state::VolleyJobState;
 pub(crate) use losses::Losses;
-pub(crate) use planner::{session_builder, session_config};
+pub(crate) use planner::session_builder;
 
 /// The scheduler with the plan encodings that Ballista uses on the wire.
 pub(crate) type BallistaScheduler = ballista_scheduler::scheduler_server::SchedulerServer<

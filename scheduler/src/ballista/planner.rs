@@ -5,57 +5,76 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ballista_core::config::BALLISTA_ADAPTIVE_PLANNER_ENABLED;
-use ballista_core::utils::{default_config_producer, default_session_builder};
+use ballista_core::utils::default_session_builder;
 use ballista_scheduler::scheduler_server::SessionBuilder;
-use ballista_scheduler::state::session_manager::share_file_statistics_cache;
 use datafusion::catalog::Session;
+use datafusion::common::config::TableOptions;
 use datafusion::common::internal_datafusion_err;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
+use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::registry::FunctionRegistry;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use volley_proto::plan::{TrainNode, VolleyQueryPlanner, with_rules};
-use volley_proto::settings::{JobSettings, set_defaults};
+use volley_proto::settings::session_config;
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
 use crate::placement::never_fits;
 
-/// What a job's settings are put into.
-pub(crate) fn session_config() -> SessionConfig {
-    let mut config = default_config_producer().with_option_extension(JobSettings::default());
-    set_defaults(config.options_mut());
-    config
+/// Builds sessions that plan Volley's nodes for this cluster: each query has a copy of one session, with
+/// its own settings.
+///
+/// They share what is known of files, which is checked against a file's size and time of change. Folders
+/// are listed by each query: nothing would tell that such a list is old.
+///
+/// # Errors
+/// When the session that is copied cannot be made.
+pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> Result<SessionBuilder> {
+    let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
+    let runtime = RuntimeEnvBuilder::new().with_cache_manager(caches);
+    let session = with_rules(default_session_builder(session_config())?)
+        .with_runtime_env(runtime.build_arc()?)
+        .with_query_planner(Arc::new(AdmittingPlanner { cluster }))
+        .build();
+    Ok(Arc::new(move |config| with_settings(&session, config)))
 }
 
-/// Builds sessions that plan Volley's nodes for this cluster. Each query has a session of its own; they
-/// share what is known of files, which is read from every file otherwise.
-pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> SessionBuilder {
-    share_file_statistics_cache(Arc::new(move |config| {
-        // Ballista 55's adaptive planner repeats branches of a union and hangs where a plan that it
-        // changed fails a check; what it makes of lost data is worse.
-        let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
-        let mut config = config;
-        let optimizer = &mut config.options_mut().optimizer;
-        let planner = Arc::new(AdmittingPlanner {
-            cluster: Arc::clone(&cluster),
-            splits_files: std::mem::take(&mut optimizer.repartition_file_scans),
-        });
-        let state = default_session_builder(config)?;
-        Ok(with_rules(state).with_query_planner(planner).build())
-    }))
+/// A copy of a session, with other settings.
+fn with_settings(session: &SessionState, config: SessionConfig) -> Result<SessionState> {
+    // Ballista 55's adaptive planner repeats branches of a union and hangs where a plan that it
+    // changed fails a check; what it makes of lost data is worse.
+    let mut config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
+    let optimizer = &mut config.options_mut().optimizer;
+    let splits_files = SplitsFiles(std::mem::take(&mut optimizer.repartition_file_scans));
+    let config = config.with_extension(Arc::new(splits_files));
+
+    let mut session = session.clone();
+    let functions: Vec<_> = session.scalar_functions().values().cloned().collect();
+    for function in functions {
+        // Such as now(), which knows the session's time zone.
+        if let Some(set) = function.inner().with_updated_config(config.options()) {
+            session.register_udf(Arc::new(set))?;
+        }
+    }
+    *session.table_options_mut() = TableOptions::default_from_session_config(config.options());
+    *session.config_mut() = config;
+    Ok(session)
 }
+
+/// Whether scans take files apart. Only plans are made so: Ballista enforces requirements again in each
+/// stage, by the session's number of partitions, which may be less than the plan's, and would put the
+/// parts together again.
+struct SplitsFiles(bool);
 
 /// Volley's planner, behind a check that the cluster is large enough.
 struct AdmittingPlanner {
     cluster: Arc<VolleyClusterState>,
-    /// Whether scans take files apart. Only plans are made so: Ballista enforces requirements again
-    /// in each stage, by the session's number of partitions, which may be less than the plan's, and
-    /// would put the parts together again.
-    splits_files: bool,
 }
 
 impl fmt::Debug for AdmittingPlanner {
@@ -98,10 +117,49 @@ impl QueryPlanner for AdmittingPlanner {
         let mut session = session
             .cloned()
             .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
-        let optimizer = &mut session.config_mut().options_mut().optimizer;
-        optimizer.repartition_file_scans = self.splits_files;
+        if let Some(splits_files) = session.config().get_extension::<SplitsFiles>() {
+            let optimizer = &mut session.config_mut().options_mut().optimizer;
+            optimizer.repartition_file_scans = splits_files.0;
+        }
         VolleyQueryPlanner
             .create_physical_plan(plan, &session)
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ballista_core::extension::SessionConfigExt;
+    use datafusion::arrow::datatypes::DataType;
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn settings_are_a_session_s_own() {
+        let session = default_session_builder(session_config()).unwrap();
+        let with = |zone: Option<&str>| {
+            let mut config = session_config();
+            let options = config.options_mut();
+            options.execution.time_zone = zone.map(str::to_owned);
+            options.optimizer.repartition_file_scans = zone.is_some();
+            let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, true);
+            with_settings(&session, config).unwrap()
+        };
+        for zone in [Some("+02:00"), None, Some("+05:30")] {
+            let state = with(zone);
+            let session = SessionContext::new_with_state(state.clone());
+            let now = session.sql("SELECT now() AS now").await.unwrap();
+            let now = now.schema().field(0).data_type().clone();
+            let DataType::Timestamp(_, found) = &now else {
+                panic!("{now}")
+            };
+            assert_eq!(found.as_deref(), zone);
+            let splits = state.config().get_extension::<SplitsFiles>().unwrap();
+            assert_eq!(splits.0, zone.is_some());
+            assert!(!state.config_options().optimizer.repartition_file_scans);
+            let ballista = state.config().ballista_config();
+            assert!(!ballista.adaptive_query_planner_enabled());
+        }
     }
 }
