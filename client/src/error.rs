@@ -197,12 +197,25 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What the scheduler at an address answered instead of doing something.
+    pub(crate) fn refused(address: &str, request: &'static str, status: tonic::Status) -> Self {
+        Self::Request {
+            address: address.to_owned(),
+            request,
+            source: match status.code() {
+                tonic::Code::Unimplemented => "it is of a version that cannot".into(),
+                _ => status.message().to_owned().into(),
+            },
+        }
+    }
+}
+
 impl From<DataFusionError> for Error {
     /// Finds the error that is Volley's own, where one started it all; else the root cause.
     fn from(error: DataFusionError) -> Self {
         own(error).unwrap_or_else(|error| {
-            let cause = plain(&error.find_root().to_string());
-            if cause.contains(UNSERIALIZABLE_TABLE) {
+            if error.to_string().contains(UNSERIALIZABLE_TABLE) {
                 let what = "reading a table that only this process has (CREATE TABLE, a table \
                             function) on the cluster: use CREATE EXTERNAL TABLE, CREATE VIEW or \
                             VALUES"
@@ -210,7 +223,7 @@ impl From<DataFusionError> for Error {
                 return Self::NotSupported { what };
             }
             Self::Engine {
-                cause,
+                cause: plain(&error.find_root().to_string()),
                 original: Box::new(error),
             }
         })

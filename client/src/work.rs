@@ -10,7 +10,7 @@ use volley_proto::tables::{self, Row, Table};
 use volley_proto::wire::ReadTableRequest;
 use volley_proto::wire::cluster_client::ClusterClient;
 
-use crate::session::scheduler_url;
+use crate::cluster::scheduler_url;
 use crate::{Error, Result};
 
 /// How long a table may take.

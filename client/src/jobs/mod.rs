@@ -5,7 +5,6 @@
 //! queries need none of it.
 
 mod job;
-mod rows;
 mod service;
 
 pub use job::{Job, JobState, Note};

@@ -1,12 +1,17 @@
 //! The scheduler's side of jobs, over the wire: ours for lists and notes, Ballista's for
-//! cancellation.
+//! cancellation and for where rows are.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::record_batch::RecordBatch;
 use ballista_core::config::BallistaConfig;
-use ballista_core::serde::protobuf::CancelJobParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
-use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
+use ballista_core::serde::protobuf::{
+    CancelJobParams, GetJobStatusParams, GetJobStatusResult, job_status,
+};
+use ballista_core::utils::GrpcClientConfig;
+use futures::stream::BoxStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use volley_proto::did_you_mean;
@@ -14,7 +19,8 @@ use volley_proto::wire::jobs_client::JobsClient;
 use volley_proto::wire::{FollowJobRequest, ListJobsRequest};
 
 use super::{Job, JobState, Note};
-use crate::session::{await_scheduler, scheduler_url};
+use crate::cluster::{Cluster, JobRows};
+use crate::session::await_scheduler;
 use crate::{Error, Result};
 
 /// How many jobs are named to who asked for one that there is not.
@@ -23,9 +29,10 @@ const SUGGESTED: usize = 3;
 /// The jobs of one scheduler.
 #[derive(Debug, Clone)]
 pub struct Jobs {
-    address: String,
+    cluster: Arc<Cluster>,
+    grpc: GrpcClientConfig,
     ours: JobsClient<Channel>,
-    pub(super) engine: SchedulerGrpcClient<Channel>,
+    engine: SchedulerGrpcClient<Channel>,
 }
 
 impl Jobs {
@@ -35,28 +42,26 @@ impl Jobs {
     /// When it does not in time.
     pub async fn connect(address: &str, patience: Duration) -> Result<Self> {
         await_scheduler(address, patience).await?;
-        let unreachable = |source| Error::Connect {
-            address: address.to_owned(),
-            waited: patience,
-            source: Some(source),
-        };
-        let config = BallistaConfig::default();
-        let grpc = GrpcClientConfig::from(&config);
-        let endpoint = create_grpc_client_endpoint(scheduler_url(address), Some(&grpc))
-            .map_err(|error| unreachable(error.into()))?;
-        let channel = endpoint.connect().await;
-        let channel = channel.map_err(|error| unreachable(error.into()))?;
-        let limit = config.grpc_client_max_message_size();
+        Self::of(address)
+    }
+
+    /// Of a scheduler that is not asked for anything yet.
+    fn of(address: &str) -> Result<Self> {
+        let cluster = Cluster::of(address);
+        let grpc = GrpcClientConfig::from(&BallistaConfig::default());
+        let channel = cluster.channel(&grpc)?;
+        let ours = JobsClient::new(channel).max_decoding_message_size(grpc.max_message_size);
         Ok(Self {
-            address: address.to_owned(),
-            ours: JobsClient::new(channel.clone()).max_decoding_message_size(limit),
-            engine: SchedulerGrpcClient::new(channel).max_decoding_message_size(limit),
+            ours,
+            engine: cluster.scheduler(&grpc)?,
+            cluster,
+            grpc,
         })
     }
 
     /// The scheduler's address, `host:port`.
     pub fn address(&self) -> &str {
-        &self.address
+        self.cluster.address()
     }
 
     /// The jobs that the scheduler knows, newest first.
@@ -144,16 +149,38 @@ impl Jobs {
         }
     }
 
-    /// What the scheduler answered instead of doing something.
-    pub(super) fn refused(&self, request: &'static str, status: Status) -> Error {
-        Error::Request {
-            address: self.address.clone(),
-            request,
-            source: match status.code() {
-                Code::Unimplemented => "it is of a version that cannot".into(),
-                _ => status.message().to_owned().into(),
-            },
-        }
+    /// The rows of a job that has succeeded. Each partition's begin with an empty batch, so that
+    /// the columns are known where there are no rows.
+    ///
+    /// # Errors
+    /// When the job has no rows to give, or they are lost.
+    pub async fn rows(&self, id: &str) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let ask = GetJobStatusParams {
+            job_id: id.to_owned(),
+        };
+        let answer = self.engine.clone().get_job_status(ask).await;
+        let answer = answer.map_err(|status| self.refused("say where the rows are", status))?;
+        let GetJobStatusResult {
+            status,
+            flight_proxy,
+        } = answer.into_inner();
+        let Some(job_status::Status::Successful(succeeded)) =
+            status.and_then(|status| status.status)
+        else {
+            let source = "the job has not succeeded, or its rows are gone by now".into();
+            return Err(Error::Request {
+                address: self.address().to_owned(),
+                request: "say where the rows are",
+                source,
+            });
+        };
+        let places = succeeded.partition_location;
+        let from = (&self.cluster, &self.grpc);
+        Ok(JobRows::new(id.to_owned(), places, flight_proxy, from).fetch())
+    }
+
+    fn refused(&self, request: &'static str, status: Status) -> Error {
+        Error::refused(self.address(), request, status)
     }
 }
 
@@ -295,12 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_scheduler_is_told_from_a_refusal() {
-        let channel = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
-        let jobs = Jobs {
-            address: "127.0.0.1:1".into(),
-            ours: JobsClient::new(channel.clone()),
-            engine: SchedulerGrpcClient::new(channel),
-        };
+        let jobs = Jobs::of("127.0.0.1:1").unwrap();
         let error = jobs.follow("J1", 0).await.unwrap_err();
         assert!(matches!(error, Error::SchedulerLost { .. }), "{error}");
         let error = jobs.list().await.unwrap_err();

@@ -185,6 +185,28 @@ fn tables_in_memory_are_refused_in_words() {
 }
 
 #[test]
+fn one_task_joins_and_limits() {
+    with_cluster(async |session, directory| {
+        let written = directory.path().join("written");
+        let joined = "SELECT a.\"Id\" FROM sales a JOIN sales b ON a.\"Id\" = b.\"Id\" LIMIT 1";
+        let rows = session.sql(joined).await.unwrap().collect().await.unwrap();
+        assert_eq!(rows.iter().map(|rows| rows.num_rows()).sum::<usize>(), 1);
+        // A stage ends at the writers, which may be more than one; the limit is the query's.
+        let copy = format!("COPY ({joined}) TO '{}/' STORED AS CSV", written.display());
+        assert!(text(session, &copy).await.unwrap().contains("| 1 "));
+        let stages = text(session, &format!("EXPLAIN {joined}")).await.unwrap();
+        assert_eq!(stages.matches("ShuffleWriterExec").count(), 1, "{stages}");
+        let anti = "SELECT count(*) AS n FROM sales WHERE \"Id\" NOT IN \
+                    (SELECT a.\"Id\" FROM sales a JOIN sales b ON a.\"Id\" = b.\"Id\" LIMIT 1)";
+        let left = text(session, anti).await.unwrap();
+        let all = text(session, "SELECT count(*) - 1 AS n FROM sales")
+            .await
+            .unwrap();
+        assert_eq!(left, all);
+    });
+}
+
+#[test]
 fn rows_dropped_early_cancel_their_job() {
     with_cluster(async |session, _| {
         for view in [
@@ -196,13 +218,16 @@ fn rows_dropped_early_cancel_their_job() {
             text(session, view).await.unwrap();
         }
         let endless = "SELECT sum(a.\"Id\" * d.\"Id\" % 7) FROM b a CROSS JOIN d";
-        let statement = session.parse(endless).unwrap().remove(0);
-        let mut rows = session.run(statement).await.unwrap().rows;
-        let first = tokio::time::timeout(Duration::from_millis(500), rows.next()).await;
-        assert!(first.is_err(), "{first:?}");
-        drop(rows);
-        assert!(session.settle(Duration::from_secs(10)).await);
-        // Its slots are free again.
+        // While it is submitted, and while it runs.
+        for wait in [0, 500].map(Duration::from_millis) {
+            let statement = session.parse(endless).unwrap().remove(0);
+            let mut rows = session.run(statement).await.unwrap().rows;
+            let first = tokio::time::timeout(wait, rows.next()).await;
+            assert!(first.is_err(), "{first:?}");
+            drop(rows);
+            assert!(session.settle(Duration::from_secs(10)).await);
+        }
+        // Their slots are free again.
         let next = text(session, "SELECT count(*) FROM sales");
         tokio::time::timeout(Duration::from_secs(60), next)
             .await

@@ -14,15 +14,11 @@ use volley_proto::wire::{DescribeRequest, DescribeResponse};
 
 use super::planner::ClusterPlanner;
 use super::settings;
+use crate::cluster::scheduler_url;
 use crate::{Error, Result};
 
 /// How long to wait between two attempts.
 const RETRY: Duration = Duration::from_millis(100);
-
-/// The URL of a scheduler's address.
-pub(crate) fn scheduler_url(address: &str) -> String {
-    format!("http://{address}")
-}
 
 /// Waits for a scheduler to answer, and asks it how many slots its cluster has.
 pub(crate) async fn await_scheduler(address: &str, patience: Duration) -> Result<usize> {
@@ -67,7 +63,7 @@ pub(super) fn context(
     slots: usize,
     planner: ClusterPlanner,
 ) -> Result<SessionContext> {
-    let url = planner.scheduler_url.clone();
+    let url = scheduler_url(planner.cluster.address());
     let mut config = settings::with_defaults(DfConfig::new_with_ballista())
         .with_information_schema(true)
         // A partition for each slot, unless the settings say otherwise.

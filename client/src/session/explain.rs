@@ -15,7 +15,7 @@ use volley_proto::plan::with_rules;
 use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
-use super::cancel::is_distributed;
+use super::query::QueryExec;
 use super::rows::Rows;
 use super::settings::Job;
 use super::train::train_plan;
@@ -89,7 +89,7 @@ impl Session {
                 Some((frame.create_physical_plan().await?, context))
             }
         };
-        let Some((plan, context)) = physical.filter(|(plan, _)| is_distributed(plan)) else {
+        let Some((plan, context)) = physical.filter(|(plan, _)| plan.is::<QueryExec>()) else {
             let frame = self.frame(DfStatement::Explain(explain), text).await?;
             return Ok(Output::stream(frame.execute_stream().await?));
         };

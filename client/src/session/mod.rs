@@ -7,7 +7,6 @@
 //!                                                                             └ rows lost: rerun
 //! ```
 
-mod cancel;
 #[cfg(feature = "standalone")]
 #[cfg(test)]
 mod cluster_tests;
@@ -19,7 +18,7 @@ mod models;
 mod names;
 mod output;
 mod planner;
-mod rerun;
+mod query;
 mod rows;
 mod settings;
 mod tables;
@@ -39,26 +38,26 @@ use volley_proto::ModelName;
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Epoch, Run};
 
-pub(crate) use connect::{await_scheduler, scheduler_url};
-pub(crate) use loss::unfetched;
+pub(crate) use connect::await_scheduler;
 pub use output::{Output, QueryJob};
 
-use self::cancel::Cancellations;
 use self::planner::ClusterPlanner;
 use self::settings::Job;
+use crate::cluster::Cluster;
 use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Reference, Statement};
 use crate::work::{Of, Work};
 use crate::{Error, Result, SessionConfig};
 
 /// A connection to a cluster and a model store.
 ///
-/// It keeps what DataFusion's context keeps: tables, views and settings.
+/// It keeps what DataFusion's context keeps: tables, views and settings. Its connections belong to the
+/// runtime that it first runs something in.
 pub struct Session {
     context: SessionContext,
     store: ModelStore,
     manifests: Arc<Manifests>,
     work: Arc<Work>,
-    cancellations: Arc<Cancellations>,
+    cluster: Arc<Cluster>,
 }
 
 impl Session {
@@ -76,11 +75,9 @@ impl Session {
     /// The session before anybody has asked whether its scheduler answers.
     pub(crate) fn detached(config: &SessionConfig, slots: usize) -> Result<Self> {
         let store = ModelStore::open(&config.store)?;
-        let scheduler_url = connect::scheduler_url(&config.scheduler);
-        let cancellations = Arc::new(Cancellations::new(scheduler_url.clone()));
+        let cluster = Cluster::of(&config.scheduler);
         let planner = ClusterPlanner {
-            scheduler_url,
-            cancellations: Arc::clone(&cancellations),
+            cluster: Arc::clone(&cluster),
         };
         let context = connect::context(&config.settings, slots, planner)?;
         let manifests = Arc::new(Manifests::default());
@@ -108,7 +105,7 @@ impl Session {
             store,
             manifests,
             work,
-            cancellations,
+            cluster,
         })
     }
 
@@ -223,7 +220,7 @@ impl Session {
     ///
     /// Returns whether they all did in time. To be called before the process ends.
     pub async fn settle(&self, deadline: Duration) -> bool {
-        self.cancellations.settle(deadline).await
+        self.cluster.settle(deadline).await
     }
 
     /// Plans a query, or carries out a statement; its text is the name of its job.

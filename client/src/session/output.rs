@@ -10,7 +10,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::TryStreamExt;
 
-use super::cancel::job_id;
+use super::query::QueryExec;
 use crate::Result;
 
 /// What a statement gives back: rows as they arrive, or a message.
@@ -36,7 +36,7 @@ impl QueryJob {
     /// The job's id, once the scheduler has given it one. A query that is run again because its
     /// rows were lost is another job.
     pub fn id(&self) -> Option<String> {
-        self.0.as_ref().and_then(job_id)
+        self.0.as_ref()?.downcast_ref::<QueryExec>()?.job_id()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ballista_core::extension::SessionConfigExt;
-use ballista_core::planner::BallistaQueryPlanner;
+use ballista_core::planner::{BallistaQueryPlanner, scans_only_information_schema};
 use datafusion::catalog::Session;
 use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
@@ -14,17 +14,14 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use volley_proto::plan::VolleyLogicalCodec;
 
-use super::cancel::{CancelOnDrop, Cancellations, is_distributed};
-use super::loss::Effects;
-use super::rerun::RerunLost;
+use super::query::QueryExec;
 use super::{settings, tables};
+use crate::cluster::{Cluster, scheduler_url};
 
-/// Ballista's planner with the session's settings as they are now, and queries that are cancelled
-/// when their rows are dropped, and run again when these are lost.
+/// Plans what runs on the cluster as one operator, which sends it there.
 #[derive(Debug)]
 pub(super) struct ClusterPlanner {
-    pub(super) scheduler_url: String,
-    pub(super) cancellations: Arc<Cancellations>,
+    pub(super) cluster: Arc<Cluster>,
 }
 
 #[async_trait]
@@ -34,36 +31,41 @@ impl QueryPlanner for ClusterPlanner {
         plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        // DESCRIBE holds a schema, which no wire format carries.
+        let here = DefaultPhysicalPlanner::default();
+        // It holds a schema, which no wire format carries.
         if let LogicalPlan::DescribeTable(_) = plan {
-            return DefaultPhysicalPlanner::default()
-                .create_physical_plan(plan, session)
-                .await;
+            return here.create_physical_plan(plan, session).await;
         }
         settings::check_config(session.config())?;
-        let inlined;
         let plan = match tables::scans(plan)? {
-            (true, false) => {
-                let planner = DefaultPhysicalPlanner::default();
-                return planner.create_physical_plan(plan, session).await;
-            }
-            (true, true) => {
-                inlined = tables::inlined(plan).await?;
-                &inlined
-            }
-            (false, _) => plan,
+            (true, false) => return here.create_physical_plan(plan, session).await,
+            (true, true) => tables::inlined(plan).await?,
+            (false, _) => plan.clone(),
         };
-        let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
-            self.scheduler_url.clone(),
-            session.config().ballista_config(),
-            Arc::new(VolleyLogicalCodec::default()),
-        );
-        let physical = planner.create_physical_plan(plan, session).await?;
-        if !is_distributed(&physical) {
-            return Ok(physical);
+        match &plan {
+            // Without rows, there is nothing to compute.
+            LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row => {
+                return here.create_physical_plan(&plan, session).await;
+            }
+            // Asked for by a data frame: of statements, Volley explains more than the engine does.
+            LogicalPlan::Analyze(_) => {
+                let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
+                    scheduler_url(self.cluster.address()),
+                    session.config().ballista_config(),
+                    Arc::new(VolleyLogicalCodec::default()),
+                );
+                return planner.create_physical_plan(&plan, session).await;
+            }
+            plan if scans_only_information_schema(plan)? => {
+                return here.create_physical_plan(plan, session).await;
+            }
+            _ => {}
         }
-        let (effects, cancellations) = (Effects::of(plan), Arc::clone(&self.cancellations));
-        let cancelled = CancelOnDrop::new(physical, effects, cancellations);
-        Ok(Arc::new(RerunLost::new(Arc::new(cancelled), effects)))
+        let cluster = Arc::clone(&self.cluster);
+        Ok(Arc::new(QueryExec::new(
+            plan,
+            session.session_id(),
+            cluster,
+        )))
     }
 }

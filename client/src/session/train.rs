@@ -18,8 +18,9 @@ use volley_proto::spec::{IfExists, Start};
 use volley_proto::store::TRACE_FILE;
 use volley_proto::{ModelName, ModelRef, TrainId};
 
+use super::query::QueryExec;
 use super::settings::{self, Job};
-use super::{Output, Session, cancel};
+use super::{Output, Session};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
 use crate::{Error, Result};
 
@@ -74,9 +75,12 @@ impl Session {
         };
         self.check_target(&target).await?;
         let frame = self.training(rows, options, target, &job)?;
-        let context = Arc::new(frame.task_ctx());
+        let context = frame.task_ctx();
         let plan = frame.create_physical_plan().await?;
-        Ok(Some(cancel::submit(&plan, context).await?))
+        let query = plan.downcast_ref::<QueryExec>().ok_or_else(|| {
+            DataFusionError::Internal("training is planned to run here".to_owned())
+        })?;
+        Ok(Some(query.submit(context.session_config()).await?))
     }
 
     /// What `IF NOT EXISTS` has to say of a model that exists.

@@ -1,0 +1,129 @@
+//! A session's connections to its cluster, kept from one query to the next, and what goes over them:
+//! queries, their cancellation, and the rows of jobs that have succeeded.
+//!
+//! It knows jobs, not plans: what is submitted comes encoded, and whether to run it again is for others.
+
+mod job;
+mod rows;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ballista_core::client::BallistaClient;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+pub(crate) use self::job::Submitted;
+pub(crate) use self::rows::JobRows;
+use crate::{Error, Result};
+
+/// The URL of a scheduler's address.
+pub(crate) fn scheduler_url(address: &str) -> String {
+    format!("http://{address}")
+}
+
+/// Who is connected to, by host and port, and with what settings.
+type Peer = (String, u16, GrpcClientConfig);
+
+/// The connections to one cluster.
+///
+/// They belong to the runtime that they were first used in.
+pub(crate) struct Cluster {
+    /// The scheduler's, as `host:port`.
+    address: String,
+    /// By the settings that they were made with, which a session may change.
+    channels: Mutex<HashMap<GrpcClientConfig, Channel>>,
+    executors: Mutex<HashMap<Peer, BallistaClient>>,
+    /// Submissions and cancellations under way.
+    tasks: Mutex<JoinSet<()>>,
+    undelivered: AtomicBool,
+}
+
+impl Cluster {
+    /// Of the scheduler at `host:port`, which is not asked for anything yet.
+    pub(crate) fn of(address: &str) -> Arc<Self> {
+        Arc::new(Self {
+            address: address.to_owned(),
+            channels: Mutex::default(),
+            executors: Mutex::default(),
+            tasks: Mutex::default(),
+            undelivered: AtomicBool::new(false),
+        })
+    }
+
+    /// The scheduler's address, `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Waits for cancellations under way. Returns whether all since it was last asked were delivered, in
+    /// time. To be asked before the process ends: what is not done by the deadline is given up.
+    pub(crate) async fn settle(&self, deadline: Duration) -> bool {
+        // A submission that nobody waits for leaves a cancellation behind.
+        let done = tokio::time::timeout(deadline, async {
+            loop {
+                let tasks = std::mem::take(&mut *self.tasks.lock());
+                if tasks.is_empty() {
+                    return;
+                }
+                tasks.join_all().await;
+            }
+        });
+        done.await.is_ok() && !self.undelivered.swap(false, Ordering::Relaxed)
+    }
+
+    /// Has something done that is waited for before the process ends.
+    fn spawn(&self, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(task, runtime);
+    }
+
+    /// The channel to the scheduler; it connects when it is first used, and again when the connection
+    /// is lost.
+    pub(crate) fn channel(&self, grpc: &GrpcClientConfig) -> Result<Channel> {
+        let mut channels = self.channels.lock();
+        if let Some(known) = channels.get(grpc) {
+            return Ok(known.clone());
+        }
+        let endpoint = create_grpc_client_endpoint(scheduler_url(&self.address), Some(grpc));
+        let endpoint = endpoint.map_err(|error| Error::Connect {
+            address: self.address.clone(),
+            waited: Duration::ZERO,
+            source: Some(error.into()),
+        })?;
+        let channel = endpoint.connect_lazy();
+        channels.insert(grpc.clone(), channel.clone());
+        Ok(channel)
+    }
+
+    /// Makes the next request connect anew: this connection may be lost without a word.
+    fn forget_scheduler(&self, grpc: &GrpcClientConfig) {
+        self.channels.lock().remove(grpc);
+    }
+
+    /// The engine's part of the scheduler.
+    pub(crate) fn scheduler(
+        &self,
+        grpc: &GrpcClientConfig,
+    ) -> Result<SchedulerGrpcClient<Channel>> {
+        Ok(SchedulerGrpcClient::new(self.channel(grpc)?)
+            .max_encoding_message_size(grpc.max_message_size)
+            .max_decoding_message_size(grpc.max_message_size))
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,198 @@
+//! The rows of a job that has succeeded, fetched from the executors that made them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::record_batch::RecordBatch;
+use ballista_core::client::BallistaClient;
+use ballista_core::error::BallistaError;
+use ballista_core::extension::BallistaConfigGrpcEndpoint;
+use ballista_core::serde::protobuf::PartitionLocation;
+use ballista_core::serde::protobuf::get_job_status_result::FlightProxy;
+use ballista_core::utils::GrpcClientConfig;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+
+use super::{Cluster, Peer};
+use crate::error::plain;
+use crate::{Error, Result};
+
+/// How often a connection to an executor is tried, and how long it may take to answer.
+const ALIVE: Duration = Duration::from_secs(10);
+/// Connections to executors that are kept at most.
+const KEPT: usize = 256;
+
+/// Where the rows of a job are.
+#[derive(Debug)]
+pub(crate) struct JobRows {
+    job: String,
+    places: Vec<PartitionLocation>,
+    /// Who passes them on, where clients do not reach executors.
+    proxy: Option<String>,
+    cluster: Arc<Cluster>,
+    grpc: GrpcClientConfig,
+}
+
+impl JobRows {
+    pub(crate) fn new(
+        job: String,
+        places: Vec<PartitionLocation>,
+        proxy: Option<FlightProxy>,
+        (cluster, grpc): (&Arc<Cluster>, &GrpcClientConfig),
+    ) -> Self {
+        let proxy = match proxy {
+            Some(FlightProxy::External(address)) => Some(address),
+            Some(FlightProxy::Local(true)) => Some(cluster.address().to_owned()),
+            Some(FlightProxy::Local(false)) | None => None,
+        };
+        Self {
+            job,
+            places,
+            proxy,
+            cluster: Arc::clone(cluster),
+            grpc: grpc.clone(),
+        }
+    }
+
+    /// The rows, a partition after the other. Each partition's begin with an empty batch, so that the
+    /// columns are known where there are no rows. What goes wrong is an [`Error::ResultLost`].
+    pub(crate) fn fetch(self) -> BoxStream<'static, Result<RecordBatch>> {
+        let Self {
+            job,
+            places,
+            proxy,
+            cluster,
+            grpc,
+        } = self;
+        let partitions = futures::stream::iter(places).then(move |place| {
+            let (job, proxy) = (job.clone(), proxy.clone());
+            let (cluster, grpc) = (Arc::clone(&cluster), grpc.clone());
+            async move { fetch(job, place, proxy, &cluster, grpc).await }
+        });
+        partitions.try_flatten().boxed()
+    }
+}
+
+/// The rows of one partition.
+async fn fetch(
+    job: String,
+    place: PartitionLocation,
+    proxy: Option<String>,
+    cluster: &Cluster,
+    grpc: GrpcClientConfig,
+) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    let layout = place.layout();
+    let incomplete = || volley_proto::Error::malformed("place of rows", "a part of it is missing");
+    let executor = place.executor_meta.ok_or_else(incomplete)?;
+    let partition = place.partition_id.ok_or_else(incomplete)?.into();
+    let port = u16::try_from(executor.port).map_err(|_| incomplete())?;
+    let (host, via) = match &proxy {
+        Some(address) => split(address).ok_or_else(incomplete)?,
+        None => (executor.host.as_str(), port),
+    };
+    let holder = format!("executor {}", executor.id);
+    let lost = move |error: Error| Error::ResultLost {
+        job: job.clone(),
+        holder: holder.clone(),
+        advice: "run the statement again".to_owned(),
+        source: Box::new(error),
+    };
+    let peer = (host.to_owned(), via, grpc);
+    let open = async |mut client: BallistaClient| {
+        let rows = client.fetch_partition_proxied(
+            &executor.id,
+            &partition,
+            place.file_id,
+            layout,
+            &executor.host,
+            port,
+            true,
+        );
+        rows.await.map_err(engine)
+    };
+    let opened = match cluster.kept(&peer) {
+        Some(client) => open(client).await.ok(),
+        None => None,
+    };
+    let rows: SendableRecordBatchStream = match opened {
+        Some(rows) => rows,
+        // No connection is kept, or it has been lost since.
+        None => {
+            let rows = async { open(cluster.connect(&peer).await?).await };
+            rows.await.map_err(|error| {
+                cluster.executors.lock().remove(&peer);
+                lost(error)
+            })?
+        }
+    };
+    let columns = RecordBatch::new_empty(rows.schema());
+    let rows = rows.map_err(move |error| lost(unfetched(error)));
+    Ok(futures::stream::once(async { Ok(columns) })
+        .chain(rows)
+        .boxed())
+}
+
+impl Cluster {
+    fn kept(&self, peer: &Peer) -> Option<BallistaClient> {
+        self.executors.lock().get(peer).cloned()
+    }
+
+    /// Connects to an executor, or to who passes on what it has, and keeps the connection.
+    async fn connect(&self, peer: &Peer) -> Result<BallistaClient> {
+        let (host, port, grpc) = peer;
+        let patience = Duration::from_secs(grpc.connect_timeout_seconds);
+        let alive = BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| {
+            Ok(endpoint
+                .connect_timeout(patience)
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(ALIVE)
+                .keep_alive_timeout(ALIVE)
+                .keep_alive_while_idle(true))
+        }));
+        let client = BallistaClient::try_new(
+            host,
+            *port,
+            grpc.max_message_size,
+            grpc.use_tls,
+            Some(Arc::new(alive)),
+            grpc.io_retries_times,
+            grpc.io_retry_wait_time_ms,
+            grpc.initial_connection_window_size,
+            grpc.initial_stream_window_size,
+        );
+        let client = client.await.map_err(engine)?;
+        let mut executors = self.executors.lock();
+        if executors.len() >= KEPT {
+            // Most have left by now.
+            executors.clear();
+        }
+        executors.insert(peer.clone(), client.clone());
+        Ok(client)
+    }
+}
+
+/// An error that came instead of rows, without what is said of their loss already.
+fn unfetched(error: DataFusionError) -> Error {
+    let said = match error.find_root() {
+        DataFusionError::External(carried) => match carried.downcast_ref() {
+            Some(BallistaError::FetchFailed(_, _, _, text)) => Some(plain(text)),
+            _ => None,
+        },
+        _ => None,
+    };
+    match (said, Error::from(error)) {
+        (Some(cause), Error::Engine { original, .. }) => Error::Engine { cause, original },
+        (_, error) => error,
+    }
+}
+
+fn engine(error: BallistaError) -> Error {
+    unfetched(error.into_datafusion())
+}
+
+fn split(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    Some((host, port.parse().ok()?))
+}

@@ -1,0 +1,344 @@
+//! A query on the cluster, as a plan of one operator: submitted when its rows are read, cancelled when
+//! they are dropped before their end, and run again where they are lost before any was read.
+//!
+//! Rows that a finished job made are on the executors that made them until the client has fetched
+//! them. An executor lost in between takes its part with it, and the job, being over, is nobody's to
+//! repair but the client's.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::serde::protobuf::ExecuteQueryParams;
+use ballista_core::serde::protobuf::execute_query_params::Query;
+use ballista_core::utils::GrpcClientConfig;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::logical_plan::AsLogicalPlan;
+use datafusion_proto::protobuf::LogicalPlanNode;
+use futures::stream::{BoxStream, try_unfold};
+use futures::{StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+use uuid::Uuid;
+use volley_proto::plan::VolleyLogicalCodec;
+
+use super::loss::{Effects, Verdict, judge};
+use super::settings;
+use crate::Error;
+use crate::cluster::{Cluster, Submitted};
+
+/// A query that runs on the cluster.
+#[derive(Debug)]
+pub(super) struct QueryExec {
+    query: Arc<ClusterQuery>,
+    properties: Arc<PlanProperties>,
+}
+
+#[derive(Debug)]
+struct ClusterQuery {
+    plan: LogicalPlan,
+    effects: Effects,
+    session_id: String,
+    cluster: Arc<Cluster>,
+    /// The last job that it became.
+    job: Mutex<Option<String>>,
+}
+
+impl QueryExec {
+    pub(super) fn new(plan: LogicalPlan, session_id: &str, cluster: Arc<Cluster>) -> Self {
+        let schema = Arc::clone(plan.schema().inner());
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        let query = ClusterQuery {
+            effects: Effects::of(&plan),
+            plan,
+            session_id: session_id.to_owned(),
+            cluster,
+            job: Mutex::default(),
+        };
+        Self {
+            query: Arc::new(query),
+            properties: Arc::new(properties),
+        }
+    }
+
+    /// The job that it became, once the scheduler has given it an id. One that is run again because its
+    /// rows were lost is another job.
+    pub(super) fn job_id(&self) -> Option<String> {
+        self.query.job.lock().clone()
+    }
+
+    /// Submits it, and leaves it to the cluster. Returns the job's id.
+    ///
+    /// # Errors
+    /// When it cannot be encoded, or the scheduler does not take it.
+    pub(super) async fn submit(&self, config: &SessionConfig) -> crate::Result<String> {
+        let job = self.query.submit(config).await?;
+        let id = job.id().to_owned();
+        job.leave();
+        Ok(id)
+    }
+}
+
+impl ClusterQuery {
+    async fn submit(&self, config: &SessionConfig) -> crate::Result<Submitted> {
+        let mut plan = Vec::new();
+        LogicalPlanNode::try_from_logical_plan(&self.plan, &VolleyLogicalCodec::default())?
+            .try_encode(&mut plan)?;
+        let query = ExecuteQueryParams {
+            query: Some(Query::LogicalPlan(plan)),
+            settings: settings::to_send(config),
+            session_id: self.session_id.clone(),
+            operation_id: Uuid::now_v7().to_string(),
+        };
+        let grpc = GrpcClientConfig::from(&config.ballista_config());
+        let job = self.cluster.submit(query, grpc).await?;
+        *self.job.lock() = Some(job.id().to_owned());
+        Ok(job)
+    }
+
+    /// Runs it once. Dropping the future cancels the job; its rows outlive it.
+    async fn run(
+        self: Arc<Self>,
+        config: Arc<SessionConfig>,
+    ) -> crate::Result<BoxStream<'static, crate::Result<RecordBatch>>> {
+        let mut job = self.submit(&config).await?;
+        let rows = job.success(self.effects == Effects::Trains).await?.fetch();
+        // The columns are known.
+        let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
+        Ok(rows.boxed())
+    }
+}
+
+impl DisplayAs for QueryExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QueryExec: scheduler={}", self.query.cluster.address())
+    }
+}
+
+impl ExecutionPlan for QueryExec {
+    fn name(&self) -> &str {
+        "QueryExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    /// Its expressions are the scheduler's to look at.
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match children.is_empty() {
+            true => Ok(self),
+            false => Err(DataFusionError::Internal("QueryExec has no inputs".into())),
+        }
+    }
+
+    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let query = Arc::clone(&self.query);
+        let config = Arc::new(context.session_config().clone());
+        let run = move || Arc::clone(&query).run(Arc::clone(&config));
+        let rows = rerun_lost(self.query.effects, run).map_err(DataFusionError::from);
+        let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
+        Ok(Box::pin(rows))
+    }
+}
+
+/// The rows of a query, which is run again where it may be. The stream ends with the first error.
+fn rerun_lost<Rows, Run>(
+    effects: Effects,
+    run: impl FnMut() -> Run + Send,
+) -> impl futures::Stream<Item = crate::Result<RecordBatch>> + Send
+where
+    Rows: futures::Stream<Item = crate::Result<RecordBatch>> + Send + Unpin,
+    Run: Future<Output = crate::Result<Rows>> + Send,
+{
+    let attempts = Attempts {
+        run,
+        effects,
+        rows: None,
+        attempt: 1,
+        rows_read: 0,
+    };
+    try_unfold(attempts, |mut attempts| async move {
+        let batch = attempts.next().await?;
+        Ok(batch.map(|batch| (batch, attempts)))
+    })
+}
+
+/// The attempts at one query, of which the last goes on.
+struct Attempts<R, Rows> {
+    run: R,
+    effects: Effects,
+    rows: Option<Rows>,
+    /// From 1.
+    attempt: usize,
+    rows_read: usize,
+}
+
+impl<R, Rows, Run> Attempts<R, Rows>
+where
+    R: FnMut() -> Run,
+    Rows: futures::Stream<Item = crate::Result<RecordBatch>> + Unpin,
+    Run: Future<Output = crate::Result<Rows>>,
+{
+    async fn next(&mut self) -> crate::Result<Option<RecordBatch>> {
+        loop {
+            let rows = match &mut self.rows {
+                Some(rows) => rows,
+                None => self.rows.insert((self.run)().await?),
+            };
+            let (job, holder, source) = match rows.next().await.transpose() {
+                Ok(batch) => {
+                    self.rows_read += batch.as_ref().map_or(0, RecordBatch::num_rows);
+                    return Ok(batch);
+                }
+                Err(Error::ResultLost {
+                    job,
+                    holder,
+                    source,
+                    ..
+                }) => (job, holder, source),
+                Err(error) => return Err(error),
+            };
+            match judge(self.effects, self.attempt, self.rows_read) {
+                Verdict::GiveUp(advice) => {
+                    return Err(Error::ResultLost {
+                        job,
+                        holder,
+                        advice,
+                        source,
+                    });
+                }
+                Verdict::RunAgain => {
+                    tracing::warn!(
+                        "the rows of job {job} were lost with {holder} before any was read: \
+                         running it again"
+                    );
+                    self.attempt += 1;
+                    self.rows = None;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use arrow::array::Int64Array;
+
+    use super::*;
+
+    /// What an attempt yields: batches of one row, or the loss of the rest.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Step {
+        Row(i64),
+        Lost,
+        Broken,
+    }
+
+    fn step(step: Step) -> crate::Result<RecordBatch> {
+        match step {
+            Step::Row(value) => {
+                let column = Arc::new(Int64Array::from(vec![value])) as _;
+                Ok(RecordBatch::try_from_iter([("n", column)]).unwrap())
+            }
+            Step::Lost => Err(Error::ResultLost {
+                job: "J1".into(),
+                holder: "executor e-1".into(),
+                advice: String::new(),
+                source: Box::new(Error::NotSupported { what: "x".into() }),
+            }),
+            Step::Broken => Err(DataFusionError::Execution("Job J1 failed: boom".into()).into()),
+        }
+    }
+
+    /// The rows read, how it ended, and how many attempts are left in the script.
+    async fn read(effects: Effects, script: &[&[Step]]) -> (usize, crate::Result<()>, usize) {
+        let mut attempts: VecDeque<_> = script.iter().map(|steps| steps.to_vec()).collect();
+        let left = Arc::new(Mutex::new(attempts.len()));
+        let counted = Arc::clone(&left);
+        let run = move || {
+            let steps = attempts.pop_front().unwrap();
+            *counted.lock() = attempts.len();
+            async { Ok(futures::stream::iter(steps).map(step)) }
+        };
+        let mut rows = Box::pin(rerun_lost(effects, run));
+        let mut count = 0;
+        let ended = loop {
+            match rows.try_next().await {
+                Ok(Some(batch)) => count += batch.num_rows(),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let left = *left.lock();
+        (count, ended, left)
+    }
+
+    #[tokio::test]
+    async fn rows_lost_before_any_was_read_are_made_again() {
+        use Step::{Lost, Row};
+        let script: &[&[Step]] = &[&[Lost], &[Lost], &[Row(1), Row(2)]];
+        let (count, ended, left) = read(Effects::None, script).await;
+        assert!(ended.is_ok(), "{ended:?}");
+        assert_eq!((count, left), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn it_is_said_why_rows_are_not_made_again() {
+        use Step::{Broken, Lost, Row};
+        type Case<'a> = (Effects, &'a [&'a [Step]], usize, &'a str);
+        let again: &[Step] = &[Row(1)];
+        let cases: &[Case<'_>] = &[
+            (
+                Effects::None,
+                &[&[Lost], &[Lost], &[Lost], again],
+                0,
+                "so it went 3 times",
+            ),
+            (
+                Effects::None,
+                &[&[Row(1), Lost], again],
+                1,
+                "1 of them were read",
+            ),
+            (Effects::Writes, &[&[Lost], again], 0, "it has written"),
+            (Effects::Trains, &[&[Lost], again], 0, "SHOW MODELS"),
+            (Effects::None, &[&[Broken], again], 0, "boom"),
+        ];
+        for (effects, script, read_before, said) in cases {
+            let (count, ended, left) = read(*effects, script).await;
+            let error = ended.unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+            assert_eq!((count, left), (*read_before, 1), "{error}");
+        }
+    }
+}
