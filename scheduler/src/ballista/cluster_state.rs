@@ -65,6 +65,9 @@ pub(crate) struct VolleyClusterState {
     attendees: Mutex<HashMap<String, Attendee>>,
     /// How often each executor has been removed.
     removals: Mutex<HashMap<String, u64>>,
+    /// Held while an executor comes or goes. Two may find at once that one is gone, and each lets
+    /// Ballista mend the graphs afterwards: not before the jobs have been told what they lost.
+    turnstile: tokio::sync::Mutex<()>,
     /// Runs that wait for executors however long that takes.
     patient: Mutex<HashSet<TrainId>>,
     events: Arc<dyn ClusterEvents>,
@@ -104,6 +107,7 @@ impl VolleyClusterState {
             executors: Mutex::default(),
             attendees: Mutex::default(),
             removals: Mutex::default(),
+            turnstile: tokio::sync::Mutex::default(),
             patient: Mutex::default(),
             events,
         }
@@ -352,6 +356,7 @@ impl ClusterState for VolleyClusterState {
         metadata: ExecutorMetadata,
         spec: ExecutorData,
     ) -> Result<()> {
+        let _turn = self.turnstile.lock().await;
         let (id, slots) = (metadata.id.clone(), spec.available_vcores as usize);
         self.registered.register_executor(metadata, spec).await?;
         tracing::info!(executor = %id, slots, "executor registered");
@@ -376,6 +381,7 @@ impl ClusterState for VolleyClusterState {
     }
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
+        let _turn = self.turnstile.lock().await;
         // Before it can be let in again with another role.
         self.attendees.lock().remove(executor_id);
         *self
@@ -401,5 +407,94 @@ impl ClusterState for VolleyClusterState {
 
     async fn cluster_state_events(&self) -> Result<ClusterStateEventStream> {
         self.registered.cluster_state_events().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use ballista_core::serde::scheduler::{
+        ExecutorOperatingSystemSpecification, ExecutorSpecification,
+    };
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// Takes its time to tell jobs that an executor is lost.
+    #[derive(Debug, Default)]
+    struct Slow {
+        telling: Notify,
+        go_on: Notify,
+        told: AtomicBool,
+    }
+
+    #[async_trait]
+    impl ClusterEvents for Slow {
+        fn gang_wish(&self, _: &TrainSpec, _: usize) -> Wish {
+            unreachable!()
+        }
+        fn gang_starts(&self, _: TrainId, _: Vec<(usize, String)>) {}
+        fn gang_waits(&self, _: TrainId, _: String) {}
+        fn gang_may_grow(&self, _: &TrainSpec) -> bool {
+            false
+        }
+        fn gang_grows(&self, _: TrainId, _: &str) {}
+        fn has_begun(&self, _: TrainId) -> bool {
+            false
+        }
+        fn arrival(&self, attempt: &str) -> String {
+            attempt.to_owned()
+        }
+        fn is_doomed(&self, _: &str) -> bool {
+            false
+        }
+        fn end_attempt(&self, _: &str, _: Ending) {}
+        async fn held_slots(&self) -> HashMap<String, usize> {
+            HashMap::new()
+        }
+        async fn executor_lost(&self, _: &str) {
+            self.telling.notify_one();
+            self.go_on.notified().await;
+            self.told.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_has_removed_an_executor_before_the_jobs_are_told() {
+        let events = Arc::new(Slow::default());
+        let cluster = Arc::new(VolleyClusterState::new(events.clone()));
+        let metadata = ExecutorMetadata {
+            id: "e".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+            grpc_port: 2,
+            specification: ExecutorSpecification::default().with_vcores(1),
+            os_info: ExecutorOperatingSystemSpecification::default(),
+        };
+        let data = ExecutorData {
+            executor_id: "e".to_owned(),
+            total_vcores: 1,
+            available_vcores: 1,
+        };
+        cluster.register_executor(metadata, data).await.unwrap();
+
+        let remove = || {
+            let (cluster, events) = (cluster.clone(), events.clone());
+            tokio::spawn(async move {
+                cluster.remove_executor("e").await.unwrap();
+                assert!(events.told.load(Ordering::SeqCst));
+            })
+        };
+        let first = remove();
+        events.telling.notified().await;
+        let second = remove();
+        // Lets the second go as far as it can.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        events.go_on.notify_one();
+        first.await.unwrap();
+        second.await.unwrap();
     }
 }
