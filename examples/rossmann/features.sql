@@ -31,12 +31,12 @@ FROM test;
 CREATE OR REPLACE VIEW sales_elapsed AS
 SELECT
   *,
-  CAST("Date" - coalesce(max(CASE WHEN "Promo" THEN "Date" END) OVER past, min("Date") OVER store) AS REAL) AS "AfterPromo",
-  CAST("Date" - coalesce(max(CASE WHEN "StateHoliday" THEN "Date" END) OVER past, min("Date") OVER store) AS REAL) AS "AfterStateHoliday",
-  CAST("Date" - coalesce(max(CASE WHEN "SchoolHoliday" THEN "Date" END) OVER past, min("Date") OVER store) AS REAL) AS "AfterSchoolHoliday",
-  CAST("Date" - coalesce(min(CASE WHEN "Promo" THEN "Date" END) OVER future, max("Date") OVER store) AS REAL) AS "BeforePromo",
-  CAST("Date" - coalesce(min(CASE WHEN "StateHoliday" THEN "Date" END) OVER future, max("Date") OVER store) AS REAL) AS "BeforeStateHoliday",
-  CAST("Date" - coalesce(min(CASE WHEN "SchoolHoliday" THEN "Date" END) OVER future, max("Date") OVER store) AS REAL) AS "BeforeSchoolHoliday"
+  CAST("Date" - coalesce(max("Date") FILTER (WHERE "Promo") OVER past, min("Date") OVER store) AS REAL) AS "AfterPromo",
+  CAST("Date" - coalesce(max("Date") FILTER (WHERE "StateHoliday") OVER past, min("Date") OVER store) AS REAL) AS "AfterStateHoliday",
+  CAST("Date" - coalesce(max("Date") FILTER (WHERE "SchoolHoliday") OVER past, min("Date") OVER store) AS REAL) AS "AfterSchoolHoliday",
+  CAST("Date" - coalesce(min("Date") FILTER (WHERE "Promo") OVER future, max("Date") OVER store) AS REAL) AS "BeforePromo",
+  CAST("Date" - coalesce(min("Date") FILTER (WHERE "StateHoliday") OVER future, max("Date") OVER store) AS REAL) AS "BeforeStateHoliday",
+  CAST("Date" - coalesce(min("Date") FILTER (WHERE "SchoolHoliday") OVER future, max("Date") OVER store) AS REAL) AS "BeforeSchoolHoliday"
 FROM sales
 WINDOW
   store AS (PARTITION BY "Store"),

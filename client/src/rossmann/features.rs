@@ -174,16 +174,8 @@ pub(super) async fn sales(ctx: &SessionContext) -> Result<DataFrame> {
 /// Adds, for each event, the days since the last date on which it held (else since the store's
 /// first date), and the days to the next one (else to the store's last date), counted as negative.
 fn sales_elapsed(sales: DataFrame) -> Result<DataFrame> {
-    let first = over_store(
-        WindowFunctionDefinition::AggregateUDF(min_udaf()),
-        ident("Date"),
-        None,
-    )?;
-    let last = over_store(
-        WindowFunctionDefinition::AggregateUDF(max_udaf()),
-        ident("Date"),
-        None,
-    )?;
+    let first = over_store(WindowFunctionDefinition::AggregateUDF(min_udaf()), None)?;
+    let last = over_store(WindowFunctionDefinition::AggregateUDF(max_udaf()), None)?;
     let mut columns: Vec<Expr> = sales
         .schema()
         .fields()
@@ -191,22 +183,15 @@ fn sales_elapsed(sales: DataFrame) -> Result<DataFrame> {
         .map(|field| ident(field.name()))
         .collect();
     for event in ["Promo", "StateHoliday", "SchoolHoliday"] {
-        let held = when(ident(event), ident("Date")).end()?;
+        let before = WindowFrameBound::Preceding(ScalarValue::Null);
         let before = over_store(
             WindowFunctionDefinition::AggregateUDF(max_udaf()),
-            held.clone(),
-            Some((
-                WindowFrameBound::Preceding(ScalarValue::Null),
-                WindowFrameBound::CurrentRow,
-            )),
+            Some((event, before, WindowFrameBound::CurrentRow)),
         )?;
+        let after = WindowFrameBound::Following(ScalarValue::Null);
         let after = over_store(
             WindowFunctionDefinition::AggregateUDF(min_udaf()),
-            held,
-            Some((
-                WindowFrameBound::CurrentRow,
-                WindowFrameBound::Following(ScalarValue::Null),
-            )),
+            Some((event, WindowFrameBound::CurrentRow, after)),
         )?;
         columns.push(days_since(
             coalesce(vec![before, first.clone()]),
@@ -224,18 +209,19 @@ fn days_since(date: Expr, name: &str) -> Expr {
     cast(ident("Date") - date, Float32).alias(name)
 }
 
-/// An aggregate over the rows of the same store: all of them, or those whose dates `frame` bounds.
-/// The frame is of dates, not rows: rows of one date see the same past.
+/// An aggregate of dates over the rows of the same store: of all of them, or of those where an event
+/// is held and whose dates lie between two bounds. Of dates, not rows: rows of one date see the
+/// same past.
 fn over_store(
     function: WindowFunctionDefinition,
-    argument: Expr,
-    frame: Option<(WindowFrameBound, WindowFrameBound)>,
+    event: Option<(&str, WindowFrameBound, WindowFrameBound)>,
 ) -> Result<Expr> {
-    let window = Expr::from(WindowFunction::new(function, vec![argument]))
+    let window = Expr::from(WindowFunction::new(function, vec![ident("Date")]))
         .partition_by(vec![ident("Store")]);
-    match frame {
+    match event {
         None => window.build(),
-        Some((from, to)) => window
+        Some((event, from, to)) => window
+            .filter(ident(event))
             .order_by(vec![ident("Date").sort(true, false)])
             .window_frame(WindowFrame::new_bounds(WindowFrameUnits::Range, from, to))
             .build(),

@@ -9,11 +9,12 @@ use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, PrimitiveArray,
-    downcast_primitive_array,
+    Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, BooleanArray, NullBufferBuilder,
+    PrimitiveArray, downcast_primitive_array,
 };
 use datafusion::arrow::compute::partition;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::cast::as_boolean_array;
 use datafusion::common::tree_node::{Transformed, TransformedResult};
 use datafusion::common::{DFSchema, internal_err};
 use datafusion::error::Result;
@@ -44,37 +45,49 @@ enum Reach {
     All,
 }
 
-/// The window function. Its arguments are the values and, where rows of the same place in the order
-/// see the same, what they are ordered by.
+/// The window function. Its arguments are the values, the condition on which one counts if there is
+/// one and, where rows of the same place in the order see the same, what they are ordered by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Running {
     name: String,
     extreme: Extreme,
     reach: Reach,
+    filtered: bool,
     signature: Signature,
 }
 
 /// All there are.
 static FUNCTIONS: LazyLock<Vec<Arc<WindowUDF>>> = LazyLock::new(|| {
-    let extremes = [(Extreme::Min, "min"), (Extreme::Max, "max")];
-    let reaches = [
-        (Reach::Past, "past"),
-        (Reach::Future, "future"),
-        (Reach::All, "all"),
-    ];
-    let function = |((extreme, which), (reach, of)): (_, (_, &str))| {
-        Arc::new(WindowUDF::from(Running {
-            name: format!("volley_running_{which}_{of}"),
-            extreme,
-            reach,
-            signature: Signature::variadic_any(Volatility::Immutable),
-        }))
-    };
-    let pairs = extremes
-        .into_iter()
-        .flat_map(|extreme| reaches.into_iter().map(move |reach| (extreme, reach)));
-    pairs.map(function).collect()
+    let mut functions = Vec::new();
+    for extreme in [Extreme::Min, Extreme::Max] {
+        for reach in [Reach::Past, Reach::Future, Reach::All] {
+            for filtered in [false, true] {
+                functions.push(Arc::new(WindowUDF::from(Running {
+                    name: name(extreme, reach, filtered),
+                    extreme,
+                    reach,
+                    filtered,
+                    signature: Signature::variadic_any(Volatility::Immutable),
+                })));
+            }
+        }
+    }
+    functions
 });
+
+fn name(extreme: Extreme, reach: Reach, filtered: bool) -> String {
+    let which = match extreme {
+        Extreme::Min => "min",
+        Extreme::Max => "max",
+    };
+    let of = match reach {
+        Reach::Past => "past",
+        Reach::Future => "future",
+        Reach::All => "all",
+    };
+    let filtered = if filtered { "_filtered" } else { "" };
+    format!("volley_running_{which}_{of}{filtered}")
+}
 
 /// The function of this name, if it is one of these.
 pub(super) fn function(name: &str) -> Option<Arc<WindowUDF>> {
@@ -111,15 +124,23 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
 
 /// Whether a window expression needs the end of its partition.
 fn looks_ahead(expr: &Expr) -> bool {
-    let Expr::WindowFunction(window) = expr.clone().unalias() else {
-        return false;
-    };
-    window.params.window_frame.end_bound.is_unbounded()
+    match unaliased(expr) {
+        Expr::WindowFunction(window) => window.params.window_frame.end_bound.is_unbounded(),
+        _ => false,
+    }
+}
+
+/// The expression without the name that the optimizer keeps when it changes what is in it.
+fn unaliased(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Alias(alias) => unaliased(&alias.expr),
+        other => other,
+    }
 }
 
 /// The same by one of these functions.
 fn replacement(expr: &Expr, input: &DFSchema) -> Option<Expr> {
-    let Expr::WindowFunction(window) = expr else {
+    let Expr::WindowFunction(window) = unaliased(expr) else {
         return None;
     };
     let WindowFunctionDefinition::AggregateUDF(aggregate) = &window.fun else {
@@ -129,7 +150,7 @@ fn replacement(expr: &Expr, input: &DFSchema) -> Option<Expr> {
         args,
         order_by,
         window_frame,
-        filter: None,
+        filter,
         null_treatment: None,
         distinct: false,
         ..
@@ -137,24 +158,28 @@ fn replacement(expr: &Expr, input: &DFSchema) -> Option<Expr> {
     else {
         return None;
     };
-    let ([value], "min" | "max") = (args.as_slice(), aggregate.name()) else {
-        return None;
+    let (value, extreme) = match (args.as_slice(), aggregate.name()) {
+        ([value], "min") => (value, Extreme::Min),
+        ([value], "max") => (value, Extreme::Max),
+        _ => return None,
     };
     if !is_plain(&value.get_type(input).ok()?) {
         return None;
     }
+    let condition = filter.as_ref().map(|filter| filter.get_type(input));
+    if condition.is_some_and(|kind| !matches!(kind, Ok(DataType::Boolean))) {
+        return None;
+    }
     let reach = reach(window_frame)?;
-    let of = match reach {
-        Reach::Past => "past",
-        Reach::Future => "future",
-        Reach::All => "all",
-    };
     let mut params = window.params.clone();
+    params
+        .args
+        .extend(params.filter.take().map(|filter| *filter));
     if window_frame.units != WindowFrameUnits::Rows && reach != Reach::All {
         let order = order_by.iter().map(|sort| sort.expr.clone());
         params.args.extend(order);
     }
-    let fun = function(&format!("volley_running_{}_{of}", aggregate.name()))?;
+    let fun = function(&name(extreme, reach, filter.is_some()))?;
     Some(Expr::WindowFunction(Box::new(WindowFunction {
         fun: WindowFunctionDefinition::WindowUDF(fun),
         params,
@@ -216,10 +241,12 @@ impl WindowUDFImpl for Running {
 
 impl PartitionEvaluator for Running {
     fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
-        let Some((value, order)) = values.split_first() else {
-            return internal_err!("{} takes a value", self.name);
+        let (value, condition, order) = match (values, self.filtered) {
+            ([value, order @ ..], false) => (value.as_ref(), None, order),
+            ([value, condition, order @ ..], true) => (value.as_ref(), Some(condition), order),
+            _ => return internal_err!("{} takes more than {}", self.name, values.len()),
         };
-        let value = value.as_ref();
+        let condition = condition.map(|array| as_boolean_array(array)).transpose()?;
         let peers = match (self.reach, order) {
             (Reach::All, _) => std::iter::once(0..rows).collect(),
             (_, []) => (0..rows).map(|row| row..row + 1).collect(),
@@ -227,7 +254,7 @@ impl PartitionEvaluator for Running {
         };
         let (extreme, reach) = (self.extreme, self.reach);
         downcast_primitive_array!(
-            value => Ok(Arc::new(scan(value, &peers, extreme, reach))),
+            value => Ok(Arc::new(scan(value, condition, &peers, extreme, reach))),
             other => internal_err!("{} of {other}", self.name),
         )
     }
@@ -236,6 +263,7 @@ impl PartitionEvaluator for Running {
 /// The extreme so far after each group of peers, which all of it see.
 fn scan<T: ArrowPrimitiveType>(
     values: &PrimitiveArray<T>,
+    condition: Option<&BooleanArray>,
     peers: &[Range<usize>],
     extreme: Extreme,
     reach: Reach,
@@ -244,22 +272,36 @@ fn scan<T: ArrowPrimitiveType>(
         Extreme::Min => new.is_lt(old),
         Extreme::Max => new.is_gt(old),
     };
+    let counts = |row: usize| {
+        values.is_valid(row) && condition.is_none_or(|c| c.is_valid(row) && c.value(row))
+    };
     let mut best: Option<T::Native> = None;
-    let mut seen = vec![None; values.len()];
+    let mut seen = vec![T::Native::default(); values.len()];
+    // Once a value was seen, all further rows see one.
+    let mut blind = 0;
     let mut see = |group: &Range<usize>| {
-        for row in group.clone().filter(|row| values.is_valid(*row)) {
+        for row in group.clone().filter(|row| counts(*row)) {
             let value = values.value(row);
             if best.is_none_or(|best| better(value, best)) {
                 best = Some(value);
             }
         }
-        seen[group.clone()].fill(best);
+        match best {
+            Some(best) => seen[group.clone()].fill(best),
+            None => blind += group.len(),
+        }
     };
-    match reach {
-        Reach::Past | Reach::All => peers.iter().for_each(&mut see),
-        Reach::Future => peers.iter().rev().for_each(&mut see),
+    let mut nulls = NullBufferBuilder::new(values.len());
+    if reach == Reach::Future {
+        peers.iter().rev().for_each(&mut see);
+        nulls.append_n_non_nulls(values.len() - blind);
+        nulls.append_n_nulls(blind);
+    } else {
+        peers.iter().for_each(&mut see);
+        nulls.append_n_nulls(blind);
+        nulls.append_n_non_nulls(values.len() - blind);
     }
-    PrimitiveArray::<T>::from_iter(seen).with_data_type(values.data_type().clone())
+    PrimitiveArray::<T>::new(seen.into(), nulls.finish()).with_data_type(values.data_type().clone())
 }
 
 #[cfg(test)]
@@ -295,7 +337,17 @@ mod tests {
         );
         let mut sql = "SELECT k, o, d, i, f".to_owned();
         for units in ["ROWS", "RANGE"] {
-            for function in ["min(d)", "max(d)", "min(i)", "max(i)", "max(f)", "count(i)"] {
+            for function in [
+                "min(d)",
+                "max(d)",
+                "min(d) FILTER (WHERE i > 9)",
+                "max(d) FILTER (WHERE i > 9)",
+                "min(i)",
+                "max(i)",
+                "max(f)",
+                "count(i)",
+                "count(i) FILTER (WHERE i > 9)",
+            ] {
                 for frame in [
                     "UNBOUNDED PRECEDING AND CURRENT ROW",
                     "CURRENT ROW AND UNBOUNDED FOLLOWING",
