@@ -12,6 +12,7 @@ use datafusion::arrow::array::{
     Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, BooleanArray, NullBufferBuilder,
     PrimitiveArray, downcast_primitive_array,
 };
+use datafusion::arrow::buffer::{BooleanBuffer, NullBuffer};
 use datafusion::arrow::compute::partition;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::cast::as_boolean_array;
@@ -268,22 +269,46 @@ fn scan<T: ArrowPrimitiveType>(
     extreme: Extreme,
     reach: Reach,
 ) -> PrimitiveArray<T> {
-    let better = |new: T::Native, old: T::Native| match extreme {
-        Extreme::Min => new.is_lt(old),
-        Extreme::Max => new.is_gt(old),
+    let counted = counted(values, condition);
+    let counted = counted.as_ref();
+    let (seen, nulls) = match extreme {
+        Extreme::Min => see(values.values(), counted, peers, reach, T::Native::is_lt),
+        Extreme::Max => see(values.values(), counted, peers, reach, T::Native::is_gt),
     };
-    let counts = |row: usize| {
-        values.is_valid(row) && condition.is_none_or(|c| c.is_valid(row) && c.value(row))
-    };
-    let mut best: Option<T::Native> = None;
-    let mut seen = vec![T::Native::default(); values.len()];
+    PrimitiveArray::<T>::new(seen.into(), nulls).with_data_type(values.data_type().clone())
+}
+
+/// The rows that count, `None` where all do: those with a value, where the condition holds.
+fn counted(values: &dyn Array, condition: Option<&BooleanArray>) -> Option<BooleanBuffer> {
+    let valid = |nulls: Option<&NullBuffer>| nulls.map(|nulls| nulls.inner().clone());
+    let masks = [
+        valid(values.nulls()),
+        valid(condition.and_then(Array::nulls)),
+        condition.map(|condition| condition.values().clone()),
+    ];
+    masks
+        .into_iter()
+        .flatten()
+        .reduce(|one, other| &one & &other)
+}
+
+/// What each row sees, and which see nothing.
+fn see<N: ArrowNativeTypeOp>(
+    values: &[N],
+    counted: Option<&BooleanBuffer>,
+    peers: &[Range<usize>],
+    reach: Reach,
+    better: impl Fn(N, N) -> bool,
+) -> (Vec<N>, Option<NullBuffer>) {
+    let mut best: Option<N> = None;
+    let mut seen = vec![N::default(); values.len()];
     // Once a value was seen, all further rows see one.
     let mut blind = 0;
     let mut see = |group: &Range<usize>| {
-        for row in group.clone().filter(|row| counts(*row)) {
-            let value = values.value(row);
-            if best.is_none_or(|best| better(value, best)) {
-                best = Some(value);
+        for row in group.clone() {
+            let counts = counted.is_none_or(|counted| counted.value(row));
+            if counts && best.is_none_or(|best| better(values[row], best)) {
+                best = Some(values[row]);
             }
         }
         match best {
@@ -301,7 +326,7 @@ fn scan<T: ArrowPrimitiveType>(
         nulls.append_n_nulls(blind);
         nulls.append_n_non_nulls(values.len() - blind);
     }
-    PrimitiveArray::<T>::new(seen.into(), nulls.finish()).with_data_type(values.data_type().clone())
+    (seen, nulls.finish())
 }
 
 #[cfg(test)]

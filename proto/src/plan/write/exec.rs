@@ -9,6 +9,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::config::ConfigNonZeroUsize;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{exec_err, internal_datafusion_err};
+use datafusion::datasource::physical_plan::FileSink;
 use datafusion::datasource::sink::DataSink;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -24,6 +25,7 @@ use futures::TryStreamExt;
 use uuid::Uuid;
 
 use super::Target;
+use super::split::write_split;
 use crate::plan::train::only;
 
 /// A row a partition: the task that wrote it, its rows and its files.
@@ -42,7 +44,7 @@ pub(in crate::plan) struct WriteExec {
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
     /// Of the partitions written so far, for their metrics.
-    sinks: Arc<Mutex<Vec<Arc<dyn DataSink>>>>,
+    sinks: Arc<Mutex<Vec<Arc<dyn FileSink>>>>,
 }
 
 impl WriteExec {
@@ -124,7 +126,11 @@ impl ExecutionPlan for WriteExec {
         let (input, schema) = (Arc::clone(&self.input), Arc::clone(sink.schema()));
         let rows = execute_input_stream(input, schema, partition, Arc::clone(&context))?;
         let write = async move {
-            let rows = sink.write_all(rows, &one_file(&context)?).await?;
+            let context = one_file(&context)?;
+            let rows = match sink.config().table_partition_cols.as_slice() {
+                [] => DataSink::write_all(sink.as_ref(), rows, &context).await?,
+                _ => write_split(sink.as_ref(), rows, &context).await?,
+            };
             let files = files_of(&target, &task, &context).await?;
             if rows > 0 && files == 0 {
                 return exec_err!("files of {rows} rows that were written to {target} are gone");

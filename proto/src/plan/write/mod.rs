@@ -3,7 +3,7 @@
 //! DataFusion writes a folder in one task, file by file, and whoever looks meanwhile sees a part of
 //! it; a job that was run again would leave some rows there twice. Here the tasks that compute the
 //! rows write them too, into a folder inside that no listing looks into, and one task moves the
-//! files once all are there. Formats, options and partition columns are DataFusion's. So is what
+//! files once all are there. Formats, options and names of folders are DataFusion's. So is what
 //! needs none of this, a single file, and what rests on one task: files in an order.
 //!
 //! ```text
@@ -19,6 +19,7 @@
 mod commit;
 mod dictionaries;
 mod exec;
+mod split;
 mod target;
 #[cfg(test)]
 mod tests;

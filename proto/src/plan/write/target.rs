@@ -32,8 +32,7 @@ const UNCOMMITTED: &str = ".uncommitted";
 #[derive(Debug, Clone)]
 pub(in crate::plan) struct Target {
     /// DataFusion's, a [`ParquetSink`], [`CsvSink`] or [`JsonSink`]: it knows format and options.
-    sink: Arc<dyn DataSink>,
-    config: FileSinkConfig,
+    sink: Arc<dyn FileSink>,
     job: String,
 }
 
@@ -60,8 +59,7 @@ impl Target {
             ..config.clone()
         };
         Some(Self {
-            sink: sink_like(writer.sink(), config.clone())?,
-            config,
+            sink: sink_like(writer.sink(), config)?,
             job: job.to_owned(),
         })
     }
@@ -72,12 +70,13 @@ impl Target {
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<EncodedTarget> {
         let nothing = Arc::new(EmptyExec::new(Arc::clone(self.sink.schema())));
-        let writer = DataSinkExec::new(nothing, Arc::clone(&self.sink), None);
+        let sink: Arc<dyn DataSink> = Arc::clone(&self.sink) as _;
+        let writer = DataSinkExec::new(nothing, sink, None);
         let writer: Arc<dyn ExecutionPlan> = Arc::new(writer);
         let writer = converter.execution_plan_to_proto(&writer, codec)?;
         Ok(EncodedTarget {
             job: self.job.clone(),
-            url: self.config.original_url.clone(),
+            url: self.sink.config().original_url.clone(),
             writer: writer.encode_to_vec(),
         })
     }
@@ -94,21 +93,30 @@ impl Target {
         let writer = converter.proto_to_execution_plan(&node, &context)?;
         let writer = writer.downcast_ref::<DataSinkExec>();
         let target = writer.and_then(|writer| Self::of(writer, &encoded.job));
-        let mut target =
-            target.ok_or_else(|| Error::malformed("writer of files", "it writes no folder"))?;
-        target.config.original_url.clone_from(&encoded.url);
-        Ok(target)
+        let sink = target.and_then(|target| {
+            let config = FileSinkConfig {
+                original_url: encoded.url.clone(),
+                ..target.sink.config().clone()
+            };
+            sink_like(target.sink.as_ref(), config)
+        });
+        let sink =
+            sink.ok_or_else(|| Error::malformed("writer of files", "it writes no folder"))?;
+        Ok(Self {
+            sink,
+            job: encoded.job.clone(),
+        })
     }
 
     /// What the files are, such as `csv.gz`.
     pub(super) fn format(&self) -> &str {
-        &self.config.file_extension
+        &self.sink.config().file_extension
     }
 
     /// The folder.
     pub(super) fn folder(&self) -> &ListingTableUrl {
         // `config` has seen to it that there is one.
-        &self.config.table_paths[0]
+        &self.sink.config().table_paths[0]
     }
 
     /// The folder of what the job's tasks write, inside of [`folder`](Self::folder).
@@ -122,11 +130,11 @@ impl Target {
     }
 
     /// Something that writes a task's files.
-    pub(super) fn sink(&self, task: &str) -> Result<Option<Arc<dyn DataSink>>> {
+    pub(super) fn sink(&self, task: &str) -> Result<Option<Arc<dyn FileSink>>> {
         let config = FileSinkConfig {
             table_paths: vec![self.of_task(task)?],
-            file_extension: format!("{}{UNCOMMITTED}", self.config.file_extension),
-            ..self.config.clone()
+            file_extension: format!("{}{UNCOMMITTED}", self.format()),
+            ..self.sink.config().clone()
         };
         Ok(sink_like(self.sink.as_ref(), config))
     }
@@ -148,7 +156,7 @@ impl Target {
 /// The folder, as the user named it where that is known.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&named(&self.config))
+        f.write_str(&named(self.sink.config()))
     }
 }
 
@@ -166,7 +174,7 @@ fn inside(folder: &ListingTableUrl, name: &str) -> Result<ListingTableUrl> {
 }
 
 /// A sink of the same format and options elsewhere.
-fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn DataSink>> {
+fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn FileSink>> {
     if let Some(parquet) = sink.downcast_ref::<ParquetSink>() {
         let options = parquet.parquet_options().clone();
         Some(Arc::new(ParquetSink::new(config, options)))

@@ -99,6 +99,70 @@ async fn partition_columns_make_folders() {
     }
 }
 
+/// Values in runs and on their own, in every row, of two columns, of types that have no text of theirs.
+#[tokio::test]
+async fn every_row_is_in_the_folder_of_its_values() {
+    let (session, dir) = session();
+    let columns = "id % 3 AS third, CAST('2020-01-01' AS DATE) + CAST(id / 50 AS INT) AS day, \
+        CASE WHEN id % 20 < 18 THEN 'a/b' ELSE '' END AS mixed, CAST('2020-01-01T10:00:00' AS TIMESTAMP) AS at";
+    let rows = format!("SELECT id, 'x' || id AS name, {columns} FROM numbers");
+    for by in ["third", "mixed", "day, third", "at", "mixed, day, third"] {
+        let folder = dir.path().join(by.replace(", ", "-"));
+        let copy = format!(
+            "COPY ({rows}) TO '{}/' STORED AS CSV PARTITIONED BY ({by})",
+            folder.display()
+        );
+        let copy = plan(&session, &copy).await;
+        assert_eq!(count(&session, copy).await, 100, "{by}");
+        let kept = [
+            "id BIGINT, name VARCHAR",
+            "third BIGINT",
+            "day DATE",
+            "mixed VARCHAR",
+            "at TIMESTAMP",
+        ];
+        let split: Vec<_> = by.split(", ").collect();
+        let (split, kept): (Vec<&str>, Vec<&str>) = kept.into_iter().partition(|column| {
+            split
+                .iter()
+                .any(|name| column.starts_with(&format!("{name} ")))
+        });
+        let create = format!(
+            "CREATE OR REPLACE EXTERNAL TABLE copied ({}, {}) STORED AS CSV \
+             PARTITIONED BY ({by}) LOCATION '{}/'",
+            kept.join(", "),
+            split.join(", "),
+            folder.display()
+        );
+        session.sql(&create).await.unwrap();
+        let names = "id, name, third, day, coalesce(mixed, '') AS mixed, at";
+        let read = format!("SELECT {names} FROM copied EXCEPT SELECT {names} FROM ({rows})");
+        let read = session.sql(&read).await.unwrap();
+        assert_eq!(read.count().await.unwrap(), 0, "{by}");
+        let copied = session.table("copied").await.unwrap();
+        assert_eq!(copied.count().await.unwrap(), 100, "{by}");
+    }
+}
+
+#[tokio::test]
+async fn what_no_folder_can_be_called_is_an_error() {
+    let (session, dir) = session();
+    for (column, expected) in [
+        ("CASE WHEN id <> 7 THEN id END", "is NULL in some rows"),
+        ("make_array(id)", "cannot be names of folders"),
+    ] {
+        let copy = format!(
+            "COPY (SELECT id, {column} AS odd FROM numbers) TO '{}/' STORED AS CSV \
+             PARTITIONED BY (odd)",
+            dir.path().display()
+        );
+        let copy = plan(&session, &copy).await;
+        let error = collect(copy, session.task_ctx()).await.unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains(expected) && said.contains("odd"), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_lost_attempt_left_is_removed_and_nothing_else() {
     let (session, dir) = session();

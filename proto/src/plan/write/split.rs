@@ -1,0 +1,191 @@
+//! The rows of each value of the partition columns into a file of their own.
+//!
+//! DataFusion's writers take a stream for each file. Its own splitter, for which this stands, makes
+//! text of every row's values, and writes NULL as if it were `''` or 0. Here a run of rows with the
+//! same values is looked at once, and NULL, which no folder's name can say, is an error.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, BooleanArray, BooleanBufferBuilder, StringArray, UInt64Array,
+};
+use datafusion::arrow::compute::{
+    CastOptions, can_cast_types, cast_with_options, filter_record_batch, partition, take,
+};
+use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::cast::as_string_array;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{exec_err, not_impl_err};
+use datafusion::datasource::physical_plan::{FileSink, FileSinkConfig};
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use futures::TryStreamExt;
+use object_store::path::Path;
+use tokio::sync::mpsc::{self, Receiver, Sender, UnboundedSender};
+use uuid::Uuid;
+
+/// Writes the rows, each into the folder of its values; how many they were.
+pub(super) async fn write_split(
+    sink: &dyn FileSink,
+    mut rows: SendableRecordBatchStream,
+    context: &Arc<TaskContext>,
+) -> Result<u64> {
+    let config = sink.config();
+    let store = &config.object_store_url;
+    let store = context.runtime_env().object_store(store)?;
+    // Any number of files: were there a bound, the splitter could wait for a writer of one that
+    // nobody has begun.
+    let (files, opened) = mpsc::unbounded_channel();
+    let options = &context.session_config().options().execution;
+    let buffered = options.max_buffered_batches_per_output_file.get();
+    let mut splitter = Splitter::new(config, &rows.schema(), files, buffered)?;
+    let splitting = SpawnedTask::spawn(async move {
+        while let Some(batch) = rows.try_next().await? {
+            splitter.send(&batch).await?;
+        }
+        Ok(())
+    });
+    sink.spawn_writer_tasks_and_join(context, splitting, opened, store)
+        .await
+}
+
+/// What a writer of a file is told.
+type File = (Path, Receiver<RecordBatch>);
+
+struct Splitter {
+    /// Of the rows: the columns by whose values they are split, with their names.
+    by: Vec<(usize, String)>,
+    /// Of the rows: the columns of the files.
+    kept: Vec<usize>,
+    folder: Path,
+    /// What all files are called.
+    name: String,
+    /// By values.
+    files: HashMap<Vec<String>, Sender<RecordBatch>>,
+    opened: UnboundedSender<File>,
+    buffered: usize,
+}
+
+impl Splitter {
+    fn new(
+        config: &FileSinkConfig,
+        schema: &Schema,
+        opened: UnboundedSender<File>,
+        buffered: usize,
+    ) -> Result<Self> {
+        let mut by = Vec::new();
+        for (name, _) in &config.table_partition_cols {
+            let column = schema.index_of(name)?;
+            let data_type = schema.field(column).data_type();
+            if !has_name(data_type) {
+                return not_impl_err!(
+                    "{name:?} in PARTITIONED BY is of type {data_type}, whose values cannot be \
+                     names of folders; a number, a text, a date or a time can"
+                );
+            }
+            by.push((column, name.clone()));
+        }
+        let stays = |column: &usize| {
+            config.keep_partition_by_columns || by.iter().all(|(split, _)| split != column)
+        };
+        let kept = (0..schema.fields().len()).filter(stays).collect();
+        let name = Uuid::new_v4().simple();
+        Ok(Self {
+            by,
+            kept,
+            folder: config.table_paths[0].prefix().clone(),
+            name: format!("{name}.{}", config.file_extension),
+            files: HashMap::new(),
+            opened,
+            buffered,
+        })
+    }
+
+    /// Sends each row to the writer of its file.
+    async fn send(&mut self, batch: &RecordBatch) -> Result<()> {
+        let columns = self.by.iter().map(|(column, _)| batch.column(*column));
+        let columns: Vec<_> = columns.cloned().collect();
+        let runs = partition(&columns)?.ranges();
+        let values = self.values(&columns, &runs)?;
+        let mut parts: BTreeMap<Vec<&str>, Vec<Range<usize>>> = BTreeMap::new();
+        for (index, run) in runs.into_iter().enumerate() {
+            let values = values.iter().map(|column| column.value(index)).collect();
+            parts.entry(values).or_default().push(run);
+        }
+        let kept = batch.project(&self.kept)?;
+        for (values, runs) in parts {
+            let rows = rows_of(&kept, &runs)?;
+            if self.file(&values).send(rows).await.is_err() {
+                return exec_err!("the writer of {} has ended", self.path(&values));
+            }
+        }
+        Ok(())
+    }
+
+    /// What each run's folders are called, a column each.
+    fn values(&self, columns: &[ArrayRef], runs: &[Range<usize>]) -> Result<Vec<StringArray>> {
+        let starts = runs.iter().map(|run| run.start as u64);
+        let starts = UInt64Array::from_iter_values(starts);
+        let strict = CastOptions {
+            safe: false,
+            ..CastOptions::default()
+        };
+        let texts = columns.iter().zip(&self.by).map(|(column, (_, name))| {
+            let values = take(column, &starts, None)?;
+            let values = cast_with_options(&values, &DataType::Utf8, &strict)?;
+            if values.null_count() > 0 {
+                return exec_err!(
+                    "{name:?} in PARTITIONED BY is NULL in some rows, which no folder's name can \
+                     say: leave them out, or name them, as coalesce({name:?}, …) does"
+                );
+            }
+            as_string_array(&values).cloned()
+        });
+        texts.collect()
+    }
+
+    /// Where rows of these values go, from now on if they are the first.
+    fn file(&mut self, values: &[&str]) -> &Sender<RecordBatch> {
+        let key: Vec<_> = values.iter().map(|value| (*value).to_owned()).collect();
+        let path = self.path(values);
+        self.files.entry(key).or_insert_with(|| {
+            let (sender, rows) = mpsc::channel(self.buffered);
+            // Where nobody listens, sending rows says so.
+            let _ = self.opened.send((path, rows));
+            sender
+        })
+    }
+
+    fn path(&self, values: &[&str]) -> Path {
+        let names = self.by.iter().zip(values);
+        let folder = names.fold(self.folder.clone(), |folder, ((_, name), value)| {
+            folder.join(format!("{name}={value}"))
+        });
+        folder.join(self.name.as_str())
+    }
+}
+
+/// Whether a value can be told from the name of a folder.
+fn has_name(data_type: &DataType) -> bool {
+    !data_type.is_nested()
+        && can_cast_types(data_type, &DataType::Utf8)
+        && can_cast_types(&DataType::Utf8, data_type)
+}
+
+/// The rows of these runs, which are copied only where they lie apart.
+fn rows_of(batch: &RecordBatch, runs: &[Range<usize>]) -> Result<RecordBatch> {
+    if let [run] = runs {
+        return Ok(batch.slice(run.start, run.len()));
+    }
+    let mut mask = BooleanBufferBuilder::new(batch.num_rows());
+    for run in runs {
+        mask.append_n(run.start - mask.len(), false);
+        mask.append_n(run.len(), true);
+    }
+    mask.append_n(batch.num_rows() - mask.len(), false);
+    let mask = BooleanArray::new(mask.finish(), None);
+    Ok(filter_record_batch(batch, &mask)?)
+}
