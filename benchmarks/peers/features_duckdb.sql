@@ -69,7 +69,8 @@ SELECT CASE file WHEN 'Rossmann_DE' THEN NULL WHEN 'Rossmann_DE_NI' THEN 'HB,NI'
 FROM (SELECT file, trend, split_part(week, ' -', 1)::DATE AS Date FROM googletrend);
 
 CREATE TEMP VIEW weather_by_state AS
-SELECT State, Date, year(Date) AS Year, week(Date) AS Week, nullif(Events, '') AS Events,
+SELECT State, Date, year(Date) AS Year, month(Date) AS Month, day(Date) AS Day, week(Date) AS Week,
+  nullif(Events, '') AS Events,
   coalesce(Max_TemperatureC, 0)::FLOAT AS Max_TemperatureC,
   coalesce(Mean_TemperatureC, 0)::FLOAT AS Mean_TemperatureC,
   coalesce(Min_TemperatureC, 0)::FLOAT AS Min_TemperatureC,
@@ -82,7 +83,7 @@ SELECT State, Date, year(Date) AS Year, week(Date) AS Week, nullif(Events, '') A
 FROM weather JOIN state_names ON weather.file = state_names.StateName;
 
 CREATE TEMP VIEW state_days AS
-SELECT weather.* EXCLUDE (Year, Week), states.trend AS trend, germany.trend AS trend_de
+SELECT weather.*, states.trend AS trend, germany.trend AS trend_de
 FROM weather_by_state AS weather
 JOIN trends AS states
   ON states.State = weather.State AND states.Year = weather.Year AND states.Week = weather.Week
@@ -91,7 +92,7 @@ JOIN trends AS germany
 
 CREATE TEMP TABLE features AS
 SELECT is_test, Id, sales.Date, Sales, Open, sales.Store, stores.State, DayOfWeek,
-  year(sales.Date) AS Year, month(sales.Date) AS Month, day(sales.Date) AS Day, week(sales.Date) AS Week,
+  Year, Month, Day, Week,
   greatest(0, least(720, coalesce(sales.Date - competition_since, 0))) // 30 AS CompetitionMonthsOpen,
   greatest(0, least(175, coalesce(sales.Date - promo2_since, 0))) // 7 AS Promo2Weeks,
   StoreType, Assortment, PromoInterval, CompetitionOpenSinceYear, Promo2SinceYear,

@@ -69,7 +69,8 @@ SELECT CASE file WHEN 'Rossmann_DE' THEN NULL WHEN 'Rossmann_DE_NI' THEN 'HB,NI'
   year(Date) AS Year, weekofyear(Date) AS Week, CAST(coalesce(trend, 0) AS FLOAT) AS trend
 FROM (SELECT file, trend, CAST(split_part(week, ' -', 1) AS DATE) AS Date FROM googletrend)""",
     "weather_by_state": """
-SELECT /*+ BROADCAST(state_names) */ State, Date, year(Date) AS Year, weekofyear(Date) AS Week,
+SELECT /*+ BROADCAST(state_names) */ State, Date, year(Date) AS Year, month(Date) AS Month, day(Date) AS Day,
+  weekofyear(Date) AS Week,
   nullif(Events, '') AS Events,
   CAST(coalesce(Max_TemperatureC, 0) AS FLOAT) AS Max_TemperatureC,
   CAST(coalesce(Mean_TemperatureC, 0) AS FLOAT) AS Mean_TemperatureC,
@@ -82,7 +83,7 @@ SELECT /*+ BROADCAST(state_names) */ State, Date, year(Date) AS Year, weekofyear
   CAST(coalesce(CloudCover, 0) AS FLOAT) AS CloudCover
 FROM weather JOIN state_names ON weather.file = state_names.StateName""",
     "state_days": """
-SELECT /*+ BROADCAST(states), BROADCAST(germany) */ weather.* EXCEPT (Year, Week),
+SELECT /*+ BROADCAST(states), BROADCAST(germany) */ weather.*,
   states.trend AS trend, germany.trend AS trend_de
 FROM weather_by_state AS weather
 JOIN trends AS states
@@ -92,7 +93,7 @@ JOIN trends AS germany
     "features": """
 SELECT /*+ BROADCAST(stores), BROADCAST(days) */
   is_test, Id, sales.Date, Sales, Open, sales.Store, stores.State, DayOfWeek,
-  year(sales.Date) AS Year, month(sales.Date) AS Month, day(sales.Date) AS Day, weekofyear(sales.Date) AS Week,
+  Year, Month, Day, Week,
   CAST(greatest(0, least(720, coalesce(datediff(sales.Date, competition_since), 0))) / 30 AS INT) AS CompetitionMonthsOpen,
   CAST(greatest(0, least(175, coalesce(datediff(sales.Date, promo2_since), 0))) / 7 AS INT) AS Promo2Weeks,
   StoreType, Assortment, PromoInterval, CompetitionOpenSinceYear, Promo2SinceYear,

@@ -9,20 +9,19 @@
 -- The left side of a join is the small one: it is the one that is hashed, or sent to every task.
 -- Train and test travel together: the elapsed days of the first test rows reach back into train.
 
--- A flag is held when its text is not '0'; NULL stays NULL.
+-- Test rows have an "Id", and train rows have "Sales". A flag is held when its text is not '0'; NULL
+-- stays NULL.
 CREATE OR REPLACE VIEW sales AS
 SELECT
   CAST(NULL AS INT) AS "Id", "Store", "DayOfWeek", "Date", "Sales",
   "Open" <> '0' AS "Open", "Promo" <> '0' AS "Promo",
-  "StateHoliday" <> '0' AS "StateHoliday", "SchoolHoliday" <> '0' AS "SchoolHoliday",
-  FALSE AS is_test
+  "StateHoliday" <> '0' AS "StateHoliday", "SchoolHoliday" <> '0' AS "SchoolHoliday"
 FROM train
 UNION ALL
 SELECT
   "Id", "Store", "DayOfWeek", "Date", CAST(NULL AS INT) AS "Sales",
   "Open" <> '0' AS "Open", "Promo" <> '0' AS "Promo",
-  "StateHoliday" <> '0' AS "StateHoliday", "SchoolHoliday" <> '0' AS "SchoolHoliday",
-  TRUE AS is_test
+  "StateHoliday" <> '0' AS "StateHoliday", "SchoolHoliday" <> '0' AS "SchoolHoliday"
 FROM test;
 
 -- For each event, days since the last date on which it held (else since the store's first date),
@@ -69,7 +68,8 @@ FROM (SELECT "file", "trend", CAST(split_part("week", ' -', 1) AS DATE) AS "Date
 
 CREATE OR REPLACE VIEW weather_by_state AS
 SELECT
-  "State", "Date", date_part('year', "Date") AS "Year", date_part('week', "Date") AS "Week", "Events",
+  "State", "Date", date_part('year', "Date") AS "Year", date_part('month', "Date") AS "Month",
+  date_part('day', "Date") AS "Day", date_part('week', "Date") AS "Week", "Events",
   CAST(coalesce("Max_TemperatureC", 0) AS REAL) AS "Max_TemperatureC",
   CAST(coalesce("Mean_TemperatureC", 0) AS REAL) AS "Mean_TemperatureC",
   CAST(coalesce("Min_TemperatureC", 0) AS REAL) AS "Min_TemperatureC",
@@ -84,7 +84,7 @@ FROM state_names JOIN weather ON state_names."StateName" = weather."file";
 -- Everything known of a state on a date. Joined before it meets the sales, of which there are
 -- a hundred times more.
 CREATE OR REPLACE VIEW state_days AS
-SELECT weather.* EXCEPT ("Year", "Week"), states."trend", germany."trend" AS "trend_de"
+SELECT weather.*, states."trend", germany."trend" AS "trend_de"
 FROM trends AS states
 JOIN weather_by_state AS weather
   ON states."State" = weather."State" AND states."Year" = weather."Year" AND states."Week" = weather."Week"
@@ -99,10 +99,8 @@ FROM stores JOIN sales_elapsed AS sales ON stores."Store" = sales."Store";
 -- A competitor counts for at most two years of 360 days, Promo2 for at most 25 weeks.
 CREATE OR REPLACE VIEW features AS
 SELECT
-  is_test, "Id", sales."Date", "Sales", "Open",
-  "Store", sales."State", "DayOfWeek",
-  date_part('year', sales."Date") AS "Year", date_part('month', sales."Date") AS "Month",
-  date_part('day', sales."Date") AS "Day", date_part('week', sales."Date") AS "Week",
+  "Id" IS NOT NULL AS is_test, "Id", sales."Date", "Sales", "Open",
+  "Store", sales."State", "DayOfWeek", "Year", "Month", "Day", "Week",
   CAST(greatest(0, least(720, coalesce(sales."Date" - competition_since, 0))) / 30 AS INT) AS "CompetitionMonthsOpen",
   CAST(greatest(0, least(175, coalesce(sales."Date" - promo2_since, 0))) / 7 AS INT) AS "Promo2Weeks",
   "StoreType", "Assortment", "PromoInterval", "CompetitionOpenSinceYear", "Promo2SinceYear",

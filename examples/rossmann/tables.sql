@@ -1,6 +1,6 @@
 -- The seven tables of the Rossmann job, as they lie in ${data}.
 -- Every column has its type, so that nothing is inferred from the rows that happen to come first.
--- An empty field, quoted or not, is NULL.
+-- An empty field, quoted or not, is NULL; an "Id", by which test rows are told, cannot be.
 
 CREATE OR REPLACE EXTERNAL TABLE train (
   "Store" INT, "DayOfWeek" INT, "Date" DATE, "Sales" INT, "Customers" INT,
@@ -8,7 +8,7 @@ CREATE OR REPLACE EXTERNAL TABLE train (
 ) STORED AS CSV LOCATION '${data}/train.csv' OPTIONS ('format.has_header' 'true');
 
 CREATE OR REPLACE EXTERNAL TABLE test (
-  "Id" INT, "Store" INT, "DayOfWeek" INT, "Date" DATE,
+  "Id" INT NOT NULL, "Store" INT, "DayOfWeek" INT, "Date" DATE,
   "Open" VARCHAR, "Promo" VARCHAR, "StateHoliday" VARCHAR, "SchoolHoliday" VARCHAR
 ) STORED AS CSV LOCATION '${data}/test.csv' OPTIONS ('format.has_header' 'true');
 

@@ -21,7 +21,7 @@ use volley_proto::settings::session_config;
 
 use crate::attendance::attendance_service;
 use crate::ballista::{
-    BallistaScheduler, Graphs, Losses, VolleyClusterState, VolleyJobState, session_builder,
+    BallistaScheduler, Graphs, JobIds, Losses, VolleyClusterState, VolleyJobState, session_builder,
 };
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, jobs_service};
@@ -140,6 +140,7 @@ async fn start_ballista(
         web_tui_route: "/ballista".to_owned(),
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
+        job_id_generator: Some(Arc::new(JobIds::default())),
         override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
         ..Default::default()

@@ -53,14 +53,14 @@ async fn count_joins(ctx: &SessionContext) -> Result<Vec<Counted>> {
             vec![ident("State"), ident("Date")],
             vec![count(lit(1)).alias("n")],
         )?
-        .with_column("Year", date_part(lit("year"), ident("Date")))?
-        .with_column("Week", date_part(lit("week"), ident("Date")))?
+        .with_column("day_year", date_part(lit("year"), ident("Date")))?
+        .with_column("day_week", date_part(lit("week"), ident("Date")))?
         .cache()
         .await?;
     let year_and_week = || {
         [
-            ident("trend_year").eq(ident("Year")),
-            ident("trend_week").eq(ident("Week")),
+            ident("trend_year").eq(ident("day_year")),
+            ident("trend_week").eq(ident("day_week")),
         ]
     };
     let trends = trends(ctx).await?;

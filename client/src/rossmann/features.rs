@@ -142,9 +142,10 @@ async fn test_dates(ctx: &SessionContext) -> Result<DataFrame> {
     )
 }
 
-/// Train and test, one under the other. A flag is held when its text is not "0"; null stays null.
+/// Train and test, one under the other: test rows have an `Id`, and train rows have `Sales`. A flag is
+/// held when its text is not "0"; null stays null.
 pub(super) async fn sales(ctx: &SessionContext) -> Result<DataFrame> {
-    let columns = |id: Expr, sales: Expr, is_test: bool| {
+    let columns = |id: Expr, sales: Expr| {
         let flags = ["Open", "Promo", "StateHoliday", "SchoolHoliday"]
             .map(|flag| ident(flag).not_eq(lit("0")).alias(flag));
         [
@@ -156,18 +157,17 @@ pub(super) async fn sales(ctx: &SessionContext) -> Result<DataFrame> {
         ]
         .into_iter()
         .chain(flags)
-        .chain([lit(is_test).alias("is_test")])
         .collect::<Vec<_>>()
     };
     let null = || lit(ScalarValue::Int32(None));
     let train = ctx
         .table("train")
         .await?
-        .select(columns(null(), ident(LABEL), false))?;
+        .select(columns(null(), ident(LABEL)))?;
     let test = ctx
         .table("test")
         .await?
-        .select(columns(ident("Id"), null(), true))?;
+        .select(columns(ident("Id"), null()))?;
     train.union(test)
 }
 
@@ -311,10 +311,9 @@ pub(super) async fn weather_by_state(ctx: &SessionContext) -> Result<DataFrame> 
     let mut columns = vec![
         ident("State").alias("day_state"),
         ident("Date").alias("day"),
-        part("year", "Date").alias("day_year"),
-        part("week", "Date").alias("day_week"),
         ident("Events"),
     ];
+    columns.extend(CALENDAR.map(|(name, unit)| part(unit, "Date").alias(name)));
     columns.extend(WEATHER.map(number));
     names
         .join_on(
@@ -324,6 +323,14 @@ pub(super) async fn weather_by_state(ctx: &SessionContext) -> Result<DataFrame> 
         )?
         .select(columns)
 }
+
+/// The parts of a date that are features, and what they are called in SQL.
+const CALENDAR: [(&str, &str); 4] = [
+    ("Year", "year"),
+    ("Month", "month"),
+    ("Day", "day"),
+    ("Week", "week"),
+];
 
 const WEATHER: [&str; 9] = [
     "Max_TemperatureC",
@@ -342,8 +349,8 @@ const WEATHER: [&str; 9] = [
 async fn state_days(ctx: &SessionContext) -> Result<DataFrame> {
     let same_week = || {
         [
-            ident("trend_year").eq(ident("day_year")),
-            ident("trend_week").eq(ident("day_week")),
+            ident("trend_year").eq(ident("Year")),
+            ident("trend_week").eq(ident("Week")),
         ]
     };
     let of_state = |day: DataFrame, trends: DataFrame| {
@@ -353,8 +360,9 @@ async fn state_days(ctx: &SessionContext) -> Result<DataFrame> {
         trends.join_on(day, JoinType::Inner, on)
     };
     let columns = |trends: [Expr; 1]| {
-        ["day_state", "day", "day_year", "day_week", "Events"]
+        ["day_state", "day", "Events"]
             .into_iter()
+            .chain(CALENDAR.map(|(name, _)| name))
             .chain(WEATHER)
             .map(ident)
             .chain(trends)
@@ -396,28 +404,16 @@ fn join_state_days(state_days: DataFrame, sales_store: DataFrame) -> Result<Data
         ident("day_state").eq(ident("State")),
         ident("day").eq(ident("Date")),
     ];
-    let calendar = [
-        ("Year", "year"),
-        ("Month", "month"),
-        ("Day", "day"),
-        ("Week", "week"),
-    ];
-    let computed = calendar
-        .map(|(name, unit)| part(unit, "Date").alias(name))
-        .into_iter()
-        // A competitor counts for at most two years of 360 days, Promo2 for at most 25 weeks.
-        .chain([
-            periods_since("competition_since", 720, 30).alias("CompetitionMonthsOpen"),
-            periods_since("promo2_since", 175, 7).alias("Promo2Weeks"),
-        ]);
     let mut columns = vec![
-        ident("is_test"),
+        ident("Id").is_not_null().alias("is_test"),
         ident("Id"),
         ident("Date"),
         ident(LABEL),
         ident("Open"),
+        // A competitor counts for at most two years of 360 days, Promo2 for at most 25 weeks.
+        periods_since("competition_since", 720, 30).alias("CompetitionMonthsOpen"),
+        periods_since("promo2_since", 175, 7).alias("Promo2Weeks"),
     ];
-    columns.extend(computed);
     let named: Vec<String> = columns
         .iter()
         .map(|column| column.schema_name().to_string())

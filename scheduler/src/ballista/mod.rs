@@ -6,12 +6,14 @@
 mod bind;
 mod cluster_state;
 mod graphs;
+mod job_ids;
 mod job_state;
 mod losses;
 mod planner;
 
 pub(crate) use cluster_state::{Attendee, VolleyClusterState};
 pub(crate) use graphs::Graphs;
+pub(crate) use job_ids::JobIds;
 pub(crate) use job_state::VolleyJobState;
 pub(crate) use losses::Losses;
 pub(crate) use planner::session_builder;

@@ -31,6 +31,7 @@ const SQL: &[&str] = &[
     "CREATE VIEW v AS SELECT * FROM nowhere",
     "CREATE EXTERNAL TABLE u STORED AS CSV LOCATION '/nowhere/u.csv'",
     "COPY t TO 's3://bucket/t.parquet'",
+    "COPY (SELECT x, make_array(k) AS ks FROM t) TO 'ks/' STORED AS CSV PARTITIONED BY (ks)",
     "SET volley.on_client_loss = 'die'",
     "SET volley.on_clint_loss = 'keep'",
     "SET datafusion.execution.batch_size = 'x'",
@@ -93,8 +94,9 @@ const OPTIONS: &[&str] = &[
     "shard_by = ['idd']",
 ];
 
-/// Labels that rows have and training cannot use.
+/// Values that rows have and cannot be used: labels, and names of folders.
 const ROWS: &[&str] = &[
+    "COPY t TO 'empty/' STORED AS CSV PARTITIONED BY (empty)",
     "CREATE MODEL m OPTIONS (input_label_cols = ['empty']) AS SELECT k, empty FROM t",
     "CREATE MODEL m OPTIONS (input_label_cols = ['k'], label_transform = 'ln') AS SELECT k, x FROM t",
     "CREATE MODEL m OPTIONS (input_label_cols = ['y'], data_split_col = 'text') \

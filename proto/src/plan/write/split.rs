@@ -4,21 +4,16 @@
 //! text of every row's values, and writes NULL as if it were `''` or 0. Here a run of rows with the
 //! same values is looked at once, and NULL, which no folder's name can say, is an error.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, BooleanArray, BooleanBufferBuilder, StringArray, UInt64Array,
-};
-use datafusion::arrow::compute::{
-    CastOptions, can_cast_types, cast_with_options, filter_record_batch, partition, take,
-};
+use datafusion::arrow::array::{BooleanArray, BooleanBufferBuilder};
+use datafusion::arrow::compute::{filter_record_batch, partition};
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::cast::as_string_array;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{exec_err, not_impl_err};
+use datafusion::common::{ScalarValue, exec_err, not_impl_err, plan_err};
 use datafusion::datasource::physical_plan::{FileSink, FileSinkConfig};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -83,15 +78,20 @@ impl Splitter {
             if !has_name(data_type) {
                 return not_impl_err!(
                     "{name:?} in PARTITIONED BY is of type {data_type}, whose values cannot be \
-                     names of folders; a number, a text, a date or a time can"
+                     names of folders; a number, a text, a date or a truth value can"
                 );
             }
             by.push((column, name.clone()));
         }
+        // As the files' writers leave them out: by name.
         let stays = |column: &usize| {
-            config.keep_partition_by_columns || by.iter().all(|(split, _)| split != column)
+            let name = schema.field(*column).name();
+            config.keep_partition_by_columns || by.iter().all(|(_, split)| split != name)
         };
-        let kept = (0..schema.fields().len()).filter(stays).collect();
+        let kept: Vec<_> = (0..schema.fields().len()).filter(stays).collect();
+        if kept.is_empty() {
+            return plan_err!("PARTITIONED BY names every column: none is left for the files");
+        }
         let name = Uuid::new_v4().simple();
         Ok(Self {
             by,
@@ -109,57 +109,48 @@ impl Splitter {
         let columns = self.by.iter().map(|(column, _)| batch.column(*column));
         let columns: Vec<_> = columns.cloned().collect();
         let runs = partition(&columns)?.ranges();
-        let values = self.values(&columns, &runs)?;
-        let mut parts: BTreeMap<Vec<&str>, Vec<Range<usize>>> = BTreeMap::new();
-        for (index, run) in runs.into_iter().enumerate() {
-            let values = values.iter().map(|column| column.value(index)).collect();
+        let mut parts: HashMap<_, Vec<_>> = HashMap::new();
+        for run in runs {
+            let values = self.values(batch, run.start)?;
             parts.entry(values).or_default().push(run);
         }
         let kept = batch.project(&self.kept)?;
         for (values, runs) in parts {
             let rows = rows_of(&kept, &runs)?;
-            if self.file(&values).send(rows).await.is_err() {
-                return exec_err!("the writer of {} has ended", self.path(&values));
+            let path = self.path(&values);
+            if self.file(values, &path).send(rows).await.is_err() {
+                return exec_err!("the writer of {path} has ended");
             }
         }
         Ok(())
     }
 
-    /// What each run's folders are called, a column each.
-    fn values(&self, columns: &[ArrayRef], runs: &[Range<usize>]) -> Result<Vec<StringArray>> {
-        let starts = runs.iter().map(|run| run.start as u64);
-        let starts = UInt64Array::from_iter_values(starts);
-        let strict = CastOptions {
-            safe: false,
-            ..CastOptions::default()
-        };
-        let texts = columns.iter().zip(&self.by).map(|(column, (_, name))| {
-            let values = take(column, &starts, None)?;
-            let values = cast_with_options(&values, &DataType::Utf8, &strict)?;
-            if values.null_count() > 0 {
+    /// What the folders of a row are called, as they are looked for where a query asks for a value.
+    fn values(&self, batch: &RecordBatch, row: usize) -> Result<Vec<String>> {
+        let values = self.by.iter().map(|(column, name)| {
+            let value = ScalarValue::try_from_array(batch.column(*column), row)?;
+            if value.is_null() {
                 return exec_err!(
                     "{name:?} in PARTITIONED BY is NULL in some rows, which no folder's name can \
                      say: leave them out, or name them, as coalesce({name:?}, …) does"
                 );
             }
-            as_string_array(&values).cloned()
+            Ok(value.to_string())
         });
-        texts.collect()
+        values.collect()
     }
 
     /// Where rows of these values go, from now on if they are the first.
-    fn file(&mut self, values: &[&str]) -> &Sender<RecordBatch> {
-        let key: Vec<_> = values.iter().map(|value| (*value).to_owned()).collect();
-        let path = self.path(values);
-        self.files.entry(key).or_insert_with(|| {
+    fn file(&mut self, values: Vec<String>, path: &Path) -> &Sender<RecordBatch> {
+        self.files.entry(values).or_insert_with(|| {
             let (sender, rows) = mpsc::channel(self.buffered);
             // Where nobody listens, sending rows says so.
-            let _ = self.opened.send((path, rows));
+            let _ = self.opened.send((path.clone(), rows));
             sender
         })
     }
 
-    fn path(&self, values: &[&str]) -> Path {
+    fn path(&self, values: &[String]) -> Path {
         let names = self.by.iter().zip(values);
         let folder = names.fold(self.folder.clone(), |folder, ((_, name), value)| {
             folder.join(format!("{name}={value}"))
@@ -168,11 +159,13 @@ impl Splitter {
     }
 }
 
-/// Whether a value can be told from the name of a folder.
+/// Whether values can be told from the names of folders, and are looked for by the same names.
 fn has_name(data_type: &DataType) -> bool {
-    !data_type.is_nested()
-        && can_cast_types(data_type, &DataType::Utf8)
-        && can_cast_types(&DataType::Utf8, data_type)
+    match data_type {
+        DataType::Boolean | DataType::Date32 => true,
+        DataType::Dictionary(_, values) => values.is_string(),
+        other => other.is_numeric() || other.is_string(),
+    }
 }
 
 /// The rows of these runs, which are copied only where they lie apart.

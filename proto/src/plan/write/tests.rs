@@ -99,34 +99,40 @@ async fn partition_columns_make_folders() {
     }
 }
 
-/// Values in runs and on their own, in every row, of two columns, of types that have no text of theirs.
+/// Values in runs and on their own, in every row, of two columns, and found again one by one.
 #[tokio::test]
 async fn every_row_is_in_the_folder_of_its_values() {
     let (session, dir) = session();
-    let columns = "id % 3 AS third, CAST('2020-01-01' AS DATE) + CAST(id / 50 AS INT) AS day, \
-        CASE WHEN id % 20 < 18 THEN 'a/b' ELSE '' END AS mixed, CAST('2020-01-01T10:00:00' AS TIMESTAMP) AS at";
-    let rows = format!("SELECT id, 'x' || id AS name, {columns} FROM numbers");
-    for by in ["third", "mixed", "day, third", "at", "mixed, day, third"] {
-        let folder = dir.path().join(by.replace(", ", "-"));
+    let rows = "SELECT id, 'x' || id AS name, id % 3 AS third, \
+        CAST('2020-01-01' AS DATE) + CAST(id / 50 AS INT) AS day, CAST(id / 40 AS DOUBLE) / 4 AS quarter, \
+        CASE WHEN id % 20 < 18 THEN 'a/b' ELSE '' END AS mixed, id > 70 AS big FROM numbers";
+    let columns = [
+        "id BIGINT",
+        "name VARCHAR",
+        "third BIGINT",
+        "day DATE",
+        "quarter DOUBLE",
+    ];
+    let columns = columns.into_iter().chain(["mixed VARCHAR", "big BOOLEAN"]);
+    for (by, value) in [
+        ("third", "third = 1"),
+        ("mixed", "mixed = 'a/b'"),
+        ("quarter", "quarter = 0.25"),
+        ("quarter", "quarter = 0.0"),
+        ("day, third", "day = '2020-01-02'"),
+        ("big", "big"),
+        ("mixed, day, third", "third = 2"),
+    ] {
+        let folder = dir.path().join(value.replace(['/', ' ', '\''], "-"));
         let copy = format!(
             "COPY ({rows}) TO '{}/' STORED AS CSV PARTITIONED BY ({by})",
             folder.display()
         );
         let copy = plan(&session, &copy).await;
         assert_eq!(count(&session, copy).await, 100, "{by}");
-        let kept = [
-            "id BIGINT, name VARCHAR",
-            "third BIGINT",
-            "day DATE",
-            "mixed VARCHAR",
-            "at TIMESTAMP",
-        ];
         let split: Vec<_> = by.split(", ").collect();
-        let (split, kept): (Vec<&str>, Vec<&str>) = kept.into_iter().partition(|column| {
-            split
-                .iter()
-                .any(|name| column.starts_with(&format!("{name} ")))
-        });
+        let is_split = |column: &&str| split.contains(&column.split(' ').next().unwrap());
+        let (split, kept): (Vec<&str>, Vec<&str>) = columns.clone().partition(is_split);
         let create = format!(
             "CREATE OR REPLACE EXTERNAL TABLE copied ({}, {}) STORED AS CSV \
              PARTITIONED BY ({by}) LOCATION '{}/'",
@@ -135,10 +141,24 @@ async fn every_row_is_in_the_folder_of_its_values() {
             folder.display()
         );
         session.sql(&create).await.unwrap();
-        let names = "id, name, third, day, coalesce(mixed, '') AS mixed, at";
-        let read = format!("SELECT {names} FROM copied EXCEPT SELECT {names} FROM ({rows})");
-        let read = session.sql(&read).await.unwrap();
-        assert_eq!(read.count().await.unwrap(), 0, "{by}");
+        let names = "id, name, third, day, quarter, coalesce(mixed, '') AS mixed, big";
+        for (these, those) in [
+            ("copied", format!("({rows})")),
+            (&format!("({rows})"), "copied".into()),
+        ] {
+            for condition in [value, "true"] {
+                let differing = format!(
+                    "SELECT {names} FROM {these} WHERE {condition} \
+                     EXCEPT SELECT {names} FROM {those} WHERE {condition}"
+                );
+                let differing = session.sql(&differing).await.unwrap();
+                assert_eq!(
+                    differing.count().await.unwrap(),
+                    0,
+                    "{by}: {these}, {condition}"
+                );
+            }
+        }
         let copied = session.table("copied").await.unwrap();
         assert_eq!(copied.count().await.unwrap(), 100, "{by}");
     }
@@ -147,19 +167,28 @@ async fn every_row_is_in_the_folder_of_its_values() {
 #[tokio::test]
 async fn what_no_folder_can_be_called_is_an_error() {
     let (session, dir) = session();
-    for (column, expected) in [
-        ("CASE WHEN id <> 7 THEN id END", "is NULL in some rows"),
-        ("make_array(id)", "cannot be names of folders"),
+    for (columns, by, expected) in [
+        (
+            "id, CASE WHEN id <> 7 THEN id END AS odd",
+            "odd",
+            "\"odd\" in PARTITIONED BY is NULL",
+        ),
+        (
+            "id, make_array(id) AS odd",
+            "odd",
+            "cannot be names of folders",
+        ),
+        ("id, now() AS odd", "odd", "cannot be names of folders"),
+        ("id", "id", "names every column"),
     ] {
         let copy = format!(
-            "COPY (SELECT id, {column} AS odd FROM numbers) TO '{}/' STORED AS CSV \
-             PARTITIONED BY (odd)",
+            "COPY (SELECT {columns} FROM numbers) TO '{}/' STORED AS PARQUET PARTITIONED BY ({by})",
             dir.path().display()
         );
         let copy = plan(&session, &copy).await;
         let error = collect(copy, session.task_ctx()).await.unwrap_err();
         let said = error.to_string();
-        assert!(said.contains(expected) && said.contains("odd"), "{said}");
+        assert!(said.contains(expected), "{said}");
     }
 }
 
