@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use ballista_core::ConfigProducer;
 use ballista_core::extension::SessionConfigExt;
+use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_core::serde::BallistaCodec;
 use ballista_core::serde::protobuf::ExecutorStoppedParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
@@ -20,6 +21,7 @@ use ballista_executor::executor_server;
 use ballista_executor::health::ExecutorHealth;
 use ballista_executor::metrics::LoggingMetricsCollector;
 use ballista_executor::shutdown::ShutdownNotifier;
+use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tempfile::TempDir;
@@ -250,6 +252,13 @@ fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> Executo
     }
 }
 
+/// The functions that plans may name: those of a session, of arrays among them, which Ballista's default
+/// leaves out.
+fn functions() -> BallistaFunctionRegistry {
+    let session = SessionStateBuilder::new_with_default_features().build();
+    BallistaFunctionRegistry::from(&session)
+}
+
 fn ballista_executor(
     config: &ExecutorConfig,
     options: &Arc<ExecutorProcessConfig>,
@@ -270,7 +279,7 @@ fn ballista_executor(
         // Plans are decoded with this one.
         Arc::new(move |_| Ok(Arc::clone(&shared))),
         sessions,
-        Arc::default(),
+        Arc::new(functions()),
         Arc::new(LoggingMetricsCollector::default()),
         config.vcores,
         Arc::new(VolleyEngine::new(Arc::new(Connections::default()), stop)),

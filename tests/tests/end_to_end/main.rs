@@ -378,6 +378,18 @@ fn options_of_copy_reach_the_file() {
     }
 }
 
+/// With columns for arguments: what is constant is computed by the scheduler.
+#[test]
+fn functions_of_arrays_run_on_executors() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 400);
+    let rows = cluster.query(&format!(
+        "{table}SELECT sum(cardinality(make_array(id, k))) AS n, \
+         count(*) FILTER (WHERE array_has(string_to_array(text, 't'), '3')) AS threes FROM t"
+    ));
+    assert_eq!(rows, [json!({"n": 800, "threes": 57})]);
+}
+
 #[test]
 fn folders_take_more_rows_and_keep_an_order() {
     let cluster = Cluster::start(2);
