@@ -1,5 +1,5 @@
-//! All-reduce between processes of one host: Volley's collectives over TCP, over Unix sockets and in
-//! shared memory, against PyTorch's over gloo.
+//! All-reduce between processes of one host: Volley's collectives over TCP, and over Unix sockets
+//! with shared memory, against PyTorch's over gloo.
 //!
 //! Volley's ranks are processes of the trainer's `volley-collective`, which knows how a call is
 //! timed and checked; here they are started and told of each other.
@@ -57,15 +57,14 @@ const MESSAGES: [Message; 3] = [
     },
 ];
 
-/// How Volley's ranks get at each other's numbers.
+/// How Volley's ranks are connected.
 #[derive(Debug, Clone, Copy)]
 enum Transport {
     Tcp,
     Unix,
-    SharedMemory,
 }
 
-const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Unix, Transport::SharedMemory];
+const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Unix];
 
 /// Runs the comparison and writes it into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
@@ -85,9 +84,8 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                 for turn in 0..=TRANSPORTS.len() {
                     let at = (turn + round) % (TRANSPORTS.len() + 1);
                     let median = match TRANSPORTS.get(at) {
-                        Some(Transport::Tcp) => tcp.measure(message, false)?,
-                        Some(Transport::Unix) => unix.measure(message, false)?,
-                        Some(Transport::SharedMemory) => unix.measure(message, true)?,
+                        Some(Transport::Tcp) => tcp.measure(message)?,
+                        Some(Transport::Unix) => unix.measure(message)?,
                         None => measure_gloo(&mut gloo, *processes, message)?,
                     };
                     if round == 0 {
@@ -115,17 +113,15 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
 const METHOD: &str = "Sums of `f32` over processes of one host, in place. A figure is the median of a \
     round's calls on rank 0, from the call to its return. Calls come in groups of eight, one after \
     the other on the same numbers; after each group every rank checks every sum, and the first call \
-    of the next is not counted. Rounds alternate between Volley over TCP, PyTorch's `all_reduce` \
-    over gloo (which is over TCP), Volley over Unix sockets, and Volley's buffers of gradients, which \
-    ranks on one host share as memory when they have 64 KiB or more and send over Unix sockets else; \
-    a round's figure for gloo stands in each row. In training on one host, gradients are such buffers \
-    and everything else goes over Unix sockets.";
+    of the next is not counted. Rounds alternate between Volley over TCP, as between hosts, PyTorch's \
+    `all_reduce` over gloo (which is over TCP), and Volley over Unix sockets, as between ranks of one \
+    host: those have sums of 64 KiB and more in memory that they share, and over the sockets tell each \
+    other when to read it. A round's figure for gloo stands in each row.";
 
 fn case(processes: usize, message: Message, transport: Transport) -> Case {
     let (over, at_least) = match transport {
         Transport::Tcp => ("TCP", 2.0),
         Transport::Unix => ("Unix sockets", 4.0),
-        Transport::SharedMemory => ("a buffer", 4.0),
     };
     let name = format!("{}, {processes} processes, {over}", message.name);
     Case::new(name, Unit::Microseconds).at_least(at_least, GLOO)
@@ -183,9 +179,8 @@ impl World {
     }
 
     /// The median of a call on rank 0, in microseconds.
-    fn measure(&mut self, message: Message, buffer: bool) -> anyhow::Result<f64> {
-        let mut question = question(message);
-        question["buffer"] = buffer.into();
+    fn measure(&mut self, message: Message) -> anyhow::Result<f64> {
+        let question = question(message);
         for rank in &mut self.0 {
             rank.write(&question)?;
         }

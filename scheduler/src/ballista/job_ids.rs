@@ -2,31 +2,26 @@
 //!
 //! Ballista's own generator has a thread that wakes a thousand times a second to know the time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use ballista_scheduler::scheduler_server::JobIdGenerator;
+use parking_lot::Mutex;
 
 /// An id is the microsecond at which its job came, in hexadecimal, or the first later one that no
 /// other has: a scheduler that is started again does not give those of before.
 #[derive(Debug, Default)]
 pub(crate) struct JobIds {
-    last: AtomicU64,
+    last: Mutex<u64>,
 }
 
 impl JobIds {
     fn next(&self) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_micros() as u64);
-        let next = |last: u64| now.max(last + 1);
-        let last = self
-            .last
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-                Some(next(last))
-            });
-        let (Ok(last) | Err(last)) = last;
-        format!("{:013x}", next(last))
+        let mut last = self.last.lock();
+        *last = now.max(*last + 1);
+        format!("{:013x}", *last)
     }
 }
 

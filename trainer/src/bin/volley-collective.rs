@@ -5,7 +5,7 @@
 //!   $ volley-collective [FOLDER FOR UNIX SOCKETS]       without: TCP
 //!   > (an endpoint)                              how its peers reach it
 //!   < (a membership)                             who they are
-//!   < {"elements": n, "groups": n, "calls": n, "buffer": b}   as often as wanted
+//!   < {"elements": n, "groups": n, "calls": n}   as often as wanted
 //!   > {"microseconds": m}                        the median of a call
 //! ```
 //!
@@ -20,7 +20,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use volley_trainer::collective::{Buffer, Communicator, Listener, Membership, Options};
+use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 
 /// What to sum, and how often.
 #[derive(Debug, Deserialize)]
@@ -29,23 +29,6 @@ struct Question {
     groups: usize,
     /// Calls in a group.
     calls: usize,
-    /// Whether the numbers are in a buffer that ranks may share, as gradients are.
-    buffer: bool,
-}
-
-/// What is summed.
-enum Numbers {
-    Own(Vec<f32>),
-    Buffer(Buffer),
-}
-
-impl Numbers {
-    fn as_mut_slice(&mut self) -> &mut [f32] {
-        match self {
-            Self::Own(numbers) => numbers,
-            Self::Buffer(buffer) => buffer,
-        }
-    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -76,34 +59,26 @@ fn measure(question: &Question, ranks: &mut Communicator) -> Result<f64, Box<dyn
         elements,
         groups,
         calls,
-        buffer,
     } = *question;
     // Whole numbers, and few enough calls that no sum has more digits than an f32.
     let world_size = ranks.world_size() as f32;
     let pattern = |at: usize| (1 + at % 7) as f32;
     let first = (ranks.rank() + 1) as f32;
     let last = world_size * (world_size + 1.0) / 2.0 * world_size.powi(calls as i32 - 1);
-    let mut numbers = if buffer {
-        Numbers::Buffer(ranks.buffer(elements)?)
-    } else {
-        Numbers::Own(vec![0.0; elements])
-    };
+    let mut numbers = ranks.buffer(elements)?;
     let mut durations = Vec::with_capacity(groups * calls);
     for _ in 0..groups {
-        for (at, number) in numbers.as_mut_slice().iter_mut().enumerate() {
+        for (at, number) in numbers.iter_mut().enumerate() {
             *number = first * pattern(at);
         }
         for call in 0..calls {
             let start = Instant::now();
-            match &mut numbers {
-                Numbers::Own(numbers) => ranks.all_reduce_sum(numbers)?,
-                Numbers::Buffer(buffer) => ranks.all_reduce_sum_buffer(buffer)?,
-            }
+            ranks.all_reduce_sum(&mut numbers)?;
             if call > 0 {
                 durations.push(start.elapsed().as_secs_f64() * 1e6);
             }
         }
-        for (at, number) in numbers.as_mut_slice().iter().enumerate() {
+        for (at, number) in numbers.iter().enumerate() {
             if *number != last * pattern(at) {
                 return Err(format!("number {at} of {elements} is {number}").into());
             }

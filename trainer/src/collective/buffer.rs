@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use bytes::{Buf, BufMut};
 use memmap2::{Mmap, MmapMut};
 
-/// Numbers of one rank, for [`all_reduce_sum_buffer`](super::Communicator::all_reduce_sum_buffer).
+/// Numbers of one rank, for [`all_reduce_sum`](super::Communicator::all_reduce_sum).
 /// They are zero at first.
 #[derive(Debug)]
 pub struct Buffer(Memory);
@@ -36,9 +36,9 @@ pub(super) struct Views<'a> {
 }
 
 impl Buffer {
-    /// Numbers in ordinary memory.
-    pub(super) fn own(len: usize) -> Self {
-        Self(Memory::Own(vec![0.0; len]))
+    /// These numbers, in ordinary memory.
+    pub(super) fn own(numbers: Vec<f32>) -> Self {
+        Self(Memory::Own(numbers))
     }
 
     /// What is shared, if it is.

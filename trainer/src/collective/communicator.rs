@@ -165,19 +165,9 @@ impl Communicator {
         }
     }
 
-    /// Replaces `buffer` on every rank with the sum over all ranks, the same bits on each.
-    /// All ranks must bring the same length. After an error the contents are unspecified.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Mismatch`] when ranks brought different lengths; any loss of a peer.
-    pub fn all_reduce_sum(&mut self, buffer: &mut [f32]) -> Result<()> {
-        self.all_reduce(buffer)
-    }
-
-    /// A buffer of `len` numbers for [`all_reduce_sum_buffer`](Self::all_reduce_sum_buffer), in
-    /// memory that ranks share if they are all on one host and it is large enough to gain by it.
-    /// All ranks call it, with the same `len`.
+    /// A buffer of `len` numbers for [`all_reduce_sum`](Self::all_reduce_sum), in memory that ranks
+    /// share if they are all on one host and it is large enough to gain by it. All ranks call it,
+    /// with the same `len`.
     ///
     /// # Errors
     ///
@@ -185,7 +175,7 @@ impl Communicator {
     pub fn buffer(&mut self, len: usize) -> Result<Buffer> {
         let is_small = len * size_of::<f32>() < self.direct_below;
         if self.world_size() == 1 || len == 0 || is_small || !self.mesh.is_local() {
-            return Ok(Buffer::own(len));
+            return Ok(Buffer::own(vec![0.0; len]));
         }
         let unshared = |error: io::Error| {
             tracing::warn!(%error, "ranks share no memory; they send gradients to each other");
@@ -207,17 +197,18 @@ impl Communicator {
         let everywhere = is_shared.iter().all(|shared| shared == &[1]);
         Ok(match (offered, peers) {
             (Some(offered), Some(peers)) if everywhere => offered.share(peers),
-            _ => Buffer::own(len),
+            _ => Buffer::own(vec![0.0; len]),
         })
     }
 
-    /// [`all_reduce_sum`](Self::all_reduce_sum) of a [buffer](Self::buffer) of this communicator,
-    /// which in shared memory nobody has to send.
+    /// Replaces a [buffer](Self::buffer) of this communicator on every rank with the sum over all
+    /// ranks, the same bits on each. Nobody has to send what is in shared memory. All ranks must
+    /// bring the same length. After an error the contents are unspecified.
     ///
     /// # Errors
     ///
-    /// As [`all_reduce_sum`](Self::all_reduce_sum).
-    pub fn all_reduce_sum_buffer(&mut self, buffer: &mut Buffer) -> Result<()> {
+    /// [`Error::Mismatch`] when ranks brought different lengths; any loss of a peer.
+    pub fn all_reduce_sum(&mut self, buffer: &mut Buffer) -> Result<()> {
         let bytes = size_of_val::<[f32]>(buffer);
         let Some(views) = buffer.views() else {
             return self.all_reduce::<f32>(buffer);
@@ -231,7 +222,8 @@ impl Communicator {
         })
     }
 
-    /// [`all_reduce_sum`](Self::all_reduce_sum) in double precision: for row counts, losses, statistics.
+    /// [`all_reduce_sum`](Self::all_reduce_sum) in double precision, which is sent: for row counts,
+    /// losses, statistics.
     ///
     /// # Errors
     ///

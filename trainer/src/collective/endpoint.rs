@@ -23,6 +23,13 @@ pub struct Endpoint {
     pub unix: Option<PathBuf>,
 }
 
+impl Endpoint {
+    /// Whether both are on one host, as far as is known.
+    pub(super) fn is_on_host_of(&self, other: &Self) -> bool {
+        !self.host_id.is_empty() && self.host_id == other.host_id
+    }
+}
+
 /// Sockets on which a rank waits for its peers to dial. Dropping it closes them and removes the
 /// Unix socket's file.
 #[derive(Debug)]

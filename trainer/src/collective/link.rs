@@ -12,8 +12,10 @@ use std::os::unix::net::UnixStream;
 
 use socket2::SockRef;
 
-/// Bytes on their way through a Unix socket.
-const UNIX_BUFFER: usize = 1 << 20;
+/// Bytes on their way to a peer on this host. A Unix socket has room for little more than a chunk by
+/// default: both sides would take turns. A TCP connection grows to megabytes, which have left the
+/// processor's caches when the peer comes to read them. Through a network, those would be needed.
+const LOCAL_BUFFER: usize = 1 << 18;
 
 /// A duplex byte stream.
 ///
@@ -45,13 +47,18 @@ pub(super) fn tcp(stream: TcpStream) -> io::Result<Box<dyn Link>> {
 
 pub(super) fn unix(stream: UnixStream) -> io::Result<Box<dyn Link>> {
     stream.set_nonblocking(true)?;
-    // By default little more than a chunk: both sides would take turns. The kernel may grant less.
-    SockRef::from(&stream).set_send_buffer_size(UNIX_BUFFER)?;
     Ok(Box::new(stream))
+}
+
+/// Fits a connection to a peer on this host. The kernel may grant less.
+pub(super) fn keep_near(link: &impl AsFd) -> io::Result<()> {
+    SockRef::from(link).set_send_buffer_size(LOCAL_BUFFER)
 }
 
 /// Both ends of a link within this process.
 pub(super) fn in_process() -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
     let (near, far) = UnixStream::pair()?;
+    keep_near(&near)?;
+    keep_near(&far)?;
     Ok((unix(near)?, unix(far)?))
 }

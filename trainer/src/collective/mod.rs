@@ -27,7 +27,7 @@
 //! |---|---|---|---|
 //! | [all-reduce](Communicator::all_reduce_sum), small | direct exchange | 1 | `(N−1)·B` |
 //! | [all-reduce](Communicator::all_reduce_sum), large | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
-//! | [all-reduce](Communicator::all_reduce_sum_buffer) of a [`Buffer`] on one host, large | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
+//! | [all-reduce](Communicator::all_reduce_sum) of a [`Buffer`] on one host, large | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
 //! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
 //! | [barrier](Communicator::barrier) | direct exchange of headers | 1 | 0 |
@@ -60,9 +60,10 @@
 //! std::thread::scope(|scope| {
 //!     for mut rank in ranks {
 //!         scope.spawn(move || {
-//!             let mut gradient = [1.0, rank.rank() as f32];
+//!             let mut gradient = rank.buffer(2).expect("both ranks are here");
+//!             gradient.copy_from_slice(&[1.0, rank.rank() as f32]);
 //!             rank.all_reduce_sum(&mut gradient).expect("both ranks are here");
-//!             assert_eq!(gradient, [2.0, 1.0]);
+//!             assert_eq!(*gradient, [2.0, 1.0]);
 //!         });
 //!     }
 //! });

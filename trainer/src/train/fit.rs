@@ -293,7 +293,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
         self.trace.ends(Part::Backward, number);
-        communicator.all_reduce_sum_buffer(&mut self.gradient)?;
+        communicator.all_reduce_sum(&mut self.gradient)?;
         self.trace.ends(Part::Gradient, number);
 
         // Nothing fails from here on.

@@ -249,11 +249,10 @@ fn is_connected(socket: &Socket) -> io::Result<bool> {
 
 /// By preference: the Unix socket where both are on one host, then TCP.
 fn routes(theirs: &Endpoint, own: &Endpoint) -> Vec<Route> {
-    let is_same_host = !own.host_id.is_empty() && own.host_id == theirs.host_id;
     let unix = theirs
         .unix
         .iter()
-        .filter(|_| is_same_host)
+        .filter(|_| theirs.is_on_host_of(own))
         .cloned()
         .map(Route::Unix);
     unix.chain(theirs.tcp.iter().cloned().map(Route::Tcp))

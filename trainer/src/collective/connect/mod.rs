@@ -25,7 +25,7 @@ use self::dial::{Dial, Progress};
 use self::guest::{Guest, Heard};
 use super::endpoint::Listener;
 use super::error::{Error, Result};
-use super::link::Link;
+use super::link::{self, Link};
 use super::membership::Membership;
 use super::readiness::{self, Wake};
 use super::wire::Hello;
@@ -123,7 +123,7 @@ impl<'a> Assembly<'a> {
         for mut dial in std::mem::take(&mut self.dials) {
             match dial.advance(now) {
                 Progress::Pending => self.dials.push(dial),
-                Progress::Linked(link) => self.links[dial.peer()] = Some(link),
+                Progress::Linked(link) => self.link(dial.peer(), link),
                 Progress::Refused(refusal) => {
                     return Err(Error::ConnectRefused {
                         rank,
@@ -183,12 +183,22 @@ impl<'a> Assembly<'a> {
             );
         }
         match (guest.answer(generation, refusal), verdict) {
-            (Ok(link), Ok(peer)) => self.links[peer] = Some(link),
+            (Ok(link), Ok(peer)) => self.link(peer, link),
             (Ok(_), Err(_)) => {}
             (Err(error), _) => {
                 tracing::debug!(rank, generation, from = hello.from, %error, "a caller hung up")
             }
         }
+    }
+
+    fn link(&mut self, peer: usize, link: Box<dyn Link>) {
+        let Membership { rank, peers, .. } = self.membership;
+        if peers[peer].is_on_host_of(&peers[*rank])
+            && let Err(error) = link::keep_near(&link)
+        {
+            tracing::debug!(rank, peer, %error, "the send buffer stays as it is");
+        }
+        self.links[peer] = Some(link);
     }
 
     /// Waits until something can be done; a tick at most, since redialling is due by the clock.

@@ -6,7 +6,7 @@ use std::thread;
 use super::faults::{Fault, Faulty, Noticed};
 use super::world::{TRANSPORTS, Transport, WORLDS, options, spawn, world};
 use crate::collective::wire::HEADER_BYTES;
-use crate::collective::{Communicator, Error, Options};
+use crate::collective::{Buffer, Communicator, Error, Options};
 
 /// Empty, single, smaller than a world, not divisible by any, more than a block of the
 /// largest world.
@@ -48,7 +48,7 @@ fn sum(world_size: usize, index: usize) -> f32 {
 
 fn assert_all_reduces(rank: &mut Communicator, length: usize) {
     let own = rank.rank();
-    let mut buffer: Vec<f32> = (0..length).map(|index| term(own, index)).collect();
+    let mut buffer = Buffer::own((0..length).map(|index| term(own, index)).collect());
     rank.all_reduce_sum(&mut buffer).unwrap();
     for (index, value) in buffer.iter().enumerate() {
         assert_eq!(
@@ -93,7 +93,7 @@ fn all_reduce_sums_buffers_of_any_length() {
                 for (index, value) in buffer.iter_mut().enumerate() {
                     *value = term(rank.rank(), index + round);
                 }
-                rank.all_reduce_sum_buffer(&mut buffer).unwrap();
+                rank.all_reduce_sum(&mut buffer).unwrap();
                 for (index, value) in buffer.iter().enumerate() {
                     let expected = sum(rank.world_size(), index + round);
                     assert_eq!(*value, expected, "element {index} of {length}");
@@ -115,7 +115,7 @@ fn a_buffer_is_sent_only_to_other_hosts() {
         spawn(world(3, transport, &options()), |mut rank| {
             let mut buffer = rank.buffer(ELEMENTS).unwrap();
             let before = rank.counters().bytes_sent;
-            rank.all_reduce_sum_buffer(&mut buffer).unwrap();
+            rank.all_reduce_sum(&mut buffer).unwrap();
             let sent = rank.counters().bytes_sent - before;
             assert_eq!(
                 sent > ELEMENTS as u64,
@@ -131,7 +131,7 @@ fn ranks_that_share_different_lengths_share_nothing() {
     let lengths = [100_000, 100_001];
     let outcomes = spawn(world(2, Transport::Unix, &options()), |mut rank| {
         let mut buffer = rank.buffer(lengths[rank.rank()]).unwrap();
-        rank.all_reduce_sum_buffer(&mut buffer)
+        rank.all_reduce_sum(&mut buffer)
     });
     for outcome in outcomes {
         assert!(matches!(
@@ -172,14 +172,13 @@ fn all_ranks_get_the_same_bits() {
                 |mut rank| {
                     let own = rank.rank() as f32;
                     // Of such different sizes that the order of additions shows.
-                    let mut buffer: Vec<f32> = (0..300_007)
-                        .map(|index| {
-                            (index as f32 * 0.37 + own).sin()
-                                * 10f32.powi((index + rank.rank() as i32 * 5) % 13 - 6)
-                        })
-                        .collect();
+                    let numbers = (0..300_007).map(|index| {
+                        (index as f32 * 0.37 + own).sin()
+                            * 10f32.powi((index + rank.rank() as i32 * 5) % 13 - 6)
+                    });
+                    let mut buffer = Buffer::own(numbers.collect());
                     rank.all_reduce_sum(&mut buffer).unwrap();
-                    buffer.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                    buffer.iter().map(|it| it.to_bits()).collect::<Vec<_>>()
                 },
             );
             assert!(results.iter().all(|bits| *bits == results[0]));
@@ -192,7 +191,7 @@ fn a_buffer_may_be_overwritten_as_soon_as_the_call_returns() {
     for options in [ring(), direct()] {
         for transport in TRANSPORTS {
             spawn(world(3, transport, &options), |mut rank| {
-                let mut buffer = vec![0.0f32; 200_011];
+                let mut buffer = Buffer::own(vec![0.0; 200_011]);
                 for round in 0..200 {
                     for (index, value) in buffer.iter_mut().enumerate() {
                         *value = term(rank.rank(), index + round);
@@ -367,7 +366,8 @@ fn the_wire_carries_what_the_docs_say() {
             for rank in spawn(
                 world(world_size, Transport::InProcess, &options),
                 |mut rank| {
-                    rank.all_reduce_sum(&mut [1.0; ELEMENTS]).unwrap();
+                    let mut buffer = Buffer::own(vec![1.0; ELEMENTS]);
+                    rank.all_reduce_sum(&mut buffer).unwrap();
                     rank
                 },
             ) {

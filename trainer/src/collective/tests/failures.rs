@@ -10,27 +10,30 @@ use tokio_util::sync::CancellationToken;
 use super::faults::{Fault, Faulty};
 use super::world::{TRANSPORTS, Transport, options, spawn, world};
 use crate::collective::wire::HEADER_BYTES;
-use crate::collective::{Communicator, Error, Options, Result, link};
+use crate::collective::{Buffer, Communicator, Error, Options, Result, link};
 
 type Operation = fn(&mut Communicator) -> Result<()>;
 
 /// What a failing operation is tried with: each takes more bytes than the faults let through.
 const OPERATIONS: [(&str, Operation); 5] = [
-    ("all-reduce", |rank| {
-        rank.all_reduce_sum(&mut vec![1.0; 200_000])
-    }),
+    ("all-reduce", |rank| rank.all_reduce_sum(&mut ones(200_000))),
     ("all-reduce, small", |rank| {
         rank.all_reduce_sum_f64(&mut [1.0; 1_000])
     }),
     ("all-reduce, buffer", |rank| {
         let mut buffer = rank.buffer(200_000)?;
-        (0..100).try_for_each(|_| rank.all_reduce_sum_buffer(&mut buffer))
+        (0..100).try_for_each(|_| rank.all_reduce_sum(&mut buffer))
     }),
     ("all-gather", |rank| rank.all_gather(&[1; 50_000]).map(drop)),
     ("barrier", |rank| {
         (0..1_000).try_for_each(|_| rank.barrier())
     }),
 ];
+
+/// Numbers that are sent, whoever the peers are.
+fn ones(len: usize) -> Buffer {
+    Buffer::own(vec![1.0; len])
+}
 
 fn patience(op_timeout: Duration) -> Options {
     Options {
@@ -193,12 +196,12 @@ fn a_stale_generation_is_never_applied() {
     };
     let mut message = [0; HEADER_BYTES + 4];
     thread::scope(|scope| {
-        scope.spawn(move || stale.all_reduce_sum(&mut [100.0]).unwrap_err());
+        scope.spawn(move || stale.all_reduce_sum(&mut ones(1)).unwrap_err());
         tap.read_exact(&mut message).unwrap();
         drop(tap);
     });
     peer.write_all(&message).unwrap();
-    let error = rank.all_reduce_sum(&mut [1.0]).unwrap_err();
+    let error = rank.all_reduce_sum(&mut ones(1)).unwrap_err();
     assert!(
         matches!(error, Error::Mismatch { call, theirs } if (call.generation, theirs.generation) == (7, 6))
     );
@@ -238,26 +241,26 @@ fn assert_mismatch(odd: Operation, others: Operation) {
 #[test]
 fn different_lengths_do_not_match() {
     assert_mismatch(
-        |rank| rank.all_reduce_sum(&mut vec![1.0; 100_000]),
-        |rank| rank.all_reduce_sum(&mut vec![1.0; 100_001]),
+        |rank| rank.all_reduce_sum(&mut ones(100_000)),
+        |rank| rank.all_reduce_sum(&mut ones(100_001)),
     );
     assert_mismatch(
-        |rank| rank.all_reduce_sum(&mut [1.0; 10]),
-        |rank| rank.all_reduce_sum(&mut [1.0; 11]),
+        |rank| rank.all_reduce_sum(&mut ones(10)),
+        |rank| rank.all_reduce_sum(&mut ones(11)),
     );
     assert_mismatch(
-        |rank| rank.all_reduce_sum(&mut [1.0; 10]),
-        |rank| rank.all_reduce_sum(&mut vec![1.0; 100_000]),
+        |rank| rank.all_reduce_sum(&mut ones(10)),
+        |rank| rank.all_reduce_sum(&mut ones(100_000)),
     );
 }
 
 #[test]
 fn different_operations_do_not_match() {
     assert_mismatch(Communicator::barrier, |rank| {
-        rank.all_reduce_sum(&mut vec![1.0; 100_000])
+        rank.all_reduce_sum(&mut ones(100_000))
     });
     assert_mismatch(
-        |rank| rank.all_reduce_sum(&mut [1.0; 2]),
+        |rank| rank.all_reduce_sum(&mut ones(2)),
         |rank| rank.all_reduce_sum_f64(&mut [1.0]),
     );
     assert_mismatch(

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio_util::sync::CancellationToken;
 
 use super::world::{connect_all, endpoints, membership, options, spawn};
 use crate::collective::{
-    Communicator, Endpoint, Error, Listener, Membership, Options, Refusal, Result,
+    Communicator, Endpoint, Error, Listener, Membership, Options, Refusal, Result, connect,
 };
 
 fn listen() -> Listener {
@@ -21,11 +22,38 @@ fn connect(listener: Listener, membership: &Membership) -> Result<Communicator> 
     Communicator::connect(listener, membership, &options(), &CancellationToken::new())
 }
 
+/// Bytes that each end of a TCP connection has room to send.
+fn send_buffers(host_ids: [&str; 2]) -> [usize; 2] {
+    let listeners = vec![listen(), listen()];
+    let mut peers = endpoints(&listeners);
+    for (peer, host_id) in peers.iter_mut().zip(host_ids) {
+        peer.host_id = host_id.to_owned();
+    }
+    let ranks = listeners.into_iter().enumerate().collect();
+    let buffers = spawn(ranks, |(rank, listener)| {
+        let patience = options().connect_timeout;
+        let abort = CancellationToken::new();
+        let links = connect::mesh(listener, &membership(rank, 7, &peers), patience, &abort);
+        let link = links.unwrap().into_iter().flatten().next().unwrap();
+        SockRef::from(&link).send_buffer_size().unwrap()
+    });
+    [buffers[0], buffers[1]]
+}
+
+#[test]
+fn little_is_on_its_way_within_a_host_and_more_between_hosts() {
+    let within = send_buffers(["a", "a"]);
+    let between = send_buffers(["a", "b"]);
+    for (within, between) in within.into_iter().zip(between) {
+        assert!(within < between, "{within} bytes, and {between}");
+    }
+}
+
 fn assert_sums_to_three(ranks: Vec<Communicator>) {
     spawn(ranks, |mut rank| {
-        let mut buffer = [1.0 + rank.rank() as f32];
-        rank.all_reduce_sum(&mut buffer).unwrap();
-        assert_eq!(buffer, [3.0]);
+        let mut sum = [1.0 + rank.rank() as f64];
+        rank.all_reduce_sum_f64(&mut sum).unwrap();
+        assert_eq!(sum, [3.0]);
     });
 }
 
