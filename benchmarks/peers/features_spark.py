@@ -1,8 +1,9 @@
 """The Rossmann features in Spark SQL, written for speed: explicit schemas, broadcast joins, window
-functions over one exchange, of which the result is cached between the two files: caching the narrow rows
-and joining them twice is faster than caching the features.
+functions over one exchange, and one pass that writes both data sets. Two passes over what the windows
+gave, cached, take as long or a tenth longer.
 
-Asked {"data": DIR, "out": DIR}, it writes train.parquet and test.parquet and answers with the seconds.
+Asked {"data": DIR, "out": DIR}, it writes features/dataset=train and features/dataset=test and answers
+with the seconds.
 """
 
 import os
@@ -114,18 +115,11 @@ def run(spark, data, out):
     for table, schema in TABLES.items():
         path = os.path.join(data, f"{table}.csv")
         spark.read.csv(path, header=True, schema=schema).createOrReplaceTempView(table)
-    cached = None
     for view, query in VIEWS.items():
-        rows = spark.sql(query)
-        if view == "sales_elapsed":
-            cached = rows.cache()
-        rows.createOrReplaceTempView(view)
-    features = spark.table("features")
-    train = features.where("NOT is_test AND Sales > 0").drop("is_test", "Id", "Open")
-    train.write.parquet(os.path.join(out, "train.parquet"))
-    test = features.where("is_test").drop("is_test", "Sales")
-    test.write.parquet(os.path.join(out, "test.parquet"))
-    cached.unpersist(blocking=True)
+        spark.sql(query).createOrReplaceTempView(view)
+    features = spark.table("features").where("is_test OR Sales > 0")
+    features = features.selectExpr("IF(is_test, 'test', 'train') AS dataset", "*").drop("is_test")
+    features.write.partitionBy("dataset").parquet(os.path.join(out, "features"))
 
 
 def main():

@@ -14,6 +14,7 @@ from serve import serve
 def main():
     spark = spark_session.start(
         spark_sql_shuffle_partitions="4",
+        spark_sql_autoBroadcastJoinThreshold="100m",
         spark_sql_execution_arrow_pyspark_enabled="true",
     )
 

@@ -113,10 +113,11 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
 const METHOD: &str = "Sums of `f32` over processes of one host, in place. A figure is the median of a \
     round's calls on rank 0, from the call to its return. Calls come in groups of eight, one after \
     the other on the same numbers; after each group every rank checks every sum, and the first call \
-    of the next is not counted. Rounds alternate between Volley over TCP, as between hosts, PyTorch's \
-    `all_reduce` over gloo (which is over TCP), and Volley over Unix sockets, as between ranks of one \
-    host: those have sums of 64 KiB and more in memory that they share, and over the sockets tell each \
-    other when to read it. A round's figure for gloo stands in each row.";
+    of the next is not counted. Rounds alternate between Volley over TCP, as between \
+    containers of one host, PyTorch's `all_reduce` over gloo (which is over TCP), and Volley over Unix \
+    sockets, as between processes of one host that see each other's files: those have sums of 64 KiB and \
+    more in memory that they share, and over the sockets tell each other when to read it. A round's figure \
+    for gloo stands in each row.";
 
 fn case(processes: usize, message: Message, transport: Transport) -> Case {
     let (over, at_least) = match transport {

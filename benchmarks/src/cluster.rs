@@ -74,7 +74,7 @@ impl Cluster {
                 .args(options);
             cluster.spawn(&id, &mut executor)?;
         }
-        // Ready when a query that needs every executor has an answer.
+        // Ready when the scheduler has told of every executor.
         let started = Instant::now();
         while started.elapsed() < START {
             let registered = cluster

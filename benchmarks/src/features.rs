@@ -63,6 +63,16 @@ impl System {
         }
     }
 
+    /// Where it wrote a data set, as `summary_duckdb.py` is asked.
+    fn rows(self, out: &Path, dataset: &str) -> Value {
+        match self {
+            Self::Spark => partition(out, dataset),
+            Self::Published | Self::Duckdb => {
+                json!({"path": out.join(format!("{dataset}.parquet"))})
+            }
+        }
+    }
+
     /// How many times as fast Volley is to be.
     fn bar(self) -> f64 {
         match self {
@@ -76,7 +86,7 @@ impl System {
 const METHOD: &str = "The Rossmann features, from seven CSV files to Parquet files of the training and \
     the test rows, everything included. Volley: a scheduler and two executors of one slot as processes, \
     and one `volley` command for each round, whose start counts. The others: a process that was started \
-    before, each asked in turn, with two threads. Two rounds of each system before those that count warm \
+    before, with two threads. The systems take turns, whoever is first in a round is last in the next. Two rounds of each system before those that count warm \
     them up; the very first, of a session whose JVM runs but has compiled nothing, and of executors that \
     have run nothing, has a row of its own. Every round's rows were compared with Volley's: the same number, the same rows.";
 
@@ -163,43 +173,59 @@ impl Contest {
         })
     }
 
-    /// Each system once: its seconds, when its rows have been found to be Volley's.
+    /// Each system once, whoever was first in a round last in the next: its seconds, when its rows have
+    /// been found to be Volley's.
     fn round(&mut self, round: usize) -> anyhow::Result<Vec<(&'static str, f64)>> {
-        let out = self.folder("volley")?;
-        let defines = [("data", self.data.as_path()), ("out", &out)];
-        let defines = defines.map(|(name, path)| (name, path.display().to_string()));
-        let files = ["tables.sql", "features.sql", "export.sql"];
-        let ran = self.cluster.run(&scripts(&defines, &files))?;
-        self.client_peak_mib = self.client_peak_mib.max(ran.peak_mib);
-        let expected = summaries(|dataset| self.summary.ask(&volley_rows(&out, dataset)))?;
+        let mut figures = Vec::new();
+        for turn in 0..=self.peers.len() {
+            let turn = (turn + round) % (self.peers.len() + 1);
+            let (system, seconds) = match self.peers.get(turn) {
+                None => (VOLLEY, self.run_volley()?),
+                Some((system, _)) => (system.name(), self.run_peer(turn)?),
+            };
+            eprintln!("round {round}: {system}: {seconds:.2} s");
+            figures.push((system, seconds));
+        }
+        let out = self.dir.join(self.peers.len().to_string());
+        let expected = summaries(|dataset| self.summary.ask(&partition(&out, dataset)))?;
         fs::remove_dir_all(&out)?;
         for (dataset, summary) in &expected {
             let rows = summary["rows"].as_u64().unwrap_or_default();
             ensure!(rows > 0, "Volley wrote no {dataset} rows");
             self.rows.insert(dataset, rows);
         }
-        let told = |system: &'static str, seconds: f64| {
-            eprintln!("round {round}: {system}: {seconds:.2} s");
-            (system, seconds)
-        };
-        let mut figures = vec![told(VOLLEY, ran.seconds)];
-        for at in 0..self.peers.len() {
-            let name = self.peers[at].0.name();
-            let out = self.folder("peer")?;
-            let question = json!({"data": self.data, "out": out});
-            figures.push(told(name, self.peers[at].1.seconds(&question)?));
-            let file = |dataset| json!({"path": out.join(format!("{dataset}.parquet"))});
-            for (dataset, summary) in summaries(|dataset| self.summary.ask(&file(dataset)))? {
-                same(&expected[dataset], &summary)
-                    .with_context(|| format!("{dataset} rows of {name} in round {round}"))?;
+        for (at, (system, _)) in self.peers.iter().enumerate() {
+            let out = self.dir.join(at.to_string());
+            let summaries = summaries(|dataset| self.summary.ask(&system.rows(&out, dataset)))?;
+            for (dataset, summary) in summaries {
+                same(&expected[dataset], &summary).with_context(|| {
+                    format!("{dataset} rows of {} in round {round}", system.name())
+                })?;
             }
             fs::remove_dir_all(&out)?;
         }
         Ok(figures)
     }
 
-    fn folder(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let path = self.dir.join(name);
+    fn run_volley(&mut self) -> anyhow::Result<f64> {
+        let out = self.folder(self.peers.len())?;
+        let defines = [("data", self.data.as_path()), ("out", &out)];
+        let defines = defines.map(|(name, path)| (name, path.display().to_string()));
+        let files = ["tables.sql", "features.sql", "export.sql"];
+        let ran = self.cluster.run(&scripts(&defines, &files))?;
+        self.client_peak_mib = self.client_peak_mib.max(ran.peak_mib);
+        Ok(ran.seconds)
+    }
+
+    fn run_peer(&mut self, at: usize) -> anyhow::Result<f64> {
+        let out = self.folder(at)?;
+        let question = json!({"data": self.data, "out": out});
+        self.peers[at].1.seconds(&question)
+    }
+
+    /// Makes the folder that a turn writes to: a peer's by its index, Volley's by the next one.
+    fn folder(&self, turn: usize) -> anyhow::Result<PathBuf> {
+        let path = self.dir.join(turn.to_string());
         fs::create_dir(&path)?;
         Ok(path)
     }
@@ -218,8 +244,8 @@ fn summaries(
     ["train", "test"].into_iter().map(&mut summary).collect()
 }
 
-/// Where Volley wrote a data set, and the columns that are there for the other one only.
-fn volley_rows(out: &Path, dataset: &str) -> Value {
+/// A data set of those that one pass wrote, and the columns that are there for the other one only.
+fn partition(out: &Path, dataset: &str) -> Value {
     let without: &[&str] = match dataset {
         "train" => &["Id", "Open"],
         _ => &["Sales"],

@@ -48,7 +48,9 @@ const ROWS: usize = 40_000;
 /// A step's steps before time counts: allocations, caches.
 const WARM_UP: u64 = 5;
 
-criterion_group!(benches, encoding, products, all_reduce, optimizer, step);
+criterion_group!(
+    benches, encoding, products, all_reduce, ring, optimizer, step
+);
 criterion_main!(benches);
 
 fn encoding(criterion: &mut Criterion) {
@@ -76,31 +78,61 @@ fn products(criterion: &mut Criterion) {
     }
 }
 
+/// In memory that both ranks share, where it is large enough.
 fn all_reduce(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("all-reduce of 2 ranks");
+    let mut group = criterion.benchmark_group("all-reduce of a buffer, 2 ranks of one host");
     for elements in [2_500, 250_000, WEIGHTS] {
         group.throughput(Throughput::Bytes(4 * elements as u64));
         let mut ranks = world(2);
         group.bench_function(BenchmarkId::from_parameter(elements), |bencher| {
             bencher.iter_custom(|calls| {
-                let sum = |rank: &mut Communicator| {
+                timed(&mut ranks, |rank| {
                     let mut buffer = rank.buffer(elements).expect("both ranks live");
-                    // Every page is touched before time counts.
-                    rank.all_reduce_sum(&mut buffer).expect("both ranks live");
-                    let start = Instant::now();
-                    for _ in 0..calls {
-                        rank.all_reduce_sum(&mut buffer).expect("both ranks live");
-                    }
-                    start.elapsed()
-                };
-                let (own, peer) = ranks.split_at_mut(1);
-                std::thread::scope(|scope| {
-                    scope.spawn(|| sum(&mut peer[0]));
-                    sum(&mut own[0])
+                    let mut sum = || rank.all_reduce_sum(&mut buffer).expect("both ranks live");
+                    repeat(calls, &mut sum)
                 })
             });
         });
     }
+}
+
+/// Through sockets, as between hosts but for the network.
+fn ring(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("all-reduce around the ring, 2 ranks");
+    group.throughput(Throughput::Bytes(4 * WEIGHTS as u64));
+    let mut ranks = world(2);
+    group.bench_function(BenchmarkId::from_parameter(WEIGHTS), |bencher| {
+        bencher.iter_custom(|calls| {
+            timed(&mut ranks, |rank| {
+                let mut numbers = vec![0.0; WEIGHTS / 2];
+                let mut sum = || {
+                    rank.all_reduce_sum_f64(&mut numbers)
+                        .expect("both ranks live")
+                };
+                repeat(calls, &mut sum)
+            })
+        });
+    });
+}
+
+/// What two ranks do at once; how long the first took.
+fn timed(
+    ranks: &mut [Communicator],
+    work: impl Fn(&mut Communicator) -> Duration + Sync,
+) -> Duration {
+    let (own, peer) = ranks.split_at_mut(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(&mut peer[0]));
+        work(&mut own[0])
+    })
+}
+
+/// Calls so often, after one that touches every page.
+fn repeat(calls: u64, call: &mut dyn FnMut()) -> Duration {
+    call();
+    let start = Instant::now();
+    (0..calls).for_each(|_| call());
+    start.elapsed()
 }
 
 fn optimizer(criterion: &mut Criterion) {

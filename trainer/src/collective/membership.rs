@@ -56,7 +56,8 @@ pub struct Options {
     pub op_timeout: Duration,
     /// The most bytes one network send carries; at least 1 KiB is used.
     pub chunk: usize,
-    /// An all-reduce of fewer bytes goes by direct exchange, others around the ring.
+    /// An all-reduce of fewer bytes goes by direct exchange; others around the ring, or through
+    /// memory that ranks on one host share.
     pub direct_below: usize,
 }
 

@@ -7,7 +7,7 @@
 //!
 //! It is not a rendezvous (who is in the mesh is decided elsewhere and passed in), it does not
 //! recover (the first error ends the communicator; a new generation gets a new one), it does not
-//! encrypt, and it knows nothing of tensors or devices: it takes slices in host memory.
+//! encrypt, and it knows nothing of tensors or devices: it takes numbers in host memory.
 //!
 //! ```text
 //!            ring, world size 4                     one rank's buffer, as segments
@@ -25,9 +25,9 @@
 //!
 //! | Operation | Algorithm | Steps | Bytes sent by a rank |
 //! |---|---|---|---|
-//! | [all-reduce](Communicator::all_reduce_sum), small | direct exchange | 1 | `(N−1)·B` |
-//! | [all-reduce](Communicator::all_reduce_sum), large | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
-//! | [all-reduce](Communicator::all_reduce_sum) of a [`Buffer`] on one host, large | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
+//! | all-reduce, small | direct exchange | 1 | `(N−1)·B` |
+//! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
+//! | all-reduce, large else, [double precision](Communicator::all_reduce_sum_f64) always | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
 //! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
 //! | [barrier](Communicator::barrier) | direct exchange of headers | 1 | 0 |
