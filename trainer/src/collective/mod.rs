@@ -27,7 +27,7 @@
 //! |---|---|---|---|
 //! | all-reduce, small | direct exchange | 1 | `(N−1)·B` |
 //! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
-//! | all-reduce, large else, [double precision](Communicator::all_reduce_sum_f64) always | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
+//! | any other large all-reduce, as in [double precision](Communicator::all_reduce_sum_f64) | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
 //! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
 //! | [barrier](Communicator::barrier) | direct exchange of headers | 1 | 0 |
