@@ -25,6 +25,7 @@ mod heard;
 mod jobs;
 mod placement;
 mod server;
+mod slots;
 mod tables;
 mod training;
 mod watched;

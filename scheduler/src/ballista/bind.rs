@@ -17,22 +17,6 @@ use volley_proto::spec::TrainSpec;
 
 use crate::placement::{Demand, Kind, Task, Wish};
 
-/// Slots that the graph's running tasks hold, by executor.
-pub(super) fn held_slots(graph: &ExecutionGraphBox) -> impl Iterator<Item = (&str, usize)> {
-    let running = graph.stages().values().filter_map(|stage| match stage {
-        ExecutionStage::Running(running) => Some(running),
-        _ => None,
-    });
-    running
-        .flat_map(|stage| &stage.task_infos)
-        .filter_map(|task| match &task.task_status {
-            Status::Running(running) => {
-                Some((running.executor_id.as_str(), task.vcores_consumed as usize))
-            }
-            _ => None,
-        })
-}
-
 /// What the graph's running stages ask for, in the order of their ids.
 pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wish) -> Vec<Demand> {
     let mut demands: Vec<_> = graph
