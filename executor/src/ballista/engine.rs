@@ -10,6 +10,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -28,7 +29,7 @@ use ballista_executor::execution_engine::{
 };
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::internal_err;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::metrics::MetricsSet;
@@ -36,10 +37,11 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use tracing::{Instrument, Span};
 use volley_proto::failure::{DataLost, TaskFailure, chain};
-use volley_proto::plan::TrainExec;
+use volley_proto::plan::{TrainExec, replaces_file};
 use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::cancellable;
+use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
 
 /// Makes stages of Ballista's that stop.
@@ -96,6 +98,11 @@ impl ExecutionEngine for VolleyEngine {
             partitions: partitions.clone(),
         };
         let running = self.tasks.begin(&identity);
+        let mut file = None;
+        plan.apply(|node| {
+            file = file.take().or_else(|| replaces_file(node.as_ref()));
+            Ok(TreeNodeRecursion::Continue)
+        })?;
         let of_task = (&identity, &running);
         let plan = plan.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
         // The root is the stage's writer; what it writes is what can be stopped.
@@ -140,6 +147,7 @@ impl ExecutionEngine for VolleyEngine {
         Ok(Arc::new(VolleyStage {
             stage,
             running,
+            file,
             span,
         }))
     }
@@ -150,6 +158,8 @@ impl ExecutionEngine for VolleyEngine {
 struct VolleyStage {
     stage: Arc<dyn QueryStageExecutor>,
     running: Running,
+    /// The file of this host that it writes, if it does.
+    file: Option<PathBuf>,
     span: Span,
 }
 
@@ -168,7 +178,14 @@ impl QueryStageExecutor for VolleyStage {
     ) -> Result<Vec<ShuffleWritePartition>> {
         // Dropped with this future, however it ends.
         let _stop = self.running.cancel().clone().drop_guard();
-        let done = self.stage.execute_query_stage(task_id, context);
+        let done = async {
+            if let Some(file) = &self.file {
+                // A writer of text would not say why it cannot.
+                let made = can_be_made(file.clone()).await;
+                made.map_err(DataFusionError::Execution)?;
+            }
+            self.stage.execute_query_stage(task_id, context).await
+        };
         let done = done.instrument(self.span.clone()).await;
         if done.is_ok() {
             self.running.succeeds();

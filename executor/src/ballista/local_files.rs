@@ -37,21 +37,28 @@ impl LocalFiles {
     /// Checks that a file can be made beside another.
     async fn takes(&self, location: &Path) -> Result<()> {
         let path = self.files.path_to_filesystem(location)?;
-        let tried = tokio::task::spawn_blocking(move || try_beside(path));
-        match tried.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err((path, source))) => Err(Error::Generic {
-                store: "LocalFileSystem",
-                source: format!("no file can be made at {}: {source}", path.display()).into(),
-            }),
-            Err(source) => Err(Error::JoinError { source }),
-        }
+        can_be_made(path).await.map_err(|error| Error::Generic {
+            store: "LocalFileSystem",
+            source: error.into(),
+        })
     }
 }
 
+/// Checks that a file can be made.
+///
+/// # Errors
+/// Which cannot, and what the system says.
+pub(super) async fn can_be_made(path: PathBuf) -> std::result::Result<(), String> {
+    let shown = path.display().to_string();
+    let tried = tokio::task::spawn_blocking(move || try_beside(&path));
+    let tried = tried.await.map_err(std::io::Error::other);
+    let made = tried.and_then(|tried| tried);
+    made.map_err(|error| format!("no file can be made at {shown}: {error}"))
+}
+
 /// Makes a file beside another, and removes it.
-fn try_beside(path: PathBuf) -> std::result::Result<(), (PathBuf, std::io::Error)> {
-    let mut probe = path.clone().into_os_string();
+fn try_beside(path: &std::path::Path) -> std::io::Result<()> {
+    let mut probe = path.as_os_str().to_owned();
     // The store underneath counts from 1.
     probe.push("#0");
     let probe = PathBuf::from(probe);
@@ -69,7 +76,7 @@ fn try_beside(path: PathBuf) -> std::result::Result<(), (PathBuf, std::io::Error
     match created {
         // Another writer of the same file is here as well.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err((path, error)),
+        Err(error) => Err(error),
         Ok(()) => {
             // Another writer may have removed it.
             remove_file(&probe).ok();
@@ -144,5 +151,27 @@ impl ObjectStore for LocalFiles {
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         self.takes(to).await?;
         self.files.rename_opts(from, to, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::object_store::ObjectStoreExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_folder_that_takes_no_files_is_an_error_and_one_that_is_not_there_is_made() {
+        let files = LocalFiles::new();
+        let put = async |path: &std::path::Path| {
+            let path = Path::from_filesystem_path(path).unwrap();
+            files.put(&path, "x".into()).await
+        };
+        let error = put("/proc/x.csv".as_ref()).await.unwrap_err().to_string();
+        assert!(error.contains("no file can be made at /proc/x.csv"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        put(&dir.path().join("a/b/x.csv")).await.unwrap();
+        let made = std::fs::read_dir(dir.path().join("a/b")).unwrap();
+        assert_eq!(made.count(), 1, "what was tried is gone");
     }
 }
