@@ -182,7 +182,10 @@ impl fmt::Display for WaitReason {
         match self {
             Self::Slot { ahead: None } => f.write_str("needs a free slot"),
             Self::Slot { ahead: Some(job) } => {
-                write!(f, "the training of job {job}, which waits for its slots, goes first")
+                write!(
+                    f,
+                    "the training of job {job}, which waits for its slots, goes first"
+                )
             }
             Self::Slots {
                 needed,

@@ -190,7 +190,10 @@ impl Slots {
     ) -> Option<String> {
         let mut holders: BTreeMap<(&Holder, bool), usize> = BTreeMap::new();
         let held = self.executors.lock();
-        for held in executors.filter_map(|id| held.get(id)).flat_map(BTreeMap::values) {
+        for held in executors
+            .filter_map(|id| held.get(id))
+            .flat_map(BTreeMap::values)
+        {
             let holder = (&held.holder, held.ending.is_some());
             *holders.entry(holder).or_default() += held.slots;
         }
@@ -311,7 +314,10 @@ mod tests {
         assert!(slots.ending("a", now).1.is_empty());
         let later = now + STUBBORN + Duration::from_secs(1);
         let lines = slots.ending("a", later).1;
-        assert!(lines[0].starts_with("task 3 of stage 1 still computes"), "{lines:?}");
+        assert!(
+            lines[0].starts_with("task 3 of stage 1 still computes"),
+            "{lines:?}"
+        );
         assert_eq!(slots.ending("a", later), (vec![task("j", 3)], vec![]));
     }
 

@@ -4,15 +4,18 @@
 //! removed when the last reader is done or has not been heard of for a while.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ballista_core::utils::GrpcClientConfig;
+use futures::stream::unfold;
+use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use uuid::Uuid;
 use volley_proto::wire::ReadRowsRequest;
 use volley_proto::wire::jobs_client::JobsClient;
@@ -63,7 +66,7 @@ impl Lease {
         };
         let runtime = Handle::current();
         let mut signs = JoinSet::new();
-        signs.spawn_on(give_signs(Arc::clone(&reader), say), &runtime);
+        signs.spawn_on(give_signs(Arc::clone(&reader), times(), say), &runtime);
         Self {
             reader,
             cluster: Arc::clone(cluster),
@@ -132,16 +135,26 @@ impl Reader {
     }
 }
 
-/// Says again and again that a reader is there, for as long as this is polled.
-async fn give_signs<Said>(reader: Arc<Reader>, say: impl Fn(ReadRowsRequest) -> Said)
-where
+/// Times to say that a reader is there. What is read at once needs no word.
+fn times() -> impl Stream<Item = ()> {
+    let mut tick = interval_at(Instant::now() + SIGN, SIGN);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    unfold(tick, |mut tick| async move {
+        tick.tick().await;
+        Some(((), tick))
+    })
+}
+
+/// Says each time that a reader is there, for as long as this is polled.
+async fn give_signs<Said>(
+    reader: Arc<Reader>,
+    times: impl Stream<Item = ()>,
+    say: impl Fn(ReadRowsRequest) -> Said,
+) where
     Said: Future<Output = Result<Option<String>>>,
 {
-    // What is read at once needs no word.
-    let mut tick = interval_at(tokio::time::Instant::now() + SIGN, SIGN);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tick.tick().await;
+    let mut times = pin!(times);
+    while times.next().await.is_some() {
         match say(reader.sign(false)).await {
             Ok(gone) => *reader.gone.lock() = gone,
             Err(error) => tracing::debug!(%error, "the scheduler does not hear that rows are read"),
@@ -151,7 +164,11 @@ where
 
 impl Cluster {
     /// Tells the scheduler of a reader. Returns why the rows are gone, if they are.
-    async fn reads(&self, sign: ReadRowsRequest, grpc: &GrpcClientConfig) -> Result<Option<String>> {
+    async fn reads(
+        &self,
+        sign: ReadRowsRequest,
+        grpc: &GrpcClientConfig,
+    ) -> Result<Option<String>> {
         const REQUEST: &str = "take note of a reader";
         let mut jobs = JobsClient::new(self.channel(grpc)?);
         match timeout(PATIENCE, jobs.read(sign)).await {
@@ -170,7 +187,7 @@ impl Cluster {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_slow_reader_says_that_it_is_there_for_as_long_as_it_reads() {
         let reader = Arc::new(Reader {
             job: "J1".to_owned(),
@@ -178,36 +195,30 @@ mod tests {
             batches: AtomicU64::new(0),
             gone: Mutex::default(),
         });
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let say = {
-            let said = Arc::clone(&said);
-            move |sign: ReadRowsRequest| {
-                let mut said = said.lock();
-                said.push(sign.batches);
-                let gone = (said.len() > 60).then(|| "it took too long".to_owned());
-                // A scheduler that does not answer now and then is no reason to stop.
-                let lost = said.len() % 7 == 0;
-                async move {
-                    match lost {
-                        true => Err(Error::NotSupported { what: "x".into() }),
-                        false => Ok(gone),
-                    }
+        // Ten minutes, with a batch each minute.
+        let minutes = futures::stream::iter(1..=60).map(|sign| {
+            let read = u64::from(sign % 6 == 0);
+            reader.batches.fetch_add(read, Ordering::Relaxed);
+        });
+        let said = Mutex::new(Vec::new());
+        let say = |sign: ReadRowsRequest| {
+            assert!(!sign.done && sign.reader == 7 && sign.id == "J1");
+            let mut said = said.lock();
+            said.push(sign.batches);
+            let gone = (said.len() == 60).then(|| "it took too long".to_owned());
+            // A scheduler that does not answer now and then is no reason to stop.
+            let silent = said.len() % 7 == 0;
+            async move {
+                match silent {
+                    true => Err(Error::NotSupported { what: "x".into() }),
+                    false => Ok(gone),
                 }
             }
         };
-        let mut signs = JoinSet::new();
-        signs.spawn(give_signs(Arc::clone(&reader), say));
-        // A batch a minute, for ten minutes.
-        for _ in 0..10 {
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            reader.batches.fetch_add(1, Ordering::Relaxed);
-        }
-        assert!(reader.gone.lock().is_none());
-        let signs_until_now = said.lock().clone();
-        assert!((59..=60).contains(&signs_until_now.len()), "{signs_until_now:?}");
-        assert!(signs_until_now.is_sorted(), "{signs_until_now:?}");
-        tokio::time::sleep(2 * SIGN).await;
+        give_signs(Arc::clone(&reader), minutes, say).await;
+        let said = said.into_inner();
+        assert_eq!((said.len(), said[0], said[59]), (60, 0, 10));
+        assert!(said.is_sorted(), "{said:?}");
         assert_eq!(reader.gone.lock().as_deref(), Some("it took too long"));
-        assert!(reader.sign(true).done);
     }
 }

@@ -48,7 +48,9 @@ pub(super) fn cancellable(
             task: task.clone(),
             wakes: false,
         };
-        Ok(Transformed::yes(Arc::new(decorated) as Arc<dyn ExecutionPlan>))
+        Ok(Transformed::yes(
+            Arc::new(decorated) as Arc<dyn ExecutionPlan>
+        ))
     };
     Ok(Arc::new(Cancellable {
         plan: plan.transform_up(inner)?.data,

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use datafusion::object_store::local::LocalFileSystem;
 use datafusion::object_store::path::Path;
 use datafusion::object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use futures::stream::BoxStream;
 
@@ -168,7 +168,10 @@ mod tests {
             files.put(&path, "x".into()).await
         };
         let error = put("/proc/x.csv".as_ref()).await.unwrap_err().to_string();
-        assert!(error.contains("no file can be made at /proc/x.csv"), "{error}");
+        assert!(
+            error.contains("no file can be made at /proc/x.csv"),
+            "{error}"
+        );
         let dir = tempfile::tempdir().unwrap();
         put(&dir.path().join("a/b/x.csv")).await.unwrap();
         let made = std::fs::read_dir(dir.path().join("a/b")).unwrap();

@@ -33,5 +33,5 @@ pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
 pub use rules::with_rules;
 pub use train::{TrainExec, TrainNode, train_schema};
-pub use write::{adds_files, replaces_file};
 use write::{CommitExec, WriteExec};
+pub use write::{adds_files, replaces_file};

@@ -265,8 +265,7 @@ impl VolleyClusterState {
                     stage: bound.key.stage_id,
                     number: bound.key.task_id,
                 };
-                self.slots
-                    .bind(&executor, held, task.slots, holder.clone());
+                self.slots.bind(&executor, held, task.slots, holder.clone());
                 Some((executor, bound))
             };
             tasks.iter().filter_map(bind).collect()

@@ -107,7 +107,9 @@ impl Rows {
         }
         let since = |then: Instant| now.saturating_duration_since(then);
         let mut there = self.readers.values();
-        let mut there = there.by_ref().filter(|reader| since(reader.heard) <= patience.unread);
+        let mut there = there
+            .by_ref()
+            .filter(|reader| since(reader.heard) <= patience.unread);
         let mut any = false;
         let reads = there.any(|reader| {
             any = true;
