@@ -92,10 +92,14 @@ fn computed(cluster: &mut Cluster) -> u64 {
     field(11) + field(12)
 }
 
-/// How much of a core an executor takes, over half a second.
+/// An executor computes that takes more of a core than this; tasks make way for whatever else a
+/// machine does.
+const COMPUTES: f64 = 0.1;
+
+/// How much of a core an executor takes, over a second.
 fn busy(cluster: &mut Cluster) -> f64 {
     let (before, started) = (computed(cluster), Instant::now());
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_secs(1));
     let after = computed(cluster);
     (after - before) as f64 / 100.0 / started.elapsed().as_secs_f64()
 }
@@ -111,7 +115,7 @@ fn stops(sql: &str) {
     });
     // A slot is free once nothing is computed on it.
     let busy = busy(&mut cluster);
-    assert!(busy < 0.5, "it takes {busy:.2} of a core");
+    assert!(busy < COMPUTES, "it takes {busy:.2} of a core");
     let run = client.wait(SOON);
     assert!(run.error().to_lowercase().contains("cancelled"));
     scene::is_well(&cluster, 1);
@@ -128,29 +132,29 @@ fn no_file() {
         assert!(said.contains("no file can be made at /proc/x"), "{said}");
     }
     let busy = busy(&mut cluster);
-    assert!(busy < 0.5, "it takes {busy:.2} of a core");
+    assert!(busy < COMPUTES, "it takes {busy:.2} of a core");
     scene::is_well(&cluster, 1);
 }
 
-/// Medians of ever more rows: a window computes those of a batch without looking up.
+/// Medians of ever more rows: a window computes those of a batch without looking up, and here one
+/// batch has all.
 fn holds_its_slot() {
     let mut cluster = scene::cluster(1);
-    let tables = ints(&cluster, 40_000 * effort());
+    let tables = ints(&cluster, 60_000 * effort());
     let (client, id) = start(
         &cluster,
         &format!(
-            "{tables} SELECT max(m) FROM (SELECT median(k) OVER (ORDER BY k ROWS BETWEEN \
+            "{tables} SET datafusion.execution.batch_size = 1000000; SELECT max(m) FROM (SELECT median(k) OVER (ORDER BY k ROWS BETWEEN \
              UNBOUNDED PRECEDING AND CURRENT ROW) AS m FROM ints) q"
         ),
     );
-    // The first batches are quick.
     eventually("it to compute", SOON, || {
         (computed(&mut cluster) > 200).then_some(())
     });
     let cancelled = cluster.manage_jobs(&["cancel", &id]);
     assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
     client.wait(SOON);
-    if busy(&mut cluster) < 0.5 {
+    if busy(&mut cluster) < COMPUTES {
         missed("it stopped at once");
     }
     // It was busy before this is asked, and so no slot was free then.
@@ -161,7 +165,7 @@ fn holds_its_slot() {
                 .args(["--format", "json", "-c", "SELECT 1 AS one"]),
         );
     let mut held = 0;
-    while busy(&mut cluster) > 0.5 {
+    while busy(&mut cluster) > COMPUTES {
         held += u32::from(free(&cluster) == Some(0));
     }
     assert!(held > 0, "the slot was free while it was computed on");
