@@ -164,7 +164,7 @@ mod tests {
     async fn a_folder_that_takes_no_files_is_an_error_and_one_that_is_not_there_is_made() {
         let files = LocalFiles::new();
         let put = async |path: &std::path::Path| {
-            let path = Path::from_filesystem_path(path).unwrap();
+            let path = Path::from_absolute_path(path).unwrap();
             files.put(&path, "x".into()).await
         };
         let error = put("/proc/x.csv".as_ref()).await.unwrap_err().to_string();

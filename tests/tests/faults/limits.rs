@@ -61,8 +61,9 @@ fn ints(cluster: &Cluster, rows: u64) -> String {
     )
 }
 
-/// Starts a query and waits until a task of it runs. Returns its job.
-fn start(cluster: &Cluster, sql: &str) -> (Client, String) {
+/// Starts a query and waits until a task of it computes. Returns its job.
+fn start(cluster: &mut Cluster, sql: &str) -> (Client, String) {
+    let before = computed(cluster);
     let known = cluster.jobs().map_or(0, |jobs| jobs.len());
     let mut client = cluster.spawn(cluster.command().args(["--format", "json", "-c", sql]));
     let id = eventually("a task of the query", SOON, || {
@@ -73,7 +74,8 @@ fn start(cluster: &Cluster, sql: &str) -> (Client, String) {
         let job = jobs.first().filter(|_| jobs.len() > known)?;
         let stages = cluster.stages(job.attempt())?;
         let runs = stages.iter().any(|stage| stage.running > 0);
-        runs.then(|| job.id.clone())
+        // For a second: it has read its rows by then.
+        (runs && computed(cluster) > before + 100).then(|| job.id.clone())
     });
     (client, id)
 }
@@ -107,7 +109,7 @@ fn busy(cluster: &mut Cluster) -> f64 {
 fn stops(sql: &str) {
     let mut cluster = scene::cluster(1);
     let tables = ints(&cluster, INTS);
-    let (client, id) = start(&cluster, &format!("{tables} {sql}"));
+    let (client, id) = start(&mut cluster, &format!("{tables} {sql}"));
     let cancelled = cluster.manage_jobs(&["cancel", &id]);
     assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
     eventually("the slot to be free", AT_ONCE, || {
@@ -140,36 +142,33 @@ fn no_file() {
 /// batch has all.
 fn holds_its_slot() {
     let mut cluster = scene::cluster(1);
-    let tables = ints(&cluster, 60_000 * effort());
+    let rows = 60_000 * effort();
+    let tables = ints(&cluster, rows);
     let (client, id) = start(
-        &cluster,
+        &mut cluster,
         &format!(
             "{tables} SET datafusion.execution.batch_size = 1000000; SELECT max(m) FROM (SELECT median(k) OVER (ORDER BY k ROWS BETWEEN \
              UNBOUNDED PRECEDING AND CURRENT ROW) AS m FROM ints) q"
         ),
     );
-    eventually("it to compute", SOON, || {
-        (computed(&mut cluster) > 200).then_some(())
-    });
     let cancelled = cluster.manage_jobs(&["cancel", &id]);
     assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
     client.wait(SOON);
+    let left = free(&cluster);
     if busy(&mut cluster) < COMPUTES {
         missed("it stopped at once");
     }
-    // It was busy before this is asked, and so no slot was free then.
-    let waits =
-        cluster.spawn(
-            cluster
-                .command()
-                .args(["--format", "json", "-c", "SELECT 1 AS one"]),
-        );
-    let mut held = 0;
-    while busy(&mut cluster) > COMPUTES {
-        held += u32::from(free(&cluster) == Some(0));
-    }
-    assert!(held > 0, "the slot was free while it was computed on");
-    assert_eq!(waits.wait(SOON).rows()[0]["one"], 1);
+    assert_eq!(left, Some(0), "the slot is free and computed on");
+    let sql = format!("{tables} SELECT count(*) AS n FROM ints");
+    let waits = cluster.spawn(cluster.command().args(["--format", "json", "-c", &sql]));
+    let said = eventually("what the next query waits for", SOON, || {
+        let waits = "SELECT waits FROM volley.jobs WHERE waits IS NOT NULL";
+        let said = cluster.query(waits).first()?["waits"].as_str()?.to_owned();
+        Some(said)
+    });
+    let over = format!("job {id} (over, but still computing) holds the only slot");
+    assert_eq!(said, over);
+    assert_eq!(waits.wait(SOON).rows()[0]["n"], rows);
     scene::is_well(&cluster, 1);
 }
 
