@@ -1,4 +1,6 @@
-//! How large a message between processes may be.
+//! How large a message between processes may be, and how often who reads rows says so.
+
+use std::time::Duration;
 
 /// Bytes that a query may take on its way to the scheduler, and a task on its way to an executor.
 pub const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
@@ -6,6 +8,9 @@ pub const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 /// Bytes that all tasks may take that an executor is sent at once. Each has been measured before, so
 /// this is what the wire can count to.
 pub const LAUNCH_LIMIT: u32 = u32::MAX;
+
+/// How often a client that reads a job's rows says that it is there.
+pub const READER_SIGN: Duration = Duration::from_secs(10);
 
 /// Bytes of a message once it is encoded.
 pub fn bytes(message: &impl prost::Message) -> usize {

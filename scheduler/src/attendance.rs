@@ -224,11 +224,12 @@ impl Service {
         let removals = self.cluster.removals(&executor);
         let mut tick = interval(SIGN);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = Vec::new();
+        let (mut told, mut ends) = (Vec::new(), self.slots.ends());
         loop {
             tokio::select! {
                 () = signs.closed() => break,
-                () = self.slots.some_end() => {}
+                // It is there for as long as this is.
+                _ = ends.changed() => {}
                 _ = tick.tick() => {}
             }
             if !presence.is_current() {

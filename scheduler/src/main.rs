@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use humantime::format_duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use volley_proto::failure::chain;
+use volley_proto::limits::READER_SIGN;
 use volley_scheduler::{Scheduler, SchedulerConfig};
 
 /// Volley's scheduler: plans jobs, places tasks and gangs, and lets ranks meet.
@@ -69,6 +71,16 @@ fn start() -> anyhow::Result<()> {
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
+    let least = READER_SIGN * 3 / 2;
+    anyhow::ensure!(
+        args.rows_timeout >= least && args.reader_timeout >= least,
+        "--rows-timeout and --reader-timeout: expected at least {}, found {} and {}: who reads rows \
+         says so every {}",
+        format_duration(least),
+        format_duration(args.rows_timeout),
+        format_duration(args.reader_timeout),
+        format_duration(READER_SIGN),
+    );
     let config = SchedulerConfig {
         bind: args.bind,
         advertise_host: args

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// A task that goes on for so long after it was to end is worth a line in the log.
 const STUBBORN: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ struct Ending {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slots {
     executors: Arc<Mutex<Executors>>,
-    ends: Arc<Notify>,
+    ends: watch::Sender<()>,
 }
 
 /// The tasks of each registered executor.
@@ -120,7 +120,7 @@ impl Slots {
             }
         }
         if any {
-            self.ends.notify_waiters();
+            self.ends.send_replace(());
         }
     }
 
@@ -160,9 +160,9 @@ impl Slots {
         (all, lines)
     }
 
-    /// Waits until some attempt is over that has tasks.
-    pub(crate) async fn some_end(&self) {
-        self.ends.notified().await;
+    /// Changes when an attempt is over that has tasks.
+    pub(crate) fn ends(&self) -> watch::Receiver<()> {
+        self.ends.subscribe()
     }
 
     /// How many slots tasks hold, by executor.

@@ -17,14 +17,13 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use uuid::Uuid;
+use volley_proto::limits::READER_SIGN;
 use volley_proto::wire::ReadRowsRequest;
 use volley_proto::wire::jobs_client::JobsClient;
 
 use super::Cluster;
 use crate::{Error, Result};
 
-/// How often a reader says that it is there.
-const SIGN: Duration = Duration::from_secs(10);
 /// How long the scheduler may take to hear it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -137,7 +136,7 @@ impl Reader {
 
 /// Times to say that a reader is there. What is read at once needs no word.
 fn times() -> impl Stream<Item = ()> {
-    let mut tick = interval_at(Instant::now() + SIGN, SIGN);
+    let mut tick = interval_at(Instant::now() + READER_SIGN, READER_SIGN);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     unfold(tick, |mut tick| async move {
         tick.tick().await;

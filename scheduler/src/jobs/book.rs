@@ -140,12 +140,11 @@ impl Book {
 
     /// How an attempt that ends now was to end, if that was noted.
     pub(crate) fn doom_of(&self, attempt: &str) -> Option<Ending> {
-        self.shared.doomed.lock().remove(attempt)
+        self.shared.doomed.lock().get(attempt).cloned()
     }
 
     /// An attempt has ended.
     pub(crate) fn attempt_ends(&self, attempt: &str, ending: Ending) {
-        self.shared.doomed.lock().remove(attempt);
         let job = self.job_of(attempt);
         let train = self.jobs.look(&job, |job| job.train).flatten();
         let steps =
@@ -153,6 +152,8 @@ impl Book {
         let again = self.change(&job, |job| {
             job.attempt_ends(attempt, ending, steps.unwrap_or(0), Now::read())
         });
+        // Not before: whoever looks meanwhile would take the attempt for one that was cancelled.
+        self.shared.doomed.lock().remove(attempt);
         if again == Some(true) {
             self.send(Command::Resubmit { job });
         }

@@ -23,6 +23,7 @@ use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
 
 use super::Book;
 use super::job::{CANCELLED, Job, Now, State};
+use super::rows::Rows;
 use crate::ballista::BallistaScheduler;
 use crate::slots::{Slots, Task};
 use crate::watched::Ends;
@@ -151,11 +152,17 @@ impl SchedulerGrpc for Door {
         // The book hears of an attempt's end before anyone else, so it is asked last.
         let known = self.book.jobs.look(&id, |job| {
             let is_current = job.attempt() == attempt;
-            (is_current, job.state.clone(), job.name.clone())
+            let gone = job.rows.as_ref().and_then(Rows::gone).map(str::to_owned);
+            (is_current, job.state.clone(), job.name.clone(), gone)
         });
-        let Some((is_current, state, job_name)) = known else {
+        let Some((is_current, state, job_name, gone)) = known else {
             return Ok(response);
         };
+        if let Some(reason) = gone {
+            return Err(Status::not_found(format!(
+                "job {id} has succeeded, and its rows are not kept any more: {reason}"
+            )));
+        }
         if told.is_none() && !matches!(state, State::Running | State::Rerunning) {
             return Err(Status::not_found(format!(
                 "job {id} has ended, and what it gave is not kept any more"

@@ -190,6 +190,14 @@ impl Keeper {
             return;
         }
         let since = *empty_since.get_or_insert_with(Instant::now);
+        let all = self
+            .book
+            .jobs
+            .scan(|_, job| (!job.is_over()).then(|| job.attempt().to_owned()));
+        for attempt in all {
+            self.book
+                .waits(&attempt, Some("no executor is registered".to_owned()));
+        }
         if since.elapsed() < EMPTY_PATIENCE {
             return;
         }

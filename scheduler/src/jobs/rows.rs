@@ -12,9 +12,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// After the last reader is done, others that have begun may not have said so yet: a reader says
-/// that it is there every ten seconds.
-const SETTLE: Duration = Duration::from_secs(15);
+use volley_proto::limits::READER_SIGN;
+
+/// How long rows are kept after the last reader is done: others that have begun may not have said so
+/// yet.
+const SETTLE: Duration = Duration::from_secs(READER_SIGN.as_secs() * 3 / 2);
 
 /// How long rows are kept for those who do not read them.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +70,11 @@ impl Rows {
     /// Whether they are removed.
     pub(super) fn are_gone(&self) -> bool {
         self.gone.is_some()
+    }
+
+    /// Why they are removed.
+    pub(super) fn gone(&self) -> Option<&str> {
+        self.gone.as_deref()
     }
 
     /// Somebody asks about the job, who may want to read its rows.

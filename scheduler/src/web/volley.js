@@ -227,6 +227,7 @@ function graph(stages, ranks) {
 const jobColumns = [
   { name: 'Job', of: (job) => make('a', { href: `#/job/${job.job_id}`, class: 'mono' }, job.job_id) },
   { name: 'State', of: (job) => pill(job.state) },
+  { name: 'Waits', of: (job) => job.waits || '' },
   { name: 'Statement', of: (job) => job.name },
   { name: 'Submitted', of: (job) => clock(job.submitted) },
   { name: 'Time', number: true, of: (job) => time(job.seconds) },
