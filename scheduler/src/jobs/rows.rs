@@ -113,19 +113,13 @@ impl Rows {
             return None;
         }
         let since = |then: Instant| now.saturating_duration_since(then);
-        let mut there = self.readers.values();
-        let mut there = there
-            .by_ref()
-            .filter(|reader| since(reader.heard) <= patience.unread);
-        let mut any = false;
-        let reads = there.any(|reader| {
-            any = true;
-            since(reader.advanced) <= patience.idle
-        });
-        if reads {
+        let is_there = |reader: &&Reader| since(reader.heard) <= patience.unread;
+        let there: Vec<_> = self.readers.values().filter(is_there).collect();
+        let reads = |reader: &&Reader| since(reader.advanced) <= patience.idle;
+        if there.iter().any(reads) {
             return None;
         }
-        if any {
+        if !there.is_empty() {
             let idle = humantime::format_duration(patience.idle);
             return Some(Some(format!("its client has read nothing for {idle}")));
         }
