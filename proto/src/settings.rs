@@ -7,6 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
 
+use ballista_core::config::{BALLISTA_CLIENT_GRPC_MAX_MESSAGE_SIZE, BallistaConfig};
 use ballista_core::extension::SessionConfigExt;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::prelude::SessionConfig;
@@ -24,6 +25,10 @@ pub const TRAIN_ID: &str = "volley.train_id";
 /// An id of the job's own, set by the scheduler: the same when the job is run again.
 pub const JOB_ID: &str = "volley.job_id";
 
+/// The most bytes of one message between clients, the scheduler and executors: a plan with the rows of
+/// tables in memory, or the tasks that an executor is to start, each stage with its plan.
+pub const MESSAGE_LIMIT: usize = 256 << 20;
+
 /// Sets the engine's settings that Volley has other defaults for. Clients and the scheduler both begin
 /// so: what has no value cannot be sent, and what is as the scheduler begins need not be.
 pub fn set_defaults(config: &mut ConfigOptions) {
@@ -33,6 +38,11 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config.execution.parquet.dictionary_enabled = None;
     // Level 3 makes files 3 % smaller, and the way from CSV to Parquet an eighth longer.
     config.execution.parquet.compression = Some("zstd(1)".to_owned());
+    if let Some(ballista) = config.extensions.get_mut::<BallistaConfig>() {
+        let key = BALLISTA_CLIENT_GRPC_MAX_MESSAGE_SIZE.trim_start_matches("ballista.");
+        let set = ballista.set(key, &MESSAGE_LIMIT.to_string());
+        debug_assert!(set.is_ok(), "a number of bytes: {set:?}");
+    }
 }
 
 /// What the scheduler begins with, and puts a job's settings into.

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
-use volley_proto::settings::session_config;
+use volley_proto::settings::{MESSAGE_LIMIT, session_config};
 
 use crate::attendance::attendance_service;
 use crate::ballista::{
@@ -141,6 +141,7 @@ async fn start_ballista(
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
         job_id_generator: Some(Arc::new(JobIds::default())),
+        grpc_client_max_message_size: MESSAGE_LIMIT as u32,
         override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
         ..Default::default()
@@ -171,10 +172,9 @@ impl Services {
     ) -> Result<()> {
         let Self { ballista, tables } = self;
         let book = tables.book.clone();
-        let limit = 16 * 1024 * 1024;
         let door = SchedulerGrpcServer::new(Door::new(ballista.clone(), book.clone()))
-            .max_encoding_message_size(limit)
-            .max_decoding_message_size(limit);
+            .max_encoding_message_size(MESSAGE_LIMIT)
+            .max_decoding_message_size(MESSAGE_LIMIT);
         let runs = book.runs().clone();
         let (rendezvous, training) = services(runs);
         let attendance = attendance_service(ballista.clone(), &tables);

@@ -5,7 +5,7 @@
 //!   of the executor's registration.
 //! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
 //!   Data that an executor does not give any more is marked as lost, so that the job is run again
-//!   and Ballista does not mend it. Every other error is marked, so that the client can tell the
+//!   and Ballista does not mend it. An error about a file names it. Every other error is marked, so that the client can tell the
 //!   user what was wrong.
 
 use std::error::Error;
@@ -36,6 +36,7 @@ use volley_proto::plan::TrainExec;
 use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::Cancellable;
+use crate::files::naming_files;
 
 /// Ballista's engine, wrapped.
 pub(super) struct VolleyEngine {
@@ -76,7 +77,10 @@ impl ExecutionEngine for VolleyEngine {
                 let train = train.in_task(identity.clone(), cancel.clone());
                 Ok(Transformed::yes(Arc::new(train) as Arc<dyn ExecutionPlan>))
             }
-            None => Ok(Transformed::no(node)),
+            None => Ok(match naming_files(&node) {
+                Some(scan) => Transformed::yes(scan),
+                None => Transformed::no(node),
+            }),
         })?;
         // The root is the stage's writer; what it writes is what can be stopped.
         let writer = plan.data;

@@ -34,6 +34,7 @@ use uuid::Uuid;
 use volley_proto::TrainId;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
+use volley_proto::settings::MESSAGE_LIMIT;
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
@@ -247,6 +248,8 @@ fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> Executo
         port,
         grpc_port,
         vcores: config.vcores,
+        grpc_max_decoding_message_size: MESSAGE_LIMIT as u32,
+        grpc_max_encoding_message_size: MESSAGE_LIMIT as u32,
         executor_heartbeat_interval_seconds: config.heartbeat.as_secs().max(1),
         ..Default::default()
     }

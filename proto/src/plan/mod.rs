@@ -25,6 +25,7 @@ mod planner;
 mod predict;
 mod rules;
 mod running;
+mod tables;
 mod train;
 mod write;
 
@@ -32,6 +33,7 @@ pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
 pub use rules::with_rules;
+pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions};
 pub use train::{TrainExec, TrainNode, train_schema};
 pub use write::adds_files;
 use write::{CommitExec, WriteExec};
