@@ -23,7 +23,7 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::dml::InsertOp;
-use datafusion::logical_expr::{Expr, SortExpr, TableProviderFilterPushDown};
+use datafusion::logical_expr::{Expr, SortExpr, TableProviderFilterPushDown, not};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
@@ -159,6 +159,13 @@ impl Files {
     }
 }
 
+fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => is_text(values),
+        data_type => data_type.is_string(),
+    }
+}
+
 /// A file as a user names it: a path where it is of this file system, a URL otherwise.
 pub fn file_name(root: &str, location: &str) -> String {
     match root {
@@ -208,6 +215,24 @@ impl TableProvider for Files {
         session: &dyn Session,
         args: ScanArgs<'a>,
     ) -> Result<ScanResult> {
+        // DataFusion looks for the folder `m=1` where `m = 1` is asked for, and misses `m=01`: such a
+        // condition is hidden from it, and holds for each file that is listed.
+        let columns = &self.listing.options().table_partition_cols;
+        let hidden = |filter: &Expr| not(not(filter.clone()));
+        let filters: Option<Vec<_>> = columns
+            .iter()
+            .any(|(_, data_type)| !is_text(data_type))
+            .then(|| {
+                args.filters()
+                    .unwrap_or_default()
+                    .iter()
+                    .map(hidden)
+                    .collect()
+            });
+        let args = match &filters {
+            Some(filters) => args.with_filters(Some(filters)),
+            None => args,
+        };
         // A limit leaves out files that it does not need, of all that are listed.
         let args = match self.only {
             Some(_) => args.with_limit(None),

@@ -15,6 +15,8 @@ mod format;
 mod rows;
 mod send;
 mod series;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
