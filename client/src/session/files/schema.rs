@@ -52,7 +52,7 @@ pub(super) async fn of_all(
             Ok(schema) => Ok((file, schema)),
             Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
                 file,
-                source: source.into(),
+                source: source.find_root().to_string().into(),
             })),
         }
     });

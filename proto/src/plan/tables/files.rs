@@ -87,7 +87,7 @@ impl Files {
                 let root = first.object_store();
                 let unreadable = Error::Unreadable {
                     file: file_name(root.as_str(), &location),
-                    source: cause.into(),
+                    source: cause.find_root().to_string().into(),
                 };
                 // It goes on as text.
                 return DataFusionError::External(TaskFailure::new(&unreadable).into());

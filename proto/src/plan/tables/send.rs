@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
-use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::{not_impl_err, plan_err};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, TableReference, not_impl_err, plan_err};
 use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::{MemTable, provider_as_source, source_as_provider};
 use datafusion::error::Result;
@@ -19,11 +19,14 @@ use super::rows::{ROWS_LIMIT, Rows};
 /// # Errors
 /// When the rows of tables in memory are more than [`ROWS_LIMIT`].
 pub async fn sendable(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let mut misread = false;
     let mut in_memory: Vec<(Arc<dyn TableSource>, Arc<dyn TableSource>)> = Vec::new();
     let mut tables = Vec::new();
     plan.apply_with_subqueries(|node| {
         match node {
+            LogicalPlan::SubqueryAlias(alias) => misread |= is_misread(&alias.alias),
             LogicalPlan::TableScan(scan) => {
+                misread |= is_misread(&scan.table_name);
                 tables.push((scan.table_name.to_string(), Arc::clone(&scan.source)));
             }
             LogicalPlan::Dml(dml) => {
@@ -86,6 +89,47 @@ pub async fn sendable(plan: LogicalPlan) -> Result<LogicalPlan> {
             without_rows(&empty)
         }
         node => Ok(Transformed::no(node)),
+    })?;
+    match misread {
+        true => quoted(plan.data),
+        false => Ok(plan.data),
+    }
+}
+
+/// Whether a column's table, which goes as text, is read as another one: `Sales` as `sales`, and the
+/// table `sales.csv` as the table `csv` of the schema `sales`.
+fn is_misread(table: &TableReference) -> bool {
+    TableReference::parse_str(&table.to_string()) != *table
+}
+
+/// The plan with the tables of columns under names that are read as they are meant: in quotes.
+fn quoted(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let quote = |column: &mut Column| match &column.relation {
+        Some(table) if is_misread(table) => {
+            column.relation = Some(TableReference::bare(table.to_quoted_string()));
+            true
+        }
+        _ => false,
+    };
+    let plan = plan.transform_down_with_subqueries(|mut node| {
+        if let LogicalPlan::Unnest(unnest) = &mut node {
+            unnest.exec_columns.iter_mut().for_each(|column| {
+                quote(column);
+            });
+        }
+        node.map_expressions(|expression| {
+            expression.transform_down(|mut expression| {
+                let changed = match &mut expression {
+                    Expr::Column(column) | Expr::OuterReferenceColumn(_, column) => quote(column),
+                    _ => false,
+                };
+                Ok(Transformed::new(
+                    expression,
+                    changed,
+                    TreeNodeRecursion::Continue,
+                ))
+            })
+        })
     })?;
     Ok(plan.data)
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use datafusion::arrow::datatypes::Schema;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::datasource::file_format::csv::CsvFormat;
@@ -116,6 +117,7 @@ async fn rows_are_the_same_after_the_way() {
         "CREATE EXTERNAL TABLE y (k BIGINT, v VARCHAR, y INT) STORED AS CSV PARTITIONED BY (y) \
          LOCATION '{d}/h/' OPTIONS ('format.has_header' 'false', 'format.delimiter' ';', \
          'format.terminator' '|')",
+        "CREATE TABLE \"P.csv\" AS SELECT * FROM p",
         "CREATE TABLE m AS VALUES (1, 'a', [1, 2]), (2, NULL, [])",
         "CREATE TABLE e (k BIGINT, v VARCHAR)",
     ] {
@@ -141,6 +143,8 @@ async fn rows_are_the_same_after_the_way() {
         "SELECT count(*), sum(k) FROM p WHERE false",
         "SELECT k, v FROM p WHERE false UNION ALL SELECT 9, 'z'",
         "SELECT (SELECT max(k) FROM p WHERE false) AS x",
+        "SELECT sum(k), max(\"P.csv\".v) FROM \"P.csv\" WHERE \"P.csv\".k > 1",
+        "SELECT \"A\".k FROM p \"A\" JOIN \"P.csv\" b ON \"A\".k = b.k WHERE b.v <> 'a' ORDER BY 1",
     ] {
         let (here, there) = both(&session, sql).await;
         assert_eq!(here, there, "{sql}");
@@ -189,7 +193,7 @@ async fn only_the_files_that_are_named_belong_to_a_table() {
 #[tokio::test]
 async fn a_table_that_only_this_process_has_is_named() {
     let session = session();
-    let stream = StreamingTable::try_new(SchemaRef::default(), vec![]).unwrap();
+    let stream = StreamingTable::try_new(Arc::new(Schema::empty()), vec![]).unwrap();
     session.register_table("s", Arc::new(stream)).unwrap();
     let codec = VolleyLogicalCodec::default();
     let plan = session.table("s").await.unwrap().into_unoptimized_plan();
