@@ -19,6 +19,7 @@
 
 mod codec;
 mod estimates;
+mod join_order;
 mod joins;
 mod partitions;
 mod planner;

@@ -10,6 +10,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::estimates::estimate_scan;
+use super::join_order::order_joins;
 use super::joins::{join_in_place, partition_join};
 use super::write::{choose_dictionaries, write_folder};
 
@@ -18,7 +19,10 @@ const JOIN_SELECTION: &str = "join_selection";
 
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
-    let mut rules = vec![rule("estimate_scans", Rewrite::Each(estimate_scan))];
+    let mut rules = vec![
+        rule("estimate_scans", Rewrite::Each(estimate_scan)),
+        rule("order_joins", Rewrite::Whole(order_joins)),
+    ];
     for default in state.physical_optimizers() {
         rules.push(Arc::clone(default));
         if default.name() == JOIN_SELECTION {
