@@ -3,6 +3,10 @@
 //! Parquet files tell how many rows they have, and the least and the greatest value of a column: integers and
 //! dates have at most as many values as lie between. Rows that pass a relation's own filters are as many as
 //! DataFusion estimates.
+//!
+//! Of text, and of whatever is in text files, nobody knows how many values there are. Such a column is taken to
+//! have those of a column that it must equal; where nothing is known of that one either, they thin no rows,
+//! and no order is looked for that needs them as a key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,38 +45,51 @@ pub(super) fn graph(tree: &JoinTree) -> Result<Option<Graph>> {
         relations.push(Relation { rows, unfiltered });
         known.push((after, before));
     }
-    let values = |column: usize| {
+    let before = |column: usize| {
         let (relation, at) = tree.place(column);
         let (after, before) = &known[relation];
-        let of = relations[relation];
         let (_, columns) = unfiltered(&tree.relations[relation]);
-        let before = columns.get(&at).map(|at| &before.column_statistics[*at]);
-        let after = &after.column_statistics[at];
-        let distinct = distinct(after, of.rows);
-        let before = before.unwrap_or(after);
-        Values {
-            distinct: distinct.unwrap_or(of.rows).max(1.0),
-            unfiltered: self::distinct(before, of.unfiltered),
-            range: range(before),
-        }
+        let below = columns.get(&at).map(|at| &before.column_statistics[*at]);
+        below.unwrap_or(&after.column_statistics[at])
     };
-    let class = |columns: &Vec<usize>| Class {
-        members: columns
-            .iter()
-            .map(|column| (tree.relation(*column), values(*column)))
-            .collect(),
-    };
-    let classes = tree.classes.iter().map(class).collect();
+    let classes = tree.classes.iter().filter_map(|columns| {
+        // Of the member that has most: it is a key of its relation, and the others refer to it.
+        let counts = columns.iter().filter_map(|column| {
+            let rows = relations[tree.relation(*column)].unfiltered;
+            distinct(before(*column), rows)
+        });
+        let most = counts.max_by(f64::total_cmp)?;
+        let values = |column: usize| {
+            let (relation, at) = tree.place(column);
+            let of = relations[relation];
+            let before = before(column);
+            let count = distinct(before, of.unfiltered);
+            let unfiltered = count.unwrap_or(most.min(of.unfiltered));
+            let after = distinct(&known[relation].0.column_statistics[at], of.rows);
+            Values {
+                distinct: after.unwrap_or(unfiltered.min(of.rows)),
+                unfiltered,
+                range: range(before),
+            }
+        };
+        let members = columns.iter();
+        let members = members.map(|column| (tree.relation(*column), values(*column)));
+        Some(Class {
+            members: members.collect(),
+        })
+    });
+    let classes: Vec<_> = classes.collect();
     let filters = tree.filters.iter().map(|(relations, condition)| Filter {
         relations: *relations,
         selectivity: selectivity(condition),
     });
-    let filters = filters.collect();
-    Ok(Some(Graph {
-        relations,
+    let graph = Graph {
+        relations: relations.clone(),
+        filters: filters.collect(),
         classes,
-        filters,
-    }))
+    };
+    let complete = graph.classes.len() == tree.classes.len() || graph.is_keyed();
+    Ok(complete.then_some(graph))
 }
 
 fn rows(statistics: &Statistics) -> Option<f64> {

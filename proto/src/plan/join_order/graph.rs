@@ -61,8 +61,8 @@ impl Class {
 pub(super) struct Values {
     /// How many there are.
     pub(super) distinct: f64,
-    /// How many there are among the rows before the relation's filters, if something is known of them.
-    pub(super) unfiltered: Option<f64>,
+    /// How many there are among the rows before the relation's filters.
+    pub(super) unfiltered: f64,
     /// The least and the greatest before filters, of integers and dates.
     pub(super) range: Option<(f64, f64)>,
 }
@@ -98,6 +98,20 @@ impl Graph {
     pub(super) fn linked(&self, left: Set, right: Set) -> bool {
         let filtered = || self.filters.iter().any(|filter| filter.joins(left, right));
         self.keyed(left, right) || filtered()
+    }
+
+    /// Whether keys lead from any relation to any other.
+    pub(super) fn is_keyed(&self) -> bool {
+        let mut reached = self.all() & 1;
+        loop {
+            let classes = self.classes.iter().map(Class::set);
+            let next = classes.filter(|class| class & reached != 0);
+            let next = next.fold(reached, |set, class| set | class);
+            if next == reached {
+                return reached == self.all();
+            }
+            reached = next;
+        }
     }
 
     /// Whether nothing links a set to the relations that are not in it.

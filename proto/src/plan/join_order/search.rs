@@ -106,7 +106,7 @@ mod tests {
         let relation = |rows, unfiltered| Relation { rows, unfiltered };
         let ids = |count: f64| Values {
             distinct: count,
-            unfiltered: Some(1000.0),
+            unfiltered: 1000.0,
             range: Some((1.0, 1000.0)),
         };
         let mut relations = vec![relation(1e6, 1e6)];

@@ -137,19 +137,10 @@ impl Joined {
                 values.push(a.or(*b));
                 continue;
             };
-            // Of keys of which nothing is known, those of the smaller side are taken to be all there are.
-            let unknown = self.unfiltered.min(other.unfiltered);
-            let both_unknown = a.unfiltered.is_none() && b.unfiltered.is_none();
             let within = [a.within(b), b.within(a)];
             for (side, own) in [a, b].into_iter().enumerate() {
-                let before = match both_unknown {
-                    true => unknown,
-                    false => own.unfiltered.map_or(1.0, |count| count * within[side]),
-                };
-                distinct[side] *= own
-                    .distinct
-                    .min(if both_unknown { unknown } else { f64::MAX });
-                unfiltered[side] *= before.max(1.0);
+                distinct[side] *= own.distinct;
+                unfiltered[side] *= (own.unfiltered * within[side]).max(1.0);
             }
             values.push(Some(a.common(b, within)));
         }
@@ -180,19 +171,14 @@ impl Values {
 
     /// The values that both have.
     fn common(&self, other: &Self, within: [f64; 2]) -> Self {
-        let least = |a: Option<f64>, b: Option<f64>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let unfiltered = [self, other].map(|values| values.unfiltered);
-        let unfiltered = [0, 1].map(|side| unfiltered[side].map(|count| count * within[side]));
+        let unfiltered = (self.unfiltered * within[0]).min(other.unfiltered * within[1]);
         let range = match (self.range, other.range) {
             (Some((a, b)), Some((c, d))) => Some((a.max(c), b.min(d))).filter(|(a, b)| a <= b),
             (a, b) => a.or(b),
         };
         Self {
             distinct: self.distinct.min(other.distinct),
-            unfiltered: least(unfiltered[0], unfiltered[1]).map(|count| count.max(1.0)),
+            unfiltered: unfiltered.max(1.0),
             range,
         }
     }
@@ -210,7 +196,7 @@ mod tests {
     fn values(distinct: f64, unfiltered: f64, range: (f64, f64)) -> Values {
         Values {
             distinct,
-            unfiltered: Some(unfiltered),
+            unfiltered,
             range: Some(range),
         }
     }
@@ -264,22 +250,5 @@ mod tests {
             filters: vec![],
         };
         assert_eq!(Sizes::new(&graph).rows(0b11), 3e5);
-    }
-
-    #[test]
-    fn a_side_whose_keys_are_unknown_keeps_the_others_rows() {
-        let unknown = |rows| Values {
-            distinct: rows,
-            unfiltered: None,
-            range: None,
-        };
-        let graph = Graph {
-            relations: vec![relation(1e6, 1e6), relation(10.0, 100.0)],
-            classes: vec![Class {
-                members: vec![(0, unknown(1e6)), (1, unknown(10.0))],
-            }],
-            filters: vec![],
-        };
-        assert_eq!(Sizes::new(&graph).rows(0b11), 1e5);
     }
 }
