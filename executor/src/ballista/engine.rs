@@ -32,7 +32,7 @@ use datafusion::prelude::SessionConfig;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 use volley_proto::failure::{DataLost, TaskFailure, chain};
-use volley_proto::plan::TrainExec;
+use volley_proto::plan::{PrunedExec, TrainExec};
 use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::Cancellable;
@@ -86,6 +86,7 @@ impl ExecutionEngine for VolleyEngine {
             .map(|input| Arc::new(Cancellable::new(Arc::clone(input), cancel.clone())) as _)
             .collect();
         let plan = replace_children_if_necessary(writer, inputs)?;
+        let writer = Arc::clone(&plan);
         let stage = self.inner.create_query_stage_exec(
             job_id, stage_id, task_id, partitions, plan, work_dir, config,
         )?;
@@ -93,9 +94,28 @@ impl ExecutionEngine for VolleyEngine {
         let span = tracing::error_span!("task", job = %identity.job_id, stage = stage_id, partitions = ?identity.partitions);
         Ok(Arc::new(VolleyStage {
             stage,
+            writer,
             cancel,
             span,
         }))
+    }
+}
+
+/// A task's metrics as those of its stage: every task reports of the same operators, also of those that it
+/// has no partitions of.
+fn for_stage(
+    plan: &dyn ExecutionPlan,
+    metrics: &mut impl Iterator<Item = MetricsSet>,
+    of_stage: &mut Vec<MetricsSet>,
+) {
+    if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
+        let none = std::iter::repeat_with(MetricsSet::new);
+        of_stage.extend(none.take(pruned.operators()));
+    } else if plan.metrics().is_some() {
+        of_stage.extend(metrics.next());
+    }
+    for input in plan.children() {
+        for_stage(input.as_ref(), metrics, of_stage);
     }
 }
 
@@ -103,6 +123,8 @@ impl ExecutionEngine for VolleyEngine {
 #[derive(Debug)]
 struct VolleyStage {
     stage: Arc<dyn QueryStageExecutor>,
+    /// The task's plan.
+    writer: Arc<dyn ExecutionPlan>,
     cancel: CancellationToken,
     span: Span,
 }
@@ -135,7 +157,10 @@ impl QueryStageExecutor for VolleyStage {
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
-        self.stage.collect_plan_metrics()
+        let mut of_stage = Vec::new();
+        let mut metrics = self.stage.collect_plan_metrics().into_iter();
+        for_stage(self.writer.as_ref(), &mut metrics, &mut of_stage);
+        of_stage
     }
 
     fn collect_runtime_stats_reports(&self) -> Vec<RuntimeStatsReport> {

@@ -17,18 +17,29 @@ use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
-use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use datafusion_proto::physical_plan::{
+    PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use super::running;
+use super::task::{PrunedExec, TaskPlan};
 use super::train::only;
+use super::wire::{Converter, Lost, verify};
 use super::write::{EncodedTarget, Target};
-use super::{CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec};
+use super::{
+    CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec, filtered, running,
+};
 use crate::spec::TrainSpec;
 use crate::{Error, ModelRef};
 
 const MAGIC: &[u8] = b"\xffvolley\x01";
+
+/// What a task's plan starts with, before its message.
+const TASK: &[u8] = b"\xffvolley\x02";
 
 /// One of Volley's nodes without its inputs.
 #[derive(Serialize, Deserialize)]
@@ -37,6 +48,8 @@ enum Node {
     Predict { model: ModelRef, column: String },
     Write { target: EncodedTarget },
     Commit { target: EncodedTarget },
+    /// The schema is that of a plan without rows, in protobuf.
+    Pruned { operators: usize, schema: Vec<u8> },
 }
 
 impl Node {
@@ -76,7 +89,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
                 Some(Node::Predict { model, column }) => {
                     Arc::new(PredictNode::try_new(model, column, only(inputs.to_vec())?)?)
                 }
-                Some(Node::Write { .. } | Node::Commit { .. }) => {
+                Some(Node::Write { .. } | Node::Commit { .. } | Node::Pruned { .. }) => {
                     let what = "it is a physical node in a logical plan";
                     return Err(Error::malformed("plan node", what).into());
                 }
@@ -195,8 +208,18 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         context: &TaskContext,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(message) = buf.strip_prefix(TASK) {
+            return decode_plan(message, context, self);
+        }
+        if let Some(lost) = Lost::decode(buf)? {
+            return lost.restore(only(inputs.to_vec())?);
+        }
         match Node::decode(buf)? {
             None => self.inner.try_decode(buf, inputs, context, converter),
+            Some(Node::Pruned { operators, schema }) => {
+                let schema = decode_plan(&schema, context, self)?.schema();
+                Ok(Arc::new(PrunedExec::new(schema, operators)))
+            }
             Some(Node::Train { spec }) => {
                 Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?)))
             }
@@ -236,6 +259,17 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         } else if let Some(commit) = plan.downcast_ref::<CommitExec>() {
             let target = commit.target().encode(self, converter)?;
             Node::Commit { target }.encode(buf)
+        } else if let Some(task) = plan.downcast_ref::<TaskPlan>() {
+            buf.extend_from_slice(TASK);
+            buf.extend(encode_plan(task.plan(), self)?);
+            Ok(())
+        } else if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
+            let schema: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(pruned.schema()));
+            Node::Pruned {
+                operators: pruned.operators(),
+                schema: encode_plan(&schema, self)?,
+            }
+            .encode(buf)
         } else {
             self.inner.try_encode(plan, buf, converter)
         }
@@ -250,11 +284,17 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
-        self.inner.try_decode_udaf(name, buf)
+        match filtered::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udaf(name, buf),
+        }
     }
 
     fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        self.inner.try_encode_udaf(function, buf)
+        match filtered::is_filtered(function) {
+            true => Ok(()),
+            false => self.inner.try_encode_udaf(function, buf),
+        }
     }
 
     fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
@@ -270,6 +310,32 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             None => self.inner.try_encode_udwf(function, buf),
         }
     }
+}
+
+/// A plan as a message, with what the engine's own encoding leaves out.
+fn encode_plan(plan: &Arc<dyn ExecutionPlan>, codec: &VolleyPhysicalCodec) -> Result<Vec<u8>> {
+    let message = Converter.execution_plan_to_proto(plan, codec)?;
+    Ok(message.encode_to_vec())
+}
+
+fn decode_plan(
+    message: &[u8],
+    context: &TaskContext,
+    codec: &VolleyPhysicalCodec,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let message = PhysicalPlanNode::decode(message).map_err(|e| Error::malformed("plan", e))?;
+    let context = PhysicalPlanDecodeContext::new(context, codec);
+    Converter.proto_to_execution_plan(&message, &context)
+}
+
+/// Refuses a plan that would not arrive on an executor as it is here.
+///
+/// # Errors
+/// Names the operator that cannot be sent, or what of it would be lost.
+pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<()> {
+    let codec = VolleyPhysicalCodec::default();
+    let arrived = decode_plan(&encode_plan(plan, &codec)?, context, &codec)?;
+    verify(plan, &arrived)
 }
 
 #[cfg(test)]

@@ -19,19 +19,25 @@
 
 mod codec;
 mod estimates;
+mod filtered;
 mod joins;
+mod one_task;
 mod partitions;
 mod planner;
 mod predict;
 mod rules;
 mod running;
+mod task;
 mod train;
+mod wire;
 mod write;
 
-pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
+pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
+pub use one_task::OneTaskExec;
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
 pub use rules::with_rules;
+pub use task::{PrunedExec, TaskPlan};
 pub use train::{TrainExec, TrainNode, train_schema};
 pub use write::adds_files;
 use write::{CommitExec, WriteExec};

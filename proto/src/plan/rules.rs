@@ -10,7 +10,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::estimates::estimate_scan;
-use super::joins::{join_in_place, partition_join};
+use super::joins::choose_join;
 use super::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that chooses how joins are done.
@@ -18,36 +18,22 @@ const JOIN_SELECTION: &str = "join_selection";
 
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
-    let mut rules = vec![rule("estimate_scans", Rewrite::Each(estimate_scan))];
+    let mut rules = vec![rule("estimate_scans", estimate_scan)];
     for default in state.physical_optimizers() {
         rules.push(Arc::clone(default));
         if default.name() == JOIN_SELECTION {
-            rules.push(rule("partition_joins", Rewrite::Each(partition_join)));
+            rules.push(rule("choose_joins", choose_join));
         }
     }
-    rules.push(rule(
-        "choose_dictionaries",
-        Rewrite::Each(choose_dictionaries),
-    ));
-    rules.push(rule("write_folders", Rewrite::Each(write_folder)));
+    rules.push(rule("choose_dictionaries", choose_dictionaries));
+    rules.push(rule("write_folders", write_folder));
     SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules)
-}
-
-/// The rule that comes when nobody asks any more how many rows there are.
-pub(super) fn last_rule() -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
-    rule("join_in_place", Rewrite::Whole(join_in_place))
 }
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// What a plan becomes.
-#[derive(Debug, Clone, Copy)]
-enum Rewrite {
-    /// Each operator by itself, its inputs first: what it becomes, if anything else.
-    Each(fn(&Plan, &ConfigOptions) -> Result<Option<Plan>>),
-    /// All of it at once.
-    Whole(fn(Plan, &ConfigOptions) -> Result<Plan>),
-}
+/// What an operator becomes, its inputs first, if anything else.
+type Rewrite = fn(&Plan, &ConfigOptions) -> Result<Option<Plan>>;
 
 /// A rule by its name.
 #[derive(Debug)]
@@ -62,12 +48,8 @@ fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn PhysicalOptimizerRule +
 
 impl PhysicalOptimizerRule for Rule {
     fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
-        let each = match self.rewrite {
-            Rewrite::Each(rewrite) => rewrite,
-            Rewrite::Whole(rewrite) => return rewrite(plan, config),
-        };
         plan.transform_up(|node| {
-            Ok(match each(&node, config)? {
+            Ok(match (self.rewrite)(&node, config)? {
                 Some(rewritten) => Transformed::yes(rewritten),
                 None => Transformed::no(node),
             })

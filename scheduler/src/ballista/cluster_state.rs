@@ -21,12 +21,14 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::task_manager::JobInfoCache;
 use parking_lot::Mutex;
 use tokio::sync::RwLockWriteGuard;
+use volley_proto::plan::TrainExec;
 use volley_proto::spec::TrainSpec;
 use volley_proto::{TrainId, tables};
 
 use super::{bind, losses};
 use crate::jobs::Ending;
 use crate::placement::{Decision, Executor, Role, Wish, grows_by, place};
+use crate::planning::find;
 use volley_proto::tables::millis;
 
 /// What the cluster's state asks and tells the rest of the scheduler.
@@ -230,10 +232,17 @@ impl VolleyClusterState {
         let Some(stage) = graph.fetch_running_stage(&others) else {
             return Vec::new();
         };
-        let train = bind::find_train(stage.plan.as_ref()).map(|train| train.spec().train_id);
+        let train = find::<TrainExec>(stage.plan.as_ref()).map(|train| train.spec().train_id);
+        let events = &self.events;
         let mut bind_all = |tasks: &[crate::placement::Task]| -> Vec<BoundTask> {
-            let bind = |task| bind::bind(stage, &session_id, &job_id, task);
-            tasks.iter().filter_map(bind).collect()
+            let bind = |task| bind::bind(stage, &session_id, &job_id, task).transpose();
+            let bound = tasks.iter().filter_map(bind);
+            let bound: datafusion::error::Result<Vec<_>> = bound.collect();
+            bound.unwrap_or_else(|error| {
+                let reason = format!("stage {} must not run: {error}", stage.stage_id);
+                events.end_attempt(job_id.as_str(), Ending::Failed(reason));
+                Vec::new()
+            })
         };
         match (decision, train) {
             (Decision::Tasks(tasks), _) => bind_all(&tasks),
