@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use datafusion::error::DataFusionError;
 use volley_proto::failure::{DataLost, TaskFailure};
+use volley_proto::limits::size;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -131,6 +132,20 @@ pub enum Error {
         function: String,
         /// What is wrong and what would be right.
         reason: String,
+    },
+    /// A query that does not fit into a message to the scheduler.
+    #[error(
+        "the query is too large: it takes {} when it is sent to the scheduler, and the limit is {}; \
+         long lists of values (IN (…), VALUES) belong into a table, a file for example, that the \
+         query joins",
+        size(*bytes),
+        size(*limit)
+    )]
+    QueryTooLarge {
+        /// Bytes that it takes.
+        bytes: usize,
+        /// Bytes that it may take.
+        limit: usize,
     },
     /// Rows that a job made and that cannot be read any more.
     #[error("job {job} succeeded, but its rows were lost with {holder}: {advice}")]

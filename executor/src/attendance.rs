@@ -13,9 +13,10 @@ use tonic::{Code, Streaming};
 use volley_proto::TrainId;
 use volley_proto::tables::millis;
 use volley_proto::wire::attendance_client::AttendanceClient;
-use volley_proto::wire::{self, AttendRequest, AttendResponse};
+use volley_proto::wire::{self, AttendRequest, AttendResponse, EndRequest};
 use volley_trainer::resolve_device;
 
+use crate::ballista::TaskKey;
 use crate::config::Role;
 use crate::notices::Notice;
 use crate::{Error, ExecutorConfig, Result};
@@ -52,6 +53,49 @@ pub(crate) async fn tell(
         id: config.id.clone(),
         reason,
     })
+}
+
+/// Tells the scheduler that tasks have ended.
+pub(crate) async fn end(
+    config: &ExecutorConfig,
+    channel: Channel,
+    tasks: Vec<TaskKey>,
+) -> Result<()> {
+    let request = EndRequest {
+        executor_id: config.id.clone(),
+        tasks: tasks.into_iter().map(wire::Task::from).collect(),
+    };
+    let mut client = AttendanceClient::new(channel);
+    let reason = match timeout(TELLING, client.end(request)).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(status)) => status.message().to_owned(),
+        Err(_) => "it does not answer".to_owned(),
+    };
+    Err(Error::Attend {
+        address: config.scheduler.clone(),
+        id: config.id.clone(),
+        reason,
+    })
+}
+
+impl From<TaskKey> for wire::Task {
+    fn from(task: TaskKey) -> Self {
+        Self {
+            job_id: task.attempt,
+            stage_id: task.stage,
+            task_id: task.number,
+        }
+    }
+}
+
+impl From<wire::Task> for TaskKey {
+    fn from(task: wire::Task) -> Self {
+        Self {
+            attempt: task.job_id,
+            stage: task.stage_id,
+            number: task.task_id,
+        }
+    }
 }
 
 /// An open stream.
@@ -110,13 +154,21 @@ impl Attendance {
         }
     }
 
-    /// Waits until it is over, and returns why. Runs that are over meanwhile are passed on.
-    pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
+    /// Waits until it is over, and returns why. Runs that are over meanwhile are passed on, and tasks
+    /// that are to end.
+    pub(crate) async fn until_over(
+        &mut self,
+        finished: impl Fn(TrainId),
+        ending: impl Fn(Vec<TaskKey>),
+    ) -> String {
         loop {
             match timeout(self.patience, self.signs.message()).await {
                 Ok(Ok(Some(sign))) => {
                     let trains = sign.finished.iter().filter_map(|train| train.parse().ok());
                     trains.for_each(&finished);
+                    if !sign.ending.is_empty() {
+                        ending(sign.ending.into_iter().map(TaskKey::from).collect());
+                    }
                 }
                 Ok(Ok(None)) => return "the scheduler takes the executor for lost".to_owned(),
                 Ok(Err(status)) => return format!("the scheduler is gone: {}", status.message()),

@@ -11,6 +11,7 @@ mod error;
 mod name;
 
 pub mod failure;
+pub mod limits;
 pub mod plan;
 pub mod runtime;
 pub mod settings;

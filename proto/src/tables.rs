@@ -111,6 +111,8 @@ rows! {
         seconds: f64 = Float64,
         /// The training run, if it is one.
         train_id: Option<String> = Utf8,
+        /// What it waits for, where none of its tasks runs: who holds the slots.
+        waits: Option<String> = Utf8,
         /// Why it failed.
         error: Option<String> = Utf8,
     }

@@ -23,14 +23,17 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::TrainId;
-use volley_proto::tables::Line;
+use volley_proto::tables::{Line, millis};
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
-use volley_proto::wire::{self, AttendRequest, AttendResponse, TellRequest, TellResponse};
+use volley_proto::wire::{
+    self, AttendRequest, AttendResponse, EndRequest, EndResponse, TellRequest, TellResponse,
+};
 
 use crate::ballista::{Attendee, BallistaScheduler, VolleyClusterState};
 use crate::heard::Heard;
 use crate::jobs::Book;
 use crate::placement::Role;
+use crate::slots::{Slots, Task};
 use crate::tables::Tables;
 use crate::watched::Ends;
 
@@ -45,12 +48,14 @@ type Sign = Result<AttendResponse, Status>;
 pub(crate) fn attendance_service(
     ballista: BallistaScheduler,
     tables: &Tables,
+    slots: Slots,
 ) -> AttendanceServer<Service> {
     AttendanceServer::new(Service {
         ballista,
         cluster: Arc::clone(&tables.cluster),
         book: tables.book.clone(),
         heard: tables.heard.clone(),
+        slots,
         present: Arc::default(),
     })
 }
@@ -61,6 +66,7 @@ pub(crate) struct Service {
     cluster: Arc<VolleyClusterState>,
     book: Book,
     heard: Heard,
+    slots: Slots,
     /// The current incarnation of each executor.
     present: Arc<Mutex<HashMap<String, String>>>,
 }
@@ -152,6 +158,36 @@ impl Attendance for Service {
         }
         Ok(Response::new(TellResponse {}))
     }
+
+    async fn end(&self, request: Request<EndRequest>) -> Result<Response<EndResponse>, Status> {
+        let EndRequest { executor_id, tasks } = request.into_inner();
+        let tasks: Vec<_> = tasks.into_iter().map(Task::from).collect();
+        if self.slots.ended(&executor_id, &tasks) {
+            self.book.offer();
+        }
+        Ok(Response::new(EndResponse {}))
+    }
+}
+
+impl From<Task> for wire::Task {
+    fn from(task: Task) -> Self {
+        Self {
+            job_id: task.attempt,
+            stage_id: task.stage as u64,
+            task_id: task.number as u64,
+        }
+    }
+}
+
+impl From<wire::Task> for Task {
+    fn from(task: wire::Task) -> Self {
+        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Self {
+            attempt: task.job_id,
+            stage: number(task.stage_id),
+            number: number(task.task_id),
+        }
+    }
 }
 
 /// An incarnation that is there; no longer when this is dropped.
@@ -192,6 +228,7 @@ impl Service {
         loop {
             tokio::select! {
                 () = signs.closed() => break,
+                () = self.slots.some_end() => {}
                 _ = tick.tick() => {}
             }
             if !presence.is_current() {
@@ -202,6 +239,7 @@ impl Service {
             }
             let sign = AttendResponse {
                 finished: self.finished(&mut told),
+                ending: self.ending(&executor),
             };
             if signs.send(Ok(sign)).is_err() {
                 break;
@@ -212,6 +250,24 @@ impl Service {
         if there && let Err(error) = self.remove(&executor, "its connection closed").await {
             tracing::error!(executor, %error, "cannot remove an executor");
         }
+    }
+
+    /// Tasks of an executor that are to end; what takes long is said.
+    fn ending(&self, executor: &str) -> Vec<wire::Task> {
+        let (tasks, lines) = self.slots.ending(executor, std::time::Instant::now());
+        for text in lines {
+            tracing::warn!(executor, "{text}");
+            self.heard.keep(Line {
+                at: millis(SystemTime::now()),
+                job_id: None,
+                train_id: None,
+                executor_id: Some(executor.to_owned()),
+                rank: None,
+                failure: false,
+                text,
+            });
+        }
+        tasks.into_iter().map(Into::into).collect()
     }
 
     /// Runs that are over and of which the executor has not been told.

@@ -14,6 +14,10 @@ pub struct SchedulerConfig {
     pub executor_timeout: Duration,
     /// A client that has not asked about its query for this long is gone.
     pub client_timeout: Duration,
+    /// Rows of a finished job are kept for this long after the last sign of somebody who reads them.
+    pub rows_timeout: Duration,
+    /// Rows of a finished job are kept for this long for somebody who is there and reads nothing.
+    pub reader_timeout: Duration,
 }
 
 impl Default for SchedulerConfig {
@@ -23,6 +27,8 @@ impl Default for SchedulerConfig {
             advertise_host: Ipv4Addr::LOCALHOST.to_string(),
             executor_timeout: Duration::from_secs(10),
             client_timeout: Duration::from_secs(30),
+            rows_timeout: Duration::from_secs(5 * 60),
+            reader_timeout: Duration::from_secs(60 * 60),
         }
     }
 }

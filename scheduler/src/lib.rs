@@ -26,6 +26,7 @@ mod jobs;
 mod placement;
 mod planning;
 mod server;
+mod slots;
 mod tables;
 mod training;
 mod watched;

@@ -32,10 +32,20 @@ struct Args {
     /// Time without a question about its query after which a client is gone, and the query ends
     #[arg(long, env = "VOLLEY_CLIENT_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
     client_timeout: Duration,
+    /// Time that rows of a finished job are kept after the last sign of a client that reads them
+    #[arg(long, env = "VOLLEY_ROWS_TIMEOUT", default_value = "5min", value_parser = humantime::parse_duration)]
+    rows_timeout: Duration,
+    /// Time that rows of a finished job are kept for a client that is there and reads nothing
+    #[arg(long, env = "VOLLEY_READER_TIMEOUT", default_value = "1h", value_parser = humantime::parse_duration)]
+    reader_timeout: Duration,
     /// File to write HOST:PORT to once the scheduler listens
     #[arg(long)]
     address_file: Option<PathBuf>,
 }
+
+/// What is logged without `VOLLEY_LOG`. Ballista wants metrics by its own plan of a stage, and complains of
+/// each that are by ours.
+const DEFAULT_LOG: &str = "info,ballista_scheduler::display=off";
 
 fn main() -> ExitCode {
     match start() {
@@ -48,7 +58,7 @@ fn main() -> ExitCode {
 }
 
 fn start() -> anyhow::Result<()> {
-    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -70,6 +80,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
             .unwrap_or_else(|| args.bind.ip().to_string()),
         executor_timeout: args.executor_timeout,
         client_timeout: args.client_timeout,
+        rows_timeout: args.rows_timeout,
+        reader_timeout: args.reader_timeout,
     };
     tracing::info!(?config, "starting");
     let scheduler = Scheduler::start(config).await?;

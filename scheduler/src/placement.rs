@@ -26,7 +26,15 @@ pub(crate) struct Executor {
     pub(crate) id: String,
     /// Slots (vcores) that no task holds.
     pub(crate) free: usize,
+    /// Whether no task holds any.
+    pub(crate) idle: bool,
     pub(crate) role: Role,
+}
+
+impl Executor {
+    fn take(&mut self, slots: usize) {
+        (self.free, self.idle) = (self.free - slots, false);
+    }
 }
 
 /// What an executor is there for.
@@ -119,12 +127,19 @@ pub(crate) enum Decision {
     Tasks(Vec<Task>),
     /// The gang starts, one rank on each of these executors, with these numbers of shards.
     Start(Vec<Task>),
-    /// The gang waits.
+    /// The stage waits.
     Wait(WaitReason),
     /// The gang's job must end.
     Fail(String),
     /// The gang's job must be run again from its start.
     Rerun(String),
+}
+
+impl Decision {
+    /// Whether tasks are to be bound.
+    pub(crate) fn starts(&self) -> bool {
+        matches!(self, Self::Tasks(_) | Self::Start(_))
+    }
 }
 
 /// One task to bind.
@@ -137,9 +152,11 @@ pub(crate) struct Task {
     pub(crate) slots: usize,
 }
 
-/// What a gang waits for.
+/// What a stage waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WaitReason {
+    /// A slot for queries; a gang that waits may be ahead.
+    Slot { ahead: Option<String> },
     /// Executors are there, but other tasks hold their slots.
     Slots {
         needed: usize,
@@ -163,6 +180,13 @@ pub(crate) enum WaitReason {
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Slot { ahead: None } => f.write_str("needs a free slot"),
+            Self::Slot { ahead: Some(job) } => {
+                write!(
+                    f,
+                    "the training of job {job}, which waits for its slots, goes first"
+                )
+            }
             Self::Slots {
                 needed,
                 free,
@@ -212,9 +236,9 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
         .iter()
         .map(|demand| match &demand.kind {
             Kind::Slices { pending, most } => {
-                Decision::Tasks(place_slices(executors, *pending, *most))
+                tasks_or_wait(place_slices(executors, *pending, *most), waiting)
             }
-            Kind::Whole => Decision::Tasks(place_whole(executors)),
+            Kind::Whole => tasks_or_wait(place_whole(executors), waiting),
             Kind::Gang { running, .. } if *running > 0 => {
                 Decision::Wait(WaitReason::Ending { running: *running })
             }
@@ -238,7 +262,17 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
         .collect()
 }
 
-/// Spreads a stage's partitions evenly over the executors with free slots, the emptiest first.
+fn tasks_or_wait(tasks: Vec<Task>, ahead: Option<&str>) -> Decision {
+    match tasks.is_empty() {
+        true => Decision::Wait(WaitReason::Slot {
+            ahead: ahead.map(str::to_owned),
+        }),
+        false => Decision::Tasks(tasks),
+    }
+}
+
+/// Spreads a stage's partitions evenly over the executors with free slots, idle ones first, then
+/// the emptiest.
 fn place_slices(executors: &mut [Executor], mut pending: usize, most: Option<usize>) -> Vec<Task> {
     let mut tasks = Vec::new();
     while pending > 0 {
@@ -253,7 +287,7 @@ fn place_slices(executors: &mut [Executor], mut pending: usize, most: Option<usi
             if partitions == 0 {
                 continue;
             }
-            executor.free -= partitions;
+            executor.take(partitions);
             pending -= partitions;
             tasks.push(Task {
                 executor: executor.id.clone(),
@@ -270,7 +304,7 @@ fn place_whole(executors: &mut [Executor]) -> Vec<Task> {
     let Some(executor) = open.first_mut() else {
         return Vec::new();
     };
-    executor.free -= 1;
+    executor.take(1);
     vec![Task {
         executor: executor.id.clone(),
         partitions: usize::MAX,
@@ -341,7 +375,7 @@ fn place_gang(executors: &mut [Executor], wish: Wish, shards: usize) -> Decision
         }
     };
     let task = |(rank, executor): (usize, &mut &mut Executor)| {
-        executor.free -= 1;
+        executor.take(1);
         let partitions = shards / taken + usize::from(rank < shards % taken);
         Task {
             executor: executor.id.clone(),
@@ -374,8 +408,8 @@ fn reserve(executors: &mut [Executor]) {
     }
 }
 
-/// Executors with a free slot that suit, the one with the most first; for ranks, those that run
-/// nothing else come before all others.
+/// Executors with a free slot that suit, idle ones first, then the one with the most; for ranks,
+/// those that run nothing else come before all others.
 fn open_executors(executors: &mut [Executor], suits: fn(Role) -> bool) -> Vec<&mut Executor> {
     let mut open: Vec<_> = executors
         .iter_mut()
@@ -385,6 +419,7 @@ fn open_executors(executors: &mut [Executor], suits: fn(Role) -> bool) -> Vec<&m
         let shared = |executor: &Executor| executor.role != Role::Train;
         shared(a)
             .cmp(&shared(b))
+            .then_with(|| b.idle.cmp(&a.idle))
             .then_with(|| b.free.cmp(&a.free))
             .then_with(|| a.id.cmp(&b.id))
     });
@@ -399,6 +434,7 @@ mod tests {
         let executor = |(n, free): (usize, &usize)| Executor {
             id: format!("e{n}"),
             free: *free,
+            idle: false,
             role: Role::Any,
         };
         free.iter().enumerate().map(executor).collect()
@@ -497,7 +533,7 @@ mod tests {
             run(&[1, 0], &[gang("a", Ranks::Exactly(2)), slices("b", 4)]),
             [
                 "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
-                "tasks "
+                "wait: the training of job a, which waits for its slots, goes first"
             ]
         );
         assert_eq!(
@@ -586,7 +622,7 @@ mod tests {
             [
                 "tasks e0:2 e2:2",
                 "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
-                "tasks "
+                "wait: the training of job b, which waits for its slots, goes first"
             ]
         );
     }
@@ -623,7 +659,17 @@ mod tests {
     fn slices_are_spread_evenly() {
         assert_eq!(run(&[4, 4], &[slices("a", 4)]), ["tasks e0:2 e1:2"]);
         assert_eq!(run(&[1, 1], &[slices("a", 5)]), ["tasks e0:1 e1:1"]);
-        assert_eq!(run(&[0, 0], &[slices("a", 5)]), ["tasks "]);
+        let wait = "wait: needs a free slot";
+        assert_eq!(run(&[0, 0], &[slices("a", 5)]), [wait]);
+    }
+
+    #[test]
+    fn what_is_small_goes_to_an_executor_that_is_idle() {
+        let mut executors = cluster(&[3, 1, 2]);
+        executors[1].idle = true;
+        let demands = [slices("a", 1), slices("b", 1), slices("c", 2)];
+        let decisions: Vec<_> = place(&mut executors, &demands).iter().map(script).collect();
+        assert_eq!(decisions, ["tasks e1:1", "tasks e0:1", "tasks e0:1 e2:1"]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
+use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::settings::session_config;
 
@@ -24,7 +25,8 @@ use crate::ballista::{
     BallistaScheduler, Graphs, JobIds, Losses, VolleyClusterState, VolleyJobState, session_builder,
 };
 use crate::heard::Heard;
-use crate::jobs::{Book, Door, Keeper, jobs_service};
+use crate::jobs::{Book, Door, Keeper, Patience, jobs_service};
+use crate::slots::Slots;
 use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
 use crate::{Error, Result, SchedulerConfig, web};
@@ -60,15 +62,17 @@ impl Scheduler {
         let (book, commands) = Book::new(Runs::default());
         let losses = Arc::new(Losses::new(book.clone()));
         let events = Arc::clone(&losses);
-        let cluster = Arc::new(VolleyClusterState::new(events));
-        let (ballista, jobs) =
-            start_ballista(&config, address, Arc::clone(&cluster), book.clone()).await?;
+        let slots = Slots::default();
+        let cluster = Arc::new(VolleyClusterState::new(events, slots.clone()));
+        let jobs = (book.clone(), slots.clone());
+        let (ballista, jobs) = start_ballista(&config, address, Arc::clone(&cluster), jobs).await?;
         losses.observe(&ballista.state);
 
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
         let services = Services {
             ballista: ballista.clone(),
+            slots,
             tables: Tables {
                 graphs: Graphs::new(ballista.clone(), jobs),
                 cluster: Arc::clone(&cluster),
@@ -82,6 +86,10 @@ impl Scheduler {
             book,
             cluster,
             client_timeout: config.client_timeout,
+            patience: Patience {
+                unread: config.rows_timeout,
+                idle: config.reader_timeout,
+            },
         };
         serving.spawn(async move {
             keeper.run(commands).await;
@@ -124,7 +132,7 @@ async fn start_ballista(
     config: &SchedulerConfig,
     address: SocketAddr,
     cluster: Arc<VolleyClusterState>,
-    book: Book,
+    (book, slots): (Book, Slots),
 ) -> Result<(BallistaScheduler, Arc<VolleyJobState>)> {
     let timeout = config.executor_timeout.as_secs().max(1);
     let scheduler = BallistaConfig {
@@ -136,6 +144,9 @@ async fn start_ballista(
         expire_dead_executor_interval_seconds: 1,
         // The jobs' keeper ends what waits on an empty cluster.
         no_executors_grace_period_seconds: u64::from(u32::MAX),
+        // It also removes rows that nobody reads; Ballista would after a time, whoever reads them.
+        finished_job_data_clean_up_interval_seconds: 0,
+        grpc_client_max_message_size: LAUNCH_LIMIT,
         // The root is ours; Ballista's sends the browser to a page on the internet.
         web_tui_route: "/ballista".to_owned(),
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
@@ -150,7 +161,7 @@ async fn start_ballista(
         session_builder(Arc::clone(&cluster)).map_err(|error| Error::Start(error.into()))?,
         Arc::new(session_config),
     );
-    let jobs = Arc::new(VolleyJobState::new(jobs, book));
+    let jobs = Arc::new(VolleyJobState::new(jobs, book, slots));
     let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
     let ballista = create_scheduler(cluster, Arc::new(scheduler)).await;
     Ok((ballista.map_err(Error::Start)?, jobs))
@@ -159,6 +170,7 @@ async fn start_ballista(
 /// What is behind the port.
 struct Services {
     ballista: BallistaScheduler,
+    slots: Slots,
     tables: Tables,
 }
 
@@ -169,15 +181,19 @@ impl Services {
         address: SocketAddr,
         stop: CancellationToken,
     ) -> Result<()> {
-        let Self { ballista, tables } = self;
+        let Self {
+            ballista,
+            slots,
+            tables,
+        } = self;
         let book = tables.book.clone();
-        let limit = 16 * 1024 * 1024;
-        let door = SchedulerGrpcServer::new(Door::new(ballista.clone(), book.clone()))
-            .max_encoding_message_size(limit)
-            .max_decoding_message_size(limit);
+        let door = Door::new(ballista.clone(), book.clone(), slots.clone());
+        let door = SchedulerGrpcServer::new(door)
+            .max_encoding_message_size(MESSAGE_LIMIT)
+            .max_decoding_message_size(MESSAGE_LIMIT);
         let runs = book.runs().clone();
         let (rendezvous, training) = services(runs);
-        let attendance = attendance_service(ballista.clone(), &tables);
+        let attendance = attendance_service(ballista.clone(), &tables, slots);
         let mut routes = RoutesBuilder::default();
         routes.add_service(door);
         routes

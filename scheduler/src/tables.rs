@@ -131,7 +131,7 @@ impl Cluster for Service {
         _: Request<DescribeRequest>,
     ) -> Result<Response<DescribeResponse>, Status> {
         let cluster = &self.tables.cluster;
-        let (slots, free_slots) = cluster.slots().await;
+        let (slots, free_slots) = cluster.slots();
         Ok(Response::new(DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             executors: cluster.executors() as u64,

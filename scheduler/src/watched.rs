@@ -19,6 +19,11 @@ const KEPT: usize = 256;
 pub(crate) trait Ends {
     /// Whether nothing will happen to it any more.
     fn is_over(&self) -> bool;
+
+    /// Whether it can be forgotten when there are too many.
+    fn is_forgettable(&self) -> bool {
+        self.is_over()
+    }
 }
 
 /// Values by key, ascending in the order they were made; cheap to clone.
@@ -60,7 +65,7 @@ impl<K: Ord + Clone, V: Ends> Watched<K, V> {
         entries.insert(key, Arc::new(entry));
         let mut surplus = entries.len().saturating_sub(KEPT);
         entries.retain(|_, entry| {
-            let forget = surplus > 0 && entry.value.lock().is_over();
+            let forget = surplus > 0 && entry.value.lock().is_forgettable();
             surplus -= usize::from(forget);
             !forget
         });

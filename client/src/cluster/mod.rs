@@ -4,6 +4,7 @@
 //! It knows jobs, not plans: what is submitted comes encoded, and whether to run it again is for others.
 
 mod job;
+mod lease;
 mod rows;
 
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 pub(crate) use self::job::Submitted;
-pub(crate) use self::rows::JobRows;
+pub(crate) use self::rows::{JobRows, Order};
 use crate::{Error, Result};
 
 /// The URL of a scheduler's address.
@@ -41,7 +42,7 @@ pub(crate) struct Cluster {
     /// By the settings that they were made with, which a session may change.
     channels: Mutex<HashMap<GrpcClientConfig, Channel>>,
     executors: Mutex<HashMap<Peer, BallistaClient>>,
-    /// Submissions and cancellations under way.
+    /// Submissions, cancellations and last words of readers under way.
     tasks: Mutex<JoinSet<()>>,
     undelivered: AtomicBool,
 }

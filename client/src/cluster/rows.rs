@@ -12,9 +12,10 @@ use ballista_core::serde::protobuf::get_job_status_result::FlightProxy;
 use ballista_core::utils::GrpcClientConfig;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt, TryStreamExt};
 
+use super::lease::Lease;
 use super::{Cluster, Peer};
 use crate::error::plain;
 use crate::{Error, Result};
@@ -23,6 +24,8 @@ use crate::{Error, Result};
 const ALIVE: Duration = Duration::from_secs(10);
 /// Connections to executors that are kept at most.
 const KEPT: usize = 256;
+/// Partitions that are fetched side by side.
+const AT_ONCE: usize = 4;
 
 /// Where the rows of a job are.
 #[derive(Debug)]
@@ -56,9 +59,11 @@ impl JobRows {
         }
     }
 
-    /// The rows, a partition after the other. Each partition's begin with an empty batch, so that the
-    /// columns are known where there are no rows. What goes wrong is an [`Error::ResultLost`].
-    pub(crate) fn fetch(self) -> BoxStream<'static, Result<RecordBatch>> {
+    /// The rows, partitions a few at a time side by side, or one after the other where their order
+    /// counts. Each partition's begin with an empty batch, so that the columns are known where there are
+    /// no rows. What goes wrong is an [`Error::ResultLost`]. The rows are kept until all have been
+    /// read, or this is dropped.
+    pub(crate) fn fetch(self, order: Order) -> BoxStream<'static, Result<RecordBatch>> {
         let Self {
             job,
             places,
@@ -66,13 +71,39 @@ impl JobRows {
             cluster,
             grpc,
         } = self;
-        let partitions = futures::stream::iter(places).then(move |place| {
+        let lease = Lease::take(&job, &cluster, &grpc);
+        let partitions = futures::stream::iter(places).map(move |place| {
             let (job, proxy) = (job.clone(), proxy.clone());
             let (cluster, grpc) = (Arc::clone(&cluster), grpc.clone());
             async move { fetch(job, place, proxy, &cluster, grpc).await }
         });
-        partitions.try_flatten().boxed()
+        let rows = match order {
+            // The next ones are opened while one is read, and fill what lies between.
+            Order::Kept => partitions.buffered(AT_ONCE).try_flatten().boxed(),
+            Order::Any => {
+                let opened = |partition| futures::stream::once(partition).try_flatten().boxed();
+                partitions.map(opened).flatten_unordered(AT_ONCE).boxed()
+            }
+        };
+        let read = try_unfold((rows, lease), |(mut rows, lease)| async move {
+            match rows.try_next().await {
+                Ok(Some(batch)) => {
+                    lease.advances();
+                    Ok(Some((batch, (rows, lease))))
+                }
+                Ok(None) => Ok(None),
+                Err(error) => Err(lease.explain(error)),
+            }
+        });
+        read.boxed()
     }
+}
+
+/// Whether the order of partitions counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Kept,
+    Any,
 }
 
 /// The rows of one partition.

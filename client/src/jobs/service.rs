@@ -19,7 +19,7 @@ use volley_proto::wire::jobs_client::JobsClient;
 use volley_proto::wire::{FollowJobRequest, ListJobsRequest};
 
 use super::{Job, JobState, Note};
-use crate::cluster::{Cluster, JobRows};
+use crate::cluster::{Cluster, JobRows, Order};
 use crate::session::await_scheduler;
 use crate::{Error, Result};
 
@@ -176,7 +176,7 @@ impl Jobs {
         };
         let places = succeeded.partition_location;
         let from = (&self.cluster, &self.grpc);
-        Ok(JobRows::new(id.to_owned(), places, flight_proxy, from).fetch())
+        Ok(JobRows::new(id.to_owned(), places, flight_proxy, from).fetch(Order::Kept))
     }
 
     fn refused(&self, request: &'static str, status: Status) -> Error {
@@ -288,6 +288,13 @@ mod tests {
                 job: Some(Self::job(seen + 1)),
                 notes: vec![note],
             }))
+        }
+
+        async fn read(
+            &self,
+            _: Request<wire::ReadRowsRequest>,
+        ) -> Result<Response<wire::ReadRowsResponse>, Status> {
+            Err(Status::unimplemented("no rows here"))
         }
     }
 

@@ -13,7 +13,7 @@ use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::utils::GrpcClientConfig;
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
@@ -28,12 +28,13 @@ use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use uuid::Uuid;
+use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::plan::VolleyLogicalCodec;
 
 use super::loss::{Effects, Verdict, judge};
 use super::settings;
 use crate::Error;
-use crate::cluster::{Cluster, Submitted};
+use crate::cluster::{Cluster, Order, Submitted};
 
 /// A query that runs on the cluster.
 #[derive(Debug)]
@@ -46,6 +47,7 @@ pub(super) struct QueryExec {
 struct ClusterQuery {
     plan: LogicalPlan,
     effects: Effects,
+    order: Order,
     session_id: String,
     cluster: Arc<Cluster>,
     /// The last job that it became.
@@ -63,6 +65,7 @@ impl QueryExec {
         );
         let query = ClusterQuery {
             effects: Effects::of(&plan),
+            order: order_of(&plan),
             plan,
             session_id: session_id.to_owned(),
             cluster,
@@ -104,6 +107,11 @@ impl ClusterQuery {
             operation_id: Uuid::now_v7().to_string(),
         };
         let grpc = GrpcClientConfig::from(&config.ballista_config());
+        let limit = MESSAGE_LIMIT.min(grpc.max_message_size);
+        let bytes = limits::bytes(&query);
+        if bytes > limit {
+            return Err(Error::QueryTooLarge { bytes, limit });
+        }
         let job = self.cluster.submit(query, grpc).await?;
         *self.job.lock() = Some(job.id().to_owned());
         Ok(job)
@@ -115,7 +123,8 @@ impl ClusterQuery {
         config: Arc<SessionConfig>,
     ) -> crate::Result<BoxStream<'static, crate::Result<RecordBatch>>> {
         let mut job = self.submit(&config).await?;
-        let rows = job.success(self.effects == Effects::Trains).await?.fetch();
+        let rows = job.success(self.effects == Effects::Trains).await?;
+        let rows = rows.fetch(self.order);
         // The columns are known.
         let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
         Ok(rows.boxed())
@@ -166,6 +175,16 @@ impl ExecutionPlan for QueryExec {
         let rows = rerun_lost(self.query.effects, run).map_err(DataFusionError::from);
         let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
         Ok(Box::pin(rows))
+    }
+}
+
+/// Whether the order of a plan's partitions counts: where an order was asked for somewhere, and where
+/// rows are no query's.
+fn order_of(plan: &LogicalPlan) -> Order {
+    let sorts = plan.exists(|node| Ok(matches!(node, LogicalPlan::Sort(_))));
+    match (Effects::of(plan), sorts) {
+        (Effects::None, Ok(false)) => Order::Any,
+        _ => Order::Kept,
     }
 }
 

@@ -1,36 +1,70 @@
-//! A plan whose streams end when a token is cancelled.
+//! A plan whose streams end when its task is to stop.
 //!
 //! Ballista cancels a task by dropping the future that waits for it, while the plan goes on in
-//! tasks of its own. This decorator stands in for the operator below the stage's writer: once its
-//! token is cancelled, its streams fail and drop the operator's, which stops all below. It takes
-//! the operator's place in every other respect, so that metrics and downcasts see no difference.
+//! tasks of its own, some of which compute for minutes before they let go of their thread: an
+//! aggregate over a cross join asks for batch after batch. So every operator below the stage's writer
+//! is decorated: once the task is to stop, its stream fails when it is asked, and whoever asked
+//! gives up. The one below the writer also wakes up for it, and drops all below.
+//!
+//! Between two batches a join may look at more pairs of rows than there are seconds: its filter is
+//! decorated too, which it evaluates for a batch of pairs at a time.
+//!
+//! A decorator takes the operator's place in every other respect, so that metrics and downcasts see
+//! no difference. Not here: a function, a sort or a window that computes long over what it has.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use ballista_core::error::BallistaError;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result;
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
 };
-use futures::StreamExt;
-use tokio_util::sync::CancellationToken;
+use futures::{FutureExt, Stream, StreamExt};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
-#[derive(Debug)]
-pub(super) struct Cancellable {
+use super::join_filter::stop_in_filter;
+use super::tasks::{Running, cancelled};
+
+/// The plan below a stage's writer, so that it stops with its task.
+///
+/// # Errors
+/// When an operator does not take its inputs back.
+pub(super) fn cancellable(
     plan: Arc<dyn ExecutionPlan>,
-    cancel: CancellationToken,
+    task: &Running,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let inner = |node: Arc<dyn ExecutionPlan>| {
+        let node = stop_in_filter(node, task)?;
+        let decorated = Cancellable {
+            plan: node,
+            task: task.clone(),
+            wakes: false,
+        };
+        Ok(Transformed::yes(
+            Arc::new(decorated) as Arc<dyn ExecutionPlan>
+        ))
+    };
+    Ok(Arc::new(Cancellable {
+        plan: plan.transform_up(inner)?.data,
+        task: task.clone(),
+        wakes: true,
+    }))
 }
 
-impl Cancellable {
-    pub(super) fn new(plan: Arc<dyn ExecutionPlan>, cancel: CancellationToken) -> Self {
-        Self { plan, cancel }
-    }
+#[derive(Debug)]
+struct Cancellable {
+    plan: Arc<dyn ExecutionPlan>,
+    task: Running,
+    /// Whether its streams wake up when the task is to stop.
+    wakes: bool,
 }
 
 impl DisplayAs for Cancellable {
@@ -68,7 +102,11 @@ impl ExecutionPlan for Cancellable {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(Arc::new(Self::new(plan, self.cancel.clone())))
+        Ok(Arc::new(Self {
+            plan,
+            task: self.task.clone(),
+            wakes: self.wakes,
+        }))
     }
 
     fn execute(
@@ -76,26 +114,58 @@ impl ExecutionPlan for Cancellable {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
+        // What begins after the task was to stop does not.
+        self.task.check()?;
         let rows = self.plan.execute(partition, context)?;
-        let schema = rows.schema();
-        let cancelled = self.cancel.clone().cancelled_owned();
-        let token = self.cancel.clone();
-        // The rows end when the token is cancelled; the error after them makes whoever reads them
-        // give up and drop the operator's stream.
-        let end = futures::stream::once(async move { token.is_cancelled() }).filter_map(
-            |cancelled| async move {
-                cancelled.then(|| {
-                    Err(DataFusionError::External(Box::new(
-                        BallistaError::Cancelled,
-                    )))
-                })
-            },
-        );
-        let stream = rows.take_until(cancelled).chain(end);
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+        let wakes = self.wakes.then(|| {
+            let cancel = self.task.cancel().clone();
+            Box::pin(cancel.cancelled_owned())
+        });
+        Ok(Box::pin(Rows {
+            schema: rows.schema(),
+            rows: Some(rows),
+            task: self.task.clone(),
+            wakes,
+        }))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
         self.plan.metrics()
+    }
+}
+
+/// Rows that end with an error when the task is to stop.
+struct Rows {
+    schema: SchemaRef,
+    /// Dropped with that error.
+    rows: Option<SendableRecordBatchStream>,
+    task: Running,
+    wakes: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+impl Stream for Rows {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(rows) = &mut self.rows else {
+            return Poll::Ready(None);
+        };
+        let next = rows.poll_next_unpin(cx);
+        // It may have come to be cancelled while the operator computed.
+        let mut stops = self.task.check().is_err();
+        if let (Poll::Pending, Some(wakes)) = (&next, &mut self.wakes) {
+            stops |= wakes.poll_unpin(cx).is_ready();
+        }
+        if stops {
+            self.rows = None;
+            return Poll::Ready(Some(Err(cancelled())));
+        }
+        next
+    }
+}
+
+impl RecordBatchStream for Rows {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
     }
 }

@@ -1,8 +1,8 @@
 //! The engine wrapper around every task: identity, a cancel token, and error classes.
 //!
 //! - A barrier stage's operator learns which task it is.
-//! - Dropping the task's future cancels its token, and the token stops the plan; so does the end
-//!   of the executor's registration.
+//! - Dropping the task's future cancels its token, and the token stops the plan; so does the
+//!   scheduler's word that the task is to end, and the end of the executor's registration.
 //! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
 //!   Data that an executor does not give any more is marked as lost, so that the job is run again
 //!   and Ballista does not mend it. Every other error is marked, so that the client can tell the
@@ -10,46 +10,73 @@
 
 use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use ballista_core::JobId;
 use ballista_core::client_pool::BallistaClientPool;
 use ballista_core::error::BallistaError;
+use ballista_core::execution_plans::sort_shuffle::SortShuffleWriterExec;
+use ballista_core::execution_plans::{
+    RangeShuffleReaderExec, RangeShuffleWriterExec, ShuffleReaderExec, ShuffleWriterExec,
+};
 use ballista_core::serde::protobuf::{
     RuntimeStatsReport, ShuffleWritePartition, WindowStateReport,
 };
 use ballista_executor::execution_engine::{
-    DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
+    DefaultQueryStageExec, ExecutionEngine, QueryStageExecutor, ShuffleWriterVariant,
 };
 use datafusion::arrow::error::ArrowError;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::internal_err;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
-use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 use volley_proto::failure::{DataLost, TaskFailure, chain};
-use volley_proto::plan::{PrunedExec, TrainExec};
+use volley_proto::plan::{PrunedExec, TrainExec, replaces_file};
 use volley_proto::runtime::TaskIdentity;
 
-use super::cancellable::Cancellable;
+use super::cancellable::cancellable;
+use super::local_files::can_be_made;
+use super::tasks::{Running, Tasks};
 
-/// Ballista's engine, wrapped.
+/// Makes stages of Ballista's that stop.
 pub(super) struct VolleyEngine {
-    inner: DefaultExecutionEngine,
-    /// Ends every task.
-    stop: CancellationToken,
+    /// To executors that hold what tasks read.
+    connections: Arc<dyn BallistaClientPool>,
+    tasks: Tasks,
 }
 
 impl VolleyEngine {
-    pub(super) fn new(connections: Arc<dyn BallistaClientPool>, stop: CancellationToken) -> Self {
-        Self {
-            inner: DefaultExecutionEngine::with_client_pool(connections),
-            stop,
+    pub(super) fn new(connections: Arc<dyn BallistaClientPool>, tasks: Tasks) -> Self {
+        Self { connections, tasks }
+    }
+
+    /// The operator with what it needs of the executor and of the task.
+    fn equip(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+        work_dir: &str,
+        (identity, running): (&TaskIdentity, &Running),
+    ) -> Transformed<Arc<dyn ExecutionPlan>> {
+        if let Some(train) = node.downcast_ref::<TrainExec>() {
+            let train = train.in_task(identity.clone(), running.cancel().clone());
+            return Transformed::yes(Arc::new(train));
         }
+        let pool = || Arc::clone(&self.connections);
+        if let Some(reader) = node.downcast_ref::<ShuffleReaderExec>() {
+            let reader = reader.with_work_dir(work_dir.to_owned());
+            return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
+        }
+        if let Some(reader) = node.downcast_ref::<RangeShuffleReaderExec>() {
+            let reader = reader.with_work_dir(work_dir.to_owned());
+            return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
+        }
+        Transformed::no(node)
     }
 }
 
@@ -62,40 +89,67 @@ impl ExecutionEngine for VolleyEngine {
         partitions: Vec<usize>,
         plan: Arc<dyn ExecutionPlan>,
         work_dir: &str,
-        config: &SessionConfig,
+        _: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
-        let cancel = self.stop.child_token();
         let identity = TaskIdentity {
             job_id: job_id.to_string(),
             stage_id,
             task_id,
             partitions: partitions.clone(),
         };
-        let plan = plan.transform_up(|node| match node.downcast_ref::<TrainExec>() {
-            Some(train) => {
-                let train = train.in_task(identity.clone(), cancel.clone());
-                Ok(Transformed::yes(Arc::new(train) as Arc<dyn ExecutionPlan>))
-            }
-            None => Ok(Transformed::no(node)),
+        let running = self.tasks.begin(&identity);
+        let mut file = None;
+        plan.apply(|node| {
+            file = file.take().or_else(|| replaces_file(node.as_ref()));
+            Ok(TreeNodeRecursion::Continue)
         })?;
+        let of_task = (&identity, &running);
+        let plan = plan.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
         // The root is the stage's writer; what it writes is what can be stopped.
         let writer = plan.data;
-        let inputs = writer
-            .children()
-            .into_iter()
-            .map(|input| Arc::new(Cancellable::new(Arc::clone(input), cancel.clone())) as _)
-            .collect();
-        let plan = replace_children_if_necessary(writer, inputs)?;
-        let writer = Arc::clone(&plan);
-        let stage = self.inner.create_query_stage_exec(
-            job_id, stage_id, task_id, partitions, plan, work_dir, config,
-        )?;
+        let [input] = writer.children()[..] else {
+            return internal_err!("a stage is written by an operator with one input");
+        };
+        let input = cancellable(Arc::clone(input), &running)?;
+        let below = Arc::clone(&input);
+        let folder = work_dir.to_owned();
+        let writer = if writer.is::<ShuffleWriterExec>() {
+            let writer = ShuffleWriterExec::try_new(job_id, stage_id, input, folder)?;
+            ShuffleWriterVariant::Passthrough(
+                writer
+                    .with_task_id(task_id)
+                    .with_global_output_partition_ids(partitions),
+            )
+        } else if let Some(planned) = writer.downcast_ref::<SortShuffleWriterExec>() {
+            let partitioning = planned.shuffle_output_partitioning().clone();
+            let config = planned.config().clone();
+            let writer = SortShuffleWriterExec::try_new(
+                job_id,
+                stage_id,
+                input,
+                folder,
+                partitioning,
+                config,
+            )?;
+            ShuffleWriterVariant::Sort(
+                writer
+                    .with_task_id(task_id)
+                    .with_global_output_partition_ids(partitions),
+            )
+        } else if writer.is::<RangeShuffleWriterExec>() {
+            let writer = RangeShuffleWriterExec::try_new(job_id, stage_id, input, folder)?;
+            ShuffleWriterVariant::Range(writer.with_task_id(task_id))
+        } else {
+            return internal_err!("{} does not write a stage", writer.name());
+        };
+        let stage = Arc::new(DefaultQueryStageExec::new(writer));
         // Whatever is told in it is about the job.
         let span = tracing::error_span!("task", job = %identity.job_id, stage = stage_id, partitions = ?identity.partitions);
         Ok(Arc::new(VolleyStage {
             stage,
-            writer,
-            cancel,
+            below,
+            running,
+            file,
             span,
         }))
     }
@@ -123,9 +177,11 @@ fn for_stage(
 #[derive(Debug)]
 struct VolleyStage {
     stage: Arc<dyn QueryStageExecutor>,
-    /// The task's plan.
-    writer: Arc<dyn ExecutionPlan>,
-    cancel: CancellationToken,
+    /// The task's plan below its writer.
+    below: Arc<dyn ExecutionPlan>,
+    running: Running,
+    /// The file of this host that it writes, if it does.
+    file: Option<PathBuf>,
     span: Span,
 }
 
@@ -143,9 +199,19 @@ impl QueryStageExecutor for VolleyStage {
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
         // Dropped with this future, however it ends.
-        let _stop = self.cancel.clone().drop_guard();
-        let done = self.stage.execute_query_stage(task_id, context);
+        let _stop = self.running.cancel().clone().drop_guard();
+        let done = async {
+            if let Some(file) = &self.file {
+                // A writer of text would not say why it cannot.
+                let made = can_be_made(file.clone()).await;
+                made.map_err(DataFusionError::Execution)?;
+            }
+            self.stage.execute_query_stage(task_id, context).await
+        };
         let done = done.instrument(self.span.clone()).await;
+        if done.is_ok() {
+            self.running.succeeds();
+        }
         done.inspect_err(|error| {
             let cause = unwrap(error);
             if !matches!(cause.downcast_ref(), Some(BallistaError::Cancelled)) {
@@ -159,7 +225,9 @@ impl QueryStageExecutor for VolleyStage {
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
         let mut of_stage = Vec::new();
         let mut metrics = self.stage.collect_plan_metrics().into_iter();
-        for_stage(self.writer.as_ref(), &mut metrics, &mut of_stage);
+        // The writer's own.
+        of_stage.extend(metrics.next());
+        for_stage(self.below.as_ref(), &mut metrics, &mut of_stage);
         of_stage
     }
 

@@ -4,8 +4,12 @@ mod cancellable;
 mod connections;
 mod engine;
 mod flight;
+mod join_filter;
+mod local_files;
 mod process;
 mod runtime;
+mod tasks;
 
 pub(crate) use engine::data_lost;
 pub(crate) use process::{Process, clear_work_dir, connect, start};
+pub(crate) use tasks::TaskKey;

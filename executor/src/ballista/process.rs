@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 use volley_proto::TrainId;
+use volley_proto::limits::LAUNCH_LIMIT;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
 
@@ -39,7 +40,8 @@ use super::connections::Connections;
 use super::engine::VolleyEngine;
 use super::flight;
 use super::runtime::TaskRuntimes;
-use crate::attendance::Attendance;
+use super::tasks::{TaskKey, Tasks};
+use crate::attendance::{self, Attendance};
 use crate::{Error, ExecutorConfig, Result};
 
 /// How folders of shuffle files are called in the work folder.
@@ -47,11 +49,14 @@ const SHUFFLE_DIR: &str = "shuffle-";
 /// The port of the task server must be known before it is bound; another process may take it in
 /// between, and then another one is tried.
 const PORT_ATTEMPTS: usize = 5;
+/// Tasks that the scheduler is told of at once.
+const ENDED_AT_ONCE: usize = 256;
 
 /// A running executor of Ballista's; dropping it stops it.
 pub(crate) struct Process {
     config: ExecutorConfig,
     attendance: Attendance,
+    tasks: Tasks,
     /// What was shuffled goes with the registration: nobody would ask for it again.
     _shuffle_dir: TempDir,
     scheduler: SchedulerGrpcClient<Channel>,
@@ -135,8 +140,8 @@ async fn try_start(
         .map_err(cannot_use)?;
     let work_dir = shuffle_dir.path();
     let stop = CancellationToken::new();
-    let tasks = stop.clone();
-    let executor = ballista_executor(config, &options, work_dir, runtimes, tasks);
+    let (tasks, ended) = Tasks::new(stop.clone());
+    let executor = ballista_executor(config, &options, work_dir, runtimes, tasks.clone());
     let executor = Arc::new(executor.map_err(|source| cannot_use(std::io::Error::other(source)))?);
     let attendance = Attendance::begin(config, channel.clone(), incarnation).await?;
 
@@ -153,6 +158,7 @@ async fn try_start(
         Arc::new(VolleyLogicalCodec::default()),
         Arc::new(VolleyPhysicalCodec::default()),
     );
+    services.spawn(say_ended(config.clone(), channel.clone(), ended));
     let (request_stop, stop_requests) = mpsc::channel(1);
     let scheduler = SchedulerGrpcClient::new(channel);
     let address = SocketAddr::new(config.bind, task_port);
@@ -182,6 +188,7 @@ async fn try_start(
     Ok(Process {
         config: config.clone(),
         attendance,
+        tasks,
         _shuffle_dir: shuffle_dir,
         scheduler,
         services,
@@ -197,7 +204,7 @@ impl Process {
     pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
         let mut lost = self.shutdown.subscribe_for_shutdown();
         tokio::select! {
-            reason = self.attendance.until_over(finished) => reason,
+            reason = self.attendance.until_over(finished, |tasks| self.tasks.stop(tasks)) => reason,
             _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
             // The heartbeat gives up on a scheduler that does not answer.
             () = lost.recv() => "the scheduler does not take heartbeats".to_owned(),
@@ -225,6 +232,24 @@ impl Drop for Process {
     }
 }
 
+/// Tells the scheduler of tasks that have ended, for as long as this is polled.
+async fn say_ended(
+    config: ExecutorConfig,
+    channel: Channel,
+    mut ended: mpsc::UnboundedReceiver<TaskKey>,
+) {
+    let mut tasks = Vec::new();
+    while ended.recv_many(&mut tasks, ENDED_AT_ONCE).await > 0 {
+        let told = attendance::end(&config, channel.clone(), std::mem::take(&mut tasks));
+        if let Err(error) = told.await {
+            // The scheduler asks again for those that it waits for.
+            tracing::debug!(%error, "the scheduler is not told that tasks have ended");
+        }
+    }
+    // The engine holds the other end for as long as there is a process.
+    std::future::pending().await
+}
+
 async fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
@@ -248,6 +273,7 @@ fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> Executo
         grpc_port,
         vcores: config.vcores,
         executor_heartbeat_interval_seconds: config.heartbeat.as_secs().max(1),
+        grpc_max_decoding_message_size: LAUNCH_LIMIT,
         ..Default::default()
     }
 }
@@ -264,7 +290,7 @@ fn ballista_executor(
     options: &Arc<ExecutorProcessConfig>,
     work_dir: &Path,
     runtimes: Runtimes,
-    stop: CancellationToken,
+    tasks: Tasks,
 ) -> datafusion::error::Result<BallistaExecutor> {
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
     let memory = usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX);
@@ -282,7 +308,7 @@ fn ballista_executor(
         Arc::new(functions()),
         Arc::new(LoggingMetricsCollector::default()),
         config.vcores,
-        Arc::new(VolleyEngine::new(Arc::new(Connections::default()), stop)),
+        Arc::new(VolleyEngine::new(Arc::new(Connections::default()), tasks)),
     );
     Ok(executor.with_session_runtime_cache(Some(Arc::new(of_tasks))))
 }

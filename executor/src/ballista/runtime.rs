@@ -9,8 +9,11 @@ use std::sync::Arc;
 use ballista_executor::runtime_cache::SessionRuntimeCache;
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::SessionConfig;
+
+use super::local_files::LocalFiles;
 
 /// Makes the runtimes of an executor's tasks.
 pub(super) struct TaskRuntimes {
@@ -25,8 +28,11 @@ impl TaskRuntimes {
         let shared = RuntimeEnvBuilder::new()
             .with_temp_file_path(spill_dir)
             .with_max_temp_directory_size(u64::MAX);
+        let shared = shared.build_arc()?;
+        let files = ObjectStoreUrl::local_filesystem();
+        shared.register_object_store(files.as_ref(), Arc::new(LocalFiles::new()));
         Ok(Self {
-            shared: shared.build_arc()?,
+            shared,
             memory_per_slot,
         })
     }

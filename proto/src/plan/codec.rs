@@ -261,13 +261,13 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             Node::Commit { target }.encode(buf)
         } else if let Some(task) = plan.downcast_ref::<TaskPlan>() {
             buf.extend_from_slice(TASK);
-            buf.extend(encode_plan(task.plan(), self)?);
+            buf.extend_from_slice(task.message());
             Ok(())
         } else if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
             let schema: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(pruned.schema()));
             Node::Pruned {
                 operators: pruned.operators(),
-                schema: encode_plan(&schema, self)?,
+                schema: encode_plan(&schema)?,
             }
             .encode(buf)
         } else {
@@ -313,8 +313,9 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
 }
 
 /// A plan as a message, with what the engine's own encoding leaves out.
-fn encode_plan(plan: &Arc<dyn ExecutionPlan>, codec: &VolleyPhysicalCodec) -> Result<Vec<u8>> {
-    let message = Converter.execution_plan_to_proto(plan, codec)?;
+pub(super) fn encode_plan(plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<u8>> {
+    let codec = VolleyPhysicalCodec::default();
+    let message = Converter.execution_plan_to_proto(plan, &codec)?;
     Ok(message.encode_to_vec())
 }
 
@@ -334,7 +335,7 @@ fn decode_plan(
 /// Names the operator that cannot be sent, or what of it would be lost.
 pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<()> {
     let codec = VolleyPhysicalCodec::default();
-    let arrived = decode_plan(&encode_plan(plan, &codec)?, context, &codec)?;
+    let arrived = decode_plan(&encode_plan(plan)?, context, &codec)?;
     verify(plan, &arrived)
 }
 

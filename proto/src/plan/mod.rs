@@ -39,5 +39,5 @@ pub use predict::{PredictExec, PredictNode};
 pub use rules::with_rules;
 pub use task::{PrunedExec, TaskPlan};
 pub use train::{TrainExec, TrainNode, train_schema};
-pub use write::adds_files;
 use write::{CommitExec, WriteExec};
+pub use write::{adds_files, replaces_file};

@@ -18,26 +18,35 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 
-/// The plan of a task, as a leaf.
+use super::codec::encode_plan;
+
+/// The plan of a task as a leaf, encoded.
 #[derive(Debug)]
 pub struct TaskPlan {
-    plan: Arc<dyn ExecutionPlan>,
+    message: Vec<u8>,
     properties: Arc<PlanProperties>,
 }
 
 impl TaskPlan {
     /// What a task runs below its writer.
-    pub fn new(plan: Arc<dyn ExecutionPlan>) -> Self {
+    ///
+    /// # Errors
+    /// Names an operator that cannot be sent.
+    pub fn try_new(plan: &Arc<dyn ExecutionPlan>) -> Result<Self> {
         let partitions = plan.output_partitioning().partition_count();
-        Self {
+        Ok(Self {
+            message: encode_plan(plan)?,
             properties: opaque(plan.schema(), partitions),
-            plan,
-        }
+        })
     }
 
-    /// The plan itself.
-    pub fn plan(&self) -> &Arc<dyn ExecutionPlan> {
-        &self.plan
+    /// How many bytes it takes when it is sent.
+    pub fn message_bytes(&self) -> usize {
+        self.message.len()
+    }
+
+    pub(super) fn message(&self) -> &[u8] {
+        &self.message
     }
 }
 

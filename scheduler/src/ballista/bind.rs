@@ -10,29 +10,15 @@ use ballista_scheduler::state::execution_graph::{
     ExecutionGraphBox, TaskDescription, create_task_info,
 };
 use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
-use datafusion::error::Result;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
 use volley_proto::plan::TrainExec;
 use volley_proto::spec::TrainSpec;
 
+use super::launch::task_fits;
 use crate::placement::{Demand, Kind, Task, Wish};
 use crate::planning::{find, task_plan};
-
-/// Slots that the graph's running tasks hold, by executor.
-pub(super) fn held_slots(graph: &ExecutionGraphBox) -> impl Iterator<Item = (&str, usize)> {
-    let running = graph.stages().values().filter_map(|stage| match stage {
-        ExecutionStage::Running(running) => Some(running),
-        _ => None,
-    });
-    running
-        .flat_map(|stage| &stage.task_infos)
-        .filter_map(|task| match &task.task_status {
-            Status::Running(running) => {
-                Some((running.executor_id.as_str(), task.vcores_consumed as usize))
-            }
-            _ => None,
-        })
-}
 
 /// What the graph's running stages ask for, in the order of their ids.
 pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wish) -> Vec<Demand> {
@@ -106,19 +92,23 @@ fn collapses_input(writer: &Arc<dyn ExecutionPlan>) -> bool {
 /// Takes the task's partitions off the stage and describes it for launch; `None` where there are none.
 ///
 /// # Errors
-/// When the plan of the task must not run.
+/// Why the task cannot run, or cannot be sent.
 pub(super) fn bind(
     stage: &mut RunningStage,
     session_id: &str,
     job_id: &ballista_core::JobId,
     task: &Task,
-) -> Result<Option<BoundTask>> {
+) -> Result<Option<BoundTask>, String> {
     let mut partitions = stage.pending.next_slice(task.partitions);
     if partitions.is_empty() {
         return Ok(None);
     }
     partitions.sort_unstable();
-    let plan = task_plan(&stage.plan, &partitions)?;
+    let plan = task_plan(&stage.plan, &partitions)
+        .map_err(|error| format!("stage {} cannot run: {error}", stage.stage_id))?;
+    task_fits(stage.stage_id, plan.message_bytes())?;
+    let plan = replace_children_if_necessary(Arc::clone(&stage.plan), vec![Arc::new(plan)])
+        .map_err(|error| error.to_string())?;
     let task_id = stage.task_infos.len();
     let attempts = partitions
         .iter()

@@ -1,7 +1,7 @@
 //! The cluster's executors, and binding of tasks to them.
 //!
-//! Free slots are derived at every offer, from the executors' sizes and the tasks that the graphs
-//! say are running; nothing is counted up and down, so nothing leaks.
+//! Free slots are derived at every offer, from the executors' sizes and the tasks that have not
+//! ended, those of jobs that are over among them ([`Slots`]).
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -27,8 +27,9 @@ use volley_proto::{TrainId, tables};
 
 use super::{bind, losses};
 use crate::jobs::Ending;
-use crate::placement::{Decision, Executor, Role, Wish, grows_by, place};
+use crate::placement::{Decision, Executor, Role, WaitReason, Wish, grows_by, place};
 use crate::planning::find;
+use crate::slots::{self, Holder, Slots};
 use volley_proto::tables::millis;
 
 /// What the cluster's state asks and tells the rest of the scheduler.
@@ -52,8 +53,8 @@ pub(crate) trait ClusterEvents: fmt::Debug + Send + Sync + 'static {
     fn is_doomed(&self, attempt: &str) -> bool;
     /// An attempt must end.
     fn end_attempt(&self, attempt: &str, ending: Ending);
-    /// Slots that running tasks hold, by executor.
-    async fn held_slots(&self) -> HashMap<String, usize>;
+    /// What an attempt waits for that has no task, or nothing any more.
+    fn job_waits(&self, attempt: &str, reason: Option<String>);
     /// An executor is gone, with whatever its tasks had written.
     async fn executor_lost(&self, executor: &str);
 }
@@ -73,6 +74,8 @@ pub(crate) struct VolleyClusterState {
     /// Runs that wait for executors however long that takes.
     patient: Mutex<HashSet<TrainId>>,
     events: Arc<dyn ClusterEvents>,
+    /// Which tasks hold slots.
+    slots: Slots,
 }
 
 /// What an executor says of itself.
@@ -103,7 +106,7 @@ impl fmt::Debug for VolleyClusterState {
 }
 
 impl VolleyClusterState {
-    pub(crate) fn new(events: Arc<dyn ClusterEvents>) -> Self {
+    pub(crate) fn new(events: Arc<dyn ClusterEvents>, slots: Slots) -> Self {
         Self {
             registered: InMemoryClusterState::default(),
             executors: Mutex::default(),
@@ -112,6 +115,7 @@ impl VolleyClusterState {
             turnstile: tokio::sync::Mutex::default(),
             patient: Mutex::default(),
             events,
+            slots,
         }
     }
 
@@ -137,8 +141,8 @@ impl VolleyClusterState {
     }
 
     /// Slots for queries: all, and those that no task holds.
-    pub(crate) async fn slots(&self) -> (usize, usize) {
-        let held = self.events.held_slots().await;
+    pub(crate) fn slots(&self) -> (usize, usize) {
+        let held = self.slots.held();
         let executors = self.executors.lock().clone();
         let queries = executors
             .iter()
@@ -170,7 +174,7 @@ impl VolleyClusterState {
 
     /// The executors as rows of their table.
     pub(crate) async fn rows(&self) -> Vec<tables::Executor> {
-        let held = self.events.held_slots().await;
+        let held = self.slots.held();
         let (registered, attendees) =
             (self.executors.lock().clone(), self.attendees.lock().clone());
         let metadata = self.registered.registered_executor_metadata().await;
@@ -224,6 +228,7 @@ impl VolleyClusterState {
         stage: usize,
     ) -> Vec<BoundTask> {
         let (job_id, session_id) = (graph.job_id().clone(), graph.session_id().to_owned());
+        let attempt = job_id.as_str();
         let others: Vec<_> = graph
             .running_stages()
             .into_iter()
@@ -232,17 +237,43 @@ impl VolleyClusterState {
         let Some(stage) = graph.fetch_running_stage(&others) else {
             return Vec::new();
         };
-        let train = find::<TrainExec>(stage.plan.as_ref()).map(|train| train.spec().train_id);
-        let events = &self.events;
+        let train = find::<TrainExec>(stage.plan.as_ref()).map(TrainExec::spec);
+        let holder = match train {
+            Some(spec) => Holder::Training(spec.model.to_string()),
+            None => Holder::Query(self.events.arrival(attempt)),
+        };
+        let train = train.map(|spec| spec.train_id);
+        match &decision {
+            _ if decision.starts() => self.events.job_waits(attempt, None),
+            Decision::Wait(reason) if !self.slots.runs(attempt) => {
+                let reason = Some(self.reason(reason));
+                self.events.job_waits(attempt, reason);
+            }
+            _ => {}
+        }
         let mut bind_all = |tasks: &[crate::placement::Task]| -> Vec<BoundTask> {
-            let bind = |task| bind::bind(stage, &session_id, &job_id, task).transpose();
-            let bound = tasks.iter().filter_map(bind);
-            let bound: datafusion::error::Result<Vec<_>> = bound.collect();
-            bound.unwrap_or_else(|error| {
-                let reason = format!("stage {} must not run: {error}", stage.stage_id);
-                events.end_attempt(job_id.as_str(), Ending::Failed(reason));
-                Vec::new()
-            })
+            let bind = |task| Some((task, bind::bind(stage, &session_id, &job_id, task).transpose()?));
+            let mut bound = Vec::new();
+            for (task, result) in tasks.iter().filter_map(bind) {
+                match result {
+                    Ok(description) => bound.push((task, description)),
+                    Err(reason) => {
+                        // Not at launch: Ballista takes an executor for lost whose message cannot be sent.
+                        self.events.end_attempt(attempt, Ending::Failed(reason));
+                        return Vec::new();
+                    }
+                }
+            }
+            let hold = |(task, (executor, description)): (&crate::placement::Task, BoundTask)| {
+                let held = slots::Task {
+                    attempt: attempt.to_owned(),
+                    stage: description.key.stage_id,
+                    number: description.key.task_id,
+                };
+                self.slots.bind(&executor, held, task.slots, holder.clone());
+                (executor, description)
+            };
+            bound.into_iter().map(hold).collect()
         };
         match (decision, train) {
             (Decision::Tasks(tasks), _) => bind_all(&tasks),
@@ -257,19 +288,38 @@ impl VolleyClusterState {
                 self.events.gang_waits(train, reason.to_string());
                 Vec::new()
             }
+            (Decision::Wait(_), None) => Vec::new(),
             (Decision::Fail(reason), _) => {
-                self.events
-                    .end_attempt(job_id.as_str(), Ending::Failed(reason));
+                self.events.end_attempt(attempt, Ending::Failed(reason));
                 Vec::new()
             }
             (Decision::Rerun(reason), _) => {
                 let ending = losses::lost(graph, "of a rank", &reason);
-                self.events.end_attempt(job_id.as_str(), ending);
+                self.events.end_attempt(attempt, ending);
                 Vec::new()
             }
-            (Decision::Start(_) | Decision::Wait(_), None) => {
+            (Decision::Start(_), None) => {
                 unreachable!("only a stage with a training node is a gang")
             }
+        }
+    }
+
+    /// What a job waits for, as it is told, with who holds the slots.
+    fn reason(&self, reason: &WaitReason) -> String {
+        let suits: fn(Role) -> bool = match reason {
+            WaitReason::Slot { .. } => Role::runs_queries,
+            _ => Role::runs_ranks,
+        };
+        let executors = self.executors.lock().clone();
+        let suited = || executors.iter().filter(|(id, _)| suits(self.role(id)));
+        let all = suited().map(|(_, executor)| executor.slots).sum();
+        let holders = self.slots.told(suited().map(|(id, _)| id.as_str()), all);
+        match (reason, holders) {
+            (WaitReason::Slot { ahead: None }, Some(holders)) => holders,
+            (WaitReason::Slot { .. } | WaitReason::Slots { .. }, Some(holders)) => {
+                format!("{reason}; {holders}")
+            }
+            _ => reason.to_string(),
         }
     }
 
@@ -319,19 +369,17 @@ impl ClusterState for VolleyClusterState {
             graphs.push(graph);
         }
 
-        let mut held: HashMap<&str, usize> = HashMap::new();
-        for (executor, slots) in graphs.iter().flat_map(|graph| bind::held_slots(graph)) {
-            *held.entry(executor).or_default() += slots;
-        }
+        let held = self.slots.held();
         let registered = self.executors.lock().clone();
         let mut executors: Vec<_> = registered
             .iter()
             .filter(|(id, _)| alive.as_ref().is_none_or(|alive| alive.contains(*id)))
             .map(|(id, executor)| {
-                let held = held.get(id.as_str()).copied().unwrap_or(0);
+                let held = held.get(id).copied().unwrap_or(0);
                 Executor {
                     id: id.clone(),
                     free: executor.slots.saturating_sub(held),
+                    idle: held == 0,
                     role: self.role(id),
                 }
             })
@@ -369,6 +417,7 @@ impl ClusterState for VolleyClusterState {
         let (id, slots) = (metadata.id.clone(), spec.available_vcores as usize);
         self.registered.register_executor(metadata, spec).await?;
         tracing::info!(executor = %id, slots, "executor registered");
+        self.slots.joins(&id);
         self.executors.lock().insert(id, Registered { slots });
         Ok(())
     }
@@ -400,6 +449,7 @@ impl ClusterState for VolleyClusterState {
             .or_default() += 1;
         if self.executors.lock().remove(executor_id).is_some() {
             tracing::info!(executor = executor_id, "executor gone");
+            self.slots.leaves(executor_id);
             // Before Ballista hears of it, which would mend the graphs.
             self.events.executor_lost(executor_id).await;
         }
@@ -459,9 +509,7 @@ mod tests {
             false
         }
         fn end_attempt(&self, _: &str, _: Ending) {}
-        async fn held_slots(&self) -> HashMap<String, usize> {
-            HashMap::new()
-        }
+        fn job_waits(&self, _: &str, _: Option<String>) {}
         async fn executor_lost(&self, _: &str) {
             self.telling.notify_one();
             self.go_on.notified().await;
@@ -472,7 +520,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_has_removed_an_executor_before_the_jobs_are_told() {
         let events = Arc::new(Slow::default());
-        let cluster = Arc::new(VolleyClusterState::new(events.clone()));
+        let cluster = Arc::new(VolleyClusterState::new(events.clone(), Slots::default()));
         let metadata = ExecutorMetadata {
             id: "e".to_owned(),
             host: "127.0.0.1".to_owned(),

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use ballista_core::error::{BallistaError, Result};
@@ -19,16 +20,18 @@ use volley_proto::failure::DataLost;
 
 use super::losses;
 use crate::jobs::{Book, Ending};
+use crate::slots::Slots;
 
 /// Ballista's in-memory job state, with the book told.
 pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
     book: Book,
+    slots: Slots,
 }
 
 impl VolleyJobState {
-    pub(crate) fn new(jobs: InMemoryJobState, book: Book) -> Self {
-        Self { jobs, book }
+    pub(crate) fn new(jobs: InMemoryJobState, book: Book, slots: Slots) -> Self {
+        Self { jobs, book, slots }
     }
 
     /// How an attempt with this status has ended, if it has.
@@ -50,6 +53,8 @@ impl VolleyJobState {
 impl JobState for VolleyJobState {
     async fn save_job(&self, job_id: &JobId, graph: &ExecutionGraphBox) -> Result<()> {
         if let Some(ending) = self.ending(job_id.as_str(), graph) {
+            // What still computes for it holds its slots until the executor says that it has ended.
+            self.slots.attempt_ends(job_id.as_str(), Instant::now());
             self.book.attempt_ends(job_id.as_str(), ending);
         }
         self.jobs.save_job(job_id, graph).await

@@ -24,7 +24,6 @@ use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
 use volley_proto::plan::{TrainExec, adds_files};
 
-use super::bind;
 use super::cluster_state::ClusterEvents;
 use crate::jobs::{Book, Ending};
 use crate::placement::Wish;
@@ -122,18 +121,8 @@ impl ClusterEvents for Losses {
         self.book.doom(attempt, ending);
     }
 
-    async fn held_slots(&self) -> HashMap<String, usize> {
-        let mut held = HashMap::new();
-        let Some(state) = self.graphs() else {
-            return held;
-        };
-        for info in state.task_manager.get_running_job_cache().values() {
-            let graph = info.execution_graph.read().await;
-            for (executor, slots) in bind::held_slots(&graph) {
-                *held.entry(executor.to_owned()).or_default() += slots;
-            }
-        }
-        held
+    fn job_waits(&self, attempt: &str, reason: Option<String>) {
+        self.book.waits(attempt, reason);
     }
 
     async fn executor_lost(&self, executor: &str) {

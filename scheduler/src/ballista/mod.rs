@@ -8,6 +8,7 @@ mod cluster_state;
 mod graphs;
 mod job_ids;
 mod job_state;
+mod launch;
 mod losses;
 mod planner;
 

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::job::{Ending, Job, Now, State};
 use crate::training::Runs;
-use crate::watched::Watched;
+use crate::watched::{Ends, Watched};
 
 /// From this many on, attempts of jobs that are forgotten are forgotten too.
 const ATTEMPTS_KEPT: usize = 4096;
@@ -21,6 +21,8 @@ pub(crate) enum Command {
     End { attempt: String },
     /// Submit a job again.
     Resubmit { job: String },
+    /// Look for work to place: slots have become free.
+    Offer,
 }
 
 /// The jobs; cheap to clone.
@@ -115,6 +117,22 @@ impl Book {
         });
     }
 
+    /// Notes what an attempt waits for, or that it does not any more.
+    pub(crate) fn waits(&self, attempt: &str, reason: Option<String>) {
+        let job = self.job_of(attempt);
+        let known = self.jobs.look(&job, |job| job.waits == reason);
+        if known == Some(false) {
+            self.jobs.change(&job, |job| {
+                job.waits = reason.filter(|_| !job.is_over());
+            });
+        }
+    }
+
+    /// Has the scheduler look for work to place.
+    pub(crate) fn offer(&self) {
+        self.send(Command::Offer);
+    }
+
     /// Whether the attempt is to end.
     pub(crate) fn is_doomed(&self, attempt: &str) -> bool {
         self.shared.doomed.lock().contains_key(attempt)
@@ -154,7 +172,6 @@ impl Book {
 
     /// Changes a job; what is kept for it goes when it is over.
     fn change<T>(&self, id: &str, change: impl FnOnce(&mut Job) -> T) -> Option<T> {
-        use crate::watched::Ends;
         let changed = self.jobs.change(&id.to_owned(), |job| {
             (change(job), job.is_over().then_some(job.train))
         });

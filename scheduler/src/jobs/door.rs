@@ -14,7 +14,7 @@ use ballista_core::serde::protobuf::{
     GetJobMetricsResult, GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult,
     JobStatus, KeyValuePair, PollWorkParams, PollWorkResult, RegisterExecutorParams,
     RegisterExecutorResult, RemoveSessionParams, RemoveSessionResult, RunningJob,
-    UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status,
+    UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status, task_status,
 };
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
@@ -24,6 +24,7 @@ use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
 use super::Book;
 use super::job::{CANCELLED, Job, Now, State};
 use crate::ballista::BallistaScheduler;
+use crate::slots::{Slots, Task};
 use crate::watched::Ends;
 
 /// How long an answer to who asks for a job's status waits for the job's end. A client asks again
@@ -34,11 +35,16 @@ const HOLD: Duration = Duration::from_secs(1);
 pub(crate) struct Door {
     ballista: BallistaScheduler,
     book: Book,
+    slots: Slots,
 }
 
 impl Door {
-    pub(crate) fn new(ballista: BallistaScheduler, book: Book) -> Self {
-        Self { ballista, book }
+    pub(crate) fn new(ballista: BallistaScheduler, book: Book, slots: Slots) -> Self {
+        Self {
+            ballista,
+            book,
+            slots,
+        }
     }
 
     /// The current attempt of a job.
@@ -235,6 +241,24 @@ impl SchedulerGrpc for Door {
         &self,
         request: Request<UpdateTaskStatusParams>,
     ) -> Result<Response<UpdateTaskStatusResult>, Status> {
+        let UpdateTaskStatusParams {
+            executor_id,
+            task_status,
+        } = request.get_ref();
+        for status in task_status {
+            let task = Task {
+                attempt: status.job_id.clone(),
+                stage: status.stage_id as usize,
+                number: status.task_id as usize,
+            };
+            match &status.status {
+                Some(task_status::Status::Successful(_)) => {
+                    self.slots.succeeds(executor_id, &task);
+                }
+                Some(task_status::Status::Failed(_)) => self.slots.fails(executor_id, &task),
+                Some(task_status::Status::Running(_)) | None => {}
+            }
+        }
         SchedulerGrpc::update_task_status(&self.ballista, request).await
     }
 

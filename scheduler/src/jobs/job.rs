@@ -6,6 +6,9 @@
 //!     ▼  │ submitted again
 //!   Rerunning ──► Failed (it could not be)
 //! ```
+//!
+//! The rows of a job that has succeeded lie on executors for as long as somebody reads them, which
+//! is for [`Rows`] to say.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,6 +16,7 @@ use volley_proto::TrainId;
 use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::settings::OnClientLoss;
 
+use super::rows::Rows;
 use crate::watched::Ends;
 
 /// Attempts that may lose data without progress in between.
@@ -39,6 +43,10 @@ pub(crate) struct Job {
     fruitless: usize,
     /// Optimizer steps done when the last attempt ended.
     steps: u64,
+    /// What it waits for, where none of its tasks runs.
+    pub(super) waits: Option<String>,
+    /// What is kept of it, once it has succeeded.
+    pub(super) rows: Option<Rows>,
 }
 
 /// Where a job stands.
@@ -103,6 +111,11 @@ impl Ends for Job {
     fn is_over(&self) -> bool {
         self.ended.is_some()
     }
+
+    /// Its rows must be removed first.
+    fn is_forgettable(&self) -> bool {
+        self.is_over() && self.rows.as_ref().is_none_or(Rows::are_gone)
+    }
 }
 
 impl Job {
@@ -127,6 +140,8 @@ impl Job {
             heard: now.instant,
             fruitless: 0,
             steps: 0,
+            waits: None,
+            rows: None,
         }
     }
 
@@ -144,6 +159,9 @@ impl Job {
     /// The client has asked about it.
     pub(super) fn heard(&mut self, now: Now) {
         self.heard = now.instant;
+        if let Some(rows) = &mut self.rows {
+            rows.asked(now.instant);
+        }
     }
 
     /// Whether it is to be cancelled because its client is gone.
@@ -236,6 +254,8 @@ impl Job {
             State::Succeeded => "succeeded".to_owned(),
             State::Running | State::Rerunning => return false,
         };
+        self.rows = (state == State::Succeeded).then(|| Rows::kept(now.instant));
+        self.waits = None;
         self.state = state;
         self.ended = Some(now.time);
         self.note(text, now);

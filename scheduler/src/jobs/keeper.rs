@@ -13,6 +13,7 @@ use tonic::Request;
 use volley_proto::failure::DataLost;
 
 use super::job::{Now, State};
+use super::rows::Patience;
 use super::{Book, Command, Ending};
 use crate::ballista::{BallistaScheduler, VolleyClusterState};
 use crate::watched::Ends;
@@ -29,6 +30,8 @@ pub(crate) struct Keeper {
     pub(crate) cluster: Arc<VolleyClusterState>,
     /// How long a client may be silent before it is taken for gone.
     pub(crate) client_timeout: Duration,
+    /// How long rows are kept for those who do not read them.
+    pub(crate) patience: Patience,
 }
 
 impl Keeper {
@@ -46,6 +49,7 @@ impl Keeper {
                         self.offer().await;
                     }
                     Some(Command::Resubmit { job }) => self.resubmit(&job).await,
+                    Some(Command::Offer) => self.offer().await,
                     None => return,
                 },
                 _ = tick.tick() => {
@@ -56,6 +60,7 @@ impl Keeper {
                     self.cancel_abandoned().await;
                     self.end_without_executors(&mut empty_since);
                     self.notice_ended().await;
+                    self.remove_rows();
                 }
             }
         }
@@ -152,6 +157,30 @@ impl Keeper {
                 );
             });
             self.book.end(&id, State::Cancelled);
+        }
+    }
+
+    /// Has executors remove rows that nobody wants any more.
+    fn remove_rows(&self) {
+        let now = Now::read();
+        let due = self.book.jobs.scan(|id, job| {
+            let gone = job.rows.as_ref()?.due(&self.patience, now.instant)?;
+            Some((id.clone(), gone))
+        });
+        for (id, gone) in due {
+            let attempt = self.book.jobs.change(&id, |job| {
+                if let Some(reason) = &gone {
+                    job.note(format!("its rows are removed: {reason}"), now);
+                }
+                if let Some(rows) = &mut job.rows {
+                    rows.remove(gone);
+                }
+                job.attempt().to_owned()
+            });
+            if let Some(attempt) = attempt {
+                let executors = &self.ballista.state.executor_manager;
+                executors.clean_up_job_data(attempt.into());
+            }
         }
     }
 

@@ -17,6 +17,7 @@ mod book;
 mod door;
 mod job;
 mod keeper;
+mod rows;
 mod service;
 mod tables;
 
@@ -24,4 +25,5 @@ pub(crate) use book::{Book, Command};
 pub(crate) use door::Door;
 pub(crate) use job::Ending;
 pub(crate) use keeper::Keeper;
+pub(crate) use rows::Patience;
 pub(crate) use service::jobs_service;

@@ -6,10 +6,12 @@ use tonic::{Request, Response, Status};
 use volley_proto::wire::jobs_server::{Jobs, JobsServer};
 use volley_proto::wire::{
     self, FollowJobRequest, FollowJobResponse, JobState, ListJobsRequest, ListJobsResponse,
+    ReadRowsRequest, ReadRowsResponse,
 };
 
 use super::Book;
 use super::job::{Job, Note, Now, State};
+use super::rows::Reading;
 use crate::watched::Ends;
 use volley_proto::tables::millis;
 
@@ -59,6 +61,34 @@ impl Jobs for Service {
         known
             .map(Response::new)
             .ok_or_else(|| Status::not_found(format!("job {id} is not known to this scheduler")))
+    }
+
+    async fn read(
+        &self,
+        request: Request<ReadRowsRequest>,
+    ) -> Result<Response<ReadRowsResponse>, Status> {
+        let request = request.into_inner();
+        let reading = Reading::from(&request);
+        let gone = self.book.jobs.change(&request.id, |job| {
+            let rows = job.rows.as_mut();
+            let reads = rows.and_then(|rows| rows.reads(reading, Now::read().instant));
+            reads.map(str::to_owned)
+        });
+        let gone = gone.ok_or_else(|| {
+            Status::not_found(format!("job {} is not known to this scheduler", request.id))
+        })?;
+        Ok(Response::new(ReadRowsResponse { gone }))
+    }
+}
+
+/// Who reads, and how far they are.
+impl From<&ReadRowsRequest> for Reading {
+    fn from(request: &ReadRowsRequest) -> Self {
+        Self {
+            reader: request.reader,
+            batches: request.batches,
+            done: request.done,
+        }
     }
 }
 

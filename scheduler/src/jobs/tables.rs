@@ -67,6 +67,7 @@ fn row(job: &Job) -> Row {
         ended: job.ended.map(millis),
         seconds: lasted.as_secs_f64(),
         train_id: job.train.map(|train| train.to_string()),
+        waits: job.waits.clone(),
         error: error.map(|error| TaskFailure::find(error).unwrap_or(error).to_owned()),
     }
 }

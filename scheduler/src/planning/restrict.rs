@@ -23,28 +23,21 @@ use volley_proto::plan::{PrunedExec, TaskPlan};
 use super::check::check;
 use super::stage::{StageExec, StageInput, partitions};
 
-/// A stage's plan, below its writer, for the task of these partitions.
+/// What the task of these partitions runs, below its writer.
 ///
 /// # Errors
-/// When an exchange is not resolved, or the plan must not run.
-pub(crate) fn task_plan(
-    stage: &Arc<dyn ExecutionPlan>,
-    slice: &[usize],
-) -> Result<Arc<dyn ExecutionPlan>> {
-    let Some(writer) = stage.children().first().copied() else {
-        return internal_err!("a stage without a plan");
+/// When an exchange is not resolved, or the plan must not run, or cannot be sent.
+pub(crate) fn task_plan(writer: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<TaskPlan> {
+    let [plan] = writer.children()[..] else {
+        return internal_err!("a stage is written by an operator with one input");
     };
-    let Some(inner) = writer.downcast_ref::<StageExec>() else {
-        // The rows of an explanation, which Ballista makes.
-        return Ok(Arc::clone(stage));
+    let Some(stage) = plan.downcast_ref::<StageExec>() else {
+        // The rows of an explanation, which Ballista makes: one partition.
+        return TaskPlan::try_new(plan);
     };
-    let plan = restrict(Arc::clone(inner.plan()), slice)?;
+    let plan = restrict(Arc::clone(stage.plan()), slice)?;
     check(&plan)?;
-    let plan = inner.resolve(plan)?;
-    replace_children_if_necessary(
-        Arc::clone(stage),
-        vec![Arc::new(TaskPlan::new(plan)) as Arc<dyn ExecutionPlan>],
-    )
+    TaskPlan::try_new(&stage.resolve(plan)?)
 }
 
 fn restrict(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {

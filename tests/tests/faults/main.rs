@@ -21,6 +21,7 @@ mod dice;
 mod exactness;
 mod fault;
 mod fitting;
+mod limits;
 mod network;
 mod predictions;
 mod queries;
@@ -40,6 +41,11 @@ fn queries() {
 #[test]
 fn results() {
     fault::each("result", results::FAULTS);
+}
+
+#[test]
+fn limits() {
+    fault::each("limit", limits::FAULTS);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use volley::{Of, QueryJob, Work};
 use volley_proto::TrainId;
-use volley_proto::tables::{Rank, Run, Stage};
+use volley_proto::tables::{Job, Rank, Run, Stage};
 
 use self::events::Events;
 use self::show::Show;
@@ -44,6 +44,8 @@ enum Subject {
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) stages: Vec<Stage>,
+    /// What the job waits for, if it does.
+    pub(super) waits: Option<String>,
     pub(super) run: Option<Run>,
     pub(super) ranks: Vec<Rank>,
 }
@@ -137,7 +139,15 @@ async fn snapshot(work: &Work, subject: &Subject) -> Option<Snapshot> {
         }
     };
     let told = async {
-        let stages = work.rows(of).await?;
+        let stages: Vec<Stage> = work.rows(of).await?;
+        let idle = stages.iter().all(|stage| stage.running == 0);
+        let waits = match subject {
+            Subject::Query(_) if idle => {
+                let jobs: Vec<Job> = work.rows(of).await?;
+                jobs.into_iter().next().and_then(|job| job.waits)
+            }
+            _ => None,
+        };
         let (run, ranks) = match subject {
             Subject::Query(_) => (None, Vec::new()),
             Subject::Training(_) => {
@@ -145,7 +155,12 @@ async fn snapshot(work: &Work, subject: &Subject) -> Option<Snapshot> {
                 (runs.into_iter().next(), work.rows(of).await?)
             }
         };
-        Ok::<_, volley::Error>(Snapshot { stages, run, ranks })
+        Ok::<_, volley::Error>(Snapshot {
+            stages,
+            waits,
+            run,
+            ranks,
+        })
     };
     told.await
         .inspect_err(|error| tracing::debug!("no progress: {error}"))

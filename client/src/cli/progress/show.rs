@@ -99,13 +99,19 @@ impl Show {
                 self.last = (Instant::now(), line);
             }
             Style::Json => {
-                let Snapshot { stages, run, ranks } = snapshot;
+                let Snapshot {
+                    stages,
+                    waits,
+                    run,
+                    ranks,
+                } = snapshot;
                 let queries = Queries::of(stages);
                 let progress = json!({
                     "stages": queries.stages,
                     "stages_done": queries.stages_done,
                     "partitions": queries.partitions,
                     "partitions_done": queries.done,
+                    "waits": waits,
                     "training": run,
                     "ranks": ranks,
                 });
@@ -125,7 +131,12 @@ impl Show {
     }
 
     fn draw(&mut self, snapshot: &Snapshot) {
-        let Snapshot { stages, run, ranks } = snapshot;
+        let Snapshot {
+            stages,
+            waits,
+            run,
+            ranks,
+        } = snapshot;
         let run = run.as_ref().filter(|run| run.generation > 0);
         let queries = Queries::of(stages);
         let add = |template: &str| {
@@ -142,7 +153,10 @@ impl Show {
             bar.set_length(queries.partitions.max(1));
             bar.set_position(queries.done);
             bar.set_prefix("stages");
-            bar.set_message(queries.to_string());
+            bar.set_message(match waits {
+                Some(reason) => format!("waits: {reason}"),
+                None => queries.to_string(),
+            });
         } else if let Some(bar) = self.stages.take() {
             bar.finish_and_clear();
         }
@@ -225,8 +239,9 @@ impl std::fmt::Display for Queries {
 
 /// A snapshot in a line.
 fn line(snapshot: &Snapshot) -> String {
-    match &snapshot.run {
-        Some(run) if run.generation > 0 => training(run),
+    match (&snapshot.run, &snapshot.waits) {
+        (Some(run), _) if run.generation > 0 => training(run),
+        (_, Some(reason)) => format!("waits: {reason}"),
         _ => format!("stages: {}", Queries::of(&snapshot.stages)),
     }
 }
@@ -339,6 +354,15 @@ mod tests {
             line(&snapshot),
             "stages: 1 of 2 done, 5 of 8 partitions; now 2 HashJoinExec"
         );
+    }
+
+    #[test]
+    fn what_a_query_waits_for_in_a_line() {
+        let snapshot = Snapshot {
+            waits: Some("training m holds both slots".into()),
+            ..Snapshot::default()
+        };
+        assert_eq!(line(&snapshot), "waits: training m holds both slots");
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
@@ -89,6 +90,13 @@ fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> bool {
         }
         _ => false,
     }
+}
+
+/// The file of this host that an operator replaces, if it writes a single one.
+pub fn replaces_file(operator: &dyn ExecutionPlan) -> Option<PathBuf> {
+    let writer = operator.downcast_ref::<DataSinkExec>()?;
+    let config = target::config(writer.sink()).filter(|config| target::is_single(config))?;
+    config.table_paths[0].get_url().to_file_path().ok()
 }
 
 /// Where an operator adds files, as the user named it: what has begun there cannot be begun again.

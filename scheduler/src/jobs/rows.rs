@@ -1,0 +1,248 @@
+//! How long the rows of a job that has succeeded are kept, decided purely.
+//!
+//! ```text
+//!   succeeded ──► kept ──┬ all who read them have what they wanted ──────► removed
+//!                        ├ nobody has asked for them for a while ────────► removed, with a reason
+//!                        └ who reads them reads nothing for a long time ─► removed, with a reason
+//! ```
+//!
+//! A reader says again and again that it is there and how far it is, however slowly it reads. So rows
+//! stay for hours where they are read, and not for long where nobody is left.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// After the last reader is done, others that have begun may not have said so yet: a reader says
+/// that it is there every ten seconds.
+const SETTLE: Duration = Duration::from_secs(15);
+
+/// How long rows are kept for those who do not read them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// After the last sign of anybody.
+    pub(crate) unread: Duration,
+    /// For somebody who is there and reads nothing.
+    pub(crate) idle: Duration,
+}
+
+/// The rows of a job.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    /// When somebody was last heard of who wants them.
+    asked: Instant,
+    readers: HashMap<u64, Reader>,
+    /// Whether some reader has had all that it wanted.
+    read: bool,
+    /// Why they are not kept any more.
+    gone: Option<String>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    batches: u64,
+    /// When it last said that it is there.
+    heard: Instant,
+    /// When it was last further than before.
+    advanced: Instant,
+}
+
+/// What a reader says of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) reader: u64,
+    pub(super) batches: u64,
+    pub(super) done: bool,
+}
+
+impl Rows {
+    /// Of a job that has succeeded now.
+    pub(super) fn kept(now: Instant) -> Self {
+        Self {
+            asked: now,
+            readers: HashMap::new(),
+            read: false,
+            gone: None,
+        }
+    }
+
+    /// Whether they are removed.
+    pub(super) fn are_gone(&self) -> bool {
+        self.gone.is_some()
+    }
+
+    /// Somebody asks about the job, who may want to read its rows.
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.asked = now;
+    }
+
+    /// A reader tells how far it is. Returns why it cannot go on, if so.
+    pub(super) fn reads(&mut self, reading: Reading, now: Instant) -> Option<&str> {
+        let Reading {
+            reader,
+            batches,
+            done,
+        } = reading;
+        self.asked = now;
+        if done {
+            self.readers.remove(&reader);
+            self.read = true;
+        } else {
+            let known = self.readers.entry(reader).or_insert(Reader {
+                batches,
+                heard: now,
+                advanced: now,
+            });
+            known.heard = now;
+            if batches > known.batches {
+                (known.batches, known.advanced) = (batches, now);
+            }
+        }
+        self.gone.as_deref()
+    }
+
+    /// Whether they are to be removed now, and what is worth saying about it.
+    pub(super) fn due(&self, patience: &Patience, now: Instant) -> Option<Option<String>> {
+        if self.gone.is_some() {
+            return None;
+        }
+        let since = |then: Instant| now.saturating_duration_since(then);
+        let mut there = self.readers.values();
+        let mut there = there
+            .by_ref()
+            .filter(|reader| since(reader.heard) <= patience.unread);
+        let mut any = false;
+        let reads = there.any(|reader| {
+            any = true;
+            since(reader.advanced) <= patience.idle
+        });
+        if reads {
+            return None;
+        }
+        if any {
+            let idle = humantime::format_duration(patience.idle);
+            return Some(Some(format!("its client has read nothing for {idle}")));
+        }
+        if self.read && since(self.asked) > SETTLE {
+            return Some(None);
+        }
+        let unread = humantime::format_duration(patience.unread);
+        (since(self.asked) > patience.unread)
+            .then(|| Some(format!("nobody has asked for them for {unread}")))
+    }
+
+    /// They are removed, with a reason that is worth telling if they have not been read.
+    pub(super) fn remove(&mut self, reason: Option<String>) {
+        self.gone = Some(reason.unwrap_or_else(|| "they have been read".to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        unread: Duration::from_secs(300),
+        idle: Duration::from_secs(3600),
+    };
+    /// How often a reader says that it is there.
+    const SIGN: u64 = 10;
+
+    /// Rows of a job, and a clock.
+    struct Script {
+        rows: Rows,
+        start: Instant,
+    }
+
+    impl Script {
+        fn new() -> Self {
+            let start = Instant::now();
+            let rows = Rows::kept(start);
+            Self { rows, start }
+        }
+
+        fn at(&self, seconds: u64) -> Instant {
+            self.start + Duration::from_secs(seconds)
+        }
+
+        fn reads(&mut self, seconds: u64, reader: u64, batches: u64, done: bool) {
+            let reading = Reading {
+                reader,
+                batches,
+                done,
+            };
+            let now = self.at(seconds);
+            assert_eq!(self.rows.reads(reading, now), None);
+        }
+
+        /// Whether they are to be removed, and what is said; `-` for nothing.
+        fn due(&self, seconds: u64) -> Option<String> {
+            let due = self.rows.due(&PATIENCE, self.at(seconds))?;
+            Some(due.unwrap_or_else(|| "-".to_owned()))
+        }
+    }
+
+    #[test]
+    fn ten_minutes_and_ten_hours_of_slow_reading_lose_no_row() {
+        let mut script = Script::new();
+        for second in (0..36_000).step_by(SIGN as usize) {
+            // A batch every five minutes.
+            script.reads(second, 1, second / 300, false);
+            assert_eq!(script.due(second + SIGN), None, "after {second} s");
+        }
+        script.reads(36_000, 1, 120, true);
+        assert_eq!(script.due(36_001), None, "others may have begun");
+        assert_eq!(script.due(36_020).as_deref(), Some("-"));
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_waited_for_and_then_not() {
+        let mut script = Script::new();
+        script.reads(400, 1, 3, false);
+        assert_eq!(script.due(699), None);
+        let said = "nobody has asked for them for 5m";
+        assert_eq!(script.due(701).as_deref(), Some(said));
+    }
+
+    #[test]
+    fn rows_that_nobody_reads_are_removed_after_a_while() {
+        let mut script = Script::new();
+        script.rows.asked(script.at(100));
+        assert_eq!(script.due(399), None);
+        assert!(script.due(401).is_some());
+        script.rows.remove(script.due(401));
+        assert_eq!(script.due(402), None, "once");
+        let reading = Reading {
+            reader: 1,
+            batches: 0,
+            done: false,
+        };
+        let now = script.at(403);
+        let told = script.rows.reads(reading, now).map(str::to_owned);
+        assert_eq!(told.as_deref(), Some("nobody has asked for them for 5m"));
+    }
+
+    #[test]
+    fn a_reader_that_reads_nothing_holds_rows_for_an_hour() {
+        let mut script = Script::new();
+        for second in (0..3_600).step_by(SIGN as usize) {
+            script.reads(second, 1, 1, false);
+            assert_eq!(script.due(second), None);
+        }
+        script.reads(3_601, 1, 1, false);
+        let said = "its client has read nothing for 1h";
+        assert_eq!(script.due(3_601).as_deref(), Some(said));
+    }
+
+    #[test]
+    fn one_reader_does_not_take_the_rows_of_another() {
+        let mut script = Script::new();
+        script.reads(0, 1, 1, false);
+        script.reads(5, 2, 0, true);
+        for second in (10..600).step_by(SIGN as usize) {
+            script.reads(second, 1, second, false);
+            assert_eq!(script.due(second + SIGN), None);
+        }
+        script.reads(600, 1, 600, true);
+        assert_eq!(script.due(616).as_deref(), Some("-"));
+    }
+}

@@ -1,0 +1,342 @@
+//! Which tasks hold the slots of which executors: from when they are bound until they have ended.
+//!
+//! ```text
+//!   bound ──► held ──► succeeded, or failed by itself ──────────────────────────► free
+//!               │
+//!               └ its attempt is over (cancelled, failed, run again): ending ──► free
+//!                        told to the executor until it says that the task has ended
+//! ```
+//!
+//! An executor that is gone takes its tasks with it. Nothing is counted: a task is there or is not,
+//! and what is ending is told again each second, so that a word that was lost leaks no slot. A task
+//! that cannot be stopped holds its slot for as long as it computes.
+//!
+//! Not here: which task gets which slot, and what tasks are.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// A task that goes on for so long after it was to end is worth a line in the log.
+const STUBBORN: Duration = Duration::from_secs(10);
+
+/// A task of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Task {
+    pub(crate) attempt: String,
+    pub(crate) stage: usize,
+    /// Its number in the stage.
+    pub(crate) number: usize,
+}
+
+/// Who holds slots, as it is told to those who wait.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Holder {
+    /// Training of a model.
+    Training(String),
+    /// A query, by its job's id.
+    Query(String),
+}
+
+#[derive(Debug)]
+struct Held {
+    slots: usize,
+    holder: Holder,
+    ending: Option<Ending>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    since: Instant,
+    /// Whether it has been said that this takes long.
+    said: bool,
+}
+
+/// The slots of a cluster; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Slots {
+    executors: Arc<Mutex<Executors>>,
+    ends: Arc<Notify>,
+}
+
+/// The tasks of each registered executor.
+type Executors = BTreeMap<String, BTreeMap<Task, Held>>;
+
+impl Slots {
+    /// An executor is there; whatever ran there before does not.
+    pub(crate) fn joins(&self, executor: &str) {
+        let mut executors = self.executors.lock();
+        executors.insert(executor.to_owned(), BTreeMap::new());
+    }
+
+    /// An executor is gone, with its tasks.
+    pub(crate) fn leaves(&self, executor: &str) {
+        self.executors.lock().remove(executor);
+    }
+
+    /// A task is about to be sent to an executor.
+    pub(crate) fn bind(&self, executor: &str, task: Task, slots: usize, holder: Holder) {
+        if let Some(tasks) = self.executors.lock().get_mut(executor) {
+            let ending = None;
+            let held = Held {
+                slots,
+                holder,
+                ending,
+            };
+            tasks.insert(task, held);
+        }
+    }
+
+    /// A task has succeeded.
+    pub(crate) fn succeeds(&self, executor: &str, task: &Task) {
+        if let Some(tasks) = self.executors.lock().get_mut(executor) {
+            tasks.remove(task);
+        }
+    }
+
+    /// A task is said to have failed. Of one that was to end only the wait for it has: what it
+    /// computes may go on.
+    pub(crate) fn fails(&self, executor: &str, task: &Task) {
+        if let Some(tasks) = self.executors.lock().get_mut(executor)
+            && tasks.get(task).is_some_and(|held| held.ending.is_none())
+        {
+            tasks.remove(task);
+        }
+    }
+
+    /// What still runs of an attempt is to end.
+    pub(crate) fn attempt_ends(&self, attempt: &str, now: Instant) {
+        let mut any = false;
+        for tasks in self.executors.lock().values_mut() {
+            let of_attempt = tasks.iter_mut().filter(|(task, _)| task.attempt == attempt);
+            for (_, held) in of_attempt {
+                let (since, said) = (now, false);
+                held.ending.get_or_insert(Ending { since, said });
+                any = true;
+            }
+        }
+        if any {
+            self.ends.notify_waiters();
+        }
+    }
+
+    /// The executor says that tasks have ended. Returns whether slots have become free.
+    pub(crate) fn ended(&self, executor: &str, ended: &[Task]) -> bool {
+        let mut executors = self.executors.lock();
+        let Some(tasks) = executors.get_mut(executor) else {
+            return false;
+        };
+        let before = tasks.len();
+        // One that was not to end says itself how it did.
+        tasks.retain(|task, held| held.ending.is_none() || !ended.contains(task));
+        tasks.len() < before
+    }
+
+    /// Tasks of an executor that are to end and have not, and what is to be said about those among
+    /// them that take long.
+    pub(crate) fn ending(&self, executor: &str, now: Instant) -> (Vec<Task>, Vec<String>) {
+        let mut executors = self.executors.lock();
+        let (mut all, mut lines) = (Vec::new(), Vec::new());
+        for (task, held) in executors.get_mut(executor).into_iter().flatten() {
+            let Some(ending) = &mut held.ending else {
+                continue;
+            };
+            all.push(task.clone());
+            if !ending.said && now.duration_since(ending.since) > STUBBORN {
+                ending.said = true;
+                lines.push(format!(
+                    "task {} of stage {} still computes {STUBBORN:?} after its job ended, and \
+                     holds {}: an operator or function does not come to where it could be stopped",
+                    task.number,
+                    task.stage,
+                    count(held.slots),
+                ));
+            }
+        }
+        (all, lines)
+    }
+
+    /// Waits until some attempt is over that has tasks.
+    pub(crate) async fn some_end(&self) {
+        self.ends.notified().await;
+    }
+
+    /// How many slots tasks hold, by executor.
+    pub(crate) fn held(&self) -> BTreeMap<String, usize> {
+        let executors = self.executors.lock();
+        let sum = |(id, tasks): (&String, &BTreeMap<Task, Held>)| {
+            (id.clone(), tasks.values().map(|held| held.slots).sum())
+        };
+        executors.iter().map(sum).collect()
+    }
+
+    /// Whether a task of the attempt runs, or is about to.
+    pub(crate) fn runs(&self, attempt: &str) -> bool {
+        let executors = self.executors.lock();
+        let mut tasks = executors.values().flat_map(BTreeMap::keys);
+        tasks.any(|task| task.attempt == attempt)
+    }
+
+    /// Who holds the slots of these executors, which have so many together: "training m holds both
+    /// slots". `None` where nobody does.
+    pub(crate) fn told<'a>(
+        &self,
+        executors: impl Iterator<Item = &'a str>,
+        all: usize,
+    ) -> Option<String> {
+        let mut holders: BTreeMap<(&Holder, bool), usize> = BTreeMap::new();
+        let held = self.executors.lock();
+        for held in executors
+            .filter_map(|id| held.get(id))
+            .flat_map(BTreeMap::values)
+        {
+            let holder = (&held.holder, held.ending.is_some());
+            *holders.entry(holder).or_default() += held.slots;
+        }
+        let mut holders = holders.into_iter();
+        let ((holder, ending), slots) = holders.next()?;
+        let slots = match all {
+            1 if slots == 1 => "the only slot".to_owned(),
+            2 if slots == 2 => "both slots".to_owned(),
+            _ if slots == all => format!("all {all} slots"),
+            _ => format!("{slots} of {all} slots"),
+        };
+        let mut text = format!("{} holds {slots}", name(holder, ending));
+        for ((holder, ending), slots) in holders {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ", {} {slots}", name(holder, ending));
+        }
+        Some(text)
+    }
+}
+
+fn name(holder: &Holder, ending: bool) -> String {
+    let name = match holder {
+        Holder::Training(model) => format!("training {model}"),
+        Holder::Query(job) => format!("job {job}"),
+    };
+    match ending {
+        true => format!("{name} (over, but still computing)"),
+        false => name,
+    }
+}
+
+fn count(slots: usize) -> String {
+    match slots {
+        1 => "its slot".to_owned(),
+        _ => format!("its {slots} slots"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(attempt: &str, number: usize) -> Task {
+        let attempt = attempt.to_owned();
+        Task {
+            attempt,
+            stage: 1,
+            number,
+        }
+    }
+
+    fn query(job: &str) -> Holder {
+        Holder::Query(job.to_owned())
+    }
+
+    fn cluster() -> Slots {
+        let slots = Slots::default();
+        for executor in ["a", "b"] {
+            slots.joins(executor);
+        }
+        slots
+    }
+
+    fn held(slots: &Slots) -> [usize; 2] {
+        let held = slots.held();
+        ["a", "b"].map(|executor| held.get(executor).copied().unwrap_or(0))
+    }
+
+    #[test]
+    fn a_cancelled_task_holds_its_slots_until_the_executor_says_that_it_ended() {
+        let (slots, now) = (cluster(), Instant::now());
+        slots.bind("a", task("j", 0), 2, query("j"));
+        slots.bind("b", task("j", 1), 1, query("j"));
+        slots.bind("b", task("k", 0), 1, query("k"));
+        slots.attempt_ends("j", now);
+        assert_eq!(held(&slots), [2, 2]);
+        slots.fails("a", &task("j", 0));
+        assert_eq!(held(&slots), [2, 2], "that is what aborting it says");
+        assert_eq!(slots.ending("a", now).0, [task("j", 0)]);
+        assert_eq!(slots.ending("b", now).0, [task("j", 1)]);
+        assert!(slots.ended("a", &[task("j", 0), task("x", 0)]));
+        assert!(!slots.ended("a", &[task("j", 0)]), "once");
+        assert!(!slots.ended("b", &[task("k", 0)]), "it runs on");
+        assert_eq!(held(&slots), [0, 2]);
+        assert!(slots.ending("a", now).0.is_empty());
+    }
+
+    #[test]
+    fn what_ends_by_itself_frees_its_slots_at_once() {
+        let slots = cluster();
+        slots.bind("a", task("j", 0), 2, query("j"));
+        slots.bind("a", task("j", 1), 1, query("j"));
+        slots.succeeds("a", &task("j", 0));
+        assert_eq!(held(&slots), [1, 0]);
+        assert!(slots.runs("j"));
+        slots.fails("a", &task("j", 1));
+        assert_eq!(held(&slots), [0, 0]);
+        assert!(!slots.runs("j"));
+    }
+
+    #[test]
+    fn an_executor_takes_its_tasks_with_it() {
+        let (slots, now) = (cluster(), Instant::now());
+        slots.bind("a", task("j", 0), 2, query("j"));
+        slots.leaves("a");
+        slots.bind("a", task("j", 1), 2, query("j"));
+        assert_eq!(held(&slots), [0, 0]);
+        slots.joins("a");
+        slots.attempt_ends("j", now);
+        assert_eq!((held(&slots), slots.ending("a", now).0), ([0, 0], vec![]));
+    }
+
+    #[test]
+    fn what_does_not_end_is_told_once() {
+        let (slots, now) = (cluster(), Instant::now());
+        slots.bind("a", task("j", 3), 2, query("j"));
+        slots.attempt_ends("j", now);
+        assert!(slots.ending("a", now).1.is_empty());
+        let later = now + STUBBORN + Duration::from_secs(1);
+        let lines = slots.ending("a", later).1;
+        assert!(
+            lines[0].starts_with("task 3 of stage 1 still computes"),
+            "{lines:?}"
+        );
+        assert_eq!(slots.ending("a", later), (vec![task("j", 3)], vec![]));
+    }
+
+    #[test]
+    fn those_who_wait_are_told_who_holds_what() {
+        let slots = cluster();
+        let told = |all| slots.told(["a", "b"].into_iter(), all).unwrap_or_default();
+        assert_eq!(told(2), "");
+        let training = || Holder::Training("m".to_owned());
+        slots.bind("a", task("j", 0), 1, training());
+        assert_eq!(told(1), "training m holds the only slot");
+        slots.bind("b", task("j", 1), 1, training());
+        assert_eq!(told(2), "training m holds both slots");
+        slots.bind("b", task("k", 0), 2, query("k"));
+        assert_eq!(told(4), "training m holds 2 of 4 slots, job k 2");
+        slots.attempt_ends("k", Instant::now());
+        assert_eq!(
+            told(4),
+            "training m holds 2 of 4 slots, job k (over, but still computing) 2"
+        );
+    }
+}

@@ -1,0 +1,327 @@
+//! Work that would not stop, clients that read slowly, and queries that are too large: each ends, or is
+//! refused, without costing anybody else anything.
+
+use std::fs;
+use std::io::Read;
+use std::process::ChildStdout;
+use std::time::{Duration, Instant};
+
+use volley_tests::{Client, Cluster, JobState, Numbers, Setup, eventually};
+
+use crate::asking::{Phase, question};
+use crate::fault::{Fault, effort, missed};
+use crate::fitting::{newest_job, setup};
+use crate::scene::{self, SOON};
+
+pub(crate) const FAULTS: &[Fault] = &[
+    ("a three-way cross join is cancelled", || {
+        stops(
+            "SELECT count(*) FROM ints a CROSS JOIN ints b CROSS JOIN ints c \
+             WHERE a.k + b.k + c.k < 0",
+        );
+    }),
+    ("a nested loop join without a match is cancelled", || {
+        stops("SELECT count(*) FROM ints a JOIN ints b ON a.k * b.k < -1");
+    }),
+    (
+        "a hash join of one key without a match is cancelled",
+        || {
+            stops("SELECT count(*) FROM ints a JOIN ints b ON a.z = b.z AND a.k * b.k < -1");
+        },
+    ),
+    ("an aggregate over a cross join is cancelled", || {
+        stops("SELECT (a.k + b.k) % 7 AS g, sum(a.k) FROM ints a CROSS JOIN ints b GROUP BY 1");
+    }),
+    ("a write of a cross join is cancelled", || {
+        stops("COPY (SELECT a.k FROM ints a CROSS JOIN ints b) TO 'out.csv' STORED AS CSV");
+    }),
+    ("a file cannot be made", no_file),
+    ("a task computes on after its job ended", holds_its_slot),
+    ("a query waits for training", says_for_what),
+    ("a client reads slowly", reads_slowly),
+    ("a client is killed while it reads", stops_reading),
+    ("a query is too large for an executor", too_large),
+    ("a query is too large for the scheduler", refused),
+];
+
+/// Rows of the table of whole numbers: a join of it with itself takes minutes.
+const INTS: u64 = 100_000;
+/// What stops has stopped by then, on a machine that does other things as well.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// Whole numbers from 0, beside a zero.
+fn ints(cluster: &Cluster, rows: u64) -> String {
+    let path = cluster.dir().join("ints.csv");
+    let lines = (0..rows).map(|k| format!("{k},0\n"));
+    fs::write(&path, lines.collect::<String>()).unwrap();
+    format!(
+        "CREATE EXTERNAL TABLE ints (k BIGINT, z BIGINT) STORED AS CSV LOCATION '{}' OPTIONS \
+         ('format.has_header' 'false');",
+        path.display()
+    )
+}
+
+/// Starts a query and waits until a task of it computes. Returns its job.
+fn start(cluster: &mut Cluster, sql: &str) -> (Client, String) {
+    let before = computed(cluster);
+    let known = cluster.jobs().map_or(0, |jobs| jobs.len());
+    let mut client = cluster.spawn(cluster.command().args(["--format", "json", "-c", sql]));
+    let id = eventually("a task of the query", SOON, || {
+        if client.process().ended().is_some() {
+            missed("the query ended at once");
+        }
+        let jobs = cluster.jobs()?;
+        let job = jobs.first().filter(|_| jobs.len() > known)?;
+        let stages = cluster.stages(job.attempt())?;
+        let runs = stages.iter().any(|stage| stage.running > 0);
+        // For a second: it has read its rows by then.
+        (runs && computed(cluster) > before + 100).then(|| job.id.clone())
+    });
+    (client, id)
+}
+
+/// Slots that no task holds.
+fn free(cluster: &Cluster) -> Option<u64> {
+    cluster.slots().map(|slots| slots.free)
+}
+
+/// Hundredths of a second that a process has computed.
+fn computed(cluster: &mut Cluster) -> u64 {
+    let id = cluster.executors()[0].id();
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let field = |n: usize| fields.split(' ').nth(n).unwrap().parse::<u64>().unwrap();
+    field(11) + field(12)
+}
+
+/// An executor computes that takes more of a core than this; tasks make way for whatever else a
+/// machine does.
+const COMPUTES: f64 = 0.1;
+
+/// How much of a core an executor takes, over a second.
+fn busy(cluster: &mut Cluster) -> f64 {
+    let (before, started) = (computed(cluster), Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    let after = computed(cluster);
+    (after - before) as f64 / 100.0 / started.elapsed().as_secs_f64()
+}
+
+fn stops(sql: &str) {
+    let mut cluster = scene::cluster(1);
+    let tables = ints(&cluster, INTS);
+    let (client, id) = start(&mut cluster, &format!("{tables} {sql}"));
+    let cancelled = cluster.manage_jobs(&["cancel", &id]);
+    assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
+    eventually("the slot to be free", AT_ONCE, || {
+        (free(&cluster)? == 1).then_some(())
+    });
+    // A slot is free once nothing is computed on it.
+    let busy = busy(&mut cluster);
+    assert!(busy < COMPUTES, "it takes {busy:.2} of a core");
+    let run = client.wait(SOON);
+    assert!(run.error().to_lowercase().contains("cancelled"));
+    scene::is_well(&cluster, 1);
+}
+
+/// The file system says that there is no folder, which there is.
+fn no_file() {
+    let mut cluster = scene::cluster(1);
+    let tables = ints(&cluster, 10);
+    for (target, format) in [("/proc/x.csv", "CSV"), ("/proc/x/", "PARQUET")] {
+        let said = cluster.fail(&format!(
+            "{tables} COPY (SELECT k FROM ints) TO '{target}' STORED AS {format}"
+        ));
+        assert!(said.contains("no file can be made at /proc/x"), "{said}");
+    }
+    let busy = busy(&mut cluster);
+    assert!(busy < COMPUTES, "it takes {busy:.2} of a core");
+    scene::is_well(&cluster, 1);
+}
+
+/// Medians of ever more rows: a window computes those of a batch without looking up, and here one
+/// batch has all.
+fn holds_its_slot() {
+    let mut cluster = scene::cluster(1);
+    let rows = 60_000 * effort();
+    let tables = ints(&cluster, rows);
+    let (client, id) = start(
+        &mut cluster,
+        &format!(
+            "{tables} SET datafusion.execution.batch_size = 1000000; SELECT max(m) FROM (SELECT median(k) OVER (ORDER BY k ROWS BETWEEN \
+             UNBOUNDED PRECEDING AND CURRENT ROW) AS m FROM ints) q"
+        ),
+    );
+    let cancelled = cluster.manage_jobs(&["cancel", &id]);
+    assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
+    client.wait(SOON);
+    let left = free(&cluster);
+    if busy(&mut cluster) < COMPUTES {
+        missed("it stopped at once");
+    }
+    assert_eq!(left, Some(0), "the slot is free and computed on");
+    let sql = format!("{tables} SELECT count(*) AS n FROM ints");
+    let waits = cluster.spawn(cluster.command().args(["--format", "json", "-c", &sql]));
+    let said = eventually("what the next query waits for", SOON, || {
+        let waits = "SELECT waits FROM volley.jobs WHERE waits IS NOT NULL";
+        let said = cluster.query(waits).first()?["waits"].as_str()?.to_owned();
+        Some(said)
+    });
+    let over = format!("job {id} (over, but still computing) holds the only slot");
+    assert_eq!(said, over);
+    assert_eq!(waits.wait(SOON).rows()[0]["n"], rows);
+    scene::is_well(&cluster, 1);
+}
+
+fn says_for_what() {
+    let cluster = scene::cluster(1);
+    let tables = ints(&cluster, 10);
+    let mut fit = setup("m", "ranks = 1").epochs(20_000).start(&cluster);
+    fit.await_epoch(2);
+    let training = fit.job(&cluster);
+    let sql = format!("{tables} SELECT count(*) AS n FROM ints");
+    let mut client = cluster.spawn(cluster.command().args(["--format", "json", "-c", &sql]));
+    let waits = eventually("what the query waits for", SOON, || {
+        let waits = "SELECT waits FROM volley.jobs WHERE waits IS NOT NULL";
+        let rows = cluster.query(waits);
+        rows.first()?["waits"].as_str().map(str::to_owned)
+    });
+    assert_eq!(waits, "training m holds the only slot");
+    client.await_line(&format!("\"waits\":\"{waits}\""), SOON);
+    cluster.manage_jobs(&["cancel", &training.id]);
+    assert_eq!(client.wait(SOON).rows()[0]["n"], 10);
+    let none = "SELECT count(waits) AS n FROM volley.jobs";
+    assert_eq!(cluster.query(none)[0]["n"], 0);
+    scene::is_well(&cluster, 1);
+}
+
+/// Longer than a reader takes to say that it is there.
+const UNREAD: Duration = Duration::from_secs(20);
+
+/// A cluster in which rows that nobody reads go soon.
+fn forgetful() -> Cluster {
+    Cluster::start_with(Setup {
+        executors: 2,
+        scheduler_args: vec!["--rows-timeout".to_owned(), format!("{UNREAD:?}")],
+        executor_args: Vec::new(),
+    })
+}
+
+/// A query of many rows, of which some have been read.
+struct Reader {
+    client: Client,
+    stdout: ChildStdout,
+    read: Vec<u8>,
+    /// Its job's attempt.
+    attempt: String,
+}
+
+fn begin_to_read(cluster: &Cluster, numbers: &Numbers) -> Reader {
+    // Rows of numbers that cannot be compressed, many more than fit between client and executor.
+    let columns: Vec<_> = (1..40).map(|n| format!("sin(id * {n}) AS c{n}")).collect();
+    let sql = format!(
+        "{} SET datafusion.execution.batch_size = 1024; SELECT id, {} FROM facts",
+        numbers.tables(),
+        columns.join(", ")
+    );
+    let mut command = cluster.command();
+    command.args(["--format", "csv", "-c", &sql]);
+    let (client, mut stdout) = cluster.spawn_piped(&mut command);
+    let mut read = vec![0; 100_000];
+    stdout.read_exact(&mut read).unwrap();
+    let attempt = newest_job(cluster).attempt().to_owned();
+    let reader = Reader {
+        client,
+        stdout,
+        read,
+        attempt,
+    };
+    assert!(reader.rows_are_kept(cluster));
+    reader
+}
+
+impl Reader {
+    /// Whether executors keep rows of the job.
+    fn rows_are_kept(&self, cluster: &Cluster) -> bool {
+        [0, 1]
+            .iter()
+            .any(|executor| cluster.holds_data(*executor, &self.attempt))
+    }
+
+    fn await_removal(&self, cluster: &Cluster) {
+        eventually("rows to be removed", UNREAD + SOON, || {
+            (!self.rows_are_kept(cluster)).then_some(())
+        });
+    }
+}
+
+fn reads_slowly() {
+    let cluster = forgetful();
+    let numbers = Numbers::write(cluster.dir(), 48_000);
+    let mut slow = begin_to_read(&cluster, &numbers);
+    // Jobs that end later, and whose rows nobody reads: when theirs are gone, so would be others.
+    for _ in 0..2 {
+        let mut other = begin_to_read(&cluster, &numbers);
+        other.client.process().kill();
+        other.await_removal(&cluster);
+        assert!(slow.rows_are_kept(&cluster));
+    }
+    slow.stdout.read_to_end(&mut slow.read).unwrap();
+    let lines = slow.read.iter().filter(|byte| **byte == b'\n').count() as u64;
+    assert_eq!(lines, numbers.facts() + 1, "with the header");
+    slow.await_removal(&cluster);
+    let run = slow.client.wait(SOON);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    scene::is_well(&cluster, 2);
+}
+
+fn stops_reading() {
+    let cluster = forgetful();
+    let numbers = Numbers::write(cluster.dir(), 48_000);
+    let mut reader = begin_to_read(&cluster, &numbers);
+    reader.client.process().kill();
+    assert!(reader.rows_are_kept(&cluster), "it may come back");
+    reader.await_removal(&cluster);
+    let said = "SELECT text FROM volley.log WHERE text LIKE '%nobody has asked for them%'";
+    assert_eq!(cluster.query(said).len(), 1);
+    scene::is_well(&cluster, 2);
+}
+
+/// A query with a text of so many bytes in it, in a file.
+fn large(cluster: &Cluster, bytes: usize) -> String {
+    let path = cluster.dir().join("large.sql");
+    let text = "x".repeat(bytes);
+    // The column is called by its expression, so that the task has the text twice.
+    let sql = format!("{} SELECT 'a' || id = '{text}' FROM facts", tables(cluster));
+    fs::write(&path, sql).unwrap();
+    path.display().to_string()
+}
+
+fn tables(cluster: &Cluster) -> String {
+    Numbers::write(cluster.dir(), 6_000).tables()
+}
+
+fn too_large() {
+    let cluster = scene::cluster(1);
+    let numbers = Numbers::write(cluster.dir(), 6_000);
+    let others = question(Phase::Scan, &cluster, &numbers);
+    let large = large(&cluster, 9_000_000);
+    let run = cluster.run(&["--format", "json", "--quiet", "-f", &large]);
+    let said = run.error();
+    assert!(said.contains("too large"), "{said}");
+    assert!(said.contains("the limit is 16.0 MiB"), "{said}");
+    // Of somebody's who had nothing to do with it.
+    let job = others.answered(&cluster);
+    assert_eq!((job.state, job.attempts.len()), (JobState::Succeeded, 1));
+    scene::is_well(&cluster, 1);
+}
+
+fn refused() {
+    let cluster = scene::cluster(1);
+    let large = large(&cluster, 20_000_000);
+    let run = cluster.run(&["--format", "json", "--quiet", "-f", &large]);
+    let said = run.error();
+    assert!(said.contains("too large"), "{said}");
+    assert!(said.contains("the limit is 16.0 MiB"), "{said}");
+    assert_eq!(cluster.jobs().map(|jobs| jobs.len()), Some(0));
+    scene::is_well(&cluster, 1);
+}
