@@ -20,6 +20,7 @@
 mod codec;
 mod estimates;
 mod filtered;
+mod join_order;
 mod joins;
 mod one_task;
 mod partitions;

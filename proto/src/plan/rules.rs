@@ -10,6 +10,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::estimates::estimate_scan;
+use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::write::{choose_dictionaries, write_folder};
 
@@ -18,22 +19,34 @@ const JOIN_SELECTION: &str = "join_selection";
 
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
-    let mut rules = vec![rule("estimate_scans", estimate_scan)];
+    let mut rules = vec![
+        rule("estimate_scans", Rewrite::Each(estimate_scan)),
+        rule("order_joins", Rewrite::Whole(order_joins)),
+    ];
     for default in state.physical_optimizers() {
         rules.push(Arc::clone(default));
         if default.name() == JOIN_SELECTION {
-            rules.push(rule("choose_joins", choose_join));
+            rules.push(rule("choose_joins", Rewrite::Each(choose_join)));
         }
     }
-    rules.push(rule("choose_dictionaries", choose_dictionaries));
-    rules.push(rule("write_folders", write_folder));
+    rules.push(rule(
+        "choose_dictionaries",
+        Rewrite::Each(choose_dictionaries),
+    ));
+    rules.push(rule("write_folders", Rewrite::Each(write_folder)));
     SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules)
 }
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// What an operator becomes, its inputs first, if anything else.
-type Rewrite = fn(&Plan, &ConfigOptions) -> Result<Option<Plan>>;
+/// What a plan becomes.
+#[derive(Debug, Clone, Copy)]
+enum Rewrite {
+    /// Each operator by itself, its inputs first: what it becomes, if anything else.
+    Each(fn(&Plan, &ConfigOptions) -> Result<Option<Plan>>),
+    /// All of it at once.
+    Whole(fn(Plan, &ConfigOptions) -> Result<Plan>),
+}
 
 /// A rule by its name.
 #[derive(Debug)]
@@ -48,8 +61,12 @@ fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn PhysicalOptimizerRule +
 
 impl PhysicalOptimizerRule for Rule {
     fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
+        let each = match self.rewrite {
+            Rewrite::Each(rewrite) => rewrite,
+            Rewrite::Whole(rewrite) => return rewrite(plan, config),
+        };
         plan.transform_up(|node| {
-            Ok(match (self.rewrite)(&node, config)? {
+            Ok(match each(&node, config)? {
                 Some(rewritten) => Transformed::yes(rewritten),
                 None => Transformed::no(node),
             })
