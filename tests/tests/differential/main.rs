@@ -94,8 +94,8 @@ fn hours() {
             None => MANY,
         }),
         until: time.map(|time| Instant::now() + time),
-        shrink: Duration::from_secs(90),
-        examples: 12,
+        shrink: Duration::from_secs(60),
+        examples: 8,
     };
     let mut report = report();
     report.say(&format!("differential: VOLLEY_SEED={seed}"));

@@ -219,7 +219,7 @@ impl Draw<'_> {
         };
         match condition {
             Condition::Equal => Expr::of(Type::Bool, "{} = {}", pair(self, of)),
-            Condition::Same => Expr::of(Type::Bool, "{} IS NOT DISTINCT FROM {}", pair(self, of)),
+            Condition::Same => Expr::of(Type::Bool, "({} IS NOT DISTINCT FROM {})", pair(self, of)),
             Condition::Unequal => {
                 let holes = pair(self, of);
                 let template = self

@@ -7,7 +7,7 @@ use super::{Draw, Relation};
 use crate::query::{Expr, Part};
 use crate::tables::Type;
 
-use Type::{Bool, Date, Decimal, Double, Int, Small, Text, Timestamp};
+use Type::{Date, Decimal, Double, Int, Small, Text, Timestamp};
 
 /// Aggregates over frames: what they give and take. Sums of floats are left out: what slides adds
 /// and takes away again, and infinities do not come back.
@@ -26,7 +26,6 @@ const FRAMED: &[(Type, &str, Type)] = &[
     (Date, "max({})", Date),
     (Timestamp, "min({})", Timestamp),
     (Small, "max({})", Small),
-    (Bool, "bool_or({})", Bool),
 ];
 
 /// Functions that are the same for rows with equal keys.
