@@ -3,8 +3,8 @@
 //! Question `n` of a run has the seed of the run plus `n`: each is asked again, alone, by its own.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -28,7 +28,7 @@ pub(crate) struct Hunt {
 }
 
 /// An answer takes longer only if it hangs.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(40);
 /// The same while a hang is made smaller.
 const SHORT_DEADLINE: Duration = Duration::from_secs(12);
 /// Questions at once.
@@ -55,7 +55,7 @@ impl Hunt {
                 }
                 let seed = self.seed.wrapping_add(number);
                 if let Err(error) = self.one(&judge, seed, &report, &examples) {
-                    *broken.lock().expect("nobody panics with it") = Some(error);
+                    *locked(&broken) = Some(error);
                     next.store(self.queries, Ordering::Relaxed);
                     return;
                 }
@@ -82,27 +82,22 @@ impl Hunt {
     ) -> Result<()> {
         let case = Case::draw(seed);
         let verdict = judge.judge(&case, DEADLINE)?;
-        report
-            .lock()
-            .expect("nobody panics with it")
-            .count(seed, &verdict);
+        locked(report).count(seed, &verdict);
         let Verdict::Fails(failure) = verdict else {
             return Ok(());
         };
         let few = {
-            let mut examples = examples.lock().expect("nobody panics with it");
+            let mut examples = locked(examples);
             let seen = examples.entry(failure.what.clone()).or_default();
             *seen += 1;
             *seen <= self.examples
         };
-        let (case, failure) = match few {
-            true => self.small(judge, &case, failure),
-            false => (case, failure),
-        };
-        report
-            .lock()
-            .expect("nobody panics with it")
-            .fails(seed, &case, &failure);
+        if !few {
+            locked(report).fails_again(seed, &failure);
+            return Ok(());
+        }
+        let (case, failure) = self.small(judge, &case, failure);
+        locked(report).fails(seed, &case, &failure);
         Ok(())
     }
 
@@ -137,6 +132,10 @@ impl Hunt {
         }
         (small, failure)
     }
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().expect("nobody panics with it")
 }
 
 /// Whether one may be a smaller example of the other.

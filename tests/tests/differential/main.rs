@@ -95,7 +95,7 @@ fn hours() {
         }),
         until: time.map(|time| Instant::now() + time),
         shrink: Duration::from_secs(60),
-        examples: 8,
+        examples: 4,
     };
     let mut report = report();
     report.say(&format!("differential: VOLLEY_SEED={seed}"));

@@ -89,6 +89,17 @@ impl Report {
         }
     }
 
+    /// Counts a failure of which there are examples enough.
+    pub(crate) fn fails_again(&mut self, seed: u64, failure: &Failure) {
+        let what = match &failure.what {
+            What::Difference(kind) => format!("{kind}: not made smaller"),
+            What::Hang => "no answer in time: not made smaller".to_owned(),
+            What::Error(text) => format!("error: {text}"),
+            What::OnlyHere(text) => format!("an answer where DataFusion alone says: {text}"),
+        };
+        self.failures.entry(what).or_default().add(seed);
+    }
+
     /// The kinds of failures so far.
     pub(crate) fn kinds(&self) -> usize {
         self.failures.len()

@@ -17,19 +17,24 @@ pub(crate) fn shrink(case: &Case, deadline: Instant, fails: impl FnMut(&Case) ->
         deadline,
         fails,
     };
+    // Much is slow to ask.
+    shrink.rows(MANY);
     loop {
         let steps = [
             shrink.query(),
             shrink.executors(),
             shrink.settings(),
             shrink.tables(),
-            shrink.rows(),
+            shrink.rows(0),
         ];
         if !steps.contains(&true) || shrink.is_late() {
             return shrink.case;
         }
     }
 }
+
+/// Rows of a table that is worth making smaller before the query is.
+const MANY: usize = 200;
 
 struct Shrink<F> {
     case: Case,
@@ -164,11 +169,12 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
         self.take(candidate)
     }
 
-    fn rows(&mut self) -> bool {
+    /// Fewer rows of tables that have more than these.
+    fn rows(&mut self, few: usize) -> bool {
         let mut any = false;
         for at in 0..self.case.tables.len() {
             let mut part = self.case.tables[at].rows().div_ceil(2);
-            while part > 0 && !self.is_late() {
+            while part > few / 4 && !self.is_late() {
                 let mut start = 0;
                 while start < self.case.tables[at].rows() && !self.is_late() {
                     let mut candidate = self.case.clone();
