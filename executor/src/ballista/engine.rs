@@ -5,8 +5,8 @@
 //!   scheduler's word that the task is to end, and the end of the executor's registration.
 //! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
 //!   Data that an executor does not give any more is marked as lost, so that the job is run again
-//!   and Ballista does not mend it. Every other error is marked, so that the client can tell the
-//!   user what was wrong.
+//!   and Ballista does not mend it. An error about a file names it. Every other error is marked, so that
+//!   the client can tell the user what was wrong.
 
 use std::error::Error;
 use std::fmt;
@@ -43,6 +43,7 @@ use volley_proto::runtime::TaskIdentity;
 use super::cancellable::cancellable;
 use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
+use crate::files::naming_files;
 
 /// Makes stages of Ballista's that stop.
 pub(super) struct VolleyEngine {
@@ -76,7 +77,10 @@ impl VolleyEngine {
             let reader = reader.with_work_dir(work_dir.to_owned());
             return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
         }
-        Transformed::no(node)
+        match naming_files(&node) {
+            Some(scan) => Transformed::yes(scan),
+            None => Transformed::no(node),
+        }
     }
 }
 

@@ -9,10 +9,7 @@ use ballista_core::serde::{BallistaLogicalExtensionCodec, BallistaPhysicalExtens
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::common::TableReference;
-use datafusion::common::config::CsvOptions;
-use datafusion::common::parsers::CsvQuoteStyle;
 use datafusion::datasource::file_format::FileFormatFactory;
-use datafusion::datasource::file_format::csv::CsvFormatFactory;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
@@ -26,6 +23,7 @@ use datafusion_proto::protobuf::PhysicalPlanNode;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use super::tables::{EncodedFormat, decode_table, encode_table};
 use super::task::{PrunedExec, TaskPlan};
 use super::train::only;
 use super::wire::{Converter, Lost, verify};
@@ -36,7 +34,7 @@ use super::{
 use crate::spec::TrainSpec;
 use crate::{Error, ModelRef};
 
-const MAGIC: &[u8] = b"\xffvolley\x01";
+pub(super) const MAGIC: &[u8] = b"\xffvolley\x01";
 
 /// What a task's plan starts with, before its message.
 const TASK: &[u8] = b"\xffvolley\x02";
@@ -119,8 +117,12 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         schema: SchemaRef,
         context: &TaskContext,
     ) -> Result<Arc<dyn TableProvider>> {
-        self.inner
-            .try_decode_table_provider(buf, table, schema, context)
+        match decode_table(buf, &schema, context, self)? {
+            Some(decoded) => Ok(decoded),
+            None => self
+                .inner
+                .try_decode_table_provider(buf, table, schema, context),
+        }
     }
 
     fn try_encode_table_provider(
@@ -129,15 +131,25 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         provider: Arc<dyn TableProvider>,
         buf: &mut Vec<u8>,
     ) -> Result<()> {
-        self.inner.try_encode_table_provider(table, provider, buf)
+        if encode_table(provider.as_ref(), self, buf)? {
+            return Ok(());
+        }
+        self.inner
+            .try_encode_table_provider(table, provider, buf)
+            .map_err(|_| {
+                let table = table.to_string();
+                Error::UnsendableTable { table }.into()
+            })
     }
 
     fn try_decode_file_format(
         &self,
         buf: &[u8],
-        context: &TaskContext,
+        _: &TaskContext,
     ) -> Result<Arc<dyn FileFormatFactory>> {
-        self.inner.try_decode_file_format(buf, context)
+        let format: EncodedFormat =
+            serde_json::from_slice(buf).map_err(|e| Error::malformed("format of files", e))?;
+        format.factory()
     }
 
     fn try_encode_file_format(
@@ -145,8 +157,9 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         buf: &mut Vec<u8>,
         format: Arc<dyn FileFormatFactory>,
     ) -> Result<()> {
-        self.inner
-            .try_encode_file_format(buf, with_wire_quote_style(format))
+        let format = EncodedFormat::of_factory(format.as_ref())?;
+        serde_json::to_writer(buf, &format).map_err(|e| Error::malformed("format of files", e))?;
+        Ok(())
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
@@ -172,26 +185,6 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
     fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
         self.inner.try_encode_udwf(function, buf)
     }
-}
-
-/// The format with its quote style in the numbers of the wire.
-///
-/// DataFusion 55 writes the style's own discriminant where the wire has an enum in another order, so
-/// that `Necessary` arrives as `Always` and the other way round. The two are swapped before.
-fn with_wire_quote_style(format: Arc<dyn FileFormatFactory>) -> Arc<dyn FileFormatFactory> {
-    let Some(csv) = format.downcast_ref::<CsvFormatFactory>() else {
-        return format;
-    };
-    let options = csv.options.clone().unwrap_or_default();
-    let quote_style = match options.quote_style {
-        CsvQuoteStyle::Necessary => CsvQuoteStyle::Always,
-        CsvQuoteStyle::Always => CsvQuoteStyle::Necessary,
-        style @ (CsvQuoteStyle::NonNumeric | CsvQuoteStyle::Never) => style,
-    };
-    Arc::new(CsvFormatFactory::new_with_options(CsvOptions {
-        quote_style,
-        ..options
-    }))
 }
 
 /// Encodes physical plans.
@@ -337,35 +330,4 @@ pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Resu
     let codec = VolleyPhysicalCodec::default();
     let arrived = decode_plan(&encode_plan(plan)?, context, &codec)?;
     verify(plan, &arrived)
-}
-
-#[cfg(test)]
-mod tests {
-    use datafusion::prelude::SessionContext;
-
-    use super::*;
-
-    #[test]
-    fn a_quote_style_arrives_as_it_was_sent() {
-        let codec = VolleyLogicalCodec::default();
-        let context = SessionContext::new().task_ctx();
-        for style in [
-            CsvQuoteStyle::Necessary,
-            CsvQuoteStyle::Always,
-            CsvQuoteStyle::NonNumeric,
-            CsvQuoteStyle::Never,
-        ] {
-            let options = CsvOptions {
-                quote_style: style,
-                ..Default::default()
-            };
-            let sent = Arc::new(CsvFormatFactory::new_with_options(options));
-            let mut buf = Vec::new();
-            codec.try_encode_file_format(&mut buf, sent).unwrap();
-            let received = codec.try_decode_file_format(&buf, &context).unwrap();
-            let received = received.downcast_ref::<CsvFormatFactory>();
-            let received = received.and_then(|csv| csv.options.as_ref());
-            assert_eq!(received.map(|options| options.quote_style), Some(style));
-        }
-    }
 }
