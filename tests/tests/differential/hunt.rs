@@ -30,7 +30,7 @@ pub(crate) struct Hunt {
 /// An answer takes longer only if it hangs.
 const DEADLINE: Duration = Duration::from_secs(40);
 /// The same while a hang is made smaller.
-const SHORT_DEADLINE: Duration = Duration::from_secs(12);
+const SHORT_DEADLINE: Duration = Duration::from_secs(8);
 /// Questions at once.
 const AT_ONCE: usize = 2;
 /// Tries to see a failure again.
@@ -103,11 +103,12 @@ impl Hunt {
 
     /// The smallest case that fails in the same way.
     fn small(&self, judge: &Judge, case: &Case, failure: Failure) -> (Case, Failure) {
-        let deadline = Instant::now() + self.shrink;
-        let patience = match failure.what {
-            What::Hang => SHORT_DEADLINE,
-            What::Difference(_) | What::Error(_) | What::OnlyHere(_) => DEADLINE,
+        // Each try of a hang takes a while.
+        let (patience, time) = match failure.what {
+            What::Hang => (SHORT_DEADLINE, 3 * self.shrink),
+            What::Difference(_) | What::Error(_) | What::OnlyHere(_) => (DEADLINE, self.shrink),
         };
+        let deadline = Instant::now() + time;
         let same = |candidate: &Case| match judge.judge(candidate, patience) {
             Ok(Verdict::Fails(other)) => is_alike(&other.what, &failure.what).then_some(other),
             _ => None,

@@ -131,6 +131,8 @@ pub(crate) struct Expr {
 #[derive(Debug, Clone)]
 pub(crate) enum Part {
     Text(String),
+    /// Text that can be left out.
+    Optional(String),
     Expr(Expr),
     Query(Box<Query>),
 }

@@ -176,7 +176,7 @@ impl Display for Expr {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         for part in &self.parts {
             match part {
-                Part::Text(text) => f.write_str(text)?,
+                Part::Text(text) | Part::Optional(text) => f.write_str(text)?,
                 Part::Expr(expr) => expr.fmt(f)?,
                 Part::Query(query) => query.fmt(f)?,
             }

@@ -276,8 +276,14 @@ impl Steps {
                 return true;
             }
         }
+        for at in 0..expr.parts.len() {
+            if matches!(expr.parts[at], Part::Optional(_)) && self.is_next() {
+                expr.parts.remove(at);
+                return true;
+            }
+        }
         expr.parts.iter_mut().any(|part| match part {
-            Part::Text(_) => false,
+            Part::Text(_) | Part::Optional(_) => false,
             Part::Expr(expr) => self.expr(expr),
             Part::Query(query) => self.query(query),
         })

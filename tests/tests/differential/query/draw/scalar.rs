@@ -67,7 +67,7 @@ const FORMS: &[(Type, &str, &[Type])] = &[
 impl Draw<'_> {
     /// An expression of the type.
     pub(super) fn scalar(&mut self, of: Type, scope: &[Relation], depth: usize) -> Expr {
-        if depth == 0 || self.dice.chance(45) {
+        if depth == 0 || self.dice.chance(55) {
             return self.leaf(of, scope, depth);
         }
         if self.dice.chance(25) && !of.is_nested() {

@@ -36,7 +36,7 @@ impl Draw<'_> {
             return self.constants(want);
         }
         let (from, scope) = self.source(depth);
-        let filters = match self.dice.chance(45) {
+        let filters = match self.dice.chance(35) {
             true => (0..self.dice.pick(&[1, 1, 2]))
                 .map(|_| self.filter(&scope))
                 .collect(),

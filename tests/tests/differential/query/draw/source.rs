@@ -157,11 +157,11 @@ impl Draw<'_> {
             if on.is_empty() {
                 on.push(self.condition(&scope, &of_right, condition));
             }
-            if self.dice.chance(20) {
+            if self.dice.chance(15) {
                 let again = self.dice.pick(&[Condition::Equal, Condition::Unequal]);
                 on.push(self.condition(&scope, &of_right, again));
             }
-            if self.dice.chance(20) {
+            if self.dice.chance(12) {
                 // About one side or both; in an outer join it takes no row of that side away.
                 let mut both = scope.clone();
                 both.push(of_right.clone());

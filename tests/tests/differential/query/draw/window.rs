@@ -142,7 +142,7 @@ impl Draw<'_> {
     /// `(PARTITION BY … ORDER BY … frame)`, ordered by the key in the end where it is given. Without
     /// it, frames have all rows of equal keys.
     fn over(&mut self, scope: &[Relation], key: Option<&[String]>, has_frame: bool) -> Part {
-        let mut parts = Vec::new();
+        let mut parts = vec![Part::Text("(".to_owned())];
         let count = self.dice.weighted(&[(4, 0), (5, 1), (1, 2)]);
         let partition: Vec<_> = (0..count).filter_map(|_| self.some_column(scope)).collect();
         if !partition.is_empty() {
@@ -150,7 +150,8 @@ impl Draw<'_> {
                 .iter()
                 .map(|(_, column)| column.to_string())
                 .collect();
-            parts.push(format!("PARTITION BY {}", columns.join(", ")));
+            let columns = columns.join(", ");
+            parts.push(Part::Optional(format!("PARTITION BY {columns} ")));
         }
         let mut order = Vec::new();
         let mut first = None;
@@ -175,13 +176,15 @@ impl Draw<'_> {
             first.get_or_insert(Int);
         }
         if !order.is_empty() {
-            parts.push(format!("ORDER BY {}", order.join(", ")));
+            parts.push(Part::Text(format!("ORDER BY {}", order.join(", "))));
         }
         if has_frame && !order.is_empty() && self.dice.chance(75) {
             let one = first.filter(|_| order.len() == 1);
-            parts.push(self.frame(key.is_some(), one));
+            let frame = self.frame(key.is_some(), one);
+            parts.push(Part::Optional(format!(" {frame}")));
         }
-        Part::Text(format!("({})", parts.join(" ")))
+        parts.push(Part::Text(")".to_owned()));
+        Part::Expr(Expr { parts, of: None })
     }
 
     fn direction(&mut self) -> &'static str {
