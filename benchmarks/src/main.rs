@@ -19,7 +19,7 @@ mod peers;
 mod prediction;
 mod rossmann;
 mod session;
-mod tpch;
+mod tpc;
 mod training;
 
 use std::path::PathBuf;
@@ -50,12 +50,14 @@ enum Command {
     Gpu(gpu::Args),
     /// From the last feature task to the first optimizer step
     Barrier(barrier::Args),
-    /// The Rossmann features, from CSV to Parquet, against Spark and DuckDB
+    /// The Rossmann features, from CSV to Parquet, against Spark, DuckDB and Polars
     Features(features::Args),
     /// The Rossmann features with more and more stores
     Growth(growth::Args),
-    /// The 22 queries of TPC-H, against Spark
-    Tpch(tpch::Args),
+    /// The 22 queries of TPC-H, against Spark, `DuckDB` and `DataFusion` alone
+    Tpch(tpc::Args),
+    /// The 99 queries of TPC-DS, against the same
+    Tpcds(tpc::Args),
     /// How long the smallest statements take
     Latency(latency::Args),
 }
@@ -71,7 +73,8 @@ fn main() -> anyhow::Result<()> {
         Command::Barrier(args) => barrier::run(&args, &results),
         Command::Features(args) => features::run(&args, &results),
         Command::Growth(args) => growth::run(&args, &results),
-        Command::Tpch(args) => tpch::run(&args, &results),
+        Command::Tpch(args) => tpc::run(&tpc::TPCH, &args, &results),
+        Command::Tpcds(args) => tpc::run(&tpc::TPCDS, &args, &results),
         Command::Latency(args) => latency::run(&args, &results),
     }
 }

@@ -62,6 +62,60 @@ pub enum Error {
         /// A suggestion, starting with "; ", or nothing.
         hint: String,
     },
+    /// A table that there is already.
+    #[error(
+        "table {table} exists already: CREATE OR REPLACE TABLE makes it anew, DROP TABLE drops it"
+    )]
+    TableExists {
+        /// The table.
+        table: String,
+    },
+    /// A place where a table's files were to be.
+    #[error("no file that can be read is at {place}")]
+    NoFiles {
+        /// The place as typed.
+        place: String,
+    },
+    /// A pattern of file names that is none.
+    #[error("{pattern} is no pattern of file names: {reason}")]
+    Pattern {
+        /// The pattern as typed.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file whose name does not say what it is.
+    #[error(
+        "the name of {file} does not say what is in it: .csv, .tsv, .json, .jsonl and .ndjson (then .gz, \
+         .zst, .bz2 or .xz where it is compressed), .parquet, .avro and .arrow do; CREATE EXTERNAL TABLE t \
+         STORED AS format LOCATION 'file' says it of any other"
+    )]
+    FileName {
+        /// The file.
+        file: String,
+    },
+    /// Files that cannot be one table.
+    #[error("{one} and {other} cannot be one table: {how}")]
+    FilesDiffer {
+        /// A file.
+        one: String,
+        /// A file that is different.
+        other: String,
+        /// In what.
+        how: String,
+    },
+    /// Rows of a table in memory that are too many.
+    #[error(
+        "table {table} would have more than {limit} MiB of rows, and a table in memory goes along with \
+         each query of it: write the rows to files, COPY (SELECT …) TO 'folder/' STORED AS PARQUET, and \
+         query these, SELECT … FROM 'folder/*.parquet'"
+    )]
+    TableTooLarge {
+        /// The table.
+        table: String,
+        /// The most there may be.
+        limit: usize,
+    },
     /// A script that is not SQL as Volley knows it.
     #[error("line {line}, column {column}: {message}")]
     Syntax {
@@ -229,18 +283,9 @@ impl Error {
 impl From<DataFusionError> for Error {
     /// Finds the error that is Volley's own, where one started it all; else the root cause.
     fn from(error: DataFusionError) -> Self {
-        own(error).unwrap_or_else(|error| {
-            if error.to_string().contains(UNSERIALIZABLE_TABLE) {
-                let what = "reading a table that only this process has (CREATE TABLE, a table \
-                            function) on the cluster: use CREATE EXTERNAL TABLE, CREATE VIEW or \
-                            VALUES"
-                    .to_owned();
-                return Self::NotSupported { what };
-            }
-            Self::Engine {
-                cause: plain(&error.find_root().to_string()),
-                original: Box::new(error),
-            }
+        own(error).unwrap_or_else(|error| Self::Engine {
+            cause: plain(&error.find_root().to_string()),
+            original: Box::new(error),
         })
     }
 }
@@ -250,9 +295,6 @@ impl From<Error> for DataFusionError {
         Self::External(Box::new(error))
     }
 }
-
-/// What the engine says of a table that has no form on the wire.
-const UNSERIALIZABLE_TABLE: &str = "Error serializing custom table";
 
 /// The error of this project that DataFusion carries, or DataFusion's as it was.
 fn own(error: DataFusionError) -> Result<Error, DataFusionError> {

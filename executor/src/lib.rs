@@ -13,6 +13,7 @@ mod ballista;
 mod config;
 mod error;
 mod executor;
+mod files;
 mod models;
 mod notices;
 mod rank;

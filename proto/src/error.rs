@@ -9,6 +9,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A file that is not what it should be, or not there.
+    #[error("cannot read {file}")]
+    Unreadable {
+        /// The file's path, or its URL.
+        file: String,
+        /// What is wrong with it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A table that has no form on the wire.
+    #[error(
+        "table {table} cannot be read on the cluster: it is neither of files (CREATE EXTERNAL TABLE, \
+         FROM 'x.parquet') nor of rows in memory (CREATE TABLE, VALUES), and only this process has it"
+    )]
+    UnsendableTable {
+        /// The table as the statement names it.
+        table: String,
+    },
     /// A model name that SQL could not have written.
     #[error(
         "{name:?} is not a model name: letters, digits, '_' and '-', starting with a letter or '_', at most 128 bytes"

@@ -7,10 +7,12 @@ use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
 
+use ballista_core::config::{BALLISTA_CLIENT_GRPC_MAX_MESSAGE_SIZE, BallistaConfig};
 use ballista_core::extension::SessionConfigExt;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::prelude::SessionConfig;
 
+use crate::limits::MESSAGE_LIMIT;
 use crate::{Error, Result};
 
 /// The prefix of Volley's own settings.
@@ -33,6 +35,11 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config.execution.parquet.dictionary_enabled = None;
     // Level 3 makes files 3 % smaller, and the way from CSV to Parquet an eighth longer.
     config.execution.parquet.compression = Some("zstd(1)".to_owned());
+    if let Some(ballista) = config.extensions.get_mut::<BallistaConfig>() {
+        let key = BALLISTA_CLIENT_GRPC_MAX_MESSAGE_SIZE.trim_start_matches("ballista.");
+        let set = ballista.set(key, &MESSAGE_LIMIT.to_string());
+        debug_assert!(set.is_ok(), "a number of bytes: {set:?}");
+    }
 }
 
 /// What the scheduler begins with, and puts a job's settings into.

@@ -24,6 +24,7 @@ mod error;
 mod heard;
 mod jobs;
 mod placement;
+mod planning;
 mod server;
 mod slots;
 mod tables;

@@ -45,6 +45,10 @@ struct Args {
     address_file: Option<PathBuf>,
 }
 
+/// What is logged without `VOLLEY_LOG`. Ballista wants metrics by its own plan of a stage, and complains of
+/// each that are by ours.
+const DEFAULT_LOG: &str = "info,ballista_scheduler::display=off";
+
 fn main() -> ExitCode {
     match start() {
         Ok(()) => ExitCode::SUCCESS,
@@ -56,7 +60,7 @@ fn main() -> ExitCode {
 }
 
 fn start() -> anyhow::Result<()> {
-    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

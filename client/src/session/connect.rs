@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use ballista_core::extension::{SessionConfigExt, SessionStateExt};
 use ballista_core::utils::create_grpc_client_endpoint;
+use datafusion::catalog::DynamicFileCatalog;
 use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::cache::cache_manager::CacheManagerConfig;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
-use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
+use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec, table_functions};
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
 
+use super::files::{FileTables, FilesFactory};
 use super::planner::ClusterPlanner;
 use super::settings;
 use crate::cluster::scheduler_url;
@@ -74,11 +78,31 @@ pub(super) fn context(
     for (key, value) in given {
         settings::set(&mut config, key, value)?;
     }
-    let state = SessionStateBuilder::new()
+    // Nothing would tell that a list of a folder's files is old.
+    let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
+    let runtime = RuntimeEnvBuilder::new().with_cache_manager(caches);
+    let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
+        .with_runtime_env(runtime.build_arc()?)
         .build();
-    Ok(SessionContext::new_with_state(
-        state.upgrade_for_ballista(url)?,
-    ))
+    for format in FilesFactory::FORMATS {
+        let factory = Arc::new(FilesFactory::default());
+        state
+            .table_factories_mut()
+            .insert(format.to_owned(), factory);
+    }
+    let state = state.upgrade_for_ballista(url)?;
+    let files = Arc::new(FileTables::default());
+    let catalogs =
+        DynamicFileCatalog::new(Arc::clone(state.catalog_list()), Arc::clone(&files) as _);
+    let state = SessionStateBuilder::new_from_existing(state)
+        .with_catalog_list(Arc::new(catalogs))
+        .build();
+    let context = SessionContext::new_with_state(state);
+    files.belong_to(&context);
+    for function in table_functions() {
+        context.register_udtf(function.name(), Arc::clone(function.function()));
+    }
+    Ok(context)
 }

@@ -13,7 +13,9 @@ mod cluster_tests;
 mod connect;
 mod copy;
 mod explain;
+mod files;
 mod loss;
+mod memory;
 mod models;
 mod names;
 mod output;
@@ -30,7 +32,7 @@ use std::time::Duration;
 
 use ballista_core::planner::scans_only_information_schema;
 use datafusion::dataframe::DataFrame;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
@@ -227,6 +229,13 @@ impl Session {
     async fn frame(&self, statement: DfStatement, text: &str) -> Result<DataFrame> {
         let plan = self.plan(statement).await?;
         settings::check_plan(&plan)?;
+        let plan = match plan {
+            LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
+                memory::create(&self.context, create, text).await?;
+                LogicalPlanBuilder::empty(false).build()?
+            }
+            plan => plan,
+        };
         let set = settings::set_by(&plan);
         let frame = match (self.context.execute_logical_plan(plan).await, set) {
             (Ok(frame), _) => frame,

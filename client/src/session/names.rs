@@ -43,11 +43,29 @@ pub(super) fn missing_table(
     None
 }
 
-/// Refuses places to read from or write to that the cluster has no way to.
+/// Refuses places to read from or write to that the cluster has no way to, formats that it cannot write,
+/// and statements about functions.
 ///
 /// # Errors
-/// Names the place.
+/// Names what it is.
 pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
+    match plan {
+        LogicalPlan::Copy(copy)
+            if matches!(copy.file_type.get_ext().as_str(), "arrow" | "avro") =>
+        {
+            let format = copy.file_type.get_ext();
+            return Err(Error::NotSupported {
+                what: format!("writing files of {format}: CSV, JSON and PARQUET can be written"),
+            });
+        }
+        LogicalPlan::Ddl(DdlStatement::CreateFunction(_) | DdlStatement::DropFunction(_)) => {
+            return Err(Error::NotSupported {
+                what: "functions of one's own in SQL: SHOW FUNCTIONS tells what there is"
+                    .to_owned(),
+            });
+        }
+        _ => {}
+    }
     let (what, places) = match plan {
         LogicalPlan::Copy(copy) => ("writing to", std::slice::from_ref(&copy.output_url)),
         LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) => {

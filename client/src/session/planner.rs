@@ -5,17 +5,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::planner::{BallistaQueryPlanner, scans_only_information_schema};
-use datafusion::catalog::Session;
+use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{DmlStatement, LogicalPlan, WriteOp};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
-use volley_proto::plan::VolleyLogicalCodec;
+use volley_proto::plan::{VolleyLogicalCodec, sendable};
 
 use super::query::QueryExec;
-use super::{settings, tables};
+use super::{files, memory, settings, tables};
+use crate::Error;
 use crate::cluster::{Cluster, scheduler_url};
 
 /// Plans what runs on the cluster as one operator, which sends it there.
@@ -42,11 +43,24 @@ impl QueryPlanner for ClusterPlanner {
             (true, true) => tables::inlined(plan).await?,
             (false, _) => plan.clone(),
         };
+        // A table in memory is this session's, and so is what changes it.
+        if let LogicalPlan::Dml(change) = &plan
+            && let Some(table) = memory::target(change)
+        {
+            return self.change(change, &table, session).await;
+        }
         match &plan {
             // Without rows, there is nothing to compute.
             LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row => {
                 return here.create_physical_plan(&plan, session).await;
             }
+            plan if scans_only_information_schema(plan)? => {
+                return here.create_physical_plan(plan, session).await;
+            }
+            _ => {}
+        }
+        let plan = sendable(files::listed(&plan)?).await?;
+        match &plan {
             // Asked for by a data frame: of statements, Volley explains more than the engine does.
             LogicalPlan::Analyze(_) => {
                 let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
@@ -56,9 +70,6 @@ impl QueryPlanner for ClusterPlanner {
                 );
                 return planner.create_physical_plan(&plan, session).await;
             }
-            plan if scans_only_information_schema(plan)? => {
-                return here.create_physical_plan(plan, session).await;
-            }
             _ => {}
         }
         let cluster = Arc::clone(&self.cluster);
@@ -67,5 +78,29 @@ impl QueryPlanner for ClusterPlanner {
             session.session_id(),
             cluster,
         )))
+    }
+}
+
+impl ClusterPlanner {
+    /// A change of a table in memory: its new rows are computed on the cluster.
+    async fn change(
+        &self,
+        change: &DmlStatement,
+        table: &Arc<dyn TableProvider>,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match &change.op {
+            WriteOp::Insert(operation) => {
+                let rows = self.create_physical_plan(&change.input, session).await?;
+                table.insert_into(session, rows, *operation).await
+            }
+            other => Err(Error::NotSupported {
+                what: format!(
+                    "{other} on a table in memory ({}): CREATE OR REPLACE TABLE t AS SELECT … makes it anew",
+                    change.table_name
+                ),
+            }
+            .into()),
+        }
     }
 }

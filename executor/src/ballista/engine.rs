@@ -5,8 +5,8 @@
 //!   scheduler's word that the task is to end, and the end of the executor's registration.
 //! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
 //!   Data that an executor does not give any more is marked as lost, so that the job is run again
-//!   and Ballista does not mend it. Every other error is marked, so that the client can tell the
-//!   user what was wrong.
+//!   and Ballista does not mend it. An error about a file names it. Every other error is marked, so that
+//!   the client can tell the user what was wrong.
 
 use std::error::Error;
 use std::fmt;
@@ -37,12 +37,13 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use tracing::{Instrument, Span};
 use volley_proto::failure::{DataLost, TaskFailure, chain};
-use volley_proto::plan::{TrainExec, replaces_file};
+use volley_proto::plan::{PrunedExec, TrainExec, replaces_file};
 use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::cancellable;
 use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
+use crate::files::naming_files;
 
 /// Makes stages of Ballista's that stop.
 pub(super) struct VolleyEngine {
@@ -76,7 +77,10 @@ impl VolleyEngine {
             let reader = reader.with_work_dir(work_dir.to_owned());
             return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
         }
-        Transformed::no(node)
+        match naming_files(&node) {
+            Some(scan) => Transformed::yes(scan),
+            None => Transformed::no(node),
+        }
     }
 }
 
@@ -111,6 +115,7 @@ impl ExecutionEngine for VolleyEngine {
             return internal_err!("a stage is written by an operator with one input");
         };
         let input = cancellable(Arc::clone(input), &running)?;
+        let below = Arc::clone(&input);
         let folder = work_dir.to_owned();
         let writer = if writer.is::<ShuffleWriterExec>() {
             let writer = ShuffleWriterExec::try_new(job_id, stage_id, input, folder)?;
@@ -146,6 +151,7 @@ impl ExecutionEngine for VolleyEngine {
         let span = tracing::error_span!("task", job = %identity.job_id, stage = stage_id, partitions = ?identity.partitions);
         Ok(Arc::new(VolleyStage {
             stage,
+            below,
             running,
             file,
             span,
@@ -153,10 +159,30 @@ impl ExecutionEngine for VolleyEngine {
     }
 }
 
+/// A task's metrics as those of its stage: every task reports of the same operators, also of those that it
+/// has no partitions of.
+fn for_stage(
+    plan: &dyn ExecutionPlan,
+    metrics: &mut impl Iterator<Item = MetricsSet>,
+    of_stage: &mut Vec<MetricsSet>,
+) {
+    if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
+        let none = std::iter::repeat_with(MetricsSet::new);
+        of_stage.extend(none.take(pruned.operators()));
+    } else if plan.metrics().is_some() {
+        of_stage.extend(metrics.next());
+    }
+    for input in plan.children() {
+        for_stage(input.as_ref(), metrics, of_stage);
+    }
+}
+
 /// One task.
 #[derive(Debug)]
 struct VolleyStage {
     stage: Arc<dyn QueryStageExecutor>,
+    /// The task's plan below its writer.
+    below: Arc<dyn ExecutionPlan>,
     running: Running,
     /// The file of this host that it writes, if it does.
     file: Option<PathBuf>,
@@ -201,7 +227,12 @@ impl QueryStageExecutor for VolleyStage {
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
-        self.stage.collect_plan_metrics()
+        let mut of_stage = Vec::new();
+        let mut metrics = self.stage.collect_plan_metrics().into_iter();
+        // The writer's own.
+        of_stage.extend(metrics.next());
+        for_stage(self.below.as_ref(), &mut metrics, &mut of_stage);
+        of_stage
     }
 
     fn collect_runtime_stats_reports(&self) -> Vec<RuntimeStatsReport> {

@@ -9,26 +9,35 @@ use ballista_core::serde::{BallistaLogicalExtensionCodec, BallistaPhysicalExtens
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::common::TableReference;
-use datafusion::common::config::CsvOptions;
-use datafusion::common::parsers::CsvQuoteStyle;
 use datafusion::datasource::file_format::FileFormatFactory;
-use datafusion::datasource::file_format::csv::CsvFormatFactory;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
-use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use datafusion_proto::physical_plan::{
+    PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use super::running;
+use super::tables::{EncodedFormat, decode_table, encode_table};
+use super::task::{PrunedExec, TaskPlan};
 use super::train::only;
+use super::wire::{Converter, Lost, verify};
 use super::write::{EncodedTarget, Target};
-use super::{CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec};
+use super::{
+    CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec, filtered, running,
+};
 use crate::spec::TrainSpec;
 use crate::{Error, ModelRef};
 
-const MAGIC: &[u8] = b"\xffvolley\x01";
+pub(super) const MAGIC: &[u8] = b"\xffvolley\x01";
+
+/// What a task's plan starts with, before its message.
+const TASK: &[u8] = b"\xffvolley\x02";
 
 /// One of Volley's nodes without its inputs.
 #[derive(Serialize, Deserialize)]
@@ -37,6 +46,8 @@ enum Node {
     Predict { model: ModelRef, column: String },
     Write { target: EncodedTarget },
     Commit { target: EncodedTarget },
+    /// The schema is that of a plan without rows, in protobuf.
+    Pruned { operators: usize, schema: Vec<u8> },
 }
 
 impl Node {
@@ -76,7 +87,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
                 Some(Node::Predict { model, column }) => {
                     Arc::new(PredictNode::try_new(model, column, only(inputs.to_vec())?)?)
                 }
-                Some(Node::Write { .. } | Node::Commit { .. }) => {
+                Some(Node::Write { .. } | Node::Commit { .. } | Node::Pruned { .. }) => {
                     let what = "it is a physical node in a logical plan";
                     return Err(Error::malformed("plan node", what).into());
                 }
@@ -106,8 +117,12 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         schema: SchemaRef,
         context: &TaskContext,
     ) -> Result<Arc<dyn TableProvider>> {
-        self.inner
-            .try_decode_table_provider(buf, table, schema, context)
+        match decode_table(buf, &schema, context, self)? {
+            Some(decoded) => Ok(decoded),
+            None => self
+                .inner
+                .try_decode_table_provider(buf, table, schema, context),
+        }
     }
 
     fn try_encode_table_provider(
@@ -116,15 +131,25 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         provider: Arc<dyn TableProvider>,
         buf: &mut Vec<u8>,
     ) -> Result<()> {
-        self.inner.try_encode_table_provider(table, provider, buf)
+        if encode_table(provider.as_ref(), self, buf)? {
+            return Ok(());
+        }
+        self.inner
+            .try_encode_table_provider(table, provider, buf)
+            .map_err(|_| {
+                let table = table.to_string();
+                Error::UnsendableTable { table }.into()
+            })
     }
 
     fn try_decode_file_format(
         &self,
         buf: &[u8],
-        context: &TaskContext,
+        _: &TaskContext,
     ) -> Result<Arc<dyn FileFormatFactory>> {
-        self.inner.try_decode_file_format(buf, context)
+        let format: EncodedFormat =
+            serde_json::from_slice(buf).map_err(|e| Error::malformed("format of files", e))?;
+        format.factory()
     }
 
     fn try_encode_file_format(
@@ -132,8 +157,9 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         buf: &mut Vec<u8>,
         format: Arc<dyn FileFormatFactory>,
     ) -> Result<()> {
-        self.inner
-            .try_encode_file_format(buf, with_wire_quote_style(format))
+        let format = EncodedFormat::of_factory(format.as_ref())?;
+        serde_json::to_writer(buf, &format).map_err(|e| Error::malformed("format of files", e))?;
+        Ok(())
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
@@ -161,26 +187,6 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
     }
 }
 
-/// The format with its quote style in the numbers of the wire.
-///
-/// DataFusion 55 writes the style's own discriminant where the wire has an enum in another order, so
-/// that `Necessary` arrives as `Always` and the other way round. The two are swapped before.
-fn with_wire_quote_style(format: Arc<dyn FileFormatFactory>) -> Arc<dyn FileFormatFactory> {
-    let Some(csv) = format.downcast_ref::<CsvFormatFactory>() else {
-        return format;
-    };
-    let options = csv.options.clone().unwrap_or_default();
-    let quote_style = match options.quote_style {
-        CsvQuoteStyle::Necessary => CsvQuoteStyle::Always,
-        CsvQuoteStyle::Always => CsvQuoteStyle::Necessary,
-        style @ (CsvQuoteStyle::NonNumeric | CsvQuoteStyle::Never) => style,
-    };
-    Arc::new(CsvFormatFactory::new_with_options(CsvOptions {
-        quote_style,
-        ..options
-    }))
-}
-
 /// Encodes physical plans.
 #[derive(Debug, Default)]
 pub struct VolleyPhysicalCodec {
@@ -195,8 +201,18 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         context: &TaskContext,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(message) = buf.strip_prefix(TASK) {
+            return decode_plan(message, context, self);
+        }
+        if let Some(lost) = Lost::decode(buf)? {
+            return lost.restore(only(inputs.to_vec())?);
+        }
         match Node::decode(buf)? {
             None => self.inner.try_decode(buf, inputs, context, converter),
+            Some(Node::Pruned { operators, schema }) => {
+                let schema = decode_plan(&schema, context, self)?.schema();
+                Ok(Arc::new(PrunedExec::new(schema, operators)))
+            }
             Some(Node::Train { spec }) => {
                 Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?)))
             }
@@ -236,6 +252,17 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         } else if let Some(commit) = plan.downcast_ref::<CommitExec>() {
             let target = commit.target().encode(self, converter)?;
             Node::Commit { target }.encode(buf)
+        } else if let Some(task) = plan.downcast_ref::<TaskPlan>() {
+            buf.extend_from_slice(TASK);
+            buf.extend_from_slice(task.message());
+            Ok(())
+        } else if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
+            let schema: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(pruned.schema()));
+            Node::Pruned {
+                operators: pruned.operators(),
+                schema: encode_plan(&schema)?,
+            }
+            .encode(buf)
         } else {
             self.inner.try_encode(plan, buf, converter)
         }
@@ -250,11 +277,17 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
-        self.inner.try_decode_udaf(name, buf)
+        match filtered::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udaf(name, buf),
+        }
     }
 
     fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        self.inner.try_encode_udaf(function, buf)
+        match filtered::is_filtered(function) {
+            true => Ok(()),
+            false => self.inner.try_encode_udaf(function, buf),
+        }
     }
 
     fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
@@ -272,33 +305,29 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use datafusion::prelude::SessionContext;
+/// A plan as a message, with what the engine's own encoding leaves out.
+pub(super) fn encode_plan(plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<u8>> {
+    let codec = VolleyPhysicalCodec::default();
+    let message = Converter.execution_plan_to_proto(plan, &codec)?;
+    Ok(message.encode_to_vec())
+}
 
-    use super::*;
+fn decode_plan(
+    message: &[u8],
+    context: &TaskContext,
+    codec: &VolleyPhysicalCodec,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let message = PhysicalPlanNode::decode(message).map_err(|e| Error::malformed("plan", e))?;
+    let context = PhysicalPlanDecodeContext::new(context, codec);
+    Converter.proto_to_execution_plan(&message, &context)
+}
 
-    #[test]
-    fn a_quote_style_arrives_as_it_was_sent() {
-        let codec = VolleyLogicalCodec::default();
-        let context = SessionContext::new().task_ctx();
-        for style in [
-            CsvQuoteStyle::Necessary,
-            CsvQuoteStyle::Always,
-            CsvQuoteStyle::NonNumeric,
-            CsvQuoteStyle::Never,
-        ] {
-            let options = CsvOptions {
-                quote_style: style,
-                ..Default::default()
-            };
-            let sent = Arc::new(CsvFormatFactory::new_with_options(options));
-            let mut buf = Vec::new();
-            codec.try_encode_file_format(&mut buf, sent).unwrap();
-            let received = codec.try_decode_file_format(&buf, &context).unwrap();
-            let received = received.downcast_ref::<CsvFormatFactory>();
-            let received = received.and_then(|csv| csv.options.as_ref());
-            assert_eq!(received.map(|options| options.quote_style), Some(style));
-        }
-    }
+/// Refuses a plan that would not arrive on an executor as it is here.
+///
+/// # Errors
+/// Names the operator that cannot be sent, or what of it would be lost.
+pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<()> {
+    let codec = VolleyPhysicalCodec::default();
+    let arrived = decode_plan(&encode_plan(plan)?, context, &codec)?;
+    verify(plan, &arrived)
 }

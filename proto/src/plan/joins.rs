@@ -1,103 +1,140 @@
-//! Which joins hash the whole of their left side, and send it to every task.
+//! How joins are done: which side is hashed, and whether tasks get all of it or a part.
 //!
-//! One whose rows are those of the left side cannot: each task would return what *it* found of them.
-//! DataFusion, with one process in mind, plans them so where the left side is small. Ballista finds out
-//! when the left side is in one piece already, and takes it apart again in a stage of its own. Here
-//! they are partitioned before exchanges are planned.
+//! Decided here, once, after DataFusion has chosen and before exchanges and orders are enforced, from the
+//! best estimates there are. Nothing changes it later.
 //!
-//! And one that a single task runs need not send it anywhere: [`join_in_place`] keeps a plan of one task
-//! in one stage, where Ballista gives the left side of each join that it knows to be small a stage of its
-//! own. A stage takes as long as the rest of a small query. Sizes are forgotten of files only: a side that
-//! is VALUES or an aggregate without groups is still sent.
+//! | left side           | right side          | the join's rows are of | tasks                |
+//! |---------------------|---------------------|------------------------|----------------------|
+//! | small: all of it    | a part              | the right, or pairs    | as many as right     |
+//! | a part, by its keys | a part, by its keys | either                 | as many as exchanged |
+//! | all of it           | all of it           | either                 | one                  |
+//!
+//! A task that has all of the left side and a part of the right cannot say which rows of the left found
+//! no partner: another task may have it. So only the first form sends a side to every task. Joins
+//! without equal keys, and `NOT IN`, cannot be partitioned by keys; they have the last form.
 
 use std::sync::Arc;
 
+use ballista_core::config::BallistaConfig;
+use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::common::JoinType;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{JoinType, Statistics};
-use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
-use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, PartitionMode};
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-/// A join that is partitioned; to be made as soon as joins are chosen.
-pub(super) fn partition_join(
-    node: &Arc<dyn ExecutionPlan>,
-    _: &ConfigOptions,
-) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let join = node.downcast_ref::<HashJoinExec>();
-    let Some(join) = join.filter(|join| is_collected(join) && !is_of_the_right(join)) else {
-        return Ok(None);
-    };
-    let join = join
-        .builder()
-        .with_partition_mode(PartitionMode::Partitioned);
-    join.build_exec().map(Some)
-}
+use super::OneTaskExec;
 
-/// A plan whose joins are done by the task that runs all of it, if it is one stage; to be made when
-/// nobody asks any more how many rows there are.
-pub(super) fn join_in_place(
-    plan: Arc<dyn ExecutionPlan>,
-    _: &ConfigOptions,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    let joins = plan.exists(|node| Ok(node.is::<HashJoinExec>()))?;
-    if !joins || plan.exists(|node| Ok(ends_stage(node) || partitions(node) != 1))? {
-        return Ok(plan);
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// A join as it is to be done; to be made as soon as DataFusion has chosen.
+pub(super) fn choose_join(node: &Plan, config: &ConfigOptions) -> Result<Option<Plan>> {
+    if let Some(join) = node.downcast_ref::<HashJoinExec>() {
+        return hash_join(join, config).map(Some);
     }
-    let in_place = |node: Arc<dyn ExecutionPlan>| -> Result<_> {
-        let rewritten = if let Some(join) = node.downcast_ref::<HashJoinExec>() {
-            let partitioned = || {
-                join.builder()
-                    .with_partition_mode(PartitionMode::Partitioned)
-            };
-            is_collected(join).then(|| partitioned().build_exec())
-        } else {
-            node.downcast_ref().and_then(of_unknown_size).map(Ok)
-        };
-        let rewritten = rewritten.transpose()?;
-        Ok(rewritten.map_or(Transformed::no(node), Transformed::yes))
+    match node.downcast_ref::<NestedLoopJoinExec>() {
+        Some(join) => nested_loop_join(node, join, config),
+        None => Ok(None),
+    }
+}
+
+fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
+    let kind = *join.join_type();
+    if join.null_aware {
+        return in_one_task(join);
+    }
+    let limit = broadcast_limit(config);
+    let (left, right) = (size(join.left()), size(join.right()));
+    let small = |size: Option<u64>| size.filter(|size| *size < limit);
+    let as_left = small(left).filter(|_| is_of_the_right(kind));
+    let swaps = kind.supports_swap();
+    let as_right = small(right).filter(|_| swaps && is_of_the_right(kind.swap()));
+    let collect = PartitionMode::CollectLeft;
+    match (as_left, as_right) {
+        (Some(left), Some(right)) if right < left => join.swap_inputs(collect),
+        (Some(_), _) => join.builder().with_partition_mode(collect).build_exec(),
+        (None, Some(_)) => join.swap_inputs(collect),
+        (None, None) if config.optimizer.repartition_joins => {
+            let partitioned = PartitionMode::Partitioned;
+            match (left, right) {
+                (Some(left), Some(right)) if swaps && right < left => {
+                    join.swap_inputs(partitioned)
+                }
+                _ => join.builder().with_partition_mode(partitioned).build_exec(),
+            }
+        }
+        (None, None) => in_one_task(join),
+    }
+}
+
+/// The join by one task, which has all of both sides.
+fn in_one_task(join: &HashJoinExec) -> Result<Plan> {
+    let inputs = vec![Arc::clone(join.left()), one_task(join.right())];
+    let join = join.builder().with_partition_mode(PartitionMode::CollectLeft);
+    join.with_new_children(inputs)?.build_exec()
+}
+
+fn nested_loop_join(
+    node: &Plan,
+    join: &NestedLoopJoinExec,
+    config: &ConfigOptions,
+) -> Result<Option<Plan>> {
+    let kind = *join.join_type();
+    if is_of_the_right(kind) {
+        return Ok(None);
+    }
+    let sizes = size(join.left()).zip(size(join.right()));
+    let right_is_smaller = sizes.is_some_and(|(left, right)| {
+        right < left || right < broadcast_limit(config)
+    });
+    if kind.supports_swap() && is_of_the_right(kind.swap()) && right_is_smaller {
+        return join.swap_inputs().map(Some);
+    }
+    let inputs = vec![Arc::clone(join.left()), one_task(join.right())];
+    replace_children_if_necessary(Arc::clone(node), inputs).map(Some)
+}
+
+fn one_task(input: &Plan) -> Plan {
+    match input.is::<OneTaskExec>() {
+        true => Arc::clone(input),
+        false => Arc::new(OneTaskExec::new(Arc::clone(input))),
+    }
+}
+
+/// Bytes below which a side is sent to every task.
+fn broadcast_limit(config: &ConfigOptions) -> u64 {
+    let ballista = config.extensions.get::<BallistaConfig>();
+    let limit = match ballista {
+        Some(ballista) => ballista.broadcast_join_threshold_bytes(),
+        None => BallistaConfig::default().broadcast_join_threshold_bytes(),
     };
-    plan.transform_up(in_place).data()
+    u64::try_from(limit).unwrap_or(u64::MAX)
 }
 
-/// Whether Ballista ends a stage there, whatever the number of partitions: it plans exchanges of that stage
-/// anew, by what is known of sizes and the session's number of partitions.
-fn ends_stage(node: &Arc<dyn ExecutionPlan>) -> bool {
-    let alone = |join: &HashJoinExec| join.null_aware;
-    node.is::<CoalescePartitionsExec>()
-        || node.is::<RepartitionExec>()
-        || node.is::<SortPreservingMergeExec>()
-        || node.downcast_ref().is_some_and(alone)
+/// About how many bytes a plan's rows take, if anything is known of it.
+fn size(plan: &Plan) -> Option<u64> {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+    let statistics = statistics.ok()?;
+    let bytes = match statistics.num_rows.get_value() {
+        // What is said of bytes is of files as often as of rows, and 0 where nobody counted.
+        Some(rows) => rows.saturating_mul(row_bytes(&plan.schema())),
+        None => *statistics.total_byte_size.get_value()?,
+    };
+    u64::try_from(bytes).ok()
 }
 
-fn partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
-    plan.output_partitioning().partition_count()
-}
-
-/// A scan of files that does not say how large they are: Ballista broadcasts what it knows to be small.
-fn of_unknown_size(scan: &DataSourceExec) -> Option<Arc<dyn ExecutionPlan>> {
-    let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
-    let unknown = Statistics::new_unknown(files.file_source.table_schema().table_schema());
-    let files = FileScanConfigBuilder::from(files.clone()).with_statistics(unknown);
-    Some(Arc::new(
-        scan.clone().with_data_source(Arc::new(files.build())),
-    ))
-}
-
-/// Whether the left side is hashed as a whole, and need not be: `NOT IN` is about all its rows.
-fn is_collected(join: &HashJoinExec) -> bool {
-    *join.partition_mode() == PartitionMode::CollectLeft && !join.null_aware
+/// About how many bytes a row takes in memory.
+fn row_bytes(schema: &Schema) -> usize {
+    let field = |data_type: &DataType| data_type.primitive_width().unwrap_or(32);
+    let fields = schema.fields().iter();
+    fields.map(|f| field(f.data_type())).sum::<usize>().max(8)
 }
 
 /// Whether every row that comes out is of a row of the right side, or of a pair.
-fn is_of_the_right(join: &HashJoinExec) -> bool {
+fn is_of_the_right(join: JoinType) -> bool {
     matches!(
-        join.join_type(),
+        join,
         JoinType::Inner
             | JoinType::Right
             | JoinType::RightSemi
@@ -112,73 +149,79 @@ mod tests {
 
     use datafusion::execution::SessionStateBuilder;
     use datafusion::physical_plan::displayable;
-    use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
     use datafusion::prelude::{CsvReadOptions, SessionConfig, SessionContext};
 
     use super::*;
     use crate::plan::{VolleyQueryPlanner, with_rules};
 
-    /// The plan of a query over `few`, of ten rows, and `many`, of ten thousand in so many files.
-    async fn plan(query: &str, files: usize) -> Arc<dyn ExecutionPlan> {
+    /// The plan of a query over `few`, of ten rows, `none`, and `many`, of a hundred thousand, in two files
+    /// each, where sides of less than so many bytes are small.
+    async fn plan(query: &str, limit: usize) -> String {
         let dir = tempfile::tempdir().unwrap();
-        // As Ballista's.
-        let config = SessionConfig::new().with_round_robin_repartition(false);
-        let config = config.with_target_partitions(2);
+        let ballista = BallistaConfig::default();
+        let mut config = SessionConfig::new().with_target_partitions(2);
+        config.options_mut().extensions.insert(ballista);
+        let key = "ballista.optimizer.broadcast_join_threshold_bytes";
+        let config = config.set_usize(key, limit);
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(config)
             .with_query_planner(Arc::new(VolleyQueryPlanner))
             .build();
         let session = SessionContext::new_with_state(with_rules(state).build());
-        for (name, rows, files) in [("few", 10, 1), ("many", 10_000, files)] {
+        for (name, rows) in [("none", 0), ("few", 10), ("many", 100_000)] {
             let table = dir.path().join(name);
             fs::create_dir(&table).unwrap();
-            let lines: String = (0..rows / files).map(|row| format!("{row}\n")).collect();
-            for file in 0..files {
+            let lines: String = (0..rows / 2).map(|row| format!("{row}\n")).collect();
+            for file in 0..2 {
                 fs::write(table.join(format!("{file}.csv")), format!("id\n{lines}")).unwrap();
             }
-            let options = CsvReadOptions::new();
+            let schema = Schema::new(vec![datafusion::arrow::datatypes::Field::new(
+                "id",
+                DataType::Int64,
+                true,
+            )]);
+            let options = CsvReadOptions::new().schema(&schema);
             let table = table.to_str().unwrap();
             session.register_csv(name, table, options).await.unwrap();
         }
-        let frame = session.sql(&format!("SELECT few.id FROM {query}")).await;
-        frame.unwrap().create_physical_plan().await.unwrap()
+        let frame = session.sql(query).await.unwrap();
+        let plan = frame.create_physical_plan().await.unwrap();
+        displayable(plan.as_ref()).indent(false).to_string()
     }
 
     #[tokio::test]
-    async fn a_left_side_is_collected_where_its_rows_are_not_the_answer() {
-        for (query, mode) in [
-            ("few JOIN many ON few.id = many.id", "CollectLeft"),
-            ("few LEFT SEMI JOIN many ON few.id = many.id", "Partitioned"),
-            ("few LEFT JOIN many ON few.id = many.id", "Partitioned"),
+    async fn a_small_side_goes_to_every_task_where_its_rows_are_not_the_answer() {
+        let limit = 10_000;
+        for (query, expected) in [
+            ("few JOIN many USING (id)", "mode=CollectLeft, join_type=Inner"),
+            ("many JOIN few USING (id)", "mode=CollectLeft, join_type=Inner"),
+            ("many JOIN none USING (id)", "mode=CollectLeft, join_type=Inner"),
+            ("many LEFT JOIN few USING (id)", "mode=CollectLeft, join_type=Right"),
+            ("few LEFT JOIN many USING (id)", "mode=Partitioned, join_type=Left"),
+            ("few FULL JOIN many USING (id)", "mode=Partitioned, join_type=Full"),
+            ("many JOIN many m USING (id)", "mode=Partitioned, join_type=Inner"),
+        ] {
+            let plan = plan(&format!("SELECT * FROM {query}"), limit).await;
+            assert!(plan.contains(expected), "{query}: {plan}");
+        }
+        let none = plan("SELECT * FROM few JOIN many USING (id)", 0).await;
+        assert!(none.contains("mode=Partitioned"), "{none}");
+    }
+
+    #[tokio::test]
+    async fn one_task_has_both_sides_where_it_alone_can_tell() {
+        for (query, gathered) in [
+            ("SELECT * FROM few LEFT JOIN many ON few.id < many.id", true),
+            ("SELECT * FROM few FULL JOIN many ON few.id < many.id", true),
+            ("SELECT * FROM many LEFT JOIN few ON few.id < many.id", false),
+            ("SELECT * FROM few JOIN many ON few.id < many.id", false),
             (
-                "few WHERE id NOT IN (SELECT CASE WHEN id > 3 THEN id END FROM many)",
-                "CollectLeft",
+                "SELECT * FROM few WHERE id NOT IN (SELECT nullif(id, 3) FROM many)",
+                true,
             ),
         ] {
-            let plan = plan(query, 2).await;
-            let plan = displayable(plan.as_ref()).indent(false).to_string();
-            assert!(plan.contains(&format!("mode={mode}")), "{query}: {plan}");
-        }
-    }
-
-    #[tokio::test]
-    async fn one_task_joins_in_place() {
-        let query = "few JOIN many ON few.id = many.id JOIN few x ON x.id = few.id";
-        let in_place = plan(query, 1).await;
-        let sent = plan(query, 2).await;
-        for (plan, mode, known) in [
-            (in_place, "Partitioned", false),
-            (sent, "CollectLeft", true),
-        ] {
-            let shown = displayable(plan.as_ref()).indent(false).to_string();
-            assert_eq!(shown.matches(mode).count(), 2, "{shown}");
-            // Ballista sends what it knows to be small.
-            let rows = |node: &Arc<dyn ExecutionPlan>| {
-                let statistics = StatisticsContext::new();
-                let statistics = statistics.compute(node.as_ref(), &StatisticsArgs::new());
-                Ok(statistics?.num_rows.get_value().is_some())
-            };
-            assert_eq!(plan.exists(rows).unwrap(), known, "{shown}");
+            let plan = plan(query, 10_000).await;
+            assert_eq!(plan.contains("OneTaskExec"), gathered, "{query}: {plan}");
         }
     }
 }

@@ -19,19 +19,28 @@
 
 mod codec;
 mod estimates;
+mod filtered;
+mod join_order;
 mod joins;
+mod one_task;
 mod partitions;
 mod planner;
 mod predict;
 mod rules;
 mod running;
+mod tables;
+mod task;
 mod train;
+mod wire;
 mod write;
 
-pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
+pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
+pub use one_task::OneTaskExec;
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
 pub use rules::with_rules;
+pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions};
+pub use task::{PrunedExec, TaskPlan};
 pub use train::{TrainExec, TrainNode, train_schema};
 use write::{CommitExec, WriteExec};
 pub use write::{adds_files, replaces_file};

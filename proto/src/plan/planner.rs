@@ -7,15 +7,14 @@ use datafusion::catalog::Session;
 use datafusion::common::internal_datafusion_err;
 use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::execution::SessionState;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use super::rules::last_rule;
 use super::train::only;
-use super::{PredictExec, PredictNode, TrainExec, TrainNode, partitions, running};
+use super::{PredictExec, PredictNode, TrainExec, TrainNode, filtered, partitions, running};
 
 /// DataFusion's planner, with Volley's nodes.
 #[derive(Debug, Default)]
@@ -28,7 +27,7 @@ impl QueryPlanner for VolleyQueryPlanner {
         plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = running::rewrite(plan.clone())?;
+        let plan = filtered::rewrite(running::rewrite(plan.clone())?)?;
         let planner =
             DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(VolleyExtensions)]);
         // What is explained is planned as if it were run.
@@ -41,15 +40,12 @@ impl QueryPlanner for VolleyQueryPlanner {
         let slots = session.config().target_partitions();
         let wanted = partitions::wanted(&physical, slots);
         if wanted == slots && !explained {
-            return last_rule().optimize(physical, session.config_options());
+            return Ok(physical);
         }
         let session = session.as_any().downcast_ref::<SessionState>();
-        let session = session
+        let mut session = session
             .cloned()
             .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
-        let mut session = SessionStateBuilder::new_from_existing(session)
-            .with_physical_optimizer_rule(last_rule())
-            .build();
         session
             .config_mut()
             .options_mut()

@@ -10,7 +10,8 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::estimates::estimate_scan;
-use super::joins::{join_in_place, partition_join};
+use super::join_order::order_joins;
+use super::joins::choose_join;
 use super::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that chooses how joins are done.
@@ -18,11 +19,14 @@ const JOIN_SELECTION: &str = "join_selection";
 
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
-    let mut rules = vec![rule("estimate_scans", Rewrite::Each(estimate_scan))];
+    let mut rules = vec![
+        rule("estimate_scans", Rewrite::Each(estimate_scan)),
+        rule("order_joins", Rewrite::Whole(order_joins)),
+    ];
     for default in state.physical_optimizers() {
         rules.push(Arc::clone(default));
         if default.name() == JOIN_SELECTION {
-            rules.push(rule("partition_joins", Rewrite::Each(partition_join)));
+            rules.push(rule("choose_joins", Rewrite::Each(choose_join)));
         }
     }
     rules.push(rule(
@@ -31,11 +35,6 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
     SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules)
-}
-
-/// The rule that comes when nobody asks any more how many rows there are.
-pub(super) fn last_rule() -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
-    rule("join_in_place", Rewrite::Whole(join_in_place))
 }
 
 type Plan = Arc<dyn ExecutionPlan>;

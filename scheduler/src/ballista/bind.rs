@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ballista_core::config::BallistaConfig;
-use ballista_core::execution_plans::{RangeShuffleReaderExec, ShuffleReaderExec};
 use ballista_core::serde::protobuf::task_status::Status;
 use ballista_core::serde::scheduler::TaskKey;
 use ballista_scheduler::cluster::BoundTask;
@@ -11,11 +10,15 @@ use ballista_scheduler::state::execution_graph::{
     ExecutionGraphBox, TaskDescription, create_task_info,
 };
 use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
 use volley_proto::plan::TrainExec;
 use volley_proto::spec::TrainSpec;
 
+use super::launch::task_fits;
 use crate::placement::{Demand, Kind, Task, Wish};
+use crate::planning::{find, task_plan};
 
 /// What the graph's running stages ask for, in the order of their ids.
 pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wish) -> Vec<Demand> {
@@ -36,7 +39,7 @@ pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wi
 }
 
 fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
-    if let Some(train) = find_train(stage.plan.as_ref()) {
+    if let Some(train) = find::<TrainExec>(stage.plan.as_ref()) {
         let count = |of: fn(&Status) -> bool| {
             let tasks = stage.task_infos.iter();
             tasks.filter(|task| of(&task.task_status)).count()
@@ -67,7 +70,7 @@ fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
 pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec<String>)> {
     graph.stages().values().find_map(|stage| match stage {
         ExecutionStage::Running(stage) if stage.pending.is_empty() => {
-            let train = find_train(stage.plan.as_ref())?;
+            let train = find::<TrainExec>(stage.plan.as_ref())?;
             let executor = |task: &TaskInfo| match &task.task_status {
                 Status::Running(running) => Some(running.executor_id.clone()),
                 _ => None,
@@ -79,41 +82,33 @@ pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec
     })
 }
 
-/// The stage's training node, if it is a barrier stage.
-pub(super) fn find_train(plan: &dyn ExecutionPlan) -> Option<&TrainExec> {
-    plan.downcast_ref::<TrainExec>().or_else(|| {
-        let mut inputs = plan.children().into_iter();
-        inputs.find_map(|input| find_train(input.as_ref()))
-    })
+/// Whether all of the stage's input comes together in one task.
+fn collapses_input(writer: &Arc<dyn ExecutionPlan>) -> bool {
+    let plan = writer.children();
+    let partitions = plan.first().map(|plan| plan.output_partitioning().partition_count());
+    partitions == Some(1)
 }
 
-/// Whether an operator between the stage's root and its input has a single partition, so that the
-/// stage's input must come together in one task.
-fn collapses_input(root: &Arc<dyn ExecutionPlan>) -> bool {
-    let mut node = root;
-    while let [child] = node.children()[..] {
-        if child.is::<ShuffleReaderExec>() || child.is::<RangeShuffleReaderExec>() {
-            return false;
-        }
-        if child.output_partitioning().partition_count() == 1 {
-            return true;
-        }
-        node = child;
-    }
-    false
-}
-
-/// Takes the task's partitions off the stage and describes it for launch.
+/// Takes the task's partitions off the stage and describes it for launch; `None` where there are none.
+///
+/// # Errors
+/// Why the task cannot run, or cannot be sent.
 pub(super) fn bind(
     stage: &mut RunningStage,
     session_id: &str,
     job_id: &ballista_core::JobId,
     task: &Task,
-) -> Option<BoundTask> {
-    let partitions = stage.pending.next_slice(task.partitions);
+) -> Result<Option<BoundTask>, String> {
+    let mut partitions = stage.pending.next_slice(task.partitions);
     if partitions.is_empty() {
-        return None;
+        return Ok(None);
     }
+    partitions.sort_unstable();
+    let plan = task_plan(&stage.plan, &partitions)
+        .map_err(|error| format!("stage {} cannot run: {error}", stage.stage_id))?;
+    task_fits(stage.stage_id, plan.message_bytes())?;
+    let plan = replace_children_if_necessary(Arc::clone(&stage.plan), vec![Arc::new(plan)])
+        .map_err(|error| error.to_string())?;
     let task_id = stage.task_infos.len();
     let attempts = partitions
         .iter()
@@ -135,8 +130,8 @@ pub(super) fn bind(
         task_attempt,
         global_input_partition_ids: partitions,
         vcores_consumed,
-        plan: Arc::clone(&stage.plan),
+        plan,
         session_config: Arc::clone(&stage.session_config),
     };
-    Some((task.executor.clone(), description))
+    Ok(Some((task.executor.clone(), description)))
 }

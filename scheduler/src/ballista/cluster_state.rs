@@ -25,9 +25,10 @@ use volley_proto::plan::TrainExec;
 use volley_proto::spec::TrainSpec;
 use volley_proto::{TrainId, tables};
 
-use super::{bind, launch, losses};
+use super::{bind, losses};
 use crate::jobs::Ending;
 use crate::placement::{Decision, Executor, Role, WaitReason, Wish, grows_by, place};
+use crate::planning::find;
 use crate::slots::{self, Holder, Slots};
 use volley_proto::tables::millis;
 
@@ -236,19 +237,12 @@ impl VolleyClusterState {
         let Some(stage) = graph.fetch_running_stage(&others) else {
             return Vec::new();
         };
-        let train = bind::find_train(stage.plan.as_ref()).map(TrainExec::spec);
+        let train = find::<TrainExec>(stage.plan.as_ref()).map(TrainExec::spec);
         let holder = match train {
             Some(spec) => Holder::Training(spec.model.to_string()),
             None => Holder::Query(self.events.arrival(attempt)),
         };
         let train = train.map(|spec| spec.train_id);
-        if decision.starts() && stage.task_infos.is_empty() {
-            // Not at launch: Ballista takes an executor for lost whose message cannot be sent.
-            if let Err(reason) = launch::fits(stage) {
-                self.events.end_attempt(attempt, Ending::Failed(reason));
-                return Vec::new();
-            }
-        }
         match &decision {
             _ if decision.starts() => self.events.job_waits(attempt, None),
             Decision::Wait(reason) if !self.slots.runs(attempt) => {
@@ -258,17 +252,28 @@ impl VolleyClusterState {
             _ => {}
         }
         let mut bind_all = |tasks: &[crate::placement::Task]| -> Vec<BoundTask> {
-            let bind = |task: &crate::placement::Task| {
-                let (executor, bound) = bind::bind(stage, &session_id, &job_id, task)?;
+            let bind = |task| Some((task, bind::bind(stage, &session_id, &job_id, task).transpose()?));
+            let mut bound = Vec::new();
+            for (task, result) in tasks.iter().filter_map(bind) {
+                match result {
+                    Ok(description) => bound.push((task, description)),
+                    Err(reason) => {
+                        // Not at launch: Ballista takes an executor for lost whose message cannot be sent.
+                        self.events.end_attempt(attempt, Ending::Failed(reason));
+                        return Vec::new();
+                    }
+                }
+            }
+            let hold = |(task, (executor, description)): (&crate::placement::Task, BoundTask)| {
                 let held = slots::Task {
                     attempt: attempt.to_owned(),
-                    stage: bound.key.stage_id,
-                    number: bound.key.task_id,
+                    stage: description.key.stage_id,
+                    number: description.key.task_id,
                 };
                 self.slots.bind(&executor, held, task.slots, holder.clone());
-                Some((executor, bound))
+                (executor, description)
             };
-            tasks.iter().filter_map(bind).collect()
+            bound.into_iter().map(hold).collect()
         };
         match (decision, train) {
             (Decision::Tasks(tasks), _) => bind_all(&tasks),

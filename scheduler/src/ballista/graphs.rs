@@ -10,10 +10,11 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{ExecutionStage, TaskInfo};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
+use volley_proto::plan::TrainExec;
 use volley_proto::tables::Stage;
 
-use super::bind::find_train;
 use super::{BallistaScheduler, VolleyJobState};
+use crate::planning::{find, in_stages};
 
 /// The graphs of attempts, running and ended.
 #[derive(Clone)]
@@ -63,7 +64,9 @@ struct Advance<'a> {
 fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Stage> {
     let stages = graph.stages();
     let row = |(id, stage): (&usize, &ExecutionStage)| {
-        let plan = stage.plan();
+        let planned = plan_of(stage);
+        let plan = in_stages(planned);
+        let plan = plan.as_ref().unwrap_or(planned).as_ref();
         let Advance {
             state,
             partitions,
@@ -72,7 +75,7 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
             inputs,
             metrics,
         } = advance(stage);
-        let kind = if find_train(plan).is_some() {
+        let kind = if find::<TrainExec>(plan).is_some() {
             "training"
         } else {
             "query"
@@ -94,6 +97,16 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
         }
     };
     stages.iter().map(row).collect()
+}
+
+fn plan_of(stage: &ExecutionStage) -> &Arc<dyn ExecutionPlan> {
+    match stage {
+        ExecutionStage::UnResolved(stage) => &stage.plan,
+        ExecutionStage::Resolved(stage) => &stage.plan,
+        ExecutionStage::Running(stage) => &stage.plan,
+        ExecutionStage::Successful(stage) => &stage.plan,
+        ExecutionStage::Failed(stage) => &stage.plan,
+    }
 }
 
 fn advance(stage: &ExecutionStage) -> Advance<'_> {

@@ -4,28 +4,7 @@
 //! takes the executor for lost, and everybody's work with it. So each task is measured before, and one
 //! that is too large fails its own job; messages themselves have no limit but the wire's.
 
-use std::sync::Arc;
-
-use ballista_scheduler::state::execution_stage::RunningStage;
-use datafusion_proto::physical_plan::AsExecutionPlan;
-use datafusion_proto::protobuf::PhysicalPlanNode;
-use volley_proto::limits::{MESSAGE_LIMIT, bytes, size};
-use volley_proto::plan::VolleyPhysicalCodec;
-
-/// What tasks of a stage lack to be sent, as it is told to whoever submitted the query.
-///
-/// # Errors
-/// When the plan cannot be encoded, or is too large.
-pub(super) fn fits(stage: &RunningStage) -> Result<(), String> {
-    let plan = Arc::clone(&stage.plan);
-    let codec = VolleyPhysicalCodec::default();
-    let plan = PhysicalPlanNode::try_from_physical_plan(plan, &codec);
-    let plan = plan.map_err(|error| {
-        let stage = stage.stage_id;
-        format!("stage {stage} of the query cannot be sent to executors: {error}")
-    })?;
-    task_fits(stage.stage_id, bytes(&plan))
-}
+use volley_proto::limits::{MESSAGE_LIMIT, size};
 
 /// Whether a task of so many bytes can be sent.
 ///

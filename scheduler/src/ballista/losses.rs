@@ -22,12 +22,12 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
-use volley_proto::plan::adds_files;
+use volley_proto::plan::{TrainExec, adds_files};
 
-use super::bind::find_train;
 use super::cluster_state::ClusterEvents;
 use crate::jobs::{Book, Ending};
 use crate::placement::Wish;
+use crate::planning::{find, in_stages};
 use volley_proto::spec::TrainSpec;
 
 type State = SchedulerState<LogicalPlanNode, PhysicalPlanNode>;
@@ -161,7 +161,7 @@ fn is_tainted(graph: &ExecutionGraphBox, executor: &str) -> bool {
         ExecutionStage::UnResolved(stage) => reads_from(&stage.inputs, executor),
         ExecutionStage::Resolved(stage) => reads_from(&stage.inputs, executor),
         ExecutionStage::Running(stage) => {
-            let ranks = find_train(stage.plan.as_ref()).is_some();
+            let ranks = find::<TrainExec>(stage.plan.as_ref()).is_some();
             let counts = |task: &TaskInfo| match where_of(task) {
                 // Only a rank that has not ended can be replaced.
                 Some((on, running)) => on == executor && !(ranks && running),
@@ -177,7 +177,7 @@ fn is_tainted(graph: &ExecutionGraphBox, executor: &str) -> bool {
 fn ranks_on(graph: &ExecutionGraphBox, executor: &str) -> Option<TrainId> {
     graph.stages().values().find_map(|stage| match stage {
         ExecutionStage::Running(stage) => {
-            let train = find_train(stage.plan.as_ref())?.spec().train_id;
+            let train = find::<TrainExec>(stage.plan.as_ref())?.spec().train_id;
             let on = |task: &TaskInfo| where_of(task) == Some((executor, true));
             stage.task_infos.iter().any(on).then_some(train)
         }
@@ -211,7 +211,7 @@ fn written(graph: &ExecutionGraphBox) -> Option<String> {
             ExecutionStage::Failed(stage) => &stage.plan,
             _ => return None,
         };
-        find_in(plan, &adds_files)
+        find_in(&in_stages(plan).ok()?, &adds_files)
     })
 }
 

@@ -9,7 +9,6 @@ use ballista_core::utils::default_session_builder;
 use ballista_scheduler::scheduler_server::SessionBuilder;
 use datafusion::catalog::Session;
 use datafusion::common::config::TableOptions;
-use datafusion::common::internal_datafusion_err;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
@@ -18,7 +17,8 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::registry::FunctionRegistry;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::explain::ExplainExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::prelude::SessionConfig;
 use volley_proto::plan::{TrainNode, VolleyQueryPlanner, with_rules};
 use volley_proto::settings::session_config;
@@ -26,6 +26,7 @@ use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
 use crate::placement::never_fits;
+use crate::planning::stages;
 
 /// Builds sessions that plan Volley's nodes for this cluster: each query has a copy of one session, with
 /// its own settings.
@@ -49,11 +50,7 @@ pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> Result<Sessio
 fn with_settings(session: &SessionState, config: SessionConfig) -> Result<SessionState> {
     // Ballista 55's adaptive planner repeats branches of a union and hangs where a plan that it
     // changed fails a check; what it makes of lost data is worse.
-    let mut config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
-    let optimizer = &mut config.options_mut().optimizer;
-    let splits_files = SplitsFiles(std::mem::take(&mut optimizer.repartition_file_scans));
-    let config = config.with_extension(Arc::new(splits_files));
-
+    let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
     let mut session = session.clone();
     let functions: Vec<_> = session.scalar_functions().values().cloned().collect();
     for function in functions {
@@ -66,11 +63,6 @@ fn with_settings(session: &SessionState, config: SessionConfig) -> Result<Sessio
     *session.config_mut() = config;
     Ok(session)
 }
-
-/// Whether scans take files apart. Only plans are made so: Ballista enforces requirements again in each
-/// stage, by the session's number of partitions, which may be less than the plan's, and would put the
-/// parts together again.
-struct SplitsFiles(bool);
 
 /// Volley's planner, behind a check that the cluster is large enough.
 struct AdmittingPlanner {
@@ -113,17 +105,24 @@ impl QueryPlanner for AdmittingPlanner {
                 _ => Ok(TreeNodeRecursion::Continue),
             }
         })?;
-        let session = session.as_any().downcast_ref::<SessionState>();
-        let mut session = session
-            .cloned()
-            .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
-        if let Some(splits_files) = session.config().get_extension::<SplitsFiles>() {
-            let optimizer = &mut session.config_mut().options_mut().optimizer;
-            optimizer.repartition_file_scans = splits_files.0;
+        let physical = VolleyQueryPlanner.create_physical_plan(plan, session).await?;
+        if physical.is::<ExplainExec>() {
+            return Ok(physical);
         }
-        VolleyQueryPlanner
-            .create_physical_plan(plan, &session)
-            .await
+        let order = physical.output_ordering().filter(|_| is_ordered(plan));
+        let order = order.cloned();
+        stages(physical, order, &session.task_ctx())
+    }
+}
+
+/// Whether a query asks for the order of its rows.
+fn is_ordered(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Sort(_) => true,
+        LogicalPlan::Limit(limit) => is_ordered(&limit.input),
+        LogicalPlan::Projection(projection) => is_ordered(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => is_ordered(&alias.input),
+        _ => false,
     }
 }
 
@@ -142,7 +141,6 @@ mod tests {
             let mut config = session_config();
             let options = config.options_mut();
             options.execution.time_zone = zone.map(str::to_owned);
-            options.optimizer.repartition_file_scans = zone.is_some();
             let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, true);
             with_settings(&session, config).unwrap()
         };
@@ -155,9 +153,6 @@ mod tests {
                 panic!("{now}")
             };
             assert_eq!(found.as_deref(), zone);
-            let splits = state.config().get_extension::<SplitsFiles>().unwrap();
-            assert_eq!(splits.0, zone.is_some());
-            assert!(!state.config_options().optimizer.repartition_file_scans);
             let ballista = state.config().ballista_config();
             assert!(!ballista.adaptive_query_planner_enabled());
         }

@@ -12,6 +12,7 @@ use volley_tests::{Cluster, Numbers, binary};
 
 mod errors;
 mod examples;
+mod files;
 mod page;
 mod tables;
 

@@ -1,4 +1,4 @@
-"""TPC-H in Spark SQL: one process of two threads, over Parquet files.
+"""Queries in DataFusion alone: one process of two threads, over Parquet files, without a cluster.
 
 Asked {"tables": {NAME: FILE}}, it reads the tables from there on. Asked {"sql": QUERY}, it answers with
 the seconds from the text to the rows as Arrow in this process, and the rows.
@@ -6,28 +6,26 @@ the seconds from the text to the rows as Arrow in this process, and the rows.
 
 import time
 
+import datafusion
+import pyarrow
+
 import answers
-import spark_session
 from serve import serve
 
 
 def main():
-    spark = spark_session.start(
-        spark_sql_shuffle_partitions="4",
-        spark_sql_autoBroadcastJoinThreshold="100m",
-        spark_sql_execution_arrow_pyspark_enabled="true",
-    )
+    context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(2))
 
     def answer(question):
         for table, file in question.get("tables", {}).items():
-            spark.read.parquet(file).createOrReplaceTempView(table)
+            context.register_parquet(table, file)
         if "sql" not in question:
             return {}
         started = time.perf_counter()
-        table = spark.sql(question["sql"]).toArrow()
+        table = context.sql(question["sql"]).to_arrow_table()
         return answers.of_arrow(time.perf_counter() - started, table)
 
-    serve(answer, spark_session.versions(spark))
+    serve(answer, {"DataFusion": datafusion.__version__, "PyArrow": pyarrow.__version__})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,275 @@
+//! TPC-H and TPC-DS: their queries over Parquet files, by Volley, Spark, and DataFusion and `DuckDB` on their
+//! own.
+//!
+//! Every answer of every round is held against that of DataFusion alone. What fails or is wrong has no
+//! figure and is told in the report; there is no mean of what is left. It is no audited result of
+//! either: neither refreshes nor concurrent streams are run.
+
+mod answer;
+mod board;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde_json::json;
+
+use self::answer::Answer;
+use self::board::{Answers, Board};
+use crate::cluster::Cluster;
+use crate::comparison::{Comparison, VOLLEY};
+use crate::peers::{Peer, Peers, run as run_command};
+use crate::session::Session;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The scale factor: about so many GB as text
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// How often each query is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Directory of the tables, made where they are not there yet [default: a temporary one]
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// What Volley is compared with, besides `DataFusion` alone
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    systems: Vec<System>,
+}
+
+/// What Volley is compared with, besides what its answers are held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum System {
+    /// Spark SQL
+    Spark,
+    /// `DuckDB`
+    Duckdb,
+}
+
+impl System {
+    const ALL: [Self; 2] = [Self::Spark, Self::Duckdb];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Spark => SPARK,
+            Self::Duckdb => DUCKDB,
+        }
+    }
+
+    fn script(self) -> &'static str {
+        match self {
+            Self::Spark => "sql_spark.py",
+            Self::Duckdb => "sql_duckdb.py",
+        }
+    }
+}
+
+/// Tables, the queries about them, and how fast Volley is to be.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    /// Of its folder of queries, and what `tpcgen-cli` calls it.
+    name: &'static str,
+    title: &'static str,
+    tables: &'static [&'static str],
+    queries: usize,
+    /// How many times as fast Volley is to be as a system, by the geometric mean.
+    mean: &'static [(f64, &'static str)],
+    /// The same of every query.
+    each: &'static [(f64, &'static str)],
+}
+
+pub(crate) const TPCH: Suite = Suite {
+    name: "tpch",
+    title: "TPC-H",
+    tables: &[
+        "customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier",
+    ],
+    queries: 22,
+    // In at most 1.15 times DataFusion's time.
+    mean: &[(3.0, SPARK), (0.87, REFERENCE)],
+    each: &[],
+};
+
+pub(crate) const TPCDS: Suite = Suite {
+    name: "tpcds",
+    title: "TPC-DS",
+    tables: &[
+        "call_center",
+        "catalog_page",
+        "catalog_returns",
+        "catalog_sales",
+        "customer",
+        "customer_address",
+        "customer_demographics",
+        "date_dim",
+        "household_demographics",
+        "income_band",
+        "inventory",
+        "item",
+        "promotion",
+        "reason",
+        "ship_mode",
+        "store",
+        "store_returns",
+        "store_sales",
+        "time_dim",
+        "warehouse",
+        "web_page",
+        "web_returns",
+        "web_sales",
+        "web_site",
+    ],
+    queries: 99,
+    // In at most 1.2 times DataFusion's time, and no query in more than five times DuckDB's.
+    mean: &[(0.83, REFERENCE)],
+    each: &[(0.2, DUCKDB)],
+};
+
+/// Rounds before those that count: the JVM compiles what it runs often.
+const WARM_UP: usize = 2;
+const SPARK: &str = "Spark";
+const DUCKDB: &str = "DuckDB";
+/// What every answer is held against.
+const REFERENCE: &str = "DataFusion alone";
+
+const METHOD: &str = "The queries with the parameters that answers are validated with, the same text for every \
+    system, over the same Parquet files, one file a table. Volley: a scheduler and two executors of one \
+    slot as processes; all queries in one session of one `volley` command, each timed by the session \
+    (`--timing`) from the parsed statement to the last row printed as JSON. The others: a process of two \
+    threads, timed from the text to the rows as Arrow. A round is one pass over \
+    all queries; the systems take turns, whoever is first in a round is last in the next, and two rounds of \
+    each before those that count warm them up. Every answer of every round was held against that of DataFusion alone, row by row in order, numbers \
+    within 10⁻⁴ + 10⁻⁶ of their size.";
+
+/// Runs the comparison and writes it into a folder.
+pub(crate) fn run(suite: &'static Suite, args: &Args, results: &Path) -> anyhow::Result<()> {
+    ensure!(args.scale > 0.0, "--scale {}: expected more", args.scale);
+    let peers = Peers::install("sql")?;
+    let dir = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    let data = match &args.data {
+        Some(data) => std::path::absolute(data)?.join(format!("{}-{}", suite.name, args.scale)),
+        None => dir.path().join("tables"),
+    };
+    let tables = suite.tables(&peers, &data, args.scale)?;
+    let method = format!("{METHOD} Scale factor {}.", args.scale);
+    let mut comparison = Comparison::new(suite.name, suite.title, method);
+
+    let queries = suite.queries(args.scale)?;
+    let cluster = Cluster::start(dir.path(), 2)?;
+    let mut others = Vec::new();
+    let systems = args.systems.iter();
+    let systems = systems.map(|system| (system.name(), system.script()));
+    for (system, script) in std::iter::once((REFERENCE, "sql_datafusion.py")).chain(systems) {
+        let mut peer = peers.start(script, &[], dir.path())?;
+        comparison.versions.extend(peer.versions()?);
+        peer.ask(&json!({"tables": tables}))?;
+        others.push((system, peer));
+    }
+    let mut board = Board::new(REFERENCE);
+    for round in 0..WARM_UP + args.rounds {
+        let mut answers = Vec::new();
+        for turn in 0..=others.len() {
+            // Whoever is first in a round is last in the next.
+            let turn = (turn + round) % (others.len() + 1);
+            answers.push(match others.get_mut(turn) {
+                Some((system, peer)) => (*system, ask_all(peer, &queries)),
+                None => (VOLLEY, volley(&cluster, &tables, &queries, dir.path())?),
+            });
+        }
+        eprintln!("round {}", round + 1);
+        board.enter(answers, round >= WARM_UP);
+    }
+    let names: Vec<_> = queries.iter().map(|(name, _)| name.as_str()).collect();
+    comparison.cases = board.cases(&names, suite.mean, suite.each);
+    comparison.remarks = board.remarks(&names);
+    comparison.write(results)
+}
+
+impl Suite {
+    /// The tables' files by name, made where they are not there yet.
+    fn tables(
+        &self,
+        peers: &Peers,
+        data: &Path,
+        scale: f64,
+    ) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+        let file = |table: &str| data.join(format!("{table}.parquet"));
+        if !self.tables.iter().all(|table| file(table).exists()) {
+            fs::create_dir_all(data)?;
+            eprintln!("generating the tables at scale factor {scale}");
+            let mut generate = peers.program("tpcgen-cli");
+            generate
+                .args([self.name, "parquet", "--scale-factor"])
+                .arg(scale.to_string())
+                .arg("--output-dir")
+                .arg(data);
+            run_command(&mut generate)?;
+        }
+        let tables = self.tables.iter();
+        Ok(tables
+            .map(|table| ((*table).to_owned(), file(table)))
+            .collect())
+    }
+
+    /// The queries by name, in order.
+    fn queries(&self, scale: f64) -> anyhow::Result<Vec<(String, String)>> {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(self.name);
+        // A parameter of TPC-H's query 11.
+        let fraction = format!("{:.10}", 0.0001 / scale);
+        let query = |number| {
+            let name = format!("q{number:02}");
+            let path = folder.join(format!("{name}.sql"));
+            let sql = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            Ok((name, sql.replace("${fraction}", &fraction)))
+        };
+        (1..=self.queries).map(query).collect()
+    }
+}
+
+fn ask_all(peer: &mut Peer, queries: &[(String, String)]) -> Answers {
+    let ask = |(_, sql): &(String, String)| {
+        let said = peer.ask(&json!({"sql": sql}));
+        let said = said.map_err(|error| format!("{error:#}"))?;
+        let seconds = said["seconds"].as_f64().unwrap_or(f64::NAN);
+        Ok((seconds, Answer::of_peer(&said)))
+    };
+    queries.iter().map(ask).collect()
+}
+
+/// Runs the queries in one session; where one fails, the others in another one.
+fn volley(
+    cluster: &Cluster,
+    tables: &BTreeMap<String, PathBuf>,
+    queries: &[(String, String)],
+    dir: &Path,
+) -> anyhow::Result<Answers> {
+    let create = tables.iter().map(|(table, file)| {
+        let file = file.display();
+        format!("CREATE EXTERNAL TABLE {table} STORED AS PARQUET LOCATION '{file}';\n")
+    });
+    let create: String = create.collect();
+    let mut answers = Vec::new();
+    while answers.len() < queries.len() {
+        let left = queries[answers.len()..].iter();
+        let script = create.clone() + &left.map(|(_, sql)| format!("{sql};\n")).collect::<String>();
+        let session = Session::run(cluster.client()?, &script, dir)?;
+        let ran = session.statements()?.into_iter().skip(tables.len());
+        answers.extend(ran.map(|ran| Ok((ran.seconds, Answer::of_rows(ran.rows)))));
+        match session.error() {
+            Some(error) => answers.push(Err(error)),
+            None => break,
+        }
+    }
+    ensure!(
+        answers.len() == queries.len(),
+        "volley answered {} of {} queries",
+        answers.len(),
+        queries.len()
+    );
+    Ok(answers)
+}

@@ -1,0 +1,152 @@
+//! `CREATE EXTERNAL TABLE`: DataFusion's, with what files say of themselves.
+//!
+//! - A compression is found in the names of files where no option says it.
+//! - Columns that are not given are those of all files; DataFusion looks at a thousand rows in all.
+//! - Two files that do not go together, or one that cannot be read, are named.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
+use datafusion::datasource::listing::{ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::datasource::listing_table_factory::ListingTableFactory;
+use datafusion::error::Result;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::CreateExternalTable;
+use futures::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStore};
+use volley_proto::plan::file_name;
+
+use super::kind::Kind;
+use super::place::Place;
+use super::schema;
+
+/// Makes tables of `CREATE EXTERNAL TABLE`.
+#[derive(Debug, Default)]
+pub(in crate::session) struct FilesFactory {
+    inner: ListingTableFactory,
+}
+
+impl FilesFactory {
+    /// The names of formats whose tables it makes.
+    pub(in crate::session) const FORMATS: [&str; 6] =
+        ["CSV", "JSON", "NDJSON", "PARQUET", "AVRO", "ARROW"];
+}
+
+#[async_trait]
+impl TableProviderFactory for FilesFactory {
+    async fn create(
+        &self,
+        session: &dyn Session,
+        statement: &CreateExternalTable,
+    ) -> Result<Arc<dyn TableProvider>> {
+        let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+            return self.inner.create(session, statement).await;
+        };
+        let mut statement = statement.clone();
+        find_compression(&mut statement);
+        let is_inferred = statement.schema.fields().is_empty();
+        match self.inner.create(session, &statement).await {
+            Ok(table) if is_inferred => match table.downcast_ref::<ListingTable>() {
+                Some(listing) => Ok(Arc::new(
+                    with_all_columns(listing, &statement, state).await?,
+                )),
+                None => Ok(table),
+            },
+            Ok(table) => Ok(table),
+            Err(error) if is_inferred => Err(blame(&statement, state).await.unwrap_or(error)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Adds the compression that the names of all files have.
+fn find_compression(statement: &mut CreateExternalTable) {
+    const KEY: &str = "format.compression";
+    let is_given = |key: &String| key.eq_ignore_ascii_case(KEY);
+    let is_text = matches!(
+        statement.file_type.to_ascii_uppercase().as_str(),
+        "CSV" | "JSON" | "NDJSON"
+    );
+    if !is_text || statement.options.keys().any(is_given) {
+        return;
+    }
+    let mut found = None;
+    for location in &statement.locations {
+        let files = Place::parse(location).and_then(|place| place.files());
+        match files.and_then(|files| Kind::of_all(&files)) {
+            Ok(kind) if found.is_none_or(|found| found == kind.compression) => {
+                found = Some(kind.compression);
+            }
+            // It will be said by those who read them.
+            _ => return,
+        }
+    }
+    if let Some(Some(compression)) = found {
+        let options = &mut statement.options;
+        options.insert(KEY.to_owned(), compression.to_owned());
+    }
+}
+
+/// The table with the columns of all its files.
+async fn with_all_columns(
+    listing: &ListingTable,
+    statement: &CreateExternalTable,
+    state: &SessionState,
+) -> Result<ListingTable> {
+    let options = listing.options();
+    let Some((store, files)) = list(listing.table_paths(), &options.file_extension, state).await?
+    else {
+        return Ok(listing.clone());
+    };
+    let schema = schema::of_all(files, &options.format, &store, state).await?;
+    let config = ListingTableConfig::new_with_multi_paths(listing.table_paths().clone())
+        .with_listing_options(options.clone())
+        .with_schema(schema);
+    let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
+    Ok(ListingTable::try_new(config)?
+        .with_cache(cache)
+        .with_definition(statement.definition.clone())
+        .with_constraints(statement.constraints.clone())
+        .with_column_defaults(statement.column_defaults.clone()))
+}
+
+/// What is wrong with the files of a table that cannot be made, if it is that.
+async fn blame(
+    statement: &CreateExternalTable,
+    state: &SessionState,
+) -> Option<datafusion::error::DataFusionError> {
+    let factory = state.get_file_format_factory(&statement.file_type)?;
+    let options: HashMap<_, _> = statement.options.clone();
+    let format = factory.create(state, &options).ok()?;
+    let urls = statement.locations.iter().map(ListingTableUrl::parse);
+    let urls: Vec<_> = urls.collect::<Result<_>>().ok()?;
+    let (store, files) = list(&urls, "", state).await.ok()??;
+    let merged = schema::of_all(files, &format, &store, state).await;
+    merged.err().map(Into::into)
+}
+
+/// The files at places, by their names; nothing where there are no places.
+async fn list(
+    urls: &[ListingTableUrl],
+    extension: &str,
+    state: &SessionState,
+) -> Result<Option<(Arc<dyn ObjectStore>, Vec<(String, ObjectMeta)>)>> {
+    let Some(first) = urls.first() else {
+        return Ok(None);
+    };
+    let store = state.runtime_env().object_store(first)?;
+    let root = first.object_store();
+    let mut files = Vec::new();
+    for url in urls {
+        let listed = url.list_all_files(state, store.as_ref(), extension).await?;
+        let listed: Vec<_> = listed.try_collect().await?;
+        files.extend(listed.into_iter().map(|meta| {
+            let name = file_name(root.as_str(), meta.location.as_ref());
+            (name, meta)
+        }));
+    }
+    files.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(Some((store, files)))
+}

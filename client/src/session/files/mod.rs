@@ -1,0 +1,20 @@
+//! Files as tables: `FROM 'folder/*.parquet'`, and what `CREATE EXTERNAL TABLE` finds out about its files.
+//!
+//! ```text
+//! 'y=2024/*.csv.gz' ── place ──> files, sorted ── kind ──> format, compression
+//!                                  │ folders k=v ────────> partition columns
+//!                                  └ schema of each ─────> schema of all, or which two differ
+//! ```
+//!
+//! Files are found anew whenever a query is planned; the columns are those of the first time that a
+//! statement named them, which a view keeps. The scheduler reads the files that were found here, so both
+//! must see them at the same paths.
+
+mod create;
+mod kind;
+mod place;
+mod schema;
+mod table;
+
+pub(super) use self::create::FilesFactory;
+pub(super) use self::table::{FileTables, listed};

@@ -1,0 +1,277 @@
+//! Where files are, as a user says it: a file, a folder, or a pattern of `*`, `?`, `[…]` and `**`.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use glob::{MatchOptions, glob_with};
+use url::Url;
+
+use super::kind::Kind;
+use crate::{Error, Result};
+
+/// A `*` stands for names in one folder, and for none that begin with a dot.
+const MATCH: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// A place in the file system, absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// As it was typed.
+    typed: String,
+    path: PathBuf,
+    is_pattern: bool,
+}
+
+impl Place {
+    /// The place that a table's name is, if it is not an ordinary name: it has a slash or a wildcard, or
+    /// the extension of a file that can be read.
+    ///
+    /// # Errors
+    /// When it is a URL of something that the cluster has no way to.
+    pub(super) fn of(name: &str) -> Result<Option<Self>> {
+        let is_pattern = name.contains(['*', '?', '[']);
+        let is_place = is_pattern || name.contains('/') || Kind::of(Path::new(name)).is_some();
+        if !is_place {
+            return Ok(None);
+        }
+        Self::parse(name).map(Some)
+    }
+
+    /// A place by a path or a `file://` URL.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub(super) fn parse(name: &str) -> Result<Self> {
+        let path = match name.split_once("://") {
+            Some(("file", _)) => {
+                let path = Url::parse(name)
+                    .ok()
+                    .and_then(|url| url.to_file_path().ok());
+                path.ok_or_else(|| Error::NotSupported {
+                    what: format!("reading {name}: it is no URL of a file"),
+                })?
+            }
+            Some(_) => {
+                return Err(Error::NotSupported {
+                    what: format!(
+                        "reading {name}: give a path or a file:// URL that every executor sees"
+                    ),
+                });
+            }
+            None => PathBuf::from(name),
+        };
+        let path = std::path::absolute(&path).map_err(|source| unreadable(&path, source))?;
+        // `a/../b` is no prefix of the files in it.
+        let mut plain = PathBuf::new();
+        for part in path.components() {
+            match part {
+                Component::ParentDir => {
+                    plain.pop();
+                }
+                part => plain.push(part),
+            }
+        }
+        Ok(Self {
+            typed: name.to_owned(),
+            // A file that is so called is meant, whatever else its name may mean.
+            is_pattern: name.contains(['*', '?', '[']) && !plain.exists(),
+            path: plain,
+        })
+    }
+
+    /// The files that are there now, sorted; not those below hidden folders, or whose names begin with
+    /// a dot or an underscore, nor in a folder those that are of no kind.
+    ///
+    /// # Errors
+    /// When there are none, or a folder cannot be read.
+    pub(super) fn files(&self) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        if self.is_pattern {
+            let pattern = self.path.to_string_lossy();
+            let found = glob_with(&pattern, MATCH).map_err(|error| Error::Pattern {
+                pattern: self.typed.clone(),
+                reason: error.msg.to_owned(),
+            })?;
+            for file in found {
+                let file = file.map_err(|error| unreadable(error.path(), io_error(&error)))?;
+                if file.is_file() && !is_hidden(&file) {
+                    files.push(file);
+                }
+            }
+        } else if self.path.is_dir() {
+            walk(&self.path, &mut files)?;
+        } else if self.path.exists() {
+            files.push(self.path.clone());
+        }
+        if files.is_empty() {
+            return Err(Error::NoFiles {
+                place: self.typed.clone(),
+            });
+        }
+        files.sort_unstable();
+        Ok(files)
+    }
+}
+
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(|source| unreadable(folder, source))? {
+        let path = entry.map_err(|source| unreadable(folder, source))?.path();
+        if is_hidden(&path) {
+            continue;
+        }
+        if path.is_dir() {
+            walk(&path, files)?;
+        } else if Kind::of(&path).is_some() {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_hidden(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(['.', '_']))
+}
+
+fn unreadable(path: &Path, source: io::Error) -> Error {
+    volley_proto::Error::Unreadable {
+        file: path.display().to_string(),
+        source: source.into(),
+    }
+    .into()
+}
+
+fn io_error(error: &glob::GlobError) -> io::Error {
+    io::Error::new(error.error().kind(), error.error().to_string())
+}
+
+/// A column that folders are named after, `k=v`, and the folder above them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hive {
+    /// The folders above all of `k=v`, each once.
+    pub(super) roots: Vec<PathBuf>,
+    /// The names, from the outermost folder.
+    pub(super) columns: Vec<String>,
+    /// The values of each column.
+    pub(super) values: Vec<Vec<String>>,
+}
+
+impl Hive {
+    /// What the folders of files say, where each file lies directly in folders of the same names.
+    pub(super) fn of(files: &[PathBuf]) -> Option<Self> {
+        let mut found: Option<Self> = None;
+        for file in files {
+            let mut root = file.parent()?;
+            let mut pairs = Vec::new();
+            while let Some((column, value)) = named_after(root) {
+                pairs.push((column, value));
+                root = root.parent()?;
+            }
+            pairs.reverse();
+            let columns: Vec<_> = pairs.iter().map(|(column, _)| column.clone()).collect();
+            let hive = found.get_or_insert_with(|| Self {
+                roots: Vec::new(),
+                values: vec![Vec::new(); columns.len()],
+                columns: columns.clone(),
+            });
+            if columns.is_empty() || hive.columns != columns {
+                return None;
+            }
+            if !hive.roots.iter().any(|known| known == root) {
+                hive.roots.push(root.to_owned());
+            }
+            for (values, (_, value)) in hive.values.iter_mut().zip(pairs) {
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The column and value that a folder is named after.
+fn named_after(folder: &Path) -> Option<(String, String)> {
+    let (column, value) = folder.file_name()?.to_str()?.split_once('=')?;
+    (!column.is_empty()).then(|| (column.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(dir: &Path, names: &[&str]) {
+        for name in names {
+            let file = dir.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "x").unwrap();
+        }
+    }
+
+    fn found(dir: &Path, place: &str) -> Vec<String> {
+        let place = Place::of(&format!("{}/{place}", dir.display())).unwrap();
+        let found = place.unwrap().files().unwrap_or_default().into_iter();
+        let short = |file: PathBuf| file.strip_prefix(dir).unwrap().display().to_string();
+        found.map(short).collect()
+    }
+
+    #[test]
+    fn patterns_name_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        files(
+            dir,
+            &[
+                "a.csv",
+                "b.csv",
+                "b.txt",
+                "s/a.csv",
+                "s/t/c.csv",
+                ".h/a.csv",
+                "_x.csv",
+                "[1].csv",
+            ],
+        );
+        assert_eq!(found(dir, "*.csv"), ["[1].csv", "a.csv", "b.csv"]);
+        assert_eq!(found(dir, "[ab].csv"), ["a.csv", "b.csv"]);
+        assert_eq!(found(dir, "?.txt"), ["b.txt"]);
+        assert_eq!(found(dir, "s/*.csv"), ["s/a.csv"]);
+        assert_eq!(found(dir, "*/a.csv"), ["s/a.csv"]);
+        assert_eq!(found(dir, "s/**/*.csv"), ["s/a.csv", "s/t/c.csv"]);
+        assert_eq!(found(dir, "s/"), ["s/a.csv", "s/t/c.csv"]);
+        assert_eq!(found(dir, "s/../a.csv"), ["a.csv"]);
+        assert_eq!(found(dir, "[1].csv"), ["[1].csv"], "a file is so called");
+        assert_eq!(found(dir, "*.parquet"), [""; 0]);
+    }
+
+    #[test]
+    fn ordinary_names_are_no_places() {
+        for name in ["t", "Sales", "csv", "a b"] {
+            assert_eq!(Place::of(name).unwrap(), None, "{name}");
+        }
+        for name in ["a.csv", "d/", "*.parquet", "/x", "file:///x.csv"] {
+            assert!(Place::of(name).unwrap().is_some(), "{name}");
+        }
+        let error = Place::of("s3://b/x.csv").unwrap_err().to_string();
+        assert!(error.contains("s3://b/x.csv"), "{error}");
+    }
+
+    #[test]
+    fn folders_name_columns() {
+        let hive = |names: &[&str]| {
+            let files: Vec<_> = names.iter().map(PathBuf::from).collect();
+            Hive::of(&files)
+        };
+        let found = hive(&["/d/y=1/m=a/f.csv", "/d/y=2/m=a/f.csv"]).unwrap();
+        assert_eq!(found.columns, ["y", "m"]);
+        assert_eq!(found.values, [vec!["1", "2"], vec!["a"]]);
+        assert_eq!(found.roots, [PathBuf::from("/d")]);
+        assert_eq!(hive(&["/d/y=1/f.csv", "/d/f.csv"]), None);
+        assert_eq!(hive(&["/d/y=1/f.csv", "/d/z=1/f.csv"]), None);
+        assert_eq!(hive(&["/d/y=1/s/f.csv"]), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! One schema of many files: the columns of all of them, or which two do not go together.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::execution::SessionState;
+use futures::{StreamExt, TryStreamExt};
+use object_store::{ObjectMeta, ObjectStore};
+
+use crate::{Error, Result};
+
+/// How many files are looked at at once.
+const AT_ONCE: usize = 16;
+
+/// How the columns of files of a format find each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Columns {
+    /// By their names; a file may lack some (Parquet, JSON).
+    ByName,
+    /// By their places; types of text may differ (CSV).
+    ByPlace,
+    /// All files have the same (Avro, Arrow).
+    Same,
+}
+
+impl Columns {
+    pub(super) fn of(format: &dyn FileFormat) -> Self {
+        match format.get_ext().trim_start_matches('.') {
+            "csv" => Self::ByPlace,
+            "parquet" | "json" => Self::ByName,
+            _ => Self::Same,
+        }
+    }
+}
+
+/// The schema of all files, each by its name; files without bytes have none.
+///
+/// # Errors
+/// Names the file that cannot be read, or two files that do not go together.
+pub(super) async fn of_all(
+    files: Vec<(String, ObjectMeta)>,
+    format: &Arc<dyn FileFormat>,
+    store: &Arc<dyn ObjectStore>,
+    state: &SessionState,
+) -> Result<SchemaRef> {
+    let columns = Columns::of(format.as_ref());
+    let files = files.into_iter().filter(|(_, meta)| meta.size > 0);
+    let schemas = files.map(|(file, meta)| async move {
+        match format.infer_schema(state, store, &[meta]).await {
+            Ok(schema) => Ok((file, schema)),
+            Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
+                file,
+                source: source.find_root().to_string().into(),
+            })),
+        }
+    });
+    let schemas: Vec<_> = futures::stream::iter(schemas)
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await?;
+    merge(&schemas, columns)
+}
+
+/// The schema of files with these.
+fn merge(schemas: &[(String, SchemaRef)], columns: Columns) -> Result<SchemaRef> {
+    let mut merged: Vec<(&String, Field)> = Vec::new();
+    let mut metadata = None;
+    for (file, schema) in schemas {
+        metadata.get_or_insert_with(|| schema.metadata().clone());
+        if merged.is_empty() {
+            let fields = schema.fields().iter();
+            merged = fields.map(|field| (file, field.as_ref().clone())).collect();
+            continue;
+        }
+        let known =
+            |merged: &[(&String, Field)]| merged.first().map_or(file, |(file, _)| *file).clone();
+        if columns != Columns::ByName {
+            let names = |fields: &mut dyn Iterator<Item = &String>| {
+                let names: Vec<_> = fields.map(String::as_str).collect();
+                names.join(", ")
+            };
+            let before = names(&mut merged.iter().map(|(_, field)| field.name()));
+            let now = names(&mut schema.fields().iter().map(|field| field.name()));
+            if before != now {
+                return Err(Error::FilesDiffer {
+                    one: known(&merged),
+                    other: file.clone(),
+                    how: format!("the columns of the one are {before}, and of the other {now}"),
+                });
+            }
+        }
+        for field in schema.fields() {
+            match merged
+                .iter_mut()
+                .find(|(_, known)| known.name() == field.name())
+            {
+                Some((first, known)) => join(first, known, file, field, columns)?,
+                // The files before lack it.
+                None => merged.push((file, field.as_ref().clone().with_nullable(true))),
+            }
+        }
+        if columns == Columns::ByName {
+            for (_, field) in &mut merged {
+                if schema.field_with_name(field.name()).is_err() {
+                    field.set_nullable(true);
+                }
+            }
+        }
+    }
+    let fields = merged
+        .into_iter()
+        .map(|(_, field)| match field.data_type() {
+            // No file has a value of it.
+            DataType::Null => field.with_data_type(DataType::Utf8),
+            _ => field,
+        });
+    Ok(Arc::new(Schema::new_with_metadata(
+        fields.collect::<Vec<_>>(),
+        metadata.unwrap_or_default(),
+    )))
+}
+
+/// Gives a column the type that another file needs too.
+fn join(
+    first: &mut &String,
+    known: &mut Field,
+    file: &str,
+    field: &FieldRef,
+    columns: Columns,
+) -> Result<()> {
+    known.set_nullable(known.is_nullable() || field.is_nullable());
+    let common = common(known.data_type(), field.data_type(), columns);
+    let Some(common) = common else {
+        return Err(Error::FilesDiffer {
+            one: first.to_string(),
+            other: file.to_owned(),
+            how: format!(
+                "column {:?} is {} in the one and {} in the other; CREATE EXTERNAL TABLE t (column \
+                 type, …) says which it is to be",
+                field.name(),
+                known.data_type(),
+                field.data_type()
+            ),
+        });
+    };
+    known.set_data_type(common);
+    Ok(())
+}
+
+/// The type that takes the values of both.
+fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
+    use DataType::{Float32, Float64, Null};
+    let width = |data_type: &DataType| match data_type {
+        DataType::Int8 => Some(1),
+        DataType::Int16 => Some(2),
+        DataType::Int32 => Some(3),
+        DataType::Int64 => Some(4),
+        _ => None,
+    };
+    match (a, b) {
+        (a, b) if a == b => Some(a.clone()),
+        _ if columns == Columns::Same => None,
+        (Null, other) | (other, Null) => Some(other.clone()),
+        (Float32, Float64) | (Float64, Float32) => Some(Float64),
+        (Float64, number) | (number, Float64) if width(number).is_some() => Some(Float64),
+        (a, b) => {
+            let (wide, other) = (width(a)?, width(b)?);
+            Some(if wide >= other { a.clone() } else { b.clone() })
+        }
+    }
+}
+
+/// The names of files that were found, for messages.
+pub(super) fn named(files: &[PathBuf], metas: Vec<ObjectMeta>) -> Vec<(String, ObjectMeta)> {
+    let names = files.iter().map(|file| file.display().to_string());
+    names.zip(metas).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(file: &str, columns: &[(&str, DataType)]) -> (String, SchemaRef) {
+        let field =
+            |(name, data_type): &(&str, DataType)| Field::new(*name, data_type.clone(), true);
+        let fields: Vec<_> = columns.iter().map(field).collect();
+        (file.to_owned(), Arc::new(Schema::new(fields)))
+    }
+
+    fn types(schema: &Schema) -> Vec<(&str, &DataType)> {
+        let fields = schema.fields().iter();
+        fields
+            .map(|field| (field.name().as_str(), field.data_type()))
+            .collect()
+    }
+
+    #[test]
+    fn columns_of_all_files_are_there() {
+        use DataType::{Float64, Int32, Int64, Null, Utf8};
+        let a = schema("a", &[("x", Int64), ("y", Null)]);
+        let b = schema("b", &[("x", Float64), ("y", Utf8)]);
+        let c = schema("c", &[("z", Int32), ("x", Int64)]);
+        let merged = merge(&[a.clone(), b.clone()], Columns::ByPlace).unwrap();
+        assert_eq!(types(&merged), [("x", &Float64), ("y", &Utf8)]);
+        let merged = merge(&[a.clone(), b, c.clone()], Columns::ByName).unwrap();
+        assert_eq!(
+            types(&merged),
+            [("x", &Float64), ("y", &Utf8), ("z", &Int32)]
+        );
+        let error = merge(&[a, c], Columns::ByPlace).unwrap_err().to_string();
+        assert!(error.contains("x, y") && error.contains("z, x"), "{error}");
+    }
+
+    #[test]
+    fn files_that_do_not_go_together_are_both_named() {
+        let a = schema("a.csv", &[("x", DataType::Int64)]);
+        let b = schema("b.csv", &[("x", DataType::Utf8)]);
+        for columns in [Columns::ByName, Columns::ByPlace, Columns::Same] {
+            let error = merge(&[a.clone(), b.clone()], columns)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("a.csv") && error.contains("b.csv"),
+                "{error}"
+            );
+            assert!(
+                error.contains("\"x\"") && error.contains("Int64"),
+                "{error}"
+            );
+        }
+    }
+}

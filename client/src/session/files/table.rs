@@ -1,0 +1,284 @@
+//! A table by the place of its files.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock, Weak};
+
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider, UrlTableFactory};
+use datafusion::common::plan_datafusion_err;
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::datasource::{TableType, provider_as_source, source_as_provider};
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableSource};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionContext;
+use futures::future::try_join_all;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use parking_lot::RwLock;
+use url::Url;
+use volley_proto::plan::Files;
+
+use super::kind::Kind;
+use super::place::{Hive, Place};
+use super::schema::{self, Columns};
+use crate::{Error, Result};
+
+/// Makes tables of names that are places of files.
+#[derive(Debug, Default)]
+pub(in crate::session) struct FileTables {
+    /// The session that it is a part of, which is made after it.
+    session: OnceLock<Weak<RwLock<SessionState>>>,
+}
+
+impl FileTables {
+    /// Makes tables with a session's options from now on.
+    pub(in crate::session) fn belong_to(&self, context: &SessionContext) {
+        self.session.get_or_init(|| context.state_weak_ref());
+    }
+}
+
+#[async_trait]
+impl UrlTableFactory for FileTables {
+    async fn try_new(
+        &self,
+        name: &str,
+    ) -> datafusion::error::Result<Option<Arc<dyn TableProvider>>> {
+        let Some(place) = Place::of(name)? else {
+            return Ok(None);
+        };
+        let session = self.session.get().and_then(Weak::upgrade);
+        let state = session.map(|session| session.read().clone());
+        let state = state.ok_or_else(|| plan_datafusion_err!("the session has ended"))?;
+        let table = FilesTable::open(place, &state).await?;
+        Ok(Some(Arc::new(table)))
+    }
+}
+
+/// A table of the files at a place: those that are there when it is scanned.
+#[derive(Debug)]
+pub(super) struct FilesTable {
+    place: Place,
+    kind: Kind,
+    format: Arc<dyn FileFormat>,
+    partition_columns: Vec<(String, DataType)>,
+    /// The columns in the files.
+    schema: SchemaRef,
+    /// The files that it was made from.
+    first: Files,
+}
+
+impl FilesTable {
+    /// The table, with the columns of the files that are there now.
+    ///
+    /// # Errors
+    /// When there are none, one cannot be read, or two do not go together.
+    pub(super) async fn open(place: Place, state: &SessionState) -> Result<Self> {
+        let files = place.files()?;
+        let kind = Kind::of_all(&files)?;
+        let format = kind.format(state)?;
+        let (store, metas) = heads(&files, state).await?;
+        let named = schema::named(&files, metas);
+        let mut schema = schema::of_all(named, &format, &store, state).await?;
+        let hive = Hive::of(&files);
+        let partition_columns = hive.as_ref().map(columns).unwrap_or_default();
+        for (column, _) in &partition_columns {
+            if schema.column_with_name(column).is_none() {
+                continue;
+            }
+            if Columns::of(format.as_ref()) != Columns::ByName {
+                return Err(Error::FilesDiffer {
+                    one: files[0].display().to_string(),
+                    other: "the folder that it is in".to_owned(),
+                    how: format!("column {column:?} is in the file and in the folder's name"),
+                });
+            }
+            // The folder's name is meant.
+            let fields = schema
+                .fields()
+                .iter()
+                .filter(|field| field.name() != column);
+            let fields: Vec<_> = fields.cloned().collect();
+            schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+        }
+        let first = table(&files, &format, &partition_columns, &schema)?;
+        Ok(Self {
+            place,
+            kind,
+            format,
+            partition_columns,
+            schema,
+            first,
+        })
+    }
+
+    /// The table of the files that are there now.
+    ///
+    /// # Errors
+    /// When there are none, or one is of another kind than before.
+    fn now(&self) -> Result<Files> {
+        let files = self.place.files()?;
+        let kind = Kind::of_all(&files)?;
+        if kind != self.kind {
+            return Err(Error::FilesDiffer {
+                one: files[0].display().to_string(),
+                other: "the files that were there before".to_owned(),
+                how: format!("the one is {kind} and they were {}", self.kind),
+            });
+        }
+        table(&files, &self.format, &self.partition_columns, &self.schema)
+    }
+}
+
+#[async_trait]
+impl TableProvider for FilesTable {
+    fn schema(&self) -> SchemaRef {
+        self.first.schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+        self.now()?.scan(session, projection, filters, limit).await
+    }
+
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> datafusion::error::Result<Vec<TableProviderFilterPushDown>> {
+        self.first.supports_filters_pushdown(filters)
+    }
+}
+
+/// The plan with tables of the files that are there now.
+pub(in crate::session) fn listed(plan: &LogicalPlan) -> datafusion::error::Result<LogicalPlan> {
+    let mut found: Vec<(Arc<dyn TableSource>, Arc<dyn TableSource>)> = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Ok(provider) = source_as_provider(&scan.source)
+            && let Some(table) = provider.downcast_ref::<FilesTable>()
+        {
+            let files = provider_as_source(Arc::new(table.now()?));
+            found.push((Arc::clone(&scan.source), files));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if found.is_empty() {
+        return Ok(plan.clone());
+    }
+    let plan = plan.clone().transform_down_with_subqueries(|node| {
+        let LogicalPlan::TableScan(mut scan) = node else {
+            return Ok(Transformed::no(node));
+        };
+        let own = found.iter().find(|(own, _)| Arc::ptr_eq(own, &scan.source));
+        Ok(match own {
+            Some((_, files)) => {
+                scan.source = Arc::clone(files);
+                Transformed::yes(LogicalPlan::TableScan(scan))
+            }
+            None => Transformed::no(LogicalPlan::TableScan(scan)),
+        })
+    })?;
+    Ok(plan.data)
+}
+
+/// The store that has files, and what it says of each.
+async fn heads(
+    files: &[PathBuf],
+    state: &SessionState,
+) -> Result<(Arc<dyn ObjectStore>, Vec<ObjectMeta>)> {
+    let urls: Vec<_> = files.iter().map(url).collect::<Result<_>>()?;
+    let store = urls
+        .first()
+        .map(|url| state.runtime_env().object_store(url));
+    let store = store.ok_or_else(|| Error::NoFiles {
+        place: String::new(),
+    })??;
+    let heads = urls.iter().map(|url| store.head(url.prefix()));
+    let heads = try_join_all(heads).await;
+    let heads = heads.map_err(|error| {
+        Error::from(volley_proto::Error::Unreadable {
+            file: files[0].display().to_string(),
+            source: error.into(),
+        })
+    })?;
+    Ok((store, heads))
+}
+
+fn url(file: &PathBuf) -> Result<ListingTableUrl> {
+    let url = Url::from_file_path(file).map_err(|()| Error::FileName {
+        file: file.display().to_string(),
+    })?;
+    Ok(ListingTableUrl::try_new(url, None)?)
+}
+
+/// The columns that folders are named after. A column is of numbers or of dates where all its values are.
+fn columns(hive: &Hive) -> Vec<(String, DataType)> {
+    let data_type = |values: &Vec<String>| {
+        let is_date = |value: &String| {
+            value.len() == 10 && chrono::NaiveDate::parse_from_str(value, "%Y-%m-%d").is_ok()
+        };
+        if values.iter().all(|value| value.parse::<i64>().is_ok()) {
+            DataType::Int64
+        } else if values.iter().all(is_date) {
+            DataType::Date32
+        } else {
+            DataType::Utf8
+        }
+    };
+    let types = hive.values.iter().map(data_type);
+    hive.columns.iter().cloned().zip(types).collect()
+}
+
+/// A table of exactly these files.
+fn table(
+    files: &[PathBuf],
+    format: &Arc<dyn FileFormat>,
+    partition_columns: &[(String, DataType)],
+    schema: &SchemaRef,
+) -> Result<Files> {
+    let urls: Vec<_> = files.iter().map(url).collect::<Result<_>>()?;
+    let options = ListingOptions::new(Arc::clone(format))
+        .with_file_extension("")
+        .with_table_partition_cols(partition_columns.to_vec());
+    let listing = |places: Vec<ListingTableUrl>| {
+        let config = ListingTableConfig::new_with_multi_paths(places)
+            .with_listing_options(options.clone())
+            .with_schema(Arc::clone(schema));
+        ListingTable::try_new(config)
+    };
+    if partition_columns.is_empty() {
+        return Ok(Files::try_new(listing(urls)?, None)?);
+    }
+    // Values are found in what comes after a table's folder.
+    let hive = Hive::of(files).filter(|hive| {
+        let names = partition_columns.iter().map(|(name, _)| name);
+        names.eq(&hive.columns)
+    });
+    let hive = hive.ok_or_else(|| Error::FilesDiffer {
+        one: files[0].display().to_string(),
+        other: "another".to_owned(),
+        how: "they are not in folders that are named after the same columns".to_owned(),
+    })?;
+    let folder = |root: &PathBuf| {
+        let url = Url::from_directory_path(root).map_err(|()| Error::FileName {
+            file: root.display().to_string(),
+        })?;
+        Ok(ListingTableUrl::try_new(url, None)?)
+    };
+    let folders = hive.roots.iter().map(folder).collect::<Result<_>>()?;
+    let only: Vec<_> = urls.iter().map(|url| url.get_url().clone()).collect();
+    Ok(Files::try_new(listing(folders)?, Some(&only))?)
+}

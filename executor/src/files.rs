@@ -1,0 +1,190 @@
+//! Errors about files name the file.
+//!
+//! A reader of CSV, JSON or Parquet says what is wrong and where in the file, not in which. Before a
+//! stage's plan runs here, each of its scans gets a source of files that adds it; nothing else of it
+//! changes, and it is never encoded again.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{
+    FileOpener, FileScanConfig, FileScanConfigBuilder, FileSource,
+};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::table_schema::TableSchema;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::object_store::ObjectStore;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
+use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use volley_proto::plan::file_name;
+
+/// The scan with errors that name files, if the operator is a scan of files.
+pub(crate) fn naming_files(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let exec = plan.downcast_ref::<DataSourceExec>()?;
+    let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
+    let source = Arc::new(Named {
+        source: Arc::clone(scan.file_source()),
+        root: scan.object_store_url.as_str().into(),
+    });
+    let scan = FileScanConfigBuilder::from(scan.clone()).with_source(source);
+    let scan = exec.clone().with_data_source(Arc::new(scan.build()));
+    Some(Arc::new(scan))
+}
+
+/// A source of files whose errors name the file.
+struct Named {
+    source: Arc<dyn FileSource>,
+    /// What the paths of files begin with.
+    root: Arc<str>,
+}
+
+impl FileSource for Named {
+    fn create_file_opener(
+        &self,
+        store: Arc<dyn ObjectStore>,
+        scan: &FileScanConfig,
+        partition: usize,
+    ) -> Result<Arc<dyn FileOpener>> {
+        self.source.create_file_opener(store, scan, partition)
+    }
+
+    fn create_morselizer(
+        &self,
+        store: Arc<dyn ObjectStore>,
+        scan: &FileScanConfig,
+        partition: usize,
+    ) -> Result<Box<dyn Morselizer>> {
+        let files = self.source.create_morselizer(store, scan, partition)?;
+        let root = Arc::clone(&self.root);
+        Ok(Box::new(NamedFiles { files, root }))
+    }
+
+    fn table_schema(&self) -> &TableSchema {
+        self.source.table_schema()
+    }
+
+    fn with_batch_size(&self, batch_size: usize) -> Arc<dyn FileSource> {
+        Arc::new(Self {
+            source: self.source.with_batch_size(batch_size),
+            root: Arc::clone(&self.root),
+        })
+    }
+
+    fn filter(&self) -> Option<Arc<dyn PhysicalExpr>> {
+        self.source.filter()
+    }
+
+    fn projection(&self) -> Option<&ProjectionExprs> {
+        self.source.projection()
+    }
+
+    fn metrics(&self) -> &ExecutionPlanMetricsSet {
+        self.source.metrics()
+    }
+
+    fn file_type(&self) -> &str {
+        self.source.file_type()
+    }
+
+    fn fmt_extra(&self, kind: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt_extra(kind, f)
+    }
+
+    fn supports_repartitioning(&self) -> bool {
+        self.source.supports_repartitioning()
+    }
+
+    fn reorder_files(&self, files: Vec<PartitionedFile>) -> Vec<PartitionedFile> {
+        self.source.reorder_files(files)
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.source.apply_expressions(f)
+    }
+}
+
+#[derive(Debug)]
+struct NamedFiles {
+    files: Box<dyn Morselizer>,
+    root: Arc<str>,
+}
+
+impl Morselizer for NamedFiles {
+    fn plan_file(&self, file: PartitionedFile) -> Result<Box<dyn MorselPlanner>> {
+        let name = Name(file_name(&self.root, file.object_meta.location.as_ref()).into());
+        let file = self.files.plan_file(file);
+        let part = file.map_err(|error| name.of(error))?;
+        Ok(Box::new(Part { part, name }))
+    }
+}
+
+/// A file's name, and errors with it.
+#[derive(Debug, Clone)]
+struct Name(Arc<str>);
+
+impl Name {
+    fn of(&self, error: DataFusionError) -> DataFusionError {
+        let file = self.0.to_string();
+        let source = error.into();
+        volley_proto::Error::Unreadable { file, source }.into()
+    }
+}
+
+/// A part of a file, which is planned or read.
+#[derive(Debug)]
+struct Part<T: ?Sized> {
+    name: Name,
+    part: Box<T>,
+}
+
+impl MorselPlanner for Part<dyn MorselPlanner> {
+    fn plan(self: Box<Self>) -> Result<Option<MorselPlan>> {
+        let Self { part, name } = *self;
+        let planned = part.plan().map_err(|error| name.of(error))?;
+        let Some(mut plan) = planned else {
+            return Ok(None);
+        };
+        let named = |part: Box<dyn MorselPlanner>, name: &Name| -> Box<dyn MorselPlanner> {
+            let name = name.clone();
+            Box::new(Part { name, part })
+        };
+        let morsels = plan.take_morsels().into_iter().map(|part| {
+            let name = name.clone();
+            Box::new(Part { name, part }) as Box<dyn Morsel>
+        });
+        let morsels: Vec<_> = morsels.collect();
+        let planners = plan.take_ready_planners().into_iter();
+        let planners: Vec<_> = planners.map(|part| named(part, &name)).collect();
+        let pending = plan.take_pending_planner();
+        let mut plan = plan.with_morsels(morsels).with_planners(planners);
+        if let Some(pending) = pending {
+            plan.set_pending_planner(async move {
+                match pending.await {
+                    Ok(part) => Ok(named(part, &name)),
+                    Err(error) => Err(name.of(error)),
+                }
+            });
+        }
+        Ok(Some(plan))
+    }
+}
+
+impl Morsel for Part<dyn Morsel> {
+    fn into_stream(self: Box<Self>) -> BoxStream<'static, Result<RecordBatch>> {
+        let Self { part, name } = *self;
+        let rows = part.into_stream();
+        rows.map(move |rows| rows.map_err(|error| name.of(error)))
+            .boxed()
+    }
+}

@@ -1,0 +1,159 @@
+//! What a task runs, as one operator: nobody on the way looks into it or changes it.
+//!
+//! The scheduler cuts a stage's plan down to a task's partitions, checks it, and sends it as a
+//! [`TaskPlan`]. On the executor it arrives as the plan itself: a `TaskPlan` is never executed.
+//! Where a task has no partition of some part of its stage, it has a [`PrunedExec`] there.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::internal_err;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+};
+
+use super::codec::encode_plan;
+
+/// The plan of a task as a leaf, encoded.
+#[derive(Debug)]
+pub struct TaskPlan {
+    message: Vec<u8>,
+    properties: Arc<PlanProperties>,
+}
+
+impl TaskPlan {
+    /// What a task runs below its writer.
+    ///
+    /// # Errors
+    /// Names an operator that cannot be sent.
+    pub fn try_new(plan: &Arc<dyn ExecutionPlan>) -> Result<Self> {
+        let partitions = plan.output_partitioning().partition_count();
+        Ok(Self {
+            message: encode_plan(plan)?,
+            properties: opaque(plan.schema(), partitions),
+        })
+    }
+
+    /// How many bytes it takes when it is sent.
+    pub fn message_bytes(&self) -> usize {
+        self.message.len()
+    }
+
+    pub(super) fn message(&self) -> &[u8] {
+        &self.message
+    }
+}
+
+/// The part of a stage's plan that a task has no partitions of: it has none itself.
+#[derive(Debug)]
+pub struct PrunedExec {
+    operators: usize,
+    properties: Arc<PlanProperties>,
+}
+
+impl PrunedExec {
+    /// Stands in for a plan of so many operators that report metrics.
+    pub fn new(schema: SchemaRef, operators: usize) -> Self {
+        Self {
+            operators,
+            properties: opaque(schema, 0),
+        }
+    }
+
+    /// How many operators it stands for that report metrics: tasks of a stage report of the same ones.
+    pub fn operators(&self) -> usize {
+        self.operators
+    }
+}
+
+/// What is said of a plan that nobody is to look into.
+fn opaque(schema: SchemaRef, partitions: usize) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(schema),
+        Partitioning::UnknownPartitioning(partitions),
+        EmissionType::Incremental,
+        Boundedness::Bounded,
+    ))
+}
+
+impl DisplayAs for TaskPlan {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TaskPlan")
+    }
+}
+
+impl ExecutionPlan for TaskPlan {
+    fn name(&self) -> &str {
+        "TaskPlan"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        internal_err!("a task's plan runs where it was decoded")
+    }
+}
+
+impl DisplayAs for PrunedExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrunedExec: operators={}", self.operators)
+    }
+}
+
+impl ExecutionPlan for PrunedExec {
+    fn name(&self) -> &str {
+        "PrunedExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, partition: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        internal_err!("partition {partition} belongs to another task")
+    }
+}

@@ -1,0 +1,133 @@
+//! What the engine's own encoding of physical plans leaves out, carried beside it.
+//!
+//! ```text
+//! operator ──► DataFusion's message ──► as it is, where it holds everything
+//!                                  └──► an extension: [what is lost] over [the message]
+//! ```
+//!
+//! A [`Converter`] encodes a plan so, operator by operator. Decoding needs none: an extension's
+//! input is the operator without what was lost, and [`Lost::restore`] gives it back. [`verify`]
+//! tells whether a plan survives.
+
+mod leaf;
+mod scan;
+mod verify;
+mod window;
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::Schema;
+use datafusion::error::Result;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_proto::physical_plan::from_proto::parse_physical_expr_with_converter;
+use datafusion_proto::physical_plan::to_proto::serialize_physical_expr_with_converter;
+use datafusion_proto::physical_plan::{
+    PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalPlanNodeExt,
+    PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::physical_plan_node::PhysicalPlanType;
+use datafusion_proto::protobuf::{PhysicalExprNode, PhysicalExtensionNode, PhysicalPlanNode};
+use serde::{Deserialize, Serialize};
+
+use self::leaf::Partitions;
+use self::scan::ScanOptions;
+use self::window::WindowOptions;
+use crate::Error;
+
+pub(super) use verify::verify;
+
+/// What an extension of these starts with, before the JSON of a [`Lost`].
+const MAGIC: &[u8] = b"\xffvolley\x03";
+
+/// What the engine's message of an operator leaves out.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Lost {
+    Scan(ScanOptions),
+    Windows(Vec<WindowOptions>),
+    Partitions(Partitions),
+}
+
+impl Lost {
+    /// What is lost of an operator, if anything.
+    fn of(plan: &dyn ExecutionPlan) -> Result<Option<Self>> {
+        if let Some(options) = ScanOptions::of(plan) {
+            return Ok(Some(Self::Scan(options)));
+        }
+        if let Some(partitions) = Partitions::of(plan) {
+            return Ok(Some(Self::Partitions(partitions)));
+        }
+        Ok(window::options_of(plan)?.map(Self::Windows))
+    }
+
+    /// What these bytes carry, or `None` where they are another extension's.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>> {
+        let json = bytes.strip_prefix(MAGIC);
+        let lost = json.map(serde_json::from_slice).transpose();
+        Ok(lost.map_err(|e| Error::malformed("plan node", e))?)
+    }
+
+    /// The operator with what its message left out.
+    pub(super) fn restore(self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        match self {
+            Self::Scan(options) => options.restore(&plan),
+            Self::Windows(options) => window::restore(&plan, &options),
+            Self::Partitions(partitions) => partitions.restore(&plan),
+        }
+    }
+}
+
+/// Encodes operators with what the engine's messages leave out.
+#[derive(Debug, Default)]
+pub(super) struct Converter;
+
+impl PhysicalProtoConverterExtension for Converter {
+    fn proto_to_execution_plan(
+        &self,
+        message: &PhysicalPlanNode,
+        context: &PhysicalPlanDecodeContext<'_>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        message.try_into_physical_plan_with_context(context, self)
+    }
+
+    fn execution_plan_to_proto(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        codec: &dyn PhysicalExtensionCodec,
+    ) -> Result<PhysicalPlanNode> {
+        let message = PhysicalPlanNode::try_from_physical_plan_with_converter(
+            Arc::clone(plan),
+            codec,
+            self,
+        )?;
+        let Some(lost) = Lost::of(plan.as_ref())? else {
+            return Ok(message);
+        };
+        let mut node = MAGIC.to_vec();
+        serde_json::to_writer(&mut node, &lost).map_err(|e| Error::malformed("plan node", e))?;
+        let extension = PhysicalExtensionNode {
+            node,
+            inputs: vec![message],
+        };
+        Ok(PhysicalPlanNode {
+            physical_plan_type: Some(PhysicalPlanType::Extension(extension)),
+        })
+    }
+
+    fn proto_to_physical_expr(
+        &self,
+        message: &PhysicalExprNode,
+        schema: &Schema,
+        context: &PhysicalPlanDecodeContext<'_>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        parse_physical_expr_with_converter(message, schema, context, self)
+    }
+
+    fn physical_expr_to_proto(
+        &self,
+        expr: &Arc<dyn PhysicalExpr>,
+        codec: &dyn PhysicalExtensionCodec,
+    ) -> Result<PhysicalExprNode> {
+        serialize_physical_expr_with_converter(expr, codec, self)
+    }
+}

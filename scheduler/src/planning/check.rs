@@ -1,0 +1,89 @@
+//! Whether a stage's plan may run.
+//!
+//! Orders and distributions that operators need must hold, by DataFusion's own account. And operators
+//! whose partitions share state must have all of them in one task, because a stage's tasks share nothing.
+
+use std::sync::Arc;
+
+use ballista_core::execution_plans::ShuffleReaderExec;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinType, not_impl_err};
+use datafusion::error::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
+use datafusion::physical_plan::joins::{
+    HashJoinExec, NestedLoopJoinExec, PartitionMode, PiecewiseMergeJoinExec, SymmetricHashJoinExec,
+};
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::ExecutionPlan;
+use volley_proto::plan::verify_sent;
+
+use super::stage::{StageInput, partitions};
+
+/// Refuses a stage's plan that must not run.
+///
+/// # Errors
+/// Names the operator, and what does not hold.
+pub(super) fn check(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    SanityCheckPlan::new().optimize(Arc::clone(plan), &ConfigOptions::default())?;
+    shared_state(plan)
+}
+
+/// Operators whose partitions share state, in more than one partition.
+fn shared_state(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    for input in plan.children() {
+        shared_state(input)?;
+    }
+    if partitions(plan) <= 1 {
+        return Ok(());
+    }
+    let shares = if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        *join.partition_mode() == PartitionMode::CollectLeft
+            && (join.null_aware || !is_of_the_right(*join.join_type()))
+    } else if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
+        !is_of_the_right(*join.join_type())
+    } else {
+        plan.is::<PiecewiseMergeJoinExec>()
+            || plan.is::<SymmetricHashJoinExec>()
+            || plan.is::<RecursiveQueryExec>()
+    };
+    match shares {
+        true => not_impl_err!(
+            "{} over {} partitions, which share state",
+            plan.name(),
+            partitions(plan)
+        ),
+        false => Ok(()),
+    }
+}
+
+/// Whether every row that comes out is of a row of the right side, or of a pair.
+fn is_of_the_right(join: JoinType) -> bool {
+    matches!(
+        join,
+        JoinType::Inner
+            | JoinType::Right
+            | JoinType::RightSemi
+            | JoinType::RightAnti
+            | JoinType::RightMark
+    )
+}
+
+/// Refuses a stage's plan that would reach an executor as another one.
+///
+/// # Errors
+/// Names the operator that cannot be sent, or what of it would be lost.
+pub(super) fn check_wire(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<()> {
+    let with_readers = Arc::clone(plan).transform_up(|node| {
+        let Some(input) = node.downcast_ref::<StageInput>() else {
+            return Ok(Transformed::no(node));
+        };
+        let partitioning = input.properties().output_partitioning().clone();
+        let locations = vec![Vec::new(); partitioning.partition_count()];
+        let reader = ShuffleReaderExec::try_new(0, locations, input.schema(), partitioning)?;
+        Ok(Transformed::yes(Arc::new(reader) as Arc<dyn ExecutionPlan>))
+    });
+    verify_sent(&with_readers.data()?, context)
+}

@@ -1,0 +1,57 @@
+//! Sorts, where a plan has promised an order that an exchange forgets.
+//!
+//! DataFusion's own enforcement also takes sorts away, moves them, and turns windows around, by what is
+//! known of a plan as a whole. Here nothing but sorts is added.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::Result;
+use datafusion::physical_expr::{LexOrdering, LexRequirement};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
+
+use super::stage::partitions;
+
+/// The plan with every order that an operator needs of its inputs.
+pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    plan.transform_up(|node| {
+        let required = node.required_input_ordering();
+        let mut sorted = false;
+        let mut inputs = Vec::with_capacity(required.len());
+        for (input, required) in node.children().into_iter().zip(required) {
+            let order = required.map(|required| required.into_single());
+            let input = match order {
+                Some(order) => {
+                    let with_order = enforce_order(Arc::clone(input), order)?;
+                    sorted |= !Arc::ptr_eq(&with_order, input);
+                    with_order
+                }
+                None => Arc::clone(input),
+            };
+            inputs.push(input);
+        }
+        match sorted {
+            true => replace_children_if_necessary(node, inputs).map(Transformed::yes),
+            false => Ok(Transformed::no(node)),
+        }
+    })
+    .data()
+}
+
+/// The plan with each of its partitions in an order.
+pub(super) fn enforce_order(
+    plan: Arc<dyn ExecutionPlan>,
+    order: LexRequirement,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let known = plan.equivalence_properties();
+    if known.ordering_satisfy_requirement(order.clone())? {
+        return Ok(plan);
+    }
+    let order: LexOrdering = order.into();
+    let spread = partitions(&plan) > 1;
+    let sort = SortExec::new(order, plan).with_preserve_partitioning(spread);
+    Ok(Arc::new(sort))
+}

@@ -1,0 +1,28 @@
+//! What only the scheduler decides about plans: which operators share a stage, and whether a stage's
+//! plan may run as it is.
+//!
+//! ```text
+//!   physical plan (DataFusion's, valid in one process)
+//!     │  one_task    operators whose partitions share state have all of them in one task
+//!     │  cut         at each exchange: an exchange keeps partitions, and forgets orders
+//!     │  enforce     sorts where an order was forgotten
+//!     │  check       orders, distributions, shared state, and the way over the wire
+//!     ▼
+//!   StageExec ── exchange ── StageExec ── …      the engine below sees no operator to change
+//!     │  resolve     inputs that are known now
+//!     │  restrict    to a task's partitions, then check again
+//!     ▼
+//!   TaskPlan
+//! ```
+//!
+//! Everything here is synchronous, and knows no job, graph or executor.
+
+mod check;
+mod enforce;
+mod restrict;
+mod stage;
+mod stages;
+
+pub(crate) use restrict::task_plan;
+pub(crate) use stage::{find, in_stages};
+pub(crate) use stages::stages;

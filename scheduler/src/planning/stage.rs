@@ -1,0 +1,268 @@
+//! A stage's plan as one operator, and what stands in it for the exchanges that it reads.
+//!
+//! Ballista plans exchanges, joins and sorts of the stages it sees anew, by what it knows of sizes, and
+//! without what a plan as a whole has promised. A [`StageExec`] shows it no operator: only the
+//! exchanges below, which are its children. What runs is the plan inside, with a [`StageInput`] for
+//! each of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ballista_core::execution_plans::ShuffleReaderExec;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{internal_datafusion_err, internal_err};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+    displayable,
+};
+
+/// A stage's plan. Its children are the exchanges that it reads.
+#[derive(Debug)]
+pub(crate) struct StageExec {
+    plan: Arc<dyn ExecutionPlan>,
+    inputs: Vec<Arc<dyn ExecutionPlan>>,
+    properties: Arc<PlanProperties>,
+}
+
+impl StageExec {
+    pub(super) fn new(plan: Arc<dyn ExecutionPlan>, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Self {
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(plan.schema()),
+            Partitioning::UnknownPartitioning(plan.output_partitioning().partition_count()),
+            plan.pipeline_behavior(),
+            Boundedness::Bounded,
+        ));
+        Self {
+            plan,
+            inputs,
+            properties,
+        }
+    }
+
+    /// The plan, which reads [`StageInput`]s.
+    pub(super) fn plan(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.plan
+    }
+
+    /// The stage's plan, or a part of it, with readers of what was written in the place of the exchanges,
+    /// as far as these are resolved.
+    pub(super) fn resolve(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        let with_inputs = |node: Arc<dyn ExecutionPlan>| -> Result<_> {
+            let Some(input) = node.downcast_ref::<StageInput>() else {
+                return Ok(Transformed::no(node));
+            };
+            let Some(exchange) = self.inputs.get(input.index) else {
+                return internal_err!("a stage of {} inputs reads another", self.inputs.len());
+            };
+            // What is gathered is merged, if at all, by the stage's own operators.
+            let reader = match exchange.downcast_ref::<CoalescePartitionsExec>() {
+                Some(gathered) => gathered.input(),
+                None => exchange,
+            };
+            let Some(reader) = reader.downcast_ref::<ShuffleReaderExec>() else {
+                return Ok(Transformed::no(node));
+            };
+            input.read(reader).map(Transformed::yes)
+        };
+        plan.transform_up(with_inputs).data()
+    }
+}
+
+pub(super) fn partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    plan.output_partitioning().partition_count()
+}
+
+/// A plan with the stages' own plans in the place of the operators that stand for them.
+pub(crate) fn in_stages(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    Arc::clone(plan)
+        .transform_up(|node| match node.downcast_ref::<StageExec>() {
+            Some(stage) => stage.resolve(Arc::clone(&stage.plan)).map(Transformed::yes),
+            None => Ok(Transformed::no(node)),
+        })
+        .data()
+}
+
+/// The first operator of a kind in a stage, or in a plan that is not of stages.
+pub(crate) fn find<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> Option<&T> {
+    if let Some(stage) = plan.downcast_ref::<StageExec>() {
+        return find(stage.plan.as_ref());
+    }
+    plan.downcast_ref().or_else(|| {
+        let mut inputs = plan.children().into_iter();
+        inputs.find_map(|input| find(input.as_ref()))
+    })
+}
+
+/// What a stage reads of another, before that has run. It says no more than what an exchange keeps.
+#[derive(Debug)]
+pub(super) struct StageInput {
+    index: usize,
+    /// The exchange's partitions.
+    partitions: Vec<usize>,
+    order: Option<LexOrdering>,
+    properties: Arc<PlanProperties>,
+}
+
+impl StageInput {
+    /// The stage's input of this index. Each of its partitions is in `order`, if one is given.
+    pub(super) fn new(
+        index: usize,
+        schema: SchemaRef,
+        partitioning: Partitioning,
+        order: Option<LexOrdering>,
+    ) -> Self {
+        let partitions = (0..partitioning.partition_count()).collect();
+        Self::part(index, schema, partitioning, partitions, order)
+    }
+
+    /// The same with these of its partitions only.
+    pub(super) fn slice(&self, slice: &[usize]) -> Self {
+        let partitioning = match &self.properties.partitioning {
+            Partitioning::Hash(keys, _) => Partitioning::Hash(keys.clone(), slice.len()),
+            _ => Partitioning::UnknownPartitioning(slice.len()),
+        };
+        let partitions = slice.iter().map(|partition| self.partitions[*partition]);
+        let (partitions, order) = (partitions.collect(), self.order.clone());
+        Self::part(self.index, self.schema(), partitioning, partitions, order)
+    }
+
+    fn part(
+        index: usize,
+        schema: SchemaRef,
+        partitioning: Partitioning,
+        partitions: Vec<usize>,
+        order: Option<LexOrdering>,
+    ) -> Self {
+        let mut kept = EquivalenceProperties::new(schema);
+        if let Some(order) = &order {
+            kept.add_ordering(order.clone());
+        }
+        let properties = PlanProperties::new(
+            kept,
+            partitioning,
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        Self {
+            index,
+            partitions,
+            order,
+            properties: Arc::new(properties),
+        }
+    }
+
+    /// A reader of these partitions.
+    pub(super) fn read(&self, reader: &ShuffleReaderExec) -> Result<Arc<dyn ExecutionPlan>> {
+        let locations = self.partitions.iter().map(|partition| {
+            let locations = reader.partition.get(*partition).cloned();
+            locations.ok_or_else(|| {
+                let found = reader.partition.len();
+                internal_datafusion_err!("partition {partition} of an exchange of {found}")
+            })
+        });
+        let reader = ShuffleReaderExec::try_new(
+            reader.stage_id,
+            locations.collect::<Result<_>>()?,
+            reader.schema(),
+            self.properties.partitioning.clone(),
+        )?;
+        Ok(Arc::new(reader))
+    }
+}
+
+impl DisplayAs for StageExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StageExec")?;
+        let plan = displayable(self.plan.as_ref()).indent(false).to_string();
+        // The operator is below its writer, and its own lines are below it.
+        plan.lines().try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+impl ExecutionPlan for StageExec {
+    fn name(&self) -> &str {
+        "StageExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.inputs.iter().collect()
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; self.inputs.len()]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        inputs: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if inputs.len() != self.inputs.len() {
+            return internal_err!(
+                "{} inputs for a stage of {}",
+                inputs.len(),
+                self.inputs.len()
+            );
+        }
+        Ok(Arc::new(Self::new(Arc::clone(&self.plan), inputs)))
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        internal_err!("a stage runs as tasks")
+    }
+}
+
+impl DisplayAs for StageInput {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let partitioning = &self.properties.partitioning;
+        write!(f, "StageInput: index={}, partitioning={partitioning}", self.index)
+    }
+}
+
+impl ExecutionPlan for StageInput {
+    fn name(&self) -> &str {
+        "StageInput"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        internal_err!("an exchange is read once it is resolved")
+    }
+}

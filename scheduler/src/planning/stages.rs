@@ -1,0 +1,191 @@
+//! A physical plan becomes stages.
+//!
+//! It is cut where rows change tasks: at a hash exchange, and where partitions are gathered into one.
+//! The side of a join that every task needs whole is gathered too, unless it is no more than a few
+//! small files, which each task reads for itself.
+
+use std::sync::Arc;
+
+use datafusion::common::not_impl_err;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_expr::{LexOrdering, Partitioning};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PartitionMode,
+};
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use volley_proto::plan::OneTaskExec;
+
+use super::check::{check, check_wire};
+use super::enforce::{enforce_order, enforce_orders};
+use super::stage::{StageExec, StageInput, partitions};
+
+/// Files of so many bytes are read again by each task, rather than sent to it by another stage.
+const REREAD_BYTES: u64 = 1 << 20;
+
+/// The plan as stages, the last one on top. Its rows come in `order`, if one is asked for.
+///
+/// # Errors
+/// Names an operator that cannot run as stages, or would not reach an executor as it is.
+pub(crate) fn stages(
+    plan: Arc<dyn ExecutionPlan>,
+    order: Option<LexOrdering>,
+    context: &TaskContext,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    Planner { context }.stage(plan, order)
+}
+
+struct Planner<'a> {
+    context: &'a TaskContext,
+}
+
+impl Planner<'_> {
+    fn stage(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        order: Option<LexOrdering>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let mut inputs = Vec::new();
+        let plan = self.cut(plan, &mut inputs)?;
+        let mut plan = enforce_orders(plan)?;
+        if let Some(order) = order {
+            plan = enforce_order(plan, order.into())?;
+        }
+        check(&plan)?;
+        check_wire(&plan, self.context)?;
+        Ok(Arc::new(StageExec::new(plan, inputs)))
+    }
+
+    /// The stage's own part of the plan; what it reads of others is added to `inputs`.
+    fn cut(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+        inputs: &mut Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(exchange) = node.downcast_ref::<RepartitionExec>() {
+            let input = Arc::clone(exchange.input());
+            return match exchange.partitioning() {
+                Partitioning::Hash(..) => {
+                    let partitioning = exchange.partitioning().clone();
+                    let schema = exchange.schema();
+                    let input = self.stage(input, None)?;
+                    let index = inputs.len();
+                    inputs.push(Arc::new(RepartitionExec::try_new(
+                        input,
+                        partitioning.clone(),
+                    )?));
+                    Ok(Arc::new(StageInput::new(index, schema, partitioning, None)))
+                }
+                // It spreads rows over the threads of a process.
+                Partitioning::RoundRobinBatch(_) | Partitioning::UnknownPartitioning(_) => {
+                    self.cut(input, inputs)
+                }
+                other => not_impl_err!("an exchange by {other}"),
+            };
+        }
+        if let Some(one_task) = node.downcast_ref::<OneTaskExec>() {
+            return self.cut(Arc::clone(one_task.input()), inputs);
+        }
+        if let Some(gather) = node.downcast_ref::<CoalescePartitionsExec>() {
+            if partitions(gather.input()) > 1 {
+                let input = self.gather(Arc::clone(gather.input()), None, inputs)?;
+                return replace_children_if_necessary(node, vec![input]);
+            }
+        } else if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>() {
+            if partitions(merge.input()) > 1 {
+                let order = merge.expr().clone();
+                let input = self.gather(Arc::clone(merge.input()), Some(order), inputs)?;
+                return replace_children_if_necessary(node, vec![input]);
+            }
+        } else if let Some([whole, spread]) = replicated(node.as_ref()) {
+            let [whole, spread] = [Arc::clone(whole), Arc::clone(spread)];
+            let apart = partitions(&spread) > 1 && partitions(&whole) == 1;
+            let whole = match apart && !gathers(&whole) && !is_reread(&whole)? {
+                true => self.gather(whole, None, inputs)?,
+                false => self.cut(whole, inputs)?,
+            };
+            let spread = self.cut(spread, inputs)?;
+            return replace_children_if_necessary(node, vec![whole, spread]);
+        }
+        let children = node.children().into_iter();
+        let children = children.map(|child| self.cut(Arc::clone(child), inputs));
+        let children = children.collect::<Result<Vec<_>>>()?;
+        replace_children_if_necessary(node, children)
+    }
+
+    /// The partitions of a plan as another stage makes them, each read by whoever needs all of them.
+    fn gather(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        order: Option<LexOrdering>,
+        inputs: &mut Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let stage = self.stage(plan, order.clone())?;
+        let (schema, count) = (stage.schema(), partitions(&stage));
+        let index = inputs.len();
+        inputs.push(Arc::new(CoalescePartitionsExec::new(stage)));
+        let partitioning = Partitioning::UnknownPartitioning(count);
+        Ok(Arc::new(StageInput::new(index, schema, partitioning, order)))
+    }
+}
+
+/// The two sides of a join of which every task needs the first one whole.
+fn replicated(node: &dyn ExecutionPlan) -> Option<[&Arc<dyn ExecutionPlan>; 2]> {
+    if let Some(join) = node.downcast_ref::<HashJoinExec>() {
+        let whole = *join.partition_mode() == PartitionMode::CollectLeft;
+        return whole.then(|| [join.left(), join.right()]);
+    }
+    if let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() {
+        return Some([join.left(), join.right()]);
+    }
+    let join = node.downcast_ref::<CrossJoinExec>()?;
+    Some([join.left(), join.right()])
+}
+
+/// Whether the plan itself begins with a gathering of partitions, which ends a stage.
+fn gathers(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let gathered = if let Some(gather) = plan.downcast_ref::<CoalescePartitionsExec>() {
+        gather.input()
+    } else if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
+        merge.input()
+    } else {
+        return false;
+    };
+    partitions(gathered) > 1
+}
+
+/// Whether each task may make these rows for itself: they are cheap, and the same each time.
+fn is_reread(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() {
+        let mut varies = false;
+        plan.apply_expressions(&mut |expr| {
+            varies |= datafusion::physical_expr_common::physical_expr::is_volatile(expr);
+            Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+        })?;
+        let Some(input) = plan.children().first().copied() else {
+            return Ok(false);
+        };
+        return Ok(!varies && is_reread(input)?);
+    }
+    if plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() {
+        return Ok(true);
+    }
+    let Some(scan) = plan.downcast_ref::<DataSourceExec>() else {
+        return Ok(false);
+    };
+    let Some(files) = scan.data_source().downcast_ref::<FileScanConfig>() else {
+        return Ok(false);
+    };
+    let files = files.file_groups.iter().flat_map(|group| group.iter());
+    let bytes: u64 = files.map(|file| file.effective_size()).sum();
+    Ok(bytes <= REREAD_BYTES)
+}

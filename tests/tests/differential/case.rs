@@ -1,0 +1,141 @@
+//! A case: tables, settings and a question, all of which one seed decides.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::clusters::Kind;
+use crate::compare::Asked;
+use crate::dice::Dice;
+use crate::query::{self, Query};
+use crate::settings::{self, Setting};
+use crate::sides::Script;
+use crate::tables::{self, Table};
+use crate::writes::{self, Write};
+
+/// What is asked, of what, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) kind: Kind,
+    pub(crate) settings: Vec<Setting>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) question: Question,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(crate) enum Question {
+    Query(Query),
+    /// Rows are written and read back.
+    Write(Write),
+}
+
+impl Case {
+    /// The case of a seed.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let kind = Kind {
+            executors: dice.weighted(&[(1, 1), (4, 2), (3, 3), (1, 4)]),
+            little_memory: false,
+        };
+        let mut settings = settings::draw(&mut dice);
+        let tables = tables::draw(&mut dice);
+        let large = tables.iter().any(|table| table.rows() > 1_000);
+        let kind = match large && dice.chance(50) {
+            true => {
+                settings.extend(settings::of_little_memory());
+                Kind {
+                    executors: 2,
+                    little_memory: true,
+                }
+            }
+            false => kind,
+        };
+        let question = match dice.chance(12) {
+            true => Question::Write(writes::draw(&mut dice, &tables)),
+            false => Question::Query(query::draw(&mut dice, &tables)),
+        };
+        let mut case = Self {
+            kind,
+            settings,
+            tables,
+            question,
+        };
+        case.drop_unused();
+        case
+    }
+
+    /// Leaves out tables that the question does not name.
+    pub(crate) fn drop_unused(&mut self) {
+        let text = self.text();
+        let named = |table: &Table| text.contains(&format!(" {} ", table.name));
+        self.tables.retain(named);
+    }
+
+    /// Writes the files of its tables.
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+        self.tables.iter().try_for_each(|table| table.write(dir))
+    }
+
+    /// What is asked of a side that writes into this folder, if it writes.
+    pub(crate) fn script(&self, dir: &Path, out: &Path) -> Script {
+        let tables = self.tables.iter().map(|table| table.statement(dir));
+        let mut statements: Vec<_> = tables.collect();
+        match &self.question {
+            Question::Query(query) => statements.push(query.to_string()),
+            Question::Write(write) => statements.extend(write.statements(out)),
+        }
+        Script {
+            settings: self.settings.clone(),
+            statements,
+        }
+    }
+
+    /// The reference's script where it is not the same: it gives all rows that the answer may be of.
+    pub(crate) fn reference(&self, dir: &Path, out: &Path) -> Script {
+        let mut script = self.script(dir, out);
+        if let (Question::Query(query), Some(_)) = (&self.question, self.asked().some) {
+            let mut whole = query.clone();
+            whole.limit = None;
+            script.statements.pop();
+            script.statements.push(whole.to_string());
+        }
+        script
+    }
+
+    /// What the question leaves open.
+    pub(crate) fn asked(&self) -> Asked {
+        match &self.question {
+            Question::Query(query) => Asked {
+                order: query.order.iter().map(|key| key.name.clone()).collect(),
+                some: query.limit.filter(|_| !query.total),
+            },
+            Question::Write(_) => Asked::default(),
+        }
+    }
+
+    /// The question in one line.
+    pub(crate) fn text(&self) -> String {
+        match &self.question {
+            Question::Query(query) => format!("{query} "),
+            Question::Write(write) => write.statements(Path::new("OUT")).join(";\n") + " ",
+        }
+    }
+
+    /// Everything that is needed to ask it by hand.
+    pub(crate) fn describe(&self) -> String {
+        let mut said = format!("-- executors: {}", self.kind.executors);
+        said += if self.kind.little_memory {
+            ", with little memory\n"
+        } else {
+            "\n"
+        };
+        for setting in &self.settings {
+            said += &format!("{};\n", setting.statement());
+        }
+        for table in &self.tables {
+            said += &table.describe();
+        }
+        said + self.text().trim_end() + ";\n"
+    }
+}

@@ -1,0 +1,408 @@
+//! Whether two answers are the same.
+//!
+//! Rows are compared as a multiset; where an order was asked for, the keys of both are compared in
+//! their order too. Floats may differ by the rounding of sums in another order. Nothing else may.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use anyhow::Result;
+use datafusion::arrow::array::{Array, AsArray, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type, SchemaRef};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+
+/// The rows of an answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Rows {
+    pub(crate) names: Vec<String>,
+    pub(crate) rows: Vec<Vec<Cell>>,
+}
+
+/// A value of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Cell {
+    Null,
+    Float(f64),
+    /// What is the same or is not, as text.
+    Exact(String),
+}
+
+/// What the query leaves open, and what not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asked {
+    /// Columns that the rows are ordered by.
+    pub(crate) order: Vec<String>,
+    /// So many of the reference's rows, whichever in the order of the keys.
+    pub(crate) some: Option<usize>,
+}
+
+/// How an answer differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Difference {
+    /// Other columns.
+    Columns(String),
+    /// Another number of rows.
+    Count(String),
+    /// As many rows, and other ones.
+    Values(String),
+    /// The same rows in another order.
+    Order(String),
+}
+
+/// Sums of some thousand numbers of two or three digits are rounded less than this.
+const RELATIVE: f64 = 1e-9;
+const ABSOLUTE: f64 = 1e-6;
+
+impl Rows {
+    /// The rows of these batches.
+    pub(crate) fn of(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Self> {
+        let names = schema.fields().iter().map(|field| field.name().clone());
+        let mut rows = Vec::new();
+        for batch in batches {
+            let first = rows.len();
+            rows.resize_with(first + batch.num_rows(), Vec::new);
+            for column in batch.columns() {
+                for (row, cell) in rows[first..].iter_mut().zip(cells(column)?) {
+                    row.push(cell);
+                }
+            }
+        }
+        Ok(Self {
+            names: names.collect(),
+            rows,
+        })
+    }
+
+    /// The first rows, as text.
+    pub(crate) fn describe(&self) -> String {
+        const SHOWN: usize = 15;
+        let mut said = format!("{} rows: {}\n", self.rows.len(), self.names.join(" | "));
+        for row in self.rows.iter().take(SHOWN) {
+            said += &format!("  {}\n", line(row));
+        }
+        if self.rows.len() > SHOWN {
+            said += "  …\n";
+        }
+        said
+    }
+}
+
+fn cells(column: &dyn Array) -> Result<Vec<Cell>> {
+    let nulls = column.logical_nulls();
+    let is_null = |at| nulls.as_ref().is_some_and(|nulls| nulls.is_null(at));
+    let of = |at, value: f64| match is_null(at) {
+        true => Cell::Null,
+        false => Cell::Float(value),
+    };
+    let rows = 0..column.len();
+    Ok(match column.data_type() {
+        DataType::Float64 => {
+            let values = column.as_primitive::<Float64Type>();
+            rows.map(|at| of(at, values.value(at))).collect()
+        }
+        DataType::Float32 => {
+            let values = column.as_primitive::<Float32Type>();
+            rows.map(|at| of(at, f64::from(values.value(at)))).collect()
+        }
+        _ => {
+            let options = FormatOptions::default()
+                .with_null("∅")
+                .with_display_error(true);
+            let formatter = ArrayFormatter::try_new(column, &options)?;
+            let exact = |at| match is_null(at) {
+                true => Cell::Null,
+                false => Cell::Exact(formatter.value(at).to_string()),
+            };
+            rows.map(exact).collect()
+        }
+    })
+}
+
+/// How the second answer differs from the first, the reference's, if it does.
+pub(crate) fn difference(reference: &Rows, answer: &Rows, asked: &Asked) -> Option<Difference> {
+    if reference.names != answer.names {
+        let said = format!("{:?} rather than {:?}", answer.names, reference.names);
+        return Some(Difference::Columns(said));
+    }
+    let due = asked
+        .some
+        .map_or(reference.rows.len(), |some| some.min(reference.rows.len()));
+    let (missing, extra) = unmatched(&reference.rows, &answer.rows);
+    let said = || {
+        let some = |what: &str, rows: &[&[Cell]]| {
+            let shown = rows
+                .iter()
+                .take(5)
+                .map(|row| format!("\n  {what}: {}", line(row)));
+            shown.collect::<String>()
+        };
+        let missing = if asked.some.is_some() {
+            String::new()
+        } else {
+            some("missing", &missing)
+        };
+        let counts = format!("{} rows rather than {due}", answer.rows.len());
+        format!("{counts}{missing}{}", some("extra", &extra))
+    };
+    if answer.rows.len() != due {
+        return Some(Difference::Count(said()));
+    }
+    if !extra.is_empty() {
+        return Some(Difference::Values(said()));
+    }
+    let at = |name: &String| reference.names.iter().position(|known| known == name);
+    let keys: Vec<_> = asked.order.iter().filter_map(at).collect();
+    let out_of_order = reference
+        .rows
+        .iter()
+        .zip(&answer.rows)
+        .position(|(due, got)| {
+            let mut keys = keys.iter();
+            !keys.all(|key| is_same(&due[*key], &got[*key]))
+        })?;
+    let said = format!(
+        "row {out_of_order} is {} rather than {}",
+        line(&answer.rows[out_of_order]),
+        line(&reference.rows[out_of_order])
+    );
+    Some(Difference::Order(said))
+}
+
+/// Rows of the first that the second has not, and the other way around.
+fn unmatched<'a>(a: &'a [Vec<Cell>], b: &'a [Vec<Cell>]) -> (Vec<&'a [Cell]>, Vec<&'a [Cell]>) {
+    // Rows that may be the same: alike in all that is exact.
+    let mut groups: HashMap<String, [Vec<&[Cell]>; 2]> = HashMap::new();
+    for (side, rows) in [a, b].into_iter().enumerate() {
+        for row in rows {
+            groups.entry(exact_part(row)).or_default()[side].push(row);
+        }
+    }
+    let (mut missing, mut extra) = (Vec::new(), Vec::new());
+    for [mut a, mut b] in groups.into_values() {
+        // In the order of their floats they are pairs, but for some whose rounding changed it.
+        a.sort_by(|x, y| by_floats(x, y));
+        b.sort_by(|x, y| by_floats(x, y));
+        let in_pairs = a.len() == b.len() && a.iter().zip(&b).all(|(x, y)| are_same(x, y));
+        if in_pairs {
+            continue;
+        }
+        for row in b {
+            match a.iter().position(|other| are_same(other, row)) {
+                Some(at) => {
+                    a.remove(at);
+                }
+                None => extra.push(row),
+            }
+        }
+        missing.extend(a);
+    }
+    (missing, extra)
+}
+
+fn exact_part(row: &[Cell]) -> String {
+    let mut text = String::new();
+    for cell in row {
+        match cell {
+            Cell::Null => text.push('n'),
+            Cell::Float(_) => text.push('f'),
+            Cell::Exact(exact) => text += &format!("{}:{exact}", exact.len()),
+        }
+    }
+    text
+}
+
+fn by_floats(a: &[Cell], b: &[Cell]) -> std::cmp::Ordering {
+    let pairs = a.iter().zip(b).map(|(a, b)| match (a, b) {
+        (Cell::Float(a), Cell::Float(b)) => a.total_cmp(b),
+        _ => std::cmp::Ordering::Equal,
+    });
+    pairs.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+}
+
+fn are_same(a: &[Cell], b: &[Cell]) -> bool {
+    a.iter().zip(b).all(|(a, b)| is_same(a, b))
+}
+
+fn is_same(a: &Cell, b: &Cell) -> bool {
+    match (a, b) {
+        (Cell::Float(a), Cell::Float(b)) => {
+            let near = ABSOLUTE + RELATIVE * a.abs().min(b.abs());
+            a == b
+                || a.is_nan() && b.is_nan()
+                || a.is_finite() && b.is_finite() && (a - b).abs() <= near
+        }
+        _ => a == b,
+    }
+}
+
+fn line(row: &[Cell]) -> String {
+    let cells: Vec<_> = row.iter().map(ToString::to_string).collect();
+    cells.join(" | ")
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("NULL"),
+            Self::Float(value) => write!(f, "{value:?}"),
+            Self::Exact(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Difference {
+    /// Its kind in a few words.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Columns(_) => "other columns",
+            Self::Count(_) => "another number of rows",
+            Self::Values(_) => "other rows",
+            Self::Order(_) => "another order",
+        }
+    }
+
+    /// What differs.
+    pub(crate) fn said(&self) -> &str {
+        match self {
+            Self::Columns(said) | Self::Count(said) | Self::Values(said) | Self::Order(said) => {
+                said
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[&[&str]]) -> Rows {
+        let cell = |text: &&str| match (*text, text.parse::<f64>()) {
+            ("NULL", _) => Cell::Null,
+            (text, Ok(value)) if text.contains(['.', 'N', 'f']) => Cell::Float(value),
+            (text, _) => Cell::Exact(text.to_owned()),
+        };
+        let rows: Vec<Vec<_>> = rows
+            .iter()
+            .map(|row| row.iter().map(cell).collect())
+            .collect();
+        let width = rows.first().map_or(0, Vec::len);
+        Rows {
+            names: (0..width).map(|at| format!("c{at}")).collect(),
+            rows,
+        }
+    }
+
+    fn kind(due: &[&[&str]], got: &[&[&str]], asked: &Asked) -> Option<&'static str> {
+        difference(&rows(due), &rows(got), asked).map(|difference| difference.kind())
+    }
+
+    #[test]
+    fn rows_are_a_multiset() {
+        let any = Asked::default();
+        let due: &[&[&str]] = &[&["1", "a"], &["1", "a"], &["2", "NULL"]];
+        assert_eq!(
+            kind(due, &[&["2", "NULL"], &["1", "a"], &["1", "a"]], &any),
+            None
+        );
+        assert_eq!(
+            kind(due, &[&["2", "NULL"], &["1", "a"], &["2", "NULL"]], &any),
+            Some("other rows")
+        );
+        assert_eq!(kind(due, &due[..2], &any), Some("another number of rows"));
+        assert_eq!(
+            kind(due, &[due[0], due[0], due[0], due[2]], &any),
+            Some("another number of rows")
+        );
+        // NULL is not a text of that name, and cells do not run into each other.
+        let null = Rows {
+            names: vec!["c0".into()],
+            rows: vec![vec![Cell::Null]],
+        };
+        let text = Rows {
+            rows: vec![vec![Cell::Exact("NULL".into())]],
+            ..null.clone()
+        };
+        assert!(difference(&null, &text, &any).is_some());
+        assert_eq!(
+            kind(&[&["ab", "c"]], &[&["a", "bc"]], &any),
+            Some("other rows")
+        );
+        let named = Rows {
+            names: vec!["x".into()],
+            ..null.clone()
+        };
+        let told = difference(&null, &named, &any).expect("other names");
+        assert_eq!(told.kind(), "other columns");
+    }
+
+    #[test]
+    fn orders_are_compared_where_they_were_asked_for() {
+        let asked = Asked {
+            order: vec!["c0".into()],
+            some: None,
+        };
+        let due: &[&[&str]] = &[&["1", "a"], &["1", "b"], &["2", "c"]];
+        assert_eq!(
+            kind(due, &[due[1], due[0], due[2]], &asked),
+            None,
+            "equal keys"
+        );
+        assert_eq!(
+            kind(due, &[due[0], due[2], due[1]], &asked),
+            Some("another order")
+        );
+        assert_eq!(
+            kind(due, &[due[0], due[2], due[1]], &Asked::default()),
+            None
+        );
+    }
+
+    #[test]
+    fn a_limit_without_a_total_order_takes_any_rows() {
+        let asked = Asked {
+            order: Vec::new(),
+            some: Some(2),
+        };
+        let all: &[&[&str]] = &[&["1"], &["2"], &["2"], &["3"]];
+        assert_eq!(kind(all, &[&["3"], &["1"]], &asked), None);
+        assert_eq!(kind(all, &[&["2"], &["2"]], &asked), None);
+        assert_eq!(kind(all, &[&["3"], &["3"]], &asked), Some("other rows"));
+        assert_eq!(
+            kind(all, &[&["1"], &["2"], &["3"]], &asked),
+            Some("another number of rows")
+        );
+        assert_eq!(
+            kind(&all[..1], &[&["1"]], &asked),
+            None,
+            "fewer than the limit"
+        );
+        let ordered = Asked {
+            order: vec!["c0".into()],
+            some: Some(2),
+        };
+        assert_eq!(kind(all, &[&["1"], &["2"]], &ordered), None);
+        assert_eq!(
+            kind(all, &[&["1"], &["3"]], &ordered),
+            Some("another order")
+        );
+    }
+
+    #[test]
+    fn floats_may_be_rounded_otherwise_and_no_more() {
+        let any = Asked::default();
+        let same = |a: &str, b: &str| kind(&[&[a]], &[&[b]], &any).is_none();
+        assert!(same("0.1", "0.10000000001"));
+        assert!(same("NaN", "NaN") && same("inf", "inf") && same("0.0", "-0.0"));
+        assert!(!same("0.1", "0.11") && !same("inf", "-inf") && !same("NaN", "0.5"));
+        assert!(
+            !same("1000000.5", "1000000.6")
+                && !same("0.5", "NULL")
+                && !same("inf", "1000000000000.0")
+        );
+        // The rounding of one changes the order of both.
+        let due: &[&[&str]] = &[&["1.0", "5.0"], &["1.0000000001", "3.0"]];
+        let got: &[&[&str]] = &[&["1.0000000001", "5.0"], &["1.0", "3.0"]];
+        assert_eq!(kind(due, got, &any), None);
+        assert_eq!(kind(due, &[got[0], got[0]], &any), Some("other rows"));
+    }
+}

@@ -1,0 +1,321 @@
+//! Asks both sides the same and says what came of it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::runtime::Runtime;
+
+use crate::case::{Case, Question};
+use crate::clusters::Clusters;
+use crate::compare::{Asked, Rows, difference};
+use crate::excused;
+use crate::settings::{BATCH, PARTITIONS, Setting};
+use crate::sides::{self, Outcome, Script, ask_reference, ask_volley};
+
+/// What came of a case.
+#[derive(Debug, Clone)]
+pub(crate) enum Verdict {
+    /// The same rows, so many.
+    Agreed(usize),
+    /// Both sides fail; what the reference says.
+    BothFail(String),
+    /// The cluster was given little memory, and says that it was too little.
+    OutOfMemory,
+    /// DataFusion alone does not agree with itself: in other partitions or batches it gives other
+    /// rows, or fails. The question has several answers, or the fault is DataFusion's own.
+    Unsettled(String),
+    Fails(Failure),
+}
+
+/// What is wrong with an answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) what: What,
+    /// In full: what differs and both answers.
+    pub(crate) said: String,
+}
+
+/// What kind of thing is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    /// Other rows, more or fewer of them, or in another order.
+    Difference(&'static str),
+    /// An error where there is an answer; without what is different from case to case.
+    Error(String),
+    Hang,
+    /// An answer where the reference has an error.
+    OnlyHere(String),
+}
+
+/// Both sides.
+pub(crate) struct Judge {
+    runtime: Runtime,
+    clusters: Clusters,
+}
+
+/// DataFusion alone with other numbers of partitions and rows in a batch: the answer is the same.
+const OTHERWISE: [&[(&str, &str)]; 3] = [
+    &[(PARTITIONS, "1"), (BATCH, "8192")],
+    &[(PARTITIONS, "3"), (BATCH, "3")],
+    &[
+        (PARTITIONS, "5"),
+        (BATCH, "1000"),
+        ("datafusion.optimizer.repartition_file_min_size", "1"),
+    ],
+];
+
+impl Judge {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            runtime: sides::runtime()?,
+            clusters: Clusters::default(),
+        })
+    }
+
+    /// Asks both sides.
+    ///
+    /// # Errors
+    /// When the files of tables cannot be written.
+    pub(crate) fn judge(&self, case: &Case, deadline: Duration) -> Result<Verdict> {
+        let dir = tempfile::Builder::new()
+            .prefix("volley-differential-")
+            .tempdir()?;
+        let dir = dir.path();
+        case.write(dir)?;
+        let out = |side: &str| {
+            let out = dir.join(side);
+            std::fs::create_dir_all(&out).map(|()| out)
+        };
+        let (of_reference, of_volley) = (out("reference")?, out("volley")?);
+        let slots = case.kind.executors;
+        let runtime = self.runtime.handle();
+        let due = ask_reference(
+            runtime,
+            &case.reference(dir, &of_reference),
+            slots,
+            deadline,
+        );
+        let asked = case.asked();
+        let script = case.script(dir, &of_volley);
+        let got = self.ask(case, &script, deadline);
+        let verdict = self.compare(
+            &due,
+            &got,
+            &asked,
+            case,
+            |number| {
+                let other = out(&format!("other-{number}")).ok()?;
+                Some(case.reference(dir, &other))
+            },
+            deadline,
+        );
+        match (verdict, due) {
+            (Verdict::Agreed(rows), Outcome::Rows(due)) => {
+                let elsewhere = self.read_elsewhere(case, &of_volley, &due, deadline);
+                Ok(elsewhere.map_or(Verdict::Agreed(rows), Verdict::Fails))
+            }
+            (verdict, _) => Ok(verdict),
+        }
+    }
+
+    /// Asks the case's cluster, and looks after it if that went wrong.
+    pub(crate) fn ask(&self, case: &Case, script: &Script, deadline: Duration) -> Outcome {
+        let cluster = self.clusters.of(case.kind);
+        let got = ask_volley(self.runtime.handle(), script, &cluster, deadline);
+        let lost = || {
+            cluster
+                .slots()
+                .is_none_or(|slots| slots.executors < case.kind.executors as u64)
+        };
+        match &got {
+            Outcome::Rows(_) => {}
+            Outcome::Error(_) if !lost() => {}
+            Outcome::Error(_) | Outcome::Hang => {
+                self.clusters.look_after(case.kind, &Arc::clone(&cluster));
+            }
+        }
+        got
+    }
+
+    /// What two answers come to. `otherwise` gives the reference's script in a folder of a number.
+    fn compare(
+        &self,
+        due: &Outcome,
+        got: &Outcome,
+        asked: &Asked,
+        case: &Case,
+        otherwise: impl Fn(usize) -> Option<Script>,
+        deadline: Duration,
+    ) -> Verdict {
+        let fails = |what| {
+            Verdict::Fails(Failure {
+                what,
+                said: format!(
+                    "DataFusion alone: {}Volley: {}",
+                    describe(due),
+                    describe(got)
+                ),
+            })
+        };
+        // What DataFusion alone says to the same in other partitions.
+        let others = || {
+            OTHERWISE
+                .iter()
+                .enumerate()
+                .filter_map(|(number, settings)| {
+                    let mut script = otherwise(number)?;
+                    with(&mut script, settings);
+                    let slots = case.kind.executors;
+                    let answer = ask_reference(self.runtime.handle(), &script, slots, deadline);
+                    Some((settings, answer))
+                })
+        };
+        match (due, got) {
+            (Outcome::Rows(due_rows), Outcome::Rows(rows)) => {
+                let Some(differs) = difference(due_rows, rows, asked) else {
+                    return Verdict::Agreed(rows.rows.len());
+                };
+                // Of what may be any rows, all are known.
+                let whole = Asked {
+                    some: None,
+                    ..asked.clone()
+                };
+                for (settings, other) in others() {
+                    let same = matches!(&other, Outcome::Rows(other)
+                        if difference(due_rows, other, &whole).is_none());
+                    if !same {
+                        let kind = differs.kind();
+                        return Verdict::Unsettled(format!("{kind}, with {settings:?} also alone"));
+                    }
+                }
+                let Verdict::Fails(mut failure) = fails(What::Difference(differs.kind())) else {
+                    unreachable!("it is one");
+                };
+                failure.said = format!("{}: {}\n{}", differs.kind(), differs.said(), failure.said);
+                Verdict::Fails(failure)
+            }
+            (Outcome::Hang, _) => Verdict::Unsettled("DataFusion alone takes too long".to_owned()),
+            (_, Outcome::Hang) => fails(What::Hang),
+            (Outcome::Error(due), Outcome::Error(_)) => Verdict::BothFail(without_details(due)),
+            (Outcome::Rows(_), Outcome::Error(error)) => {
+                if case.kind.little_memory && error.contains("Resources exhausted") {
+                    return Verdict::OutOfMemory;
+                }
+                let text = without_details(error);
+                let fails_too = others().any(|(_, other)| {
+                    matches!(other, Outcome::Error(other) if without_details(&other) == text)
+                });
+                match fails_too {
+                    true => Verdict::Unsettled(format!("in other partitions also alone: {text}")),
+                    false => fails(What::Error(text)),
+                }
+            }
+            (Outcome::Error(error), Outcome::Rows(rows)) => {
+                let text = without_details(error);
+                let right = || {
+                    others().any(|(_, other)| {
+                    matches!(other, Outcome::Rows(other) if difference(&other, rows, asked).is_none())
+                })
+                };
+                match excused::is_known(&text) || right() {
+                    true => Verdict::Unsettled(format!("DataFusion alone fails: {text}")),
+                    false => fails(What::OnlyHere(text)),
+                }
+            }
+        }
+    }
+
+    /// What the cluster has written, read by DataFusion alone.
+    fn read_elsewhere(
+        &self,
+        case: &Case,
+        out: &Path,
+        due: &Rows,
+        deadline: Duration,
+    ) -> Option<Failure> {
+        let Question::Write(write) = &case.question else {
+            return None;
+        };
+        let script = Script {
+            settings: Vec::new(),
+            statements: write.reading_elsewhere(out)?,
+        };
+        let read = ask_reference(self.runtime.handle(), &script, 2, deadline);
+        let what = match &read {
+            Outcome::Rows(rows) => difference(due, rows, &Asked::default())?.kind(),
+            Outcome::Error(_) | Outcome::Hang => "unreadable files",
+        };
+        let due = Outcome::Rows(due.clone());
+        let said = format!(
+            "DataFusion alone: {}of files written by Volley: {}",
+            describe(&due),
+            describe(&read)
+        );
+        Some(Failure {
+            what: What::Difference(what),
+            said,
+        })
+    }
+}
+
+fn with(script: &mut Script, settings: &[(&str, &str)]) {
+    for (key, value) in settings {
+        script.settings.retain(|setting| setting.key != *key);
+        script.settings.push(Setting {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        });
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Rows(rows) => rows.describe(),
+        Outcome::Error(error) => format!("error: {error}\n"),
+        Outcome::Hang => "no answer in time\n".to_owned(),
+    }
+}
+
+/// An error's text without numbers and names of files, which differ from case to case.
+pub(crate) fn without_details(error: &str) -> String {
+    let mut text = String::new();
+    for word in error.split_whitespace() {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        if word.contains('/') {
+            text.push_str("PATH");
+            continue;
+        }
+        let mut digits = false;
+        for letter in word.chars() {
+            if letter.is_ascii_digit() {
+                if !digits {
+                    text.push('N');
+                }
+                digits = true;
+            } else {
+                text.push(letter);
+                digits = false;
+            }
+        }
+    }
+    const MOST: usize = 160;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_alike_but_for_numbers_and_files() {
+        let error = "task 12 of /tmp/x/1.csv: column c0 is INT32";
+        assert_eq!(without_details(error), "task N of PATH column cN is INTN");
+    }
+}

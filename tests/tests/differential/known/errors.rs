@@ -1,0 +1,73 @@
+//! What DataFusion alone answers, and a cluster has refused.
+
+use super::{Known, PLAIN};
+
+const FILES: &[&str] = &[
+    "COPY (SELECT value AS k, value % 3 AS s FROM generate_series(1, 10)) TO 'DIR/t/1.csv' STORED AS CSV",
+    "COPY (SELECT value AS k, value % 3 AS s FROM generate_series(11, 15)) TO 'DIR/t/2.csv' STORED AS CSV",
+];
+const TABLES: &[&str] = &[
+    "CREATE EXTERNAL TABLE t (k INT, s INT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+];
+
+const ASKED: Known = Known {
+    files: FILES,
+    tables: TABLES,
+    ..PLAIN
+};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "a recursive query of numbers",
+        query: "WITH RECURSIVE r(n) AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r",
+        ..PLAIN
+    },
+    Known {
+        name: "a recursive query over a table",
+        query: "WITH RECURSIVE r(k, d) AS (SELECT k, 0 AS d FROM t WHERE k = 1 UNION ALL SELECT t.k, r.d + 1 FROM r JOIN t ON t.k = r.k * 2 WHERE r.d < 5) SELECT k, d FROM r",
+        ..ASKED
+    },
+    Known {
+        name: "joins of three tables by sort and merge",
+        settings: &["datafusion.optimizer.prefer_hash_join = false"],
+        query: "SELECT t.k, u.s, w.k AS x FROM t LEFT JOIN t u ON t.k = u.s FULL JOIN t w ON u.k = w.k",
+        ..ASKED
+    },
+    Known {
+        name: "a table of a query",
+        tables: &["CREATE TABLE z AS SELECT 1 AS one"],
+        query: "SELECT one FROM z",
+        ..PLAIN
+    },
+    Known {
+        name: "a view of a query",
+        files: FILES,
+        tables: &[
+            TABLES[0],
+            "CREATE VIEW z AS SELECT s, count(*) AS n FROM t GROUP BY s",
+        ],
+        query: "SELECT s, n FROM z",
+        ..PLAIN
+    },
+    Known {
+        name: "range",
+        query: "SELECT value FROM range(1, 5)",
+        ..PLAIN
+    },
+    Known {
+        name: "generate_series",
+        query: "SELECT t.k, g.value FROM t JOIN generate_series(1, 5) g ON t.s = g.value",
+        ..ASKED
+    },
+    Known {
+        name: "no rows by WHERE false",
+        query: "SELECT k, s FROM t WHERE false",
+        ..ASKED
+    },
+    Known {
+        name: "distinct rows with a limit in an order",
+        query: "SELECT DISTINCT s FROM t ORDER BY s LIMIT 2",
+        order: &["s"],
+        ..ASKED
+    },
+];

@@ -1,0 +1,89 @@
+//! What files hold and how they are read: formats' options, compression, patterns.
+
+use super::{Known, PLAIN};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "a date in a CSV file that is copied",
+        tables: &[
+            "COPY (SELECT DATE '2021-02-03' AS d, TIMESTAMP '2021-02-03T04:05:06' AS t) TO 'OUT/d/' STORED AS CSV",
+            "CREATE EXTERNAL TABLE w (d DATE, t TIMESTAMP) STORED AS CSV LOCATION 'OUT/d/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT d, t FROM w",
+        ..PLAIN
+    },
+    Known {
+        name: "a date that is inserted into a CSV table",
+        tables: &[
+            "CREATE EXTERNAL TABLE w (d DATE, t TIMESTAMP) STORED AS CSV LOCATION 'OUT/' OPTIONS ('format.has_header' 'true')",
+            "INSERT INTO w SELECT DATE '2021-02-03', TIMESTAMP '2021-02-03T04:05:06'",
+        ],
+        query: "SELECT d, t FROM w",
+        ..PLAIN
+    },
+    Known {
+        name: "a compressed CSV file of one column of text",
+        files: &[
+            "COPY (SELECT 'a' AS s UNION ALL SELECT 'b' UNION ALL SELECT 'c') TO 'DIR/z/1.csv.gz' STORED AS CSV OPTIONS ('format.compression' 'gzip')",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE z (s VARCHAR) STORED AS CSV LOCATION 'DIR/z/' OPTIONS ('format.has_header' 'true', 'format.compression' 'gzip')",
+        ],
+        query: "SELECT count(*) AS n FROM z",
+        ..PLAIN
+    },
+    Known {
+        name: "a compressed CSV file of two columns",
+        files: &[
+            "COPY (SELECT 'a' AS s, 1 AS k UNION ALL SELECT 'b', 2) TO 'DIR/z/1.csv.gz' STORED AS CSV OPTIONS ('format.compression' 'gzip')",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE z (s VARCHAR, k INT) STORED AS CSV LOCATION 'DIR/z/' OPTIONS ('format.has_header' 'true', 'format.compression' 'gzip')",
+        ],
+        query: "SELECT s, k FROM z",
+        ..PLAIN
+    },
+    Known {
+        name: "a compressed JSON file",
+        files: &[
+            "COPY (SELECT 'a' AS s, 1 AS k UNION ALL SELECT 'b', 2) TO 'DIR/z/1.json.gz' STORED AS JSON OPTIONS ('format.compression' 'gzip')",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE z (s VARCHAR, k INT) STORED AS JSON LOCATION 'DIR/z/' OPTIONS ('format.compression' 'gzip')",
+        ],
+        query: "SELECT s, k FROM z",
+        ..PLAIN
+    },
+    Known {
+        name: "a CSV file with another end of lines",
+        files: &[
+            "COPY (SELECT 'a;1;b' AS s) TO 'DIR/z/1.csv' STORED AS CSV OPTIONS ('format.has_header' 'false')",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE z (s VARCHAR) STORED AS CSV LOCATION 'DIR/z/' OPTIONS ('format.has_header' 'false', 'format.terminator' ';')",
+        ],
+        query: "SELECT s FROM z",
+        ..PLAIN
+    },
+    Known {
+        name: "a pattern of files",
+        files: &[
+            "COPY (SELECT value AS k FROM generate_series(1, 300)) TO 'DIR/d/p1.parquet' STORED AS PARQUET",
+            "COPY (SELECT value AS k FROM generate_series(1, 300)) TO 'DIR/d/p2.parquet' STORED AS PARQUET",
+            "COPY (SELECT value AS k FROM generate_series(1, 300)) TO 'DIR/d/p3.parquet' STORED AS PARQUET",
+        ],
+        tables: &["CREATE EXTERNAL TABLE d STORED AS PARQUET LOCATION 'DIR/d/p[12]*.parquet'"],
+        query: "SELECT count(*) AS n FROM d",
+        ..PLAIN
+    },
+    Known {
+        name: "a pattern of files beside others",
+        files: &[
+            "COPY (SELECT value AS k FROM generate_series(1, 300)) TO 'DIR/d/p1.parquet' STORED AS PARQUET",
+            "COPY (SELECT value AS k FROM generate_series(1, 300)) TO 'DIR/d/p2.csv' STORED AS CSV",
+        ],
+        tables: &["CREATE EXTERNAL TABLE d STORED AS PARQUET LOCATION 'DIR/d/*.parquet'"],
+        query: "SELECT count(*) AS n, sum(k) AS s FROM d",
+        ..PLAIN
+    },
+];

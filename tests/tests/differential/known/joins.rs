@@ -1,0 +1,181 @@
+//! Joins whose sides lie in several files, and what is made of their rows.
+
+use super::{Known, PLAIN};
+
+/// `a` is 1 to 10 in two files, `b` is 1 to 100 in one.
+const AB_FILES: &[&str] = &[
+    "COPY (SELECT value AS k FROM generate_series(1, 5)) TO 'DIR/a/1.csv' STORED AS CSV",
+    "COPY (SELECT value AS k FROM generate_series(6, 10)) TO 'DIR/a/2.csv' STORED AS CSV",
+    "COPY (SELECT value AS k FROM generate_series(1, 100)) TO 'DIR/b/1.csv' STORED AS CSV",
+];
+const AB: &[&str] = &[
+    "CREATE EXTERNAL TABLE a (k INT) STORED AS CSV LOCATION 'DIR/a/' OPTIONS ('format.has_header' 'true')",
+    "CREATE EXTERNAL TABLE b (k INT) STORED AS CSV LOCATION 'DIR/b/' OPTIONS ('format.has_header' 'true')",
+];
+
+/// One row on the left, and one in each of two files on the right.
+const ONE_TWO_FILES: &[&str] = &[
+    "COPY (SELECT 5 AS x) TO 'DIR/a/1.csv' STORED AS CSV",
+    "COPY (SELECT 10 AS y) TO 'DIR/b/1.csv' STORED AS CSV",
+    "COPY (SELECT 1 AS y) TO 'DIR/b/2.csv' STORED AS CSV",
+];
+const ONE_TWO: &[&str] = &[
+    "CREATE EXTERNAL TABLE a (x INT) STORED AS CSV LOCATION 'DIR/a/' OPTIONS ('format.has_header' 'true')",
+    "CREATE EXTERNAL TABLE b (y INT) STORED AS CSV LOCATION 'DIR/b/' OPTIONS ('format.has_header' 'true')",
+];
+
+/// `e` has two files without rows, `p` is 0 to 9 in two files, `b` 0 to 99 in one.
+const EMPTY_FILES: &[&str] = &[
+    "COPY (SELECT value AS k FROM generate_series(1, 3) WHERE value > 5) TO 'DIR/e/1.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k FROM generate_series(1, 3) WHERE value > 5) TO 'DIR/e/2.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k FROM generate_series(0, 4)) TO 'DIR/p/1.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k FROM generate_series(5, 9)) TO 'DIR/p/2.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k FROM generate_series(0, 99)) TO 'DIR/b/1.parquet' STORED AS PARQUET",
+];
+const EMPTY: &[&str] = &[
+    "CREATE EXTERNAL TABLE e (k BIGINT) STORED AS PARQUET LOCATION 'DIR/e/'",
+    "CREATE EXTERNAL TABLE p (k BIGINT) STORED AS PARQUET LOCATION 'DIR/p/'",
+    "CREATE EXTERNAL TABLE b (k BIGINT) STORED AS PARQUET LOCATION 'DIR/b/'",
+];
+
+/// 90,000 rows in four files and 20,000 in one.
+const LARGE_FILES: &[&str] = &[
+    "COPY (SELECT value AS k, value % 7 AS v FROM generate_series(1, 22500)) TO 'DIR/l/1.csv' STORED AS CSV",
+    "COPY (SELECT value + 22500 AS k, value % 7 AS v FROM generate_series(1, 22500)) TO 'DIR/l/2.csv' STORED AS CSV",
+    "COPY (SELECT value AS k, value % 5 AS v FROM generate_series(1, 22500)) TO 'DIR/l/3.csv' STORED AS CSV",
+    "COPY (SELECT value % 100 AS k, value % 3 AS v FROM generate_series(1, 22500)) TO 'DIR/l/4.csv' STORED AS CSV",
+    "COPY (SELECT value AS id, value * 2 AS k FROM generate_series(1, 20000)) TO 'DIR/r/1.csv' STORED AS CSV",
+];
+const LARGE: &[&str] = &[
+    "CREATE EXTERNAL TABLE l (k INT, v INT) STORED AS CSV LOCATION 'DIR/l/' OPTIONS ('format.has_header' 'true')",
+    "CREATE EXTERNAL TABLE r (id INT, k INT) STORED AS CSV LOCATION 'DIR/r/' OPTIONS ('format.has_header' 'true')",
+];
+
+const UNEQUAL: Known = Known {
+    files: ONE_TWO_FILES,
+    tables: ONE_TWO,
+    ..PLAIN
+};
+const WITH_EMPTY: Known = Known {
+    files: EMPTY_FILES,
+    tables: EMPTY,
+    ..PLAIN
+};
+const WITH_AB: Known = Known {
+    files: AB_FILES,
+    tables: AB,
+    ..PLAIN
+};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "an unequal left join tells unmatched rows once",
+        query: "SELECT a.x, b.y FROM a LEFT JOIN b ON a.x < b.y",
+        ..UNEQUAL
+    },
+    Known {
+        name: "an unequal full join tells unmatched rows once",
+        query: "SELECT a.x, b.y FROM a FULL JOIN b ON a.x < b.y",
+        ..UNEQUAL
+    },
+    Known {
+        name: "EXISTS by an unequal condition",
+        query: "SELECT x FROM a WHERE EXISTS (SELECT 1 FROM b WHERE a.x < b.y)",
+        ..UNEQUAL
+    },
+    Known {
+        name: "NOT EXISTS by an unequal condition",
+        query: "SELECT x FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE a.x < b.y)",
+        ..UNEQUAL
+    },
+    Known {
+        name: "a count over a join with a table without rows",
+        query: "SELECT count(*) AS n FROM b LEFT JOIN e USING (k)",
+        ..WITH_EMPTY
+    },
+    Known {
+        name: "a count over a join with a query that is estimated to have no rows",
+        query: "SELECT count(*) AS n FROM b LEFT JOIN (SELECT k FROM p WHERE k > 1000) q USING (k)",
+        ..WITH_EMPTY
+    },
+    Known {
+        name: "a count over a join where nothing is small enough to be sent whole",
+        settings: &["ballista.optimizer.broadcast_join_threshold_bytes = 0"],
+        query: "SELECT count(*) AS n FROM b JOIN p USING (k)",
+        ..WITH_EMPTY
+    },
+    Known {
+        name: "a count over a join that is not repartitioned",
+        settings: &["datafusion.optimizer.repartition_joins = false"],
+        query: "SELECT count(*) AS n FROM (SELECT k FROM p WHERE k > 1000) q RIGHT JOIN b USING (k)",
+        ..WITH_EMPTY
+    },
+    Known {
+        name: "the first rows of a join with a table without rows",
+        query: "SELECT b.k FROM b LEFT JOIN e USING (k) ORDER BY b.k LIMIT 3",
+        order: &["k"],
+        ..WITH_EMPTY
+    },
+    Known {
+        name: "row numbers over a join with a table without rows",
+        query: "SELECT b.k, row_number() OVER (ORDER BY b.k) AS n FROM b LEFT JOIN e USING (k)",
+        ..WITH_EMPTY
+    },
+    Known {
+        name: "a union of a cross join and a table",
+        query: "SELECT count(*) AS n FROM (SELECT b.k FROM a CROSS JOIN b UNION ALL SELECT k FROM b) q",
+        ..WITH_AB
+    },
+    Known {
+        name: "a union of an unequal join and a table",
+        query: "SELECT count(*) AS n FROM (SELECT b.k FROM a JOIN b ON a.k < b.k UNION ALL SELECT k FROM b) q",
+        ..WITH_AB
+    },
+    Known {
+        name: "a union of an aggregate and a table",
+        query: "SELECT count(*) AS n FROM (SELECT max(k) k FROM a UNION ALL SELECT k FROM b) q",
+        ..WITH_AB
+    },
+    Known {
+        name: "a union of a constant and a table",
+        query: "SELECT count(*) AS n FROM (SELECT 1 k UNION ALL SELECT k FROM b) q",
+        ..WITH_AB
+    },
+    Known {
+        name: "the order of a join of two tables of some size",
+        files: LARGE_FILES,
+        tables: LARGE,
+        query: "SELECT r.id FROM l JOIN r ON l.k = r.k WHERE l.v % 1 = 0 ORDER BY r.id",
+        order: &["id"],
+        ..PLAIN
+    },
+    Known {
+        name: "the order of a join with constants",
+        query: "SELECT b.k FROM b INNER JOIN (VALUES (3), (7), (50)) v(x) ON b.k > v.x ORDER BY b.k",
+        order: &["k"],
+        ..WITH_AB
+    },
+    Known {
+        name: "a semi join by sort and merge on what is not distinct",
+        settings: &["datafusion.optimizer.prefer_hash_join = false"],
+        query: "SELECT b.k FROM b LEFT SEMI JOIN a ON b.k IS NOT DISTINCT FROM a.k",
+        ..WITH_AB
+    },
+    Known {
+        name: "an anti join by sort and merge",
+        settings: &["datafusion.optimizer.prefer_hash_join = false"],
+        query: "SELECT count(*) AS n FROM b LEFT ANTI JOIN a ON b.k = a.k LEFT ANTI JOIN (SELECT k + 20 AS k FROM a) c ON b.k = c.k",
+        ..WITH_AB
+    },
+    Known {
+        name: "one row of a full join",
+        query: "SELECT a.k FROM a FULL JOIN b ON a.k = b.k + 1000 ORDER BY a.k LIMIT 1",
+        order: &["k"],
+        ..WITH_AB
+    },
+    Known {
+        name: "an aggregate over anti joins",
+        query: "SELECT count(*) AS n FROM b LEFT ANTI JOIN a ON b.k < a.k",
+        ..WITH_AB
+    },
+];

@@ -1,0 +1,145 @@
+//! Questions that were once answered wrongly, not at all, or not here: the smallest of each kind.
+//!
+//! Each says the files it needs (made by DataFusion alone), its tables and its query; the answer is
+//! compared with DataFusion alone, as that of a random question is. All of them are asked before the
+//! test tells which failed.
+
+mod errors;
+mod files;
+mod joins;
+mod windows;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use volley_tests::Cluster;
+
+use crate::compare::{Asked, difference};
+use crate::settings::Setting;
+use crate::sides::{self, Outcome, Script, ask_reference, ask_volley};
+
+/// A question that was once answered wrongly.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) name: &'static str,
+    /// `key = value`, for both sides.
+    pub(crate) settings: &'static [&'static str],
+    /// What DataFusion alone does first, to make files below `DIR`.
+    pub(crate) files: &'static [&'static str],
+    /// What both sides do first; `OUT` is a folder of the side's own.
+    pub(crate) tables: &'static [&'static str],
+    pub(crate) query: &'static str,
+    /// Columns that the query orders by.
+    pub(crate) order: &'static [&'static str],
+}
+
+/// A question without anything.
+pub(crate) const PLAIN: Known = Known {
+    name: "",
+    settings: &[],
+    files: &[],
+    tables: &[],
+    query: "",
+    order: &[],
+};
+
+/// An answer takes longer only if it hangs.
+const DEADLINE: Duration = Duration::from_secs(30);
+const EXECUTORS: usize = 2;
+
+/// Asks all of them.
+///
+/// # Panics
+/// When any is answered otherwise than by DataFusion alone; names all of them.
+pub(crate) fn all() {
+    let wanted = std::env::var("VOLLEY_CASE").unwrap_or_default();
+    let known = [joins::KNOWN, windows::KNOWN, files::KNOWN, errors::KNOWN].concat();
+    let known: Vec<_> = known
+        .into_iter()
+        .filter(|known| known.name.contains(&wanted))
+        .collect();
+    let mut cluster = Cluster::start(EXECUTORS);
+    let mut failed = Vec::new();
+    for (number, known) in known.iter().enumerate() {
+        if let Err(said) = ask(known, &mut cluster) {
+            eprintln!("known case {number} ... FAILED: {}\n{said}", known.name);
+            failed.push(known.name);
+        }
+    }
+    drop(cluster);
+    assert!(
+        failed.is_empty(),
+        "{} of {} failed: {failed:#?}",
+        failed.len(),
+        known.len()
+    );
+}
+
+/// What is wrong with the answer, if anything is.
+fn ask(known: &Known, cluster: &mut Cluster) -> Result<(), String> {
+    let dir = tempfile::Builder::new()
+        .prefix("volley-known-")
+        .tempdir()
+        .unwrap();
+    let runtime = sides::runtime().unwrap();
+    let runtime = runtime.handle();
+    let made = script(known.files, &[], dir.path(), "files");
+    if let Outcome::Error(error) = ask_reference(runtime, &made, EXECUTORS, DEADLINE) {
+        return Err(format!("the files cannot be made: {error}"));
+    }
+    let statements = [known.tables, &[known.query]].concat();
+    let of = |side| script(&statements, known.settings, dir.path(), side);
+    let due = ask_reference(runtime, &of("reference"), EXECUTORS, DEADLINE);
+    let Outcome::Rows(due) = due else {
+        return Err(format!("DataFusion alone gives no rows: {due:?}"));
+    };
+    let got = ask_volley(runtime, &of("volley"), cluster, DEADLINE);
+    let asked = Asked {
+        order: known.order.iter().map(ToString::to_string).collect(),
+        some: None,
+    };
+    let mut said = format!("{}\n", known.query);
+    match got {
+        Outcome::Rows(rows) => match difference(&due, &rows, &asked) {
+            None => return Ok(()),
+            Some(differs) => {
+                let (due, got) = (due.describe(), rows.describe());
+                let kind = differs.kind();
+                let differs = differs.said();
+                write!(
+                    said,
+                    "{kind}: {differs}\nDataFusion alone: {due}Volley: {got}"
+                )
+                .unwrap();
+            }
+        },
+        Outcome::Error(error) => write!(said, "error: {error}").unwrap(),
+        Outcome::Hang => {
+            // What it left running would be held against the next one.
+            *cluster = Cluster::start(EXECUTORS);
+            said += "no answer in time";
+        }
+    }
+    Err(said)
+}
+
+fn script(statements: &[&str], settings: &[&str], dir: &Path, side: &str) -> Script {
+    let out = dir.join(side);
+    std::fs::create_dir_all(&out).unwrap();
+    let (dir, out) = (dir.display().to_string(), out.display().to_string());
+    let setting = |text: &&str| {
+        let (key, value) = text.split_once(" = ").expect("key = value");
+        Setting {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }
+    };
+    Script {
+        settings: settings.iter().map(setting).collect(),
+        statements: statements
+            .iter()
+            .map(|text| text.replace("DIR", &dir).replace("OUT", &out))
+            .collect(),
+    }
+}

@@ -1,0 +1,82 @@
+//! Windows: what a function has besides its arguments, and orders over joins.
+
+use super::{Known, PLAIN};
+
+/// A hundred rows in three files, with NULLs and a key of three values.
+const FILES: &[&str] = &[
+    "COPY (SELECT value AS v, CASE WHEN value % 3 = 0 THEN value END AS x, value % 3 AS s FROM generate_series(1, 40)) TO 'DIR/t/1.csv' STORED AS CSV",
+    "COPY (SELECT value AS v, CASE WHEN value % 3 = 0 THEN value END AS x, value % 3 AS s FROM generate_series(41, 60)) TO 'DIR/t/2.csv' STORED AS CSV",
+    "COPY (SELECT value AS v, CASE WHEN value % 3 = 0 THEN value END AS x, value % 3 AS s FROM generate_series(61, 100)) TO 'DIR/t/3.csv' STORED AS CSV",
+];
+const TABLES: &[&str] = &[
+    "CREATE EXTERNAL TABLE t (v INT, x INT, s INT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+];
+
+const WINDOW: Known = Known {
+    files: FILES,
+    tables: TABLES,
+    ..PLAIN
+};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "lag in two opposite orders",
+        query: "SELECT v, lag(v) OVER (ORDER BY v DESC) AS a, lag(v) OVER (ORDER BY v) AS b FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "lead, first and last values in two opposite orders",
+        query: "SELECT v, lead(v) OVER (ORDER BY v DESC) AS a, lead(v) OVER (ORDER BY v) AS b, \
+                first_value(v) OVER (ORDER BY v DESC) AS c, last_value(v) OVER (ORDER BY v) AS d FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "a window's filter",
+        query: "SELECT v, count(*) FILTER (WHERE v < 0) OVER () AS n FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "a window's filter in a sliding frame",
+        query: "SELECT v, min(v) FILTER (WHERE v % 2 = 0) OVER (ORDER BY v ROWS BETWEEN 3 PRECEDING AND 1 FOLLOWING) AS a, \
+                sum(v) FILTER (WHERE v % 5 = 0) OVER (PARTITION BY s ORDER BY v ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS b FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "IGNORE NULLS of last_value",
+        query: "SELECT v, last_value(x) IGNORE NULLS OVER (ORDER BY v) AS a FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "IGNORE NULLS of first_value and nth_value",
+        query: "SELECT v, first_value(x) IGNORE NULLS OVER (ORDER BY v) AS a, \
+                nth_value(x, 2) IGNORE NULLS OVER (ORDER BY v) AS b FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "IGNORE NULLS of lag and lead",
+        query: "SELECT v, lag(x) IGNORE NULLS OVER (ORDER BY v) AS a, lead(x) IGNORE NULLS OVER (ORDER BY v) AS b FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "row numbers partitioned by what they are ordered by, and in the other order",
+        query: "SELECT v, row_number() OVER (PARTITION BY s ORDER BY s, v) AS a, row_number() OVER (ORDER BY s DESC, v) AS b FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "ranks partitioned by what they are ordered by, and in the other order",
+        query: "SELECT s, rank() OVER (PARTITION BY s ORDER BY s) AS a, rank() OVER (ORDER BY s DESC) AS b FROM t",
+        ..WINDOW
+    },
+    Known {
+        name: "two windows in two orders over a join",
+        query: "SELECT t.v, row_number() OVER (PARTITION BY t.s ORDER BY t.v DESC) AS a, sum(u.v) OVER (ORDER BY t.v) AS b \
+                FROM t JOIN t u ON t.v = u.v + 1",
+        ..WINDOW
+    },
+    Known {
+        name: "two windows over a semi join",
+        query: "SELECT t.v, row_number() OVER (ORDER BY t.v DESC) AS a, lag(t.v) OVER (PARTITION BY t.s ORDER BY t.v) AS b \
+                FROM t LEFT SEMI JOIN t u ON t.v = u.x",
+        ..WINDOW
+    },
+];

@@ -1,0 +1,224 @@
+//! Draws conditions: comparisons, tests and subqueries.
+
+use super::scalar::column;
+use super::{Draw, Relation, reference};
+use crate::query::{Body, Expr, Item, Part, Query, Select, Source};
+use crate::tables::Type;
+
+const COMPARISONS: [&str; 8] = [
+    "{} = {}",
+    "{} <> {}",
+    "{} < {}",
+    "{} <= {}",
+    "{} > {}",
+    "{} >= {}",
+    "{} IS NOT DISTINCT FROM {}",
+    "{} IS DISTINCT FROM {}",
+];
+
+impl Draw<'_> {
+    /// A condition without subqueries.
+    pub(super) fn predicate(&mut self, scope: &[Relation], depth: usize) -> Expr {
+        if depth > 0 && self.dice.chance(30) {
+            let template = self.dice.pick(&["({} AND {})", "({} OR {})", "(NOT {})"]);
+            let count = template.matches("{}").count();
+            let holes = (0..count).map(|_| self.predicate(scope, depth - 1).into());
+            let holes = holes.collect();
+            return Expr::of(Type::Bool, template, holes);
+        }
+        let of = match self.some_column(scope) {
+            Some((of, _)) => of,
+            None => self.dice.pick(&Type::PLAIN),
+        };
+        let value = |draw: &mut Self| Part::from(draw.scalar(of, scope, depth));
+        let a = value(self);
+        match self.dice.below(10) {
+            0 => Expr::of(Type::Bool, "({} IS NULL)", vec![a]),
+            1 => Expr::of(Type::Bool, "({} IS NOT NULL)", vec![a]),
+            2 if of != Type::Bool => {
+                let (b, c) = (value(self), value(self));
+                let not = self.dice.pick(&["", "NOT "]);
+                Expr::of(
+                    Type::Bool,
+                    &format!("({{}} {not}BETWEEN {{}} AND {{}})"),
+                    vec![a, b, c],
+                )
+            }
+            3 if of != Type::Bool => {
+                let count = self.dice.pick(&[1, 3, 5]);
+                let values = (0..count).map(|_| self.literal(of).into());
+                let holes = std::iter::once(a).chain(values).collect();
+                let not = self.dice.pick(&["", "NOT "]);
+                let list = vec!["{}"; count].join(", ");
+                Expr::of(Type::Bool, &format!("({{}} {not}IN ({list}))"), holes)
+            }
+            4 | 5 if of == Type::Text => {
+                let pattern = self.dice.pick(&["'a%'", "'%b%'", "'_'", "'%'", "'a_c'"]);
+                let like = self.dice.pick(&["LIKE", "NOT LIKE", "ILIKE"]);
+                Expr::of(Type::Bool, &format!("({{}} {like} {pattern})"), vec![a])
+            }
+            4 if of == Type::Bool => Expr::of(Type::Bool, "({} IS NOT TRUE)", vec![a]),
+            _ => {
+                let b = value(self);
+                let comparison = self.dice.pick(&COMPARISONS);
+                Expr::of(Type::Bool, &format!("({comparison})"), vec![a, b])
+            }
+        }
+    }
+
+    /// A condition of a `WHERE`: it may ask another query.
+    pub(super) fn filter(&mut self, scope: &[Relation]) -> Expr {
+        if !self.dice.chance(25) {
+            return self.predicate(scope, 2);
+        }
+        let asks = self.asks(scope);
+        match self.dice.chance(20) {
+            true => {
+                let other = self.predicate(scope, 1);
+                Expr::of(Type::Bool, "({} OR {})", vec![asks.into(), other.into()])
+            }
+            false => asks,
+        }
+    }
+
+    fn asks(&mut self, scope: &[Relation]) -> Expr {
+        let inner = self.small_relation();
+        let within = [inner.clone()];
+        let not = self.dice.pick(&["", "NOT "]);
+        match self.dice.below(3) {
+            0 => {
+                let mut filters = vec![self.correlation(scope, &inner, true)];
+                if self.dice.chance(30) {
+                    filters.push(self.correlation(scope, &inner, false));
+                }
+                if self.dice.chance(30) {
+                    filters.push(self.predicate(&within, 0));
+                }
+                let query = read(&inner, Expr::text(Type::Int, "1"), filters);
+                Expr::of(
+                    Type::Bool,
+                    &format!("{not}EXISTS ({{}})"),
+                    vec![query.into()],
+                )
+            }
+            1 => {
+                let of = self.common_type(scope, &inner);
+                let mut filters = Vec::new();
+                if self.dice.chance(50) {
+                    filters.push(self.predicate(&within, 1));
+                }
+                if self.dice.chance(25) {
+                    filters.push(self.correlation(scope, &inner, true));
+                }
+                let item = self.scalar(of, &within, 1);
+                let query = read(&inner, item, filters);
+                let value = self.scalar(of, scope, 1).into();
+                Expr::of(
+                    Type::Bool,
+                    &format!("({{}} {not}IN ({{}}))"),
+                    vec![value, query.into()],
+                )
+            }
+            _ => {
+                let of = self.common_type(scope, &inner);
+                let value = self.scalar(of, scope, 1).into();
+                let query = self.single(of, scope, &inner).into();
+                let query = Expr::of(of, "({})", vec![query]).into();
+                let comparison = self.dice.pick(&COMPARISONS);
+                Expr::of(Type::Bool, &format!("({comparison})"), vec![value, query])
+            }
+        }
+    }
+
+    /// A query of one value, which may depend on the row.
+    pub(super) fn scalar_query(&mut self, of: Type, scope: &[Relation]) -> Expr {
+        let inner = self.small_relation();
+        let query = self.single(of, scope, &inner);
+        Expr::of(of, "({})", vec![query.into()])
+    }
+
+    fn single(&mut self, of: Type, scope: &[Relation], inner: &Relation) -> Query {
+        let within = [inner.clone()];
+        let value = self.scalar(of, &within, 1).into();
+        let item = match of {
+            Type::Bool => Expr::of(of, "bool_or({})", vec![value]),
+            Type::Int if self.dice.chance(25) => Expr::text(of, "count(*)"),
+            _ => Expr::of(of, self.dice.pick(&["max({})", "min({})"]), vec![value]),
+        };
+        let mut filters = Vec::new();
+        if self.dice.chance(60) {
+            filters.push(self.correlation(scope, inner, true));
+        }
+        if self.dice.chance(30) {
+            filters.push(self.predicate(&within, 1));
+        }
+        read(inner, item, filters)
+    }
+
+    /// A condition between a row within a subquery and the row around it.
+    fn correlation(&mut self, scope: &[Relation], inner: &Relation, equal: bool) -> Expr {
+        let of = self.common_type(scope, inner);
+        let here = column(scope, of);
+        let there: Vec<_> = inner
+            .of_type(of)
+            .map(|column| reference(inner, column))
+            .collect();
+        if here.is_empty() || there.is_empty() {
+            return Expr::text(Type::Bool, "true");
+        }
+        let holes = vec![self.dice.pick(&there).into(), self.dice.pick(&here).into()];
+        let template = match equal {
+            true => "{} = {}",
+            false => self.dice.pick(&["{} < {}", "{} <> {}", "{} >= {}"]),
+        };
+        Expr::of(Type::Bool, template, holes)
+    }
+
+    /// A type that columns on both sides have, most often that of keys.
+    pub(super) fn common_type(&mut self, scope: &[Relation], inner: &Relation) -> Type {
+        let both =
+            |of: &&Type| inner.of_type(**of).next().is_some() && !column(scope, **of).is_empty();
+        let types: Vec<_> = Type::PLAIN.iter().filter(both).copied().collect();
+        match types.is_empty() || types.contains(&Type::Int) && self.dice.chance(60) {
+            true => Type::Int,
+            false => self.dice.pick(&types),
+        }
+    }
+
+    /// A table or named query that is not large, under an alias.
+    fn small_relation(&mut self) -> Relation {
+        let small: Vec<_> = self
+            .known
+            .iter()
+            .filter(|known| known.rows <= 400)
+            .collect();
+        let choices = if small.is_empty() {
+            self.known.iter().collect()
+        } else {
+            small
+        };
+        let relation = choices[self.dice.below(choices.len())].clone();
+        Relation {
+            name: self.alias(),
+            ..relation
+        }
+    }
+}
+
+/// Reads one column of a relation.
+fn read(inner: &Relation, item: Expr, filters: Vec<Expr>) -> Query {
+    Query::of(Body::Select(Box::new(Select {
+        distinct: false,
+        items: vec![Item {
+            expr: item,
+            name: "v".to_owned(),
+        }],
+        from: Some(Source::Table {
+            name: inner.source.clone(),
+            alias: inner.name.clone(),
+        }),
+        filters,
+        group: None,
+        having: None,
+    })))
+}

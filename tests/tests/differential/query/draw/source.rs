@@ -1,0 +1,243 @@
+//! Draws what a `SELECT` reads: tables, named queries, subqueries, and joins of these.
+
+use super::scalar::column;
+use super::{Col, Draw, MOST_ROWS, Relation, reference};
+use crate::query::{Body, Expr, Item, Query, Select, Source};
+use crate::tables::Type;
+
+/// Kinds of joins, and how often.
+const KINDS: &[(usize, &str)] = &[
+    (6, "JOIN"),
+    (5, "LEFT JOIN"),
+    (3, "RIGHT JOIN"),
+    (4, "FULL JOIN"),
+    (2, "CROSS JOIN"),
+    (2, "LEFT SEMI JOIN"),
+    (2, "LEFT ANTI JOIN"),
+    (1, "RIGHT SEMI JOIN"),
+    (1, "RIGHT ANTI JOIN"),
+];
+
+/// How the sides of a join are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Equal,
+    Same,
+    Unequal,
+    Mixed,
+}
+
+impl Draw<'_> {
+    /// What to read, and the relations that columns can be taken from.
+    pub(super) fn source(&mut self, depth: usize) -> (Source, Vec<Relation>) {
+        let (mut source, first) = self.relation(depth);
+        let mut scope = vec![first];
+        let joins = self.dice.weighted(&[(5, 0), (6, 1), (3, 2), (1, 3)]);
+        for _ in 0..joins {
+            let (right, of_right) = self.relation(depth);
+            (source, scope) = self.join(source, scope, right, of_right);
+        }
+        (source, scope)
+    }
+
+    fn relation(&mut self, depth: usize) -> (Source, Relation) {
+        let alias = self.alias();
+        if depth > 0 && self.dice.chance(35) {
+            let (query, mut shape) = self.inner(depth - 1);
+            (shape.source, shape.name) = (String::new(), alias.clone());
+            let query = Box::new(query);
+            return (Source::Query { query, alias }, shape);
+        }
+        let mut relation = self.dice.pick(&self.known);
+        relation.name.clone_from(&alias);
+        if self.dice.chance(20)
+            && let Some(unnested) = self.unnested(&relation)
+        {
+            return unnested;
+        }
+        let name = relation.source.clone();
+        (Source::Table { name, alias }, relation)
+    }
+
+    /// A row for each entry of a list.
+    fn unnested(&mut self, relation: &Relation) -> Option<(Source, Relation)> {
+        let lists: Vec<_> = relation.of_type(Type::List).cloned().collect();
+        let key = relation.of_type(Type::Int).next()?.clone();
+        if lists.is_empty() {
+            return None;
+        }
+        let list = self.dice.pick(&lists);
+        let inner = Relation {
+            name: self.alias(),
+            ..relation.clone()
+        };
+        let item = |expr: Expr, name: &str| Item {
+            expr,
+            name: name.to_owned(),
+        };
+        let unnest = Expr::of(
+            Type::Int,
+            "unnest({})",
+            vec![reference(&inner, &list).into()],
+        );
+        let query = Query::of(Body::Select(Box::new(Select {
+            distinct: false,
+            items: vec![item(reference(&inner, &key), "k"), item(unnest, "u")],
+            from: Some(Source::Table {
+                name: inner.source.clone(),
+                alias: inner.name.clone(),
+            }),
+            filters: Vec::new(),
+            group: None,
+            having: None,
+        })));
+        let column = |name: &str| Col {
+            name: name.to_owned(),
+            of: Some(Type::Int),
+            exact: true,
+        };
+        let shape = Relation {
+            source: String::new(),
+            name: relation.name.clone(),
+            columns: vec![column("k"), column("u")],
+            unique: None,
+            rows: relation.rows * 2,
+        };
+        let source = Source::Query {
+            query: Box::new(query),
+            alias: relation.name.clone(),
+        };
+        Some((source, shape))
+    }
+
+    fn join(
+        &mut self,
+        left: Source,
+        mut scope: Vec<Relation>,
+        right: Source,
+        of_right: Relation,
+    ) -> (Source, Vec<Relation>) {
+        let rows = scope
+            .iter()
+            .map(|relation| relation.rows)
+            .max()
+            .unwrap_or(1);
+        let pairs = rows.saturating_mul(of_right.rows);
+        let mut kind = self.dice.weighted(KINDS);
+        let mut condition = self.dice.weighted(&[
+            (10, Condition::Equal),
+            (2, Condition::Same),
+            (4, Condition::Unequal),
+            (3, Condition::Mixed),
+        ]);
+        let keeps_rows = kind.contains("SEMI") || kind.contains("ANTI");
+        let has_keys = self.on_ids(&scope, &of_right).is_some();
+        let mut on = Vec::new();
+        let comes_to = match (kind, condition) {
+            ("CROSS JOIN", _) => pairs,
+            _ if keeps_rows => rows.max(of_right.rows),
+            (_, Condition::Unequal) => pairs / 2,
+            _ => pairs / 6,
+        };
+        let mut comes_to = comes_to.max(rows).max(of_right.rows);
+        if comes_to > MOST_ROWS || pairs > 2_000_000 {
+            if kind == "CROSS JOIN" {
+                kind = "JOIN";
+            }
+            condition = Condition::Equal;
+            comes_to = rows.max(of_right.rows);
+            match self.on_ids(&scope, &of_right) {
+                Some(ids) => on.push(ids),
+                // It gives no more rows than there are.
+                None => kind = "LEFT SEMI JOIN",
+            }
+            debug_assert_eq!(has_keys, !on.is_empty());
+        }
+        if kind != "CROSS JOIN" {
+            if on.is_empty() {
+                on.push(self.condition(&scope, &of_right, condition));
+            }
+            if self.dice.chance(15) {
+                let again = self.dice.pick(&[Condition::Equal, Condition::Unequal]);
+                on.push(self.condition(&scope, &of_right, again));
+            }
+            if self.dice.chance(12) {
+                // About one side or both; in an outer join it takes no row of that side away.
+                let mut both = scope.clone();
+                both.push(of_right.clone());
+                on.push(self.predicate(&both, 1));
+            }
+        }
+        let source = Source::Join {
+            kind,
+            left: Box::new(left),
+            right: Box::new(right),
+            on,
+        };
+        if kind.starts_with("RIGHT SEMI") || kind.starts_with("RIGHT ANTI") {
+            return (source, vec![of_right]);
+        }
+        if !kind.contains("SEMI") && !kind.contains("ANTI") {
+            scope.push(of_right);
+            for relation in &mut scope {
+                relation.rows = comes_to;
+            }
+        }
+        (source, scope)
+    }
+
+    /// The unique columns of both sides are equal: no more rows than either side has.
+    fn on_ids(&self, scope: &[Relation], of_right: &Relation) -> Option<Expr> {
+        let id = |relation: &Relation| match relation.unique.as_deref() {
+            Some([unique]) => {
+                let mut ints = relation.of_type(Type::Int);
+                ints.find(|column| column.name == *unique)
+                    .map(|column| reference(relation, column))
+            }
+            _ => None,
+        };
+        let (left, right) = (scope.iter().find_map(id)?, id(of_right)?);
+        let holes = vec![left.into(), right.into()];
+        Some(Expr::of(Type::Bool, "{} = {}", holes))
+    }
+
+    fn condition(&mut self, scope: &[Relation], of_right: &Relation, condition: Condition) -> Expr {
+        let of = self.common_type(scope, of_right);
+        let pair = |draw: &mut Self, of| {
+            let [left, right] = [
+                column(scope, of),
+                column(std::slice::from_ref(of_right), of),
+            ];
+            let mut side = |columns: Vec<Expr>, scope: &[Relation]| match columns.is_empty() {
+                true => draw.literal(of),
+                false if draw.dice.chance(12) => draw.scalar(of, scope, 1),
+                false => draw.dice.pick(&columns),
+            };
+            let left = side(left, scope);
+            let right = side(right, std::slice::from_ref(of_right));
+            vec![left.into(), right.into()]
+        };
+        match condition {
+            Condition::Equal => Expr::of(Type::Bool, "{} = {}", pair(self, of)),
+            Condition::Same => Expr::of(Type::Bool, "({} IS NOT DISTINCT FROM {})", pair(self, of)),
+            Condition::Unequal => {
+                let holes = pair(self, of);
+                let template = self
+                    .dice
+                    .pick(&["{} < {}", "{} >= {}", "{} <> {}", "{} <= {}"]);
+                Expr::of(Type::Bool, template, holes)
+            }
+            Condition::Mixed => {
+                let mut holes = pair(self, of);
+                let other = self.common_type(scope, of_right);
+                holes.extend(pair(self, other));
+                let template = self.dice.pick(&[
+                    "{} = {} AND {} < {}",
+                    "{} = {} AND {} <> {}",
+                    "({} = {} OR {} > {})",
+                ]);
+                Expr::of(Type::Bool, template, holes)
+            }
+        }
+    }
+}

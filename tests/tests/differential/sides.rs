@@ -1,0 +1,142 @@
+//! The two sides: a cluster of Volley's, and DataFusion alone in this process.
+//!
+//! Both are asked the same text. Each answer has a deadline; whatever comes of a question, a panic
+//! too, is an outcome.
+
+use std::any::Any;
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
+use tokio::runtime::Handle;
+use volley::{Session, SessionConfig};
+use volley_proto::failure::chain;
+use volley_proto::store::ModelStore;
+use volley_tests::Cluster;
+
+use crate::compare::Rows;
+use crate::settings::{PARTITIONS, Setting};
+
+/// What is asked: settings, then statements, the last of which has the answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Script {
+    pub(crate) settings: Vec<Setting>,
+    pub(crate) statements: Vec<String>,
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Outcome {
+    Rows(Rows),
+    Error(String),
+    /// No answer by the deadline.
+    Hang,
+}
+
+/// Asks DataFusion alone, with as many partitions as there are slots unless the settings say.
+pub(crate) fn ask_reference(
+    runtime: &Handle,
+    script: &Script,
+    slots: usize,
+    deadline: Duration,
+) -> Outcome {
+    let script = script.clone();
+    let partitions = script
+        .settings
+        .iter()
+        .any(|setting| setting.key == PARTITIONS);
+    let asking = async move {
+        let mut config = DfConfig::new();
+        if !partitions {
+            config = config.with_target_partitions(slots);
+        }
+        let context = SessionContext::new_with_config(config);
+        for setting in script
+            .settings
+            .iter()
+            .filter(|setting| setting.is_of_datafusion())
+        {
+            context.sql(&setting.statement()).await?.collect().await?;
+        }
+        let mut answer = Rows::default();
+        for statement in &script.statements {
+            let frame = context.sql(statement).await?;
+            let schema = frame.schema().inner().clone();
+            answer = Rows::of(&schema, &frame.collect().await?)?;
+        }
+        Ok(answer)
+    };
+    await_outcome(runtime, deadline, asking)
+}
+
+/// Asks a cluster.
+pub(crate) fn ask_volley(
+    runtime: &Handle,
+    script: &Script,
+    cluster: &Cluster,
+    deadline: Duration,
+) -> Outcome {
+    let script = script.clone();
+    let (address, store) = (cluster.address().to_owned(), cluster.store());
+    let asking = async move {
+        let mut config = SessionConfig::new(address, ModelStore::directory_url(&store)?);
+        config.connect_timeout = Duration::from_secs(20);
+        let settings = script.settings.iter();
+        config.settings = settings
+            .map(|set| (set.key.clone(), set.value.clone()))
+            .collect();
+        let session = Session::connect(config).await?;
+        let mut answer = Rows::default();
+        for text in &script.statements {
+            for statement in session.parse(text)? {
+                let output = session.run(statement).await?;
+                let schema = output.schema.clone();
+                answer = Rows::of(&schema, &output.collect().await?)?;
+            }
+        }
+        // What an earlier statement left undone would be held against the next question.
+        session.settle(Duration::from_secs(5)).await;
+        Ok(answer)
+    };
+    await_outcome(runtime, deadline, asking)
+}
+
+/// Waits for an answer on one of the runtime's threads, which have deep stacks.
+fn await_outcome(
+    runtime: &Handle,
+    deadline: Duration,
+    asking: impl Future<Output = Result<Rows>> + Send + 'static,
+) -> Outcome {
+    let mut task = runtime.spawn(asking);
+    let ended = runtime.block_on(async { tokio::time::timeout(deadline, &mut task).await });
+    match ended {
+        Err(_) => {
+            // Cancels what runs.
+            task.abort();
+            Outcome::Hang
+        }
+        Ok(Ok(Ok(rows))) => Outcome::Rows(rows),
+        Ok(Ok(Err(error))) => Outcome::Error(chain(error.as_ref())),
+        Ok(Err(panic)) => match panic.try_into_panic() {
+            Ok(panic) => Outcome::Error(format!("panicked: {}", message(panic.as_ref()))),
+            Err(_) => Outcome::Error("the task was cancelled".to_owned()),
+        },
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
+}
+
+/// A runtime whose threads have room for plans, which recurse deeply in debug builds.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .thread_stack_size(32 << 20)
+        .enable_all()
+        .build()
+        .context("a runtime")
+}

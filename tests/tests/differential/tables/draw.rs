@@ -1,0 +1,208 @@
+//! Draws tables: their columns, values and files.
+
+use super::{Column, Format, SortKey, Table, Type, Value};
+use crate::dice::Dice;
+
+/// Text that occurs often, some of it awkward.
+const WORDS: [&str; 10] = [
+    "a", "b", "c", "abc", "Abc", "x,y", "it's", "%a_", "ünï", "zz top",
+];
+
+/// How the values of a column are spread.
+#[derive(Debug, Clone, Copy)]
+enum Spread {
+    /// So many different ones, each as often.
+    Even(i64),
+    /// Nine of ten are the same.
+    Skewed(i64),
+    /// Always the same.
+    Constant,
+    /// Always NULL.
+    Nothing,
+}
+
+/// Draws the tables of one case.
+pub(crate) fn draw(dice: &mut Dice) -> Vec<Table> {
+    let count = dice.weighted(&[(2, 1), (5, 2), (5, 3), (2, 4)]);
+    // A large table is there for what only happens over many batches.
+    let large = dice.chance(4);
+    (0..count)
+        .map(|number| table(dice, number, large && number == 0))
+        .collect()
+}
+
+fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
+    let format = dice.weighted(&[
+        (9, Format::Csv),
+        (9, Format::Parquet),
+        (1, Format::Gzip),
+        (1, Format::Zstd),
+        (2, Format::Json),
+        (2, Format::Arrow),
+    ]);
+    // Text of a file of Arrow's is not of the type that a declared column of text has: DataFusion alone
+    // fails. So its columns are never declared.
+    let by_folder = dice.chance(10) && !large && format != Format::Arrow;
+    let mut columns = vec![column("id", Type::Int)];
+    columns.push(column(
+        "k",
+        dice.pick(&[Type::Int, Type::Int, Type::Int, Type::Small]),
+    ));
+    for extra in 0..dice.below(5) {
+        let mut of = dice.pick(&Type::PLAIN);
+        if format.has_schema() && !by_folder && dice.chance(15) {
+            of = dice.pick(&[Type::List, Type::Struct]);
+        }
+        let mut column = column(&format!("c{extra}"), of);
+        column.dictionary = of == Type::Text && dice.chance(40);
+        columns.push(column);
+    }
+    if by_folder {
+        columns.push(column("p", dice.pick(&[Type::Int, Type::Text])));
+    }
+    let rows = match large {
+        true => dice.between(2_000, 20_000),
+        false => dice.weighted(&[(1, 0), (1, 1), (4, 5), (9, 20), (5, 60), (1, 300)]),
+    };
+    let rows = if rows > 5 {
+        dice.between(rows / 2, rows)
+    } else {
+        rows
+    };
+    let spreads: Vec<_> = columns.iter().map(|_| spread(dice)).collect();
+    let nulls: Vec<_> = columns.iter().map(|_| dice.pick(&[0, 0, 10, 40])).collect();
+    let first = dice.pick(&[0, 0, 1, -5]);
+    let mut rows: Vec<Vec<Value>> = (0..rows)
+        .map(|row| {
+            let cell = |(at, column): (usize, &Column)| match (at, by_folder) {
+                (0, _) => Value::Int(first + row),
+                // NULL has a folder of its own, whose name nobody agrees on.
+                (at, true) if at + 1 == columns.len() => {
+                    value(dice, column.data_type, Spread::Even(3))
+                }
+                _ if dice.chance(nulls[at]) => Value::Null,
+                _ => value(dice, column.data_type, spreads[at]),
+            };
+            columns.iter().enumerate().map(cell).collect()
+        })
+        .collect();
+    if dice.chance(70) {
+        dice.shuffle(&mut rows);
+    }
+    let order = order(dice, &columns, by_folder);
+    let inferred = format.has_schema()
+        && !by_folder
+        && (columns.iter().any(|column| column.data_type.is_nested())
+            || format == Format::Arrow
+            || dice.chance(60));
+    // Something must be there to be read.
+    let least = usize::from(inferred);
+    let count = dice
+        .weighted(&[(1, 0), (5, 1), (5, 2), (3, 3), (1, 4), (1, 6)])
+        .max(least);
+    let mut files = vec![Vec::new(); count];
+    for (number, row) in rows.into_iter().enumerate() {
+        if count > 0 {
+            let even = number % count;
+            // Some files are left empty, and some hold much.
+            let uneven = if dice.chance(80) { count / 2 } else { even };
+            files[if number % 7 < 4 { even } else { uneven }].push(row);
+        }
+    }
+    if count > 1 && dice.chance(15) {
+        files[0].clear();
+    }
+    let mut table = Table {
+        name: format!("t{number}"),
+        columns,
+        files,
+        format,
+        by_folder,
+        order,
+        inferred,
+    };
+    table.sort();
+    table
+}
+
+fn column(name: &str, data_type: Type) -> Column {
+    Column {
+        name: name.to_owned(),
+        data_type,
+        dictionary: false,
+    }
+}
+
+fn spread(dice: &mut Dice) -> Spread {
+    dice.weighted(&[
+        (6, Spread::Even(10)),
+        (2, Spread::Even(3)),
+        (2, Spread::Even(100)),
+        (2, Spread::Skewed(20)),
+        (1, Spread::Constant),
+        (1, Spread::Nothing),
+    ])
+}
+
+fn order(dice: &mut Dice, columns: &[Column], by_folder: bool) -> Vec<SortKey> {
+    if !dice.chance(15) {
+        return Vec::new();
+    }
+    let in_files = columns.len() - usize::from(by_folder);
+    let mut keys = Vec::new();
+    for _ in 0..dice.pick(&[1, 1, 2, 3]) {
+        let column = dice.below(in_files);
+        let of = columns[column].data_type;
+        let taken = keys.iter().any(|key: &SortKey| key.column == column);
+        // Empty text is read as NULL from some formats, and not-a-number has no place.
+        if !taken && !of.is_nested() && of != Type::Double && of != Type::Text {
+            keys.push(SortKey {
+                column,
+                descending: dice.chance(40),
+                nulls_first: dice.chance(50),
+            });
+        }
+    }
+    keys
+}
+
+fn value(dice: &mut Dice, of: Type, spread: Spread) -> Value {
+    let number = match spread {
+        Spread::Even(count) => dice.between(0, count - 1),
+        Spread::Skewed(count) => match dice.chance(90) {
+            true => 1,
+            false => dice.between(0, count - 1),
+        },
+        Spread::Constant => 3,
+        Spread::Nothing => return Value::Null,
+    };
+    match of {
+        Type::Bool => Value::Bool(number % 2 == 1),
+        Type::Small | Type::Int => Value::Int(number - if number % 5 == 4 { 8 } else { 0 }),
+        Type::Double => Value::Double(match dice.below(25) {
+            0 => f64::NAN,
+            1 => f64::INFINITY,
+            2 => f64::NEG_INFINITY,
+            _ => number as f64 * 0.25 - 1.0,
+        }),
+        Type::Decimal => Value::Decimal(number * 125 - 300),
+        Type::Text => {
+            let word = WORDS[number as usize % WORDS.len()];
+            Value::Text(match number / WORDS.len() as i64 {
+                0 => word.to_owned(),
+                round => format!("{word}{round}"),
+            })
+        }
+        Type::Date => Value::Date((18_600 + number * 17) as i32),
+        Type::Timestamp => Value::Timestamp(1_600_000_000 + number * 40_007),
+        Type::List => {
+            let entry = |at| ((number + at) % 4 != 3).then_some(number + at);
+            Value::List((0..number % 4).map(entry).collect())
+        }
+        Type::Struct => {
+            let a = (number % 4 != 1).then_some(number);
+            let b = (number % 3 != 1).then(|| WORDS[number as usize % WORDS.len()].to_owned());
+            Value::Struct(a, b)
+        }
+    }
+}

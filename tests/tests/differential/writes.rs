@@ -1,0 +1,168 @@
+//! Rows that are written by a statement and read back: `COPY`, `INSERT`, `CREATE TABLE AS`, views.
+
+use std::path::Path;
+
+use crate::dice::Dice;
+use crate::query::{self, Query};
+use crate::tables::{Format, Table, Type};
+
+/// A query whose rows are written, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Write {
+    pub(crate) query: Query,
+    /// Columns of the query and their types.
+    columns: Vec<(String, Type)>,
+    pub(crate) how: How,
+    pub(crate) format: Format,
+    /// The column that folders are named after.
+    pub(crate) by: Option<String>,
+}
+
+/// How rows are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    CopyToFolder,
+    CopyToFile,
+    /// So many times.
+    Insert(usize),
+    TableAs,
+    View,
+}
+
+/// What is read back.
+const NAME: &str = "written";
+
+/// Draws a query and how its rows are written.
+pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
+    let how = dice.weighted(&[
+        (5, How::CopyToFolder),
+        (3, How::CopyToFile),
+        (3, How::Insert(1)),
+        (2, How::Insert(2)),
+        (1, How::TableAs),
+        (1, How::View),
+    ]);
+    let format = dice.weighted(&[
+        (5, Format::Csv),
+        (5, Format::Parquet),
+        (3, Format::Json),
+        (1, Format::Arrow),
+        (1, Format::Gzip),
+        (1, Format::Zstd),
+    ]);
+    let (query, columns) = query::draw_typed(dice, tables, |of| match format {
+        Format::Csv | Format::Gzip | Format::Zstd => !of.is_nested(),
+        // It has no not-a-number.
+        Format::Json => !of.is_nested() && of != Type::Double,
+        Format::Parquet | Format::Arrow => true,
+    });
+    let folders: Vec<_> = columns
+        .iter()
+        .filter(|(_, of)| matches!(of, Type::Int | Type::Small | Type::Date | Type::Bool))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let can_have_folders = matches!(how, How::CopyToFolder | How::Insert(_)) && columns.len() > 1;
+    let by = match can_have_folders && !folders.is_empty() && dice.chance(30) {
+        true => Some(dice.pick(&folders)),
+        false => None,
+    };
+    Write {
+        query,
+        columns,
+        how,
+        format,
+        by,
+    }
+}
+
+impl Write {
+    /// Writes below this folder and reads it back.
+    pub(crate) fn statements(&self, out: &Path) -> Vec<String> {
+        let query = &self.query;
+        let mut statements = match self.how {
+            How::CopyToFolder | How::CopyToFile => {
+                let by = self.by.as_ref().map(|by| format!(" PARTITIONED BY ({by})"));
+                vec![format!(
+                    "COPY ({query}) TO '{}' STORED AS {}{}{}",
+                    self.target(out),
+                    self.format.stored_as(),
+                    by.unwrap_or_default(),
+                    self.format.options(),
+                )]
+            }
+            How::Insert(times) => {
+                let columns: Vec<_> = self.ordered().map(|(name, _)| name.clone()).collect();
+                let insert = format!(
+                    "INSERT INTO {NAME} SELECT {} FROM ({query}) q",
+                    columns.join(", ")
+                );
+                let mut statements = vec![self.table(out)];
+                statements.extend(vec![insert; times]);
+                statements
+            }
+            How::TableAs => vec![format!("CREATE TABLE {NAME} AS {query}")],
+            How::View => vec![format!("CREATE VIEW {NAME} AS {query}")],
+        };
+        statements.extend(self.reading(out));
+        statements
+    }
+
+    /// Reads what was written below this folder: by another side, where files tell it all.
+    pub(crate) fn reading_elsewhere(&self, out: &Path) -> Option<Vec<String>> {
+        match self.how {
+            How::CopyToFolder | How::CopyToFile => Some(self.reading(out)),
+            How::Insert(_) => {
+                let mut statements = vec![self.table(out)];
+                statements.extend(self.reading(out));
+                Some(statements)
+            }
+            How::TableAs | How::View => None,
+        }
+    }
+
+    fn reading(&self, out: &Path) -> Vec<String> {
+        let mut statements = Vec::new();
+        if matches!(self.how, How::CopyToFolder | How::CopyToFile) {
+            statements.push(self.table(out));
+        }
+        let names: Vec<_> = self.ordered().map(|(name, _)| name.clone()).collect();
+        statements.push(format!("SELECT {} FROM {NAME}", names.join(", ")));
+        statements
+    }
+
+    fn target(&self, out: &Path) -> String {
+        match self.how {
+            How::CopyToFile => format!("{}/one.{}", out.display(), self.format.ending()),
+            _ => format!("{}/", out.display()),
+        }
+    }
+
+    fn table(&self, out: &Path) -> String {
+        let columns: Vec<_> = self
+            .ordered()
+            .map(|(name, of)| format!("{name} {}", of.sql()))
+            .collect();
+        let by = self.by.as_ref().map(|by| format!(" PARTITIONED BY ({by})"));
+        format!(
+            "CREATE EXTERNAL TABLE {NAME} ({}) STORED AS {}{} LOCATION '{}'{}",
+            columns.join(", "),
+            self.format.stored_as(),
+            by.unwrap_or_default(),
+            self.target(out),
+            self.format.options(),
+        )
+    }
+
+    /// Columns that the query still has, that of the folders last.
+    fn ordered(&self) -> impl Iterator<Item = &(String, Type)> {
+        let names = self.query.body.names();
+        let is_folder = |name: &str| self.by.as_deref() == Some(name);
+        let mut columns: Vec<_> = self
+            .columns
+            .iter()
+            .filter(|(name, _)| names.contains(name))
+            .collect();
+        columns.sort_by_key(|(name, _)| is_folder(name));
+        columns.into_iter()
+    }
+}

@@ -1,0 +1,403 @@
+//! Files as tables, tables without files, and what is said of files that cannot be read.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::ipc::writer::FileWriter;
+use serde_json::{Value, json};
+use volley_tests::Cluster;
+
+/// Writes files by their names below a folder.
+fn write(dir: &Path, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        let file = dir.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+}
+
+/// The rows of a query of places in a folder, `{d}` in its text.
+fn ask(cluster: &Cluster, dir: &Path, sql: &str) -> Vec<Value> {
+    cluster.query(&sql.replace("{d}", dir.to_str().unwrap()))
+}
+
+/// What is said to a query of places in a folder.
+fn refused(cluster: &Cluster, dir: &Path, sql: &str) -> String {
+    cluster.fail(&sql.replace("{d}", dir.to_str().unwrap()))
+}
+
+/// Writes the rows (1, a) and (2, b).
+fn write_arrow(file: &Path) {
+    let keys: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    let values: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+    let rows = RecordBatch::try_from_iter([("k", keys), ("v", values)]).unwrap();
+    let file = File::create(file).unwrap();
+    let mut writer = FileWriter::try_new(file, &rows.schema()).unwrap();
+    writer.write(&rows).unwrap();
+    writer.finish().unwrap();
+}
+
+#[test]
+fn patterns_folders_and_their_names_are_tables() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    write(
+        &dir,
+        &[
+            ("p1.csv", "k,v\n1,a\n2,b\n"),
+            ("p2.csv", "k,v\n3,c\n"),
+            ("p3.csv", "k,v\n4,d\n5,e\n6,f\n"),
+            ("notes.txt", "no table"),
+            ("y=2023/m=01/a.csv", "n\n1\n2\n"),
+            ("y=2024/m=01/a.csv", "n\n3\n"),
+            ("y=2024/m=02/a.csv", "n\n4\n"),
+        ],
+    );
+    let count = |from: &str| {
+        let sql = format!("SELECT count(*) AS n, sum(k) AS s FROM {from}");
+        let row = ask(&cluster, &dir, &sql).remove(0);
+        (row["n"].as_u64().unwrap(), row["s"].as_u64().unwrap())
+    };
+    assert_eq!(count("'{d}/p1.csv'"), (2, 3));
+    assert_eq!(count("'{d}/p[12].csv'"), (3, 6));
+    assert_eq!(count("'{d}/*.csv'"), (6, 21));
+    assert_eq!(count("'file://{d}/p?.csv'"), (6, 21));
+    assert_eq!(
+        count("'{d}/p[12].csv' a JOIN '{d}/*.csv' b USING (k)"),
+        (3, 6)
+    );
+
+    let years = "SELECT y, m, sum(n) AS s, arrow_typeof(y) AS t FROM '{d}/y=*/*/*.csv' \
+                 WHERE y >= 2023 GROUP BY y, m ORDER BY y, m";
+    let years = ask(&cluster, &dir, years);
+    assert_eq!(
+        years,
+        [
+            json!({"y": 2023, "m": 1, "s": 3, "t": "Int64"}),
+            json!({"y": 2024, "m": 1, "s": 3, "t": "Int64"}),
+            json!({"y": 2024, "m": 2, "s": 4, "t": "Int64"}),
+        ]
+    );
+    let some =
+        "SELECT sum(n) AS s, count(DISTINCT y) AS ys FROM '{d}/y=202[34]/m=01/*.csv' LIMIT 5";
+    assert_eq!(ask(&cluster, &dir, some), [json!({"s": 6, "ys": 2})]);
+
+    // A view finds the files that are there when it is read.
+    let view = "CREATE VIEW v AS SELECT * FROM '{d}/p*.csv'; ";
+    let n = format!("{view} SELECT count(*) AS n FROM v");
+    assert_eq!(ask(&cluster, &dir, &n)[0]["n"], 6);
+    write(&dir, &[("p4.csv", "k,v\n7,g\n")]);
+    assert_eq!(ask(&cluster, &dir, &n)[0]["n"], 7);
+}
+
+#[test]
+fn a_table_s_location_may_be_a_pattern() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    fs::create_dir(&dir).unwrap();
+    for file in ["p1", "p2", "p3"] {
+        let copy = "COPY (SELECT value AS k FROM range(300)) TO '{d}/";
+        ask(&cluster, &dir, &format!("{copy}{file}.parquet'"));
+    }
+    write(&dir, &[("p1.csv", "not,parquet\n")]);
+    for (pattern, rows) in [("p[12]*.parquet", 600), ("*.parquet", 900)] {
+        let table = format!(
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{{d}}/{pattern}'; \
+             SELECT count(*) AS n, count(DISTINCT k) AS k FROM t"
+        );
+        let expected = json!({"n": rows, "k": 300});
+        assert_eq!(ask(&cluster, &dir, &table), [expected], "{pattern}");
+    }
+}
+
+#[test]
+fn every_kind_of_file_is_read_by_its_name() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    write(
+        &dir,
+        &[
+            ("t.csv", "k,v\n1,a\n2,b\n"),
+            ("t.tsv", "k\tv\n1\ta\n2\tb\n"),
+            ("t.jsonl", "{\"k\":1,\"v\":\"a\"}\n{\"k\":2,\"v\":\"b\"}\n"),
+        ],
+    );
+    let copy = |to: &str, options: &str| {
+        let sql = format!("COPY (SELECT * FROM '{{d}}/t.csv') TO '{{d}}/{to}' {options}");
+        ask(&cluster, &dir, &sql);
+    };
+    copy("t.parquet", "");
+    write_arrow(&dir.join("t.arrow"));
+    for format in ["csv", "json"] {
+        for (extension, name) in [("gz", "gzip"), ("zst", "zstd")] {
+            copy(
+                &format!("c.{format}.{extension}"),
+                &format!("STORED AS {format} OPTIONS ('format.compression' '{name}')"),
+            );
+        }
+    }
+    for file in ["t.csv", "t.tsv", "t.jsonl", "t.parquet", "t.arrow"] {
+        let sql = format!("SELECT k, v FROM '{{d}}/{file}' ORDER BY k DESC");
+        let expected = [json!({"k": 2, "v": "b"}), json!({"k": 1, "v": "a"})];
+        assert_eq!(ask(&cluster, &dir, &sql), expected, "{file}");
+    }
+}
+
+#[test]
+fn compressed_files_are_read_by_their_names() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    write(
+        &dir,
+        &[
+            ("a.csv", "k,v\n1,a\n2,b\n"),
+            ("b.csv", "k,v\n3,c\n"),
+            ("t.jsonl", "{\"k\":1,\"v\":\"a\"}\n{\"k\":2,\"v\":\"b\"}\n"),
+        ],
+    );
+    let packed = Command::new("gzip")
+        .args(["a.csv", "b.csv", "t.jsonl"])
+        .current_dir(&dir)
+        .status();
+    assert!(packed.unwrap().success());
+    let sum = |from: &str| {
+        let sql = format!("SELECT sum(k) AS s, count(DISTINCT v) AS v FROM {from}");
+        ask(&cluster, &dir, &sql).remove(0)
+    };
+    assert_eq!(sum("'{d}/*.csv.gz'"), json!({"s": 6, "v": 3}));
+    assert_eq!(sum("'{d}/t.jsonl.gz'"), json!({"s": 3, "v": 2}));
+    let table = "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{d}/*.csv.gz'; ";
+    let sum = ask(
+        &cluster,
+        &dir,
+        &format!("{table} SELECT sum(k) AS s FROM t"),
+    );
+    assert_eq!(sum, [json!({"s": 6})]);
+}
+
+#[test]
+fn columns_are_those_of_all_files() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    let mut long = String::from("k,v\n");
+    for k in 0..3000 {
+        long.push_str(&format!("{k},{k}\n"));
+    }
+    write(
+        &dir,
+        &[
+            ("types/a.csv", &long),
+            ("types/b.csv", "k,v\n1,0.5\n"),
+            ("json/a.jsonl", "{\"k\":1}\n"),
+            ("json/b.jsonl", "{\"v\":\"x\",\"k\":2}\n"),
+            ("wrong/a.csv", "k,v\n1,2\n"),
+            ("wrong/b.csv", "k,v\n1,text\n"),
+            ("other/a.csv", "k,v\n1,2\n"),
+            ("other/b.csv", "v,k\n1,2\n"),
+        ],
+    );
+    for table in ["'{d}/types/*.csv'", "t"] {
+        let sql = format!(
+            "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{{d}}/types/'; \
+             SELECT count(*) AS n, min(v) FILTER (WHERE v > 0) AS least FROM {table}"
+        );
+        let expected = [json!({"n": 3001, "least": 0.5})];
+        assert_eq!(ask(&cluster, &dir, &sql), expected, "{table}");
+    }
+    let json = "SELECT k, v FROM '{d}/json/*.jsonl' ORDER BY k";
+    let json = ask(&cluster, &dir, json);
+    assert_eq!((&json[0]["v"], &json[1]["v"]), (&Value::Null, &json!("x")));
+    for folder in ["wrong", "other"] {
+        for from in ["'{d}/F/'", "'{d}/F/*.csv'", "t"] {
+            let sql = format!(
+                "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{{d}}/F/'; SELECT * FROM {from}"
+            );
+            let said = refused(&cluster, &dir, &sql.replace('F', folder));
+            let named = said.contains("a.csv") && said.contains("b.csv");
+            assert!(named, "{folder} {from}: {said}");
+        }
+    }
+}
+
+#[test]
+fn an_error_about_a_file_names_it() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    let mut late = String::from("k,v\n");
+    for k in 0..30_000 {
+        late.push_str(&format!("{k},1\n"));
+    }
+    late.push_str("7,text\n");
+    write(
+        &dir,
+        &[
+            ("late/good.csv", "k,v\n1,2\n"),
+            ("late/bad.csv", &late),
+            ("wide/good.csv", "k,v\n1,2\n"),
+            ("wide/bad.csv", "k,v\n1,2\n3,4,5\n"),
+            ("json/bad.jsonl", "{\"k\":1}\n{\"k\":\n"),
+            ("zip/bad.csv.gz", "this is not gzip"),
+        ],
+    );
+    fs::create_dir(dir.join("cut")).unwrap();
+    for file in ["good", "bad"] {
+        let copy = "COPY (SELECT value AS k FROM range(30000)) TO '{d}/cut/";
+        ask(&cluster, &dir, &format!("{copy}{file}.parquet'"));
+    }
+    let bad = dir.join("cut/bad.parquet");
+    let bytes = fs::read(&bad).unwrap();
+    fs::write(&bad, &bytes[..bytes.len() / 2]).unwrap();
+
+    let create = |format: &str, columns: &str, from: &str| {
+        format!(
+            "CREATE EXTERNAL TABLE t {columns} STORED AS {format} LOCATION '{{d}}/{from}' ; \
+             SELECT count(v) AS n FROM t"
+        )
+    };
+    let csv = "(k BIGINT, v BIGINT)";
+    for (bad, sql) in [
+        (
+            "late/bad.csv",
+            "SELECT sum(v) AS s FROM '{d}/late/*.csv'".to_owned(),
+        ),
+        ("late/bad.csv", create("CSV", csv, "late/")),
+        ("wide/bad.csv", create("CSV", csv, "wide/")),
+        ("wide/bad.csv", "SELECT * FROM '{d}/wide/*.csv'".to_owned()),
+        (
+            "json/bad.jsonl",
+            "SELECT * FROM '{d}/json/bad.jsonl'".to_owned(),
+        ),
+        (
+            "zip/bad.csv.gz",
+            "SELECT * FROM '{d}/zip/bad.csv.gz'".to_owned(),
+        ),
+        (
+            "cut/bad.parquet",
+            "SELECT * FROM '{d}/cut/*.parquet'".to_owned(),
+        ),
+        ("cut/bad.parquet", create("PARQUET", "", "cut/")),
+        ("cut/bad.parquet", create("PARQUET", csv, "cut/")),
+        (
+            "none/x.parquet",
+            "SELECT * FROM '{d}/none/x.parquet'".to_owned(),
+        ),
+        ("none/*.csv", "SELECT * FROM '{d}/none/*.csv'".to_owned()),
+        ("x.unknown", "SELECT * FROM '{d}/x.unknown'".to_owned()),
+    ] {
+        let said = refused(&cluster, &dir, &sql);
+        assert!(said.contains(bad), "{sql}: {said}");
+    }
+}
+
+#[test]
+fn tables_in_memory_are_queried_on_the_cluster() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    write(&dir, &[("t.csv", "k,v\n1,a\n2,b\n3,c\n")]);
+    let setup = "CREATE TABLE z AS SELECT k, v FROM '{d}/t.csv' WHERE k > 1; \
+                 CREATE TABLE w (k BIGINT, x DOUBLE) AS VALUES (2, 0.5), (3, NULL); \
+                 CREATE TABLE e (k BIGINT, v VARCHAR); ";
+    let query = |sql: &str| ask(&cluster, &dir, &format!("{setup} {sql}"));
+    assert_eq!(
+        query("SELECT * FROM z ORDER BY k"),
+        [json!({"k": 2, "v": "b"}), json!({"k": 3, "v": "c"})]
+    );
+    assert_eq!(
+        query(
+            "SELECT z.v, w.x, t.v AS u FROM z JOIN w USING (k) JOIN '{d}/t.csv' t USING (k) ORDER BY z.v"
+        ),
+        [
+            json!({"v": "b", "x": 0.5, "u": "b"}),
+            json!({"v": "c", "x": null, "u": "c"})
+        ]
+    );
+    assert_eq!(query("SELECT count(*) AS n FROM z a, z b, w")[0]["n"], 8);
+    assert_eq!(query("SELECT count(*) AS n FROM e")[0]["n"], 0);
+    assert_eq!(
+        query(
+            "INSERT INTO e SELECT k, v FROM z; INSERT INTO e VALUES (9, 'z'); \
+             SELECT count(*) AS n, max(k) AS k FROM e"
+        )
+        .pop(),
+        Some(json!({"n": 3, "k": 9}))
+    );
+    let again = "CREATE OR REPLACE TABLE z AS SELECT k + 1 AS k FROM z; SELECT sum(k) AS s FROM z";
+    assert_eq!(query(again), [json!({"s": 7})]);
+    let twice = refused(
+        &cluster,
+        &dir,
+        &format!("{setup} CREATE TABLE z AS SELECT 1"),
+    );
+    assert!(twice.contains("table z exists already"), "{twice}");
+    let large = "CREATE TABLE large AS SELECT value AS k FROM range(20000000)";
+    let said = refused(&cluster, &dir, large);
+    assert!(said.contains("8 MiB") && said.contains("COPY"), "{said}");
+    // What is just below the limit goes to the scheduler and to both executors.
+    let large = "CREATE TABLE large AS SELECT value AS k FROM range(8000000); \
+                 SELECT count(*) AS n, sum(k) AS s FROM large";
+    assert_eq!(
+        ask(&cluster, &dir, large),
+        [json!({"n": 8_000_000, "s": 31_999_996_000_000_u64})]
+    );
+}
+
+#[test]
+fn series_are_made_on_the_cluster() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir();
+    for (sql, expected) in [
+        ("SELECT count(*) AS n FROM range(1000)", json!({"n": 1000})),
+        (
+            "SELECT count(*) AS n, sum(value) AS s FROM generate_series(1, 10, 3)",
+            json!({"n": 4, "s": 22}),
+        ),
+        ("SELECT count(*) AS n FROM range(NULL)", json!({"n": 0})),
+        (
+            "SELECT count(*) AS n FROM range(0, 1000000) a JOIN range(999990, 1000010) b USING (value)",
+            json!({"n": 10}),
+        ),
+        (
+            "SELECT max(value) AS m FROM generate_series(TIMESTAMP '2024-01-01T00:00:00', \
+             TIMESTAMP '2024-01-03T00:00:00', INTERVAL '1 day')",
+            json!({"m": "2024-01-03T00:00:00"}),
+        ),
+        (
+            "SELECT sum(x) AS s FROM (VALUES (1), (2), (39)) AS t(x)",
+            json!({"s": 42}),
+        ),
+    ] {
+        assert_eq!(ask(&cluster, dir, sql), [expected], "{sql}");
+    }
+}
+
+#[test]
+fn dates_and_times_are_written_as_text() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    fs::create_dir(&dir).unwrap();
+    let rows = "(SELECT DATE '2021-02-03' AS d, TIMESTAMP '2021-02-03T04:05:06.5' AS t, \
+                TIME '04:05:06' AS c)";
+    ask(
+        &cluster,
+        &dir,
+        &format!("COPY {rows} TO '{{d}}/one.csv' STORED AS CSV"),
+    );
+    ask(
+        &cluster,
+        &dir,
+        &format!("COPY {rows} TO '{{d}}/many/' STORED AS CSV"),
+    );
+    let table =
+        "CREATE EXTERNAL TABLE t (d DATE, t TIMESTAMP, c TIME) STORED AS CSV LOCATION '{d}/into/'";
+    fs::create_dir(dir.join("into")).unwrap();
+    ask(&cluster, &dir, &format!("{table}; INSERT INTO t {rows}"));
+    for from in ["one.csv", "many/*.csv", "into/*.csv"] {
+        let sql = format!("SELECT d, t, c FROM '{{d}}/{from}'");
+        let rows = ask(&cluster, &dir, &sql);
+        let expected = json!({"d": "2021-02-03", "t": "2021-02-03T04:05:06.500", "c": "04:05:06"});
+        assert_eq!(rows, [expected], "{from}");
+    }
+}
