@@ -12,6 +12,7 @@
 //! A decorator takes the operator's place in every other respect, so that metrics and downcasts see
 //! no difference. Not here: a function, a sort or a window that computes long over what it has.
 
+use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -67,6 +68,16 @@ struct Cancellable {
     wakes: bool,
 }
 
+impl Cancellable {
+    fn decorating(&self, plan: Arc<dyn ExecutionPlan>) -> Self {
+        Self {
+            plan,
+            task: self.task.clone(),
+            wakes: self.wakes,
+        }
+    }
+}
+
 impl DisplayAs for Cancellable {
     fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.plan.fmt_as(form, f)
@@ -102,11 +113,17 @@ impl ExecutionPlan for Cancellable {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(Arc::new(Self {
-            plan,
-            task: self.task.clone(),
-            wakes: self.wakes,
-        }))
+        Ok(Arc::new(self.decorating(plan)))
+    }
+
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = Arc::clone(&self.plan).reset_state()?;
+        Ok(Arc::new(self.decorating(plan)))
+    }
+
+    fn with_new_state(&self, state: Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn ExecutionPlan>> {
+        let plan = self.plan.with_new_state(state)?;
+        Some(Arc::new(self.decorating(plan)))
     }
 
     fn execute(
