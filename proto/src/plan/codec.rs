@@ -13,6 +13,8 @@ use datafusion::datasource::file_format::FileFormatFactory;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::physical_expr::proto_decode::PhysicalExprDecodeCtx;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
@@ -29,7 +31,7 @@ use super::recursion::{Recursion, WorkTable};
 use super::tables::{EncodedFormat, decode_table, encode_table};
 use super::task::{PrunedExec, TaskPlan};
 use super::train::only;
-use super::wire::{Converter, Lost, verify};
+use super::wire::{Converter, Lost, decode_expr, verify};
 use super::write::{EncodedTarget, Target};
 use super::{
     CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec, filtered, running,
@@ -313,6 +315,18 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             .encode(buf)
         } else {
             self.inner.try_encode(plan, buf, converter)
+        }
+    }
+
+    fn try_decode_expr(
+        &self,
+        buf: &[u8],
+        inputs: &[Arc<dyn PhysicalExpr>],
+        context: &PhysicalExprDecodeCtx<'_>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        match decode_expr(buf, inputs)? {
+            Some(expr) => Ok(expr),
+            None => self.inner.try_decode_expr(buf, inputs, context),
         }
     }
 

@@ -9,6 +9,7 @@
 //! input is the operator without what was lost, and [`Lost::restore`] gives it back. [`verify`]
 //! tells whether a plan survives.
 
+mod cast;
 mod leaf;
 mod scan;
 mod verify;
@@ -26,10 +27,14 @@ use datafusion_proto::physical_plan::{
     PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalPlanNodeExt,
     PhysicalProtoConverterExtension,
 };
+use datafusion_proto::protobuf::physical_expr_node::ExprType;
 use datafusion_proto::protobuf::physical_plan_node::PhysicalPlanType;
-use datafusion_proto::protobuf::{PhysicalExprNode, PhysicalExtensionNode, PhysicalPlanNode};
+use datafusion_proto::protobuf::{
+    PhysicalExprNode, PhysicalExtensionExprNode, PhysicalExtensionNode, PhysicalPlanNode,
+};
 use serde::{Deserialize, Serialize};
 
+use self::cast::CastTarget;
 use self::leaf::Partitions;
 use self::scan::ScanOptions;
 use self::window::WindowOptions;
@@ -75,6 +80,19 @@ impl Lost {
             Self::Partitions(partitions) => partitions.restore(&plan),
         }
     }
+}
+
+/// The cast that these bytes tell more of, or `None` where they are another extension's.
+pub(super) fn decode_expr(
+    bytes: &[u8],
+    inputs: &[Arc<dyn PhysicalExpr>],
+) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    let (Some(json), [cast]) = (bytes.strip_prefix(MAGIC), inputs) else {
+        return Ok(None);
+    };
+    let target: CastTarget =
+        serde_json::from_slice(json).map_err(|e| Error::malformed("cast", e))?;
+    target.restore(cast).map(Some)
 }
 
 /// Encodes operators with what the engine's messages leave out.
@@ -125,6 +143,19 @@ impl PhysicalProtoConverterExtension for Converter {
         expr: &Arc<dyn PhysicalExpr>,
         codec: &dyn PhysicalExtensionCodec,
     ) -> Result<PhysicalExprNode> {
-        serialize_physical_expr_with_converter(expr, codec, self)
+        let message = serialize_physical_expr_with_converter(expr, codec, self)?;
+        let Some(target) = CastTarget::of(expr) else {
+            return Ok(message);
+        };
+        let mut expr = MAGIC.to_vec();
+        serde_json::to_writer(&mut expr, &target).map_err(|e| Error::malformed("cast", e))?;
+        let extension = PhysicalExtensionExprNode {
+            expr,
+            inputs: vec![message],
+        };
+        Ok(PhysicalExprNode {
+            expr_id: None,
+            expr_type: Some(ExprType::Extension(extension)),
+        })
     }
 }
