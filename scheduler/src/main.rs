@@ -60,7 +60,8 @@ fn main() -> ExitCode {
 }
 
 fn start() -> anyhow::Result<()> {
-    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    let filter =
+        EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

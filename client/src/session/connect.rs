@@ -16,6 +16,7 @@ use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
 
 use super::files::{FileTables, FilesFactory};
+use super::optimizer;
 use super::planner::ClusterPlanner;
 use super::settings;
 use crate::cluster::scheduler_url;
@@ -98,6 +99,7 @@ pub(super) fn context(
         DynamicFileCatalog::new(Arc::clone(state.catalog_list()), Arc::clone(&files) as _);
     let state = SessionStateBuilder::new_from_existing(state)
         .with_catalog_list(Arc::new(catalogs))
+        .with_optimizer_rules(optimizer::rules_here())
         .build();
     let context = SessionContext::new_with_state(state);
     files.belong_to(&context);

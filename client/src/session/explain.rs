@@ -15,6 +15,7 @@ use volley_proto::plan::with_rules;
 use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
+use super::optimizer::optimized;
 use super::query::QueryExec;
 use super::rows::Rows;
 use super::settings::Job;
@@ -49,7 +50,7 @@ impl Session {
         // The cluster may be of another size by the time it is asked for.
         let executors = self.work.rows(Of::All).await.ok();
         let needs = describe(&spec, estimate, executors.as_deref());
-        let optimized = self.context().state().optimize(&plan)?;
+        let optimized = optimized(&plan, &self.context().state())?;
         let logical = optimized.display_indent().to_string();
         explained(&[("training", needs), ("logical_plan", logical)])
     }
@@ -58,7 +59,7 @@ impl Session {
     async fn estimate_rows(&self, plan: &LogicalPlan) -> Rows {
         let state = with_rules(self.context().state()).build();
         let physical = async {
-            let plan = state.optimize(plan)?;
+            let plan = optimized(plan, &state)?;
             let planner = DefaultPhysicalPlanner::default();
             planner.create_physical_plan(&plan, &state).await
         };

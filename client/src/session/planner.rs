@@ -14,6 +14,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use volley_proto::plan::{VolleyLogicalCodec, sendable};
 
+use super::optimizer::optimized;
 use super::query::QueryExec;
 use super::{files, memory, settings, tables};
 use crate::Error;
@@ -39,7 +40,10 @@ impl QueryPlanner for ClusterPlanner {
         }
         settings::check_config(session.config())?;
         let plan = match tables::scans(plan)? {
-            (true, false) => return here.create_physical_plan(plan, session).await,
+            (true, false) => {
+                let plan = optimized(plan, session)?;
+                return here.create_physical_plan(&plan, session).await;
+            }
             (true, true) => tables::inlined(plan).await?,
             (false, _) => plan.clone(),
         };
@@ -55,7 +59,8 @@ impl QueryPlanner for ClusterPlanner {
                 return here.create_physical_plan(&plan, session).await;
             }
             plan if scans_only_information_schema(plan)? => {
-                return here.create_physical_plan(plan, session).await;
+                let plan = optimized(plan, session)?;
+                return here.create_physical_plan(&plan, session).await;
             }
             _ => {}
         }

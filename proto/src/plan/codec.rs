@@ -15,6 +15,8 @@ use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::work_table::WorkTableExec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{
     PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
@@ -23,6 +25,7 @@ use datafusion_proto::protobuf::PhysicalPlanNode;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use super::recursion::{Recursion, WorkTable};
 use super::tables::{EncodedFormat, decode_table, encode_table};
 use super::task::{PrunedExec, TaskPlan};
 use super::train::only;
@@ -42,12 +45,34 @@ const TASK: &[u8] = b"\xffvolley\x02";
 /// One of Volley's nodes without its inputs.
 #[derive(Serialize, Deserialize)]
 enum Node {
-    Train { spec: Arc<TrainSpec> },
-    Predict { model: ModelRef, column: String },
-    Write { target: EncodedTarget },
-    Commit { target: EncodedTarget },
+    Train {
+        spec: Arc<TrainSpec>,
+    },
+    Predict {
+        model: ModelRef,
+        column: String,
+    },
+    Write {
+        target: EncodedTarget,
+    },
+    Commit {
+        target: EncodedTarget,
+    },
     /// The schema is that of a plan without rows, in protobuf.
-    Pruned { operators: usize, schema: Vec<u8> },
+    Pruned {
+        operators: usize,
+        schema: Vec<u8>,
+    },
+    /// As above.
+    Recursive {
+        query: Recursion,
+        schema: Vec<u8>,
+    },
+    /// As above.
+    WorkTable {
+        table: WorkTable,
+        schema: Vec<u8>,
+    },
 }
 
 impl Node {
@@ -87,7 +112,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
                 Some(Node::Predict { model, column }) => {
                     Arc::new(PredictNode::try_new(model, column, only(inputs.to_vec())?)?)
                 }
-                Some(Node::Write { .. } | Node::Commit { .. } | Node::Pruned { .. }) => {
+                Some(_) => {
                     let what = "it is a physical node in a logical plan";
                     return Err(Error::malformed("plan node", what).into());
                 }
@@ -213,6 +238,18 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 let schema = decode_plan(&schema, context, self)?.schema();
                 Ok(Arc::new(PrunedExec::new(schema, operators)))
             }
+            Some(Node::Recursive { query, schema }) => {
+                let schema = decode_plan(&schema, context, self)?.schema();
+                let terms = <[_; 2]>::try_from(inputs.to_vec());
+                let terms = terms.map_err(|terms| {
+                    let found = format!("a recursive query of {} terms", terms.len());
+                    Error::malformed("plan node", found)
+                })?;
+                query.query(schema, terms)
+            }
+            Some(Node::WorkTable { table, schema }) => {
+                table.table(&decode_plan(&schema, context, self)?.schema())
+            }
             Some(Node::Train { spec }) => {
                 Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?)))
             }
@@ -257,10 +294,21 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             buf.extend_from_slice(task.message());
             Ok(())
         } else if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
-            let schema: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(pruned.schema()));
             Node::Pruned {
                 operators: pruned.operators(),
-                schema: encode_plan(&schema)?,
+                schema: encode_schema(pruned)?,
+            }
+            .encode(buf)
+        } else if let Some(query) = plan.downcast_ref::<RecursiveQueryExec>() {
+            Node::Recursive {
+                query: Recursion::of(query),
+                schema: encode_schema(query)?,
+            }
+            .encode(buf)
+        } else if let Some(table) = plan.downcast_ref::<WorkTableExec>() {
+            Node::WorkTable {
+                table: WorkTable::of(table)?,
+                schema: encode_schema(table)?,
             }
             .encode(buf)
         } else {
@@ -303,6 +351,12 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             None => self.inner.try_encode_udwf(function, buf),
         }
     }
+}
+
+/// An operator's columns, as a plan without rows.
+fn encode_schema(plan: &dyn ExecutionPlan) -> Result<Vec<u8>> {
+    let empty: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(plan.schema()));
+    encode_plan(&empty)
 }
 
 /// A plan as a message, with what the engine's own encoding leaves out.

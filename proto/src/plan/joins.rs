@@ -58,9 +58,7 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
         (None, None) if config.optimizer.repartition_joins => {
             let partitioned = PartitionMode::Partitioned;
             match (left, right) {
-                (Some(left), Some(right)) if swaps && right < left => {
-                    join.swap_inputs(partitioned)
-                }
+                (Some(left), Some(right)) if swaps && right < left => join.swap_inputs(partitioned),
                 _ => join.builder().with_partition_mode(partitioned).build_exec(),
             }
         }
@@ -71,7 +69,9 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
 /// The join by one task, which has all of both sides.
 fn in_one_task(join: &HashJoinExec) -> Result<Plan> {
     let inputs = vec![Arc::clone(join.left()), one_task(join.right())];
-    let join = join.builder().with_partition_mode(PartitionMode::CollectLeft);
+    let join = join
+        .builder()
+        .with_partition_mode(PartitionMode::CollectLeft);
     join.with_new_children(inputs)?.build_exec()
 }
 
@@ -85,9 +85,8 @@ fn nested_loop_join(
         return Ok(None);
     }
     let sizes = size(join.left()).zip(size(join.right()));
-    let right_is_smaller = sizes.is_some_and(|(left, right)| {
-        right < left || right < broadcast_limit(config)
-    });
+    let right_is_smaller =
+        sizes.is_some_and(|(left, right)| right < left || right < broadcast_limit(config));
     if kind.supports_swap() && is_of_the_right(kind.swap()) && right_is_smaller {
         return join.swap_inputs().map(Some);
     }
@@ -193,13 +192,34 @@ mod tests {
     async fn a_small_side_goes_to_every_task_where_its_rows_are_not_the_answer() {
         let limit = 10_000;
         for (query, expected) in [
-            ("few JOIN many USING (id)", "mode=CollectLeft, join_type=Inner"),
-            ("many JOIN few USING (id)", "mode=CollectLeft, join_type=Inner"),
-            ("many JOIN none USING (id)", "mode=CollectLeft, join_type=Inner"),
-            ("many LEFT JOIN few USING (id)", "mode=CollectLeft, join_type=Right"),
-            ("few LEFT JOIN many USING (id)", "mode=Partitioned, join_type=Left"),
-            ("few FULL JOIN many USING (id)", "mode=Partitioned, join_type=Full"),
-            ("many JOIN many m USING (id)", "mode=Partitioned, join_type=Inner"),
+            (
+                "few JOIN many USING (id)",
+                "mode=CollectLeft, join_type=Inner",
+            ),
+            (
+                "many JOIN few USING (id)",
+                "mode=CollectLeft, join_type=Inner",
+            ),
+            (
+                "many JOIN none USING (id)",
+                "mode=CollectLeft, join_type=Inner",
+            ),
+            (
+                "many LEFT JOIN few USING (id)",
+                "mode=CollectLeft, join_type=Right",
+            ),
+            (
+                "few LEFT JOIN many USING (id)",
+                "mode=Partitioned, join_type=Left",
+            ),
+            (
+                "few FULL JOIN many USING (id)",
+                "mode=Partitioned, join_type=Full",
+            ),
+            (
+                "many JOIN many m USING (id)",
+                "mode=Partitioned, join_type=Inner",
+            ),
         ] {
             let plan = plan(&format!("SELECT * FROM {query}"), limit).await;
             assert!(plan.contains(expected), "{query}: {plan}");
@@ -213,7 +233,10 @@ mod tests {
         for (query, gathered) in [
             ("SELECT * FROM few LEFT JOIN many ON few.id < many.id", true),
             ("SELECT * FROM few FULL JOIN many ON few.id < many.id", true),
-            ("SELECT * FROM many LEFT JOIN few ON few.id < many.id", false),
+            (
+                "SELECT * FROM many LEFT JOIN few ON few.id < many.id",
+                false,
+            ),
             ("SELECT * FROM few JOIN many ON few.id < many.id", false),
             (
                 "SELECT * FROM few WHERE id NOT IN (SELECT nullif(id, 3) FROM many)",

@@ -26,6 +26,7 @@ mod one_task;
 mod partitions;
 mod planner;
 mod predict;
+mod recursion;
 mod rules;
 mod running;
 mod tables;

@@ -85,7 +85,9 @@ pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec
 /// Whether all of the stage's input comes together in one task.
 fn collapses_input(writer: &Arc<dyn ExecutionPlan>) -> bool {
     let plan = writer.children();
-    let partitions = plan.first().map(|plan| plan.output_partitioning().partition_count());
+    let partitions = plan
+        .first()
+        .map(|plan| plan.output_partitioning().partition_count());
     partitions == Some(1)
 }
 

@@ -252,7 +252,12 @@ impl VolleyClusterState {
             _ => {}
         }
         let mut bind_all = |tasks: &[crate::placement::Task]| -> Vec<BoundTask> {
-            let bind = |task| Some((task, bind::bind(stage, &session_id, &job_id, task).transpose()?));
+            let bind = |task| {
+                Some((
+                    task,
+                    bind::bind(stage, &session_id, &job_id, task).transpose()?,
+                ))
+            };
             let mut bound = Vec::new();
             for (task, result) in tasks.iter().filter_map(bind) {
                 match result {

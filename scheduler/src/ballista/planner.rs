@@ -105,7 +105,9 @@ impl QueryPlanner for AdmittingPlanner {
                 _ => Ok(TreeNodeRecursion::Continue),
             }
         })?;
-        let physical = VolleyQueryPlanner.create_physical_plan(plan, session).await?;
+        let physical = VolleyQueryPlanner
+            .create_physical_plan(plan, session)
+            .await?;
         if physical.is::<ExplainExec>() {
             return Ok(physical);
         }

@@ -13,11 +13,11 @@ use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{
     HashJoinExec, NestedLoopJoinExec, PartitionMode, PiecewiseMergeJoinExec, SymmetricHashJoinExec,
 };
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
-use datafusion::physical_plan::ExecutionPlan;
 use volley_proto::plan::verify_sent;
 
 use super::stage::{StageInput, partitions};
@@ -33,6 +33,10 @@ pub(super) fn check(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
 
 /// Operators whose partitions share state, in more than one partition.
 fn shared_state(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    if let Some(query) = plan.downcast_ref::<RecursiveQueryExec>() {
+        // One task runs all of the recursive term.
+        return shared_state(query.static_term());
+    }
     for input in plan.children() {
         shared_state(input)?;
     }
@@ -45,9 +49,7 @@ fn shared_state(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     } else if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
         !is_of_the_right(*join.join_type())
     } else {
-        plan.is::<PiecewiseMergeJoinExec>()
-            || plan.is::<SymmetricHashJoinExec>()
-            || plan.is::<RecursiveQueryExec>()
+        plan.is::<PiecewiseMergeJoinExec>() || plan.is::<SymmetricHashJoinExec>()
     };
     match shares {
         true => not_impl_err!(

@@ -84,7 +84,9 @@ fn union(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
     let mut inputs = Vec::new();
     for input in plan.children() {
         let end = first + partitions(input);
-        let own = slice.iter().filter(|partition| (first..end).contains(*partition));
+        let own = slice
+            .iter()
+            .filter(|partition| (first..end).contains(*partition));
         let own: Vec<_> = own.map(|partition| partition - first).collect();
         inputs.push(restrict(Arc::clone(input), &own)?);
         first = end;
@@ -116,7 +118,8 @@ fn leaf(plan: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
         let files = FileScanConfigBuilder::from(files.clone()).with_file_groups(groups.collect());
         return Ok(DataSourceExec::from_data_source(files.build()));
     }
-    if let Some(rows) = scan.and_then(|scan| scan.data_source().downcast_ref::<MemorySourceConfig>())
+    if let Some(rows) =
+        scan.and_then(|scan| scan.data_source().downcast_ref::<MemorySourceConfig>())
     {
         let kept: Vec<_> = slice
             .iter()

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, Partitioning, PhysicalExpr};
@@ -231,7 +231,11 @@ impl ExecutionPlan for StageExec {
 impl DisplayAs for StageInput {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let partitioning = &self.properties.partitioning;
-        write!(f, "StageInput: index={}, partitioning={partitioning}", self.index)
+        write!(
+            f,
+            "StageInput: index={}, partitioning={partitioning}",
+            self.index
+        )
     }
 }
 

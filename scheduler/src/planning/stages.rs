@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use datafusion::common::not_impl_err;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::{LexOrdering, Partitioning};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -20,6 +22,7 @@ use datafusion::physical_plan::joins::{
 };
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
@@ -116,6 +119,11 @@ impl Planner<'_> {
             let spread = self.cut(spread, inputs)?;
             return replace_children_if_necessary(node, vec![whole, spread]);
         }
+        if let Some(query) = node.downcast_ref::<RecursiveQueryExec>() {
+            let first = self.cut(Arc::clone(query.static_term()), inputs)?;
+            let recursive = in_one_process(Arc::clone(query.recursive_term()))?;
+            return replace_children_if_necessary(node, vec![first, recursive]);
+        }
         let children = node.children().into_iter();
         let children = children.map(|child| self.cut(Arc::clone(child), inputs));
         let children = children.collect::<Result<Vec<_>>>()?;
@@ -134,8 +142,22 @@ impl Planner<'_> {
         let index = inputs.len();
         inputs.push(Arc::new(CoalescePartitionsExec::new(stage)));
         let partitioning = Partitioning::UnknownPartitioning(count);
-        Ok(Arc::new(StageInput::new(index, schema, partitioning, order)))
+        Ok(Arc::new(StageInput::new(
+            index,
+            schema,
+            partitioning,
+            order,
+        )))
     }
+}
+
+/// A plan whose exchanges are those of one process: its task runs all of it, round after round.
+fn in_one_process(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    plan.transform_up(|node| match node.downcast_ref::<OneTaskExec>() {
+        Some(marked) => Ok(Transformed::yes(Arc::clone(marked.input()))),
+        None => Ok(Transformed::no(node)),
+    })
+    .data()
 }
 
 /// The two sides of a join of which every task needs the first one whole.
@@ -168,8 +190,8 @@ fn is_reread(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() {
         let mut varies = false;
         plan.apply_expressions(&mut |expr| {
-            varies |= datafusion::physical_expr_common::physical_expr::is_volatile(expr);
-            Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+            varies |= is_volatile(expr);
+            Ok(TreeNodeRecursion::Continue)
         })?;
         let Some(input) = plan.children().first().copied() else {
             return Ok(false);

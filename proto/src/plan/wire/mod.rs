@@ -95,11 +95,8 @@ impl PhysicalProtoConverterExtension for Converter {
         plan: &Arc<dyn ExecutionPlan>,
         codec: &dyn PhysicalExtensionCodec,
     ) -> Result<PhysicalPlanNode> {
-        let message = PhysicalPlanNode::try_from_physical_plan_with_converter(
-            Arc::clone(plan),
-            codec,
-            self,
-        )?;
+        let message =
+            PhysicalPlanNode::try_from_physical_plan_with_converter(Arc::clone(plan), codec, self)?;
         let Some(lost) = Lost::of(plan.as_ref())? else {
             return Ok(message);
         };

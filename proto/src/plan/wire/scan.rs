@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use datafusion::common::parsers::CompressionTypeVariant;
 use datafusion::common::internal_err;
+use datafusion::common::parsers::CompressionTypeVariant;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::physical_plan::{CsvSource, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
@@ -41,7 +41,8 @@ impl ScanOptions {
     }
 
     pub(super) fn restore(self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-        let (Some(exec), Some(scan)) = (plan.downcast_ref::<DataSourceExec>(), config(plan.as_ref()))
+        let (Some(exec), Some(scan)) =
+            (plan.downcast_ref::<DataSourceExec>(), config(plan.as_ref()))
         else {
             return internal_err!("{} is no scan of files", plan.name());
         };

@@ -1,55 +1,116 @@
 //! Whether a plan that was encoded arrives as it was meant.
 //!
 //! Both plans are compared operator by operator: their names, what they say of themselves when asked
-//! for everything, schemas, partitions, orders, and the functions of windows in full.
+//! for everything, the names and types of columns, partitions, and the functions of windows in full.
+//! What is known of an order may get lost with the constants and keys that it was concluded from; where
+//! an operator needs it, it must be there.
 
+use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::not_impl_err;
 use datafusion::error::Result;
-use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
+use datafusion::physical_expr::window::{
+    PlainAggregateWindowExpr, SlidingAggregateWindowExpr, WindowExpr,
+};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
+};
+
+use super::window;
 
 /// Refuses a plan that arrives other than it was sent, and names the operator.
 ///
 /// # Errors
 /// Names the first operator that differs, as it was sent and as it arrived.
-pub(in crate::plan) fn verify(sent: &Arc<dyn ExecutionPlan>, arrived: &Arc<dyn ExecutionPlan>) -> Result<()> {
-    let (meant, found) = (describe(sent.as_ref()), describe(arrived.as_ref()));
+pub(in crate::plan) fn verify(
+    sent: &Arc<dyn ExecutionPlan>,
+    arrived: &Arc<dyn ExecutionPlan>,
+) -> Result<()> {
+    let (meant, found) = (describe(sent.as_ref())?, describe(arrived.as_ref())?);
     if meant != found {
         return not_impl_err!(
             "an operator that does not survive its way to an executor: {meant} would arrive as {found}"
         );
     }
-    let (sent, arrived) = (sent.children(), arrived.children());
-    for (sent, arrived) in sent.into_iter().zip(arrived) {
+    let orders = arrived.required_input_ordering();
+    let inputs = sent.children().into_iter().zip(arrived.children());
+    for ((sent, arrived), order) in inputs.zip(orders) {
         verify(sent, arrived)?;
+        // What other stages have made says nothing of its order, and has the one it was sent with.
+        let Some(order) = order.filter(|_| !arrived.children().is_empty()) else {
+            continue;
+        };
+        let order = order.into_single();
+        if !arrived
+            .equivalence_properties()
+            .ordering_satisfy_requirement(order)?
+        {
+            return not_impl_err!(
+                "the order of {}, which does not survive its way to an executor",
+                describe(arrived.as_ref())?
+            );
+        }
     }
     Ok(())
 }
 
 /// Everything an operator says of itself, without its inputs.
-fn describe(plan: &dyn ExecutionPlan) -> String {
+fn describe(plan: &dyn ExecutionPlan) -> Result<String> {
     struct Shown<'a>(&'a dyn ExecutionPlan);
-    impl std::fmt::Display for Shown<'_> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    impl fmt::Display for Shown<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             DisplayAs::fmt_as(self.0, DisplayFormatType::Verbose, f)
         }
     }
-    let windows = if let Some(windows) = plan.downcast_ref::<WindowAggExec>() {
-        format!("{:?}", windows.window_expr())
-    } else if let Some(windows) = plan.downcast_ref::<BoundedWindowAggExec>() {
-        format!("{:?}", windows.window_expr())
-    } else {
-        String::new()
-    };
+    let shown = Shown(plan).to_string();
+    // How an aggregate makes use of an order is decided where it runs.
+    let shown = shown.split(", ordering_mode=").next().unwrap_or_default();
+    let windows = window::windows(plan)
+        .map(|(exprs, _)| exprs)
+        .unwrap_or_default();
+    let windows = windows.iter().map(describe_window);
+    let windows = windows.collect::<Result<Vec<_>>>()?.join("; ");
+    let schema = plan.schema();
+    let columns = schema.fields().iter();
+    let columns: Vec<_> = columns
+        .map(|column| format!("{} {}", column.name(), column.data_type()))
+        .collect();
     let partitions = plan.properties().output_partitioning().partition_count();
-    format!(
-        "{} [{}] {} inputs, {partitions} partitions, {:?}, order {:?} {windows}",
+    let inputs = plan.children().len();
+    Ok(format!(
+        "{} [{shown}] of {inputs} inputs in {partitions} partitions ({}) {windows}",
         plan.name(),
-        Shown(plan),
-        plan.children().len(),
-        plan.schema(),
-        plan.properties().output_ordering(),
-    )
+        columns.join(", "),
+    ))
+}
+
+/// Everything about a window function that its rows depend on.
+fn describe_window(expr: &Arc<dyn WindowExpr>) -> Result<String> {
+    let any = expr.as_any();
+    let aggregate = if let Some(plain) = any.downcast_ref::<PlainAggregateWindowExpr>() {
+        Some((plain.get_aggregate_expr(), format!("{plain:?}")))
+    } else if let Some(sliding) = any.downcast_ref::<SlidingAggregateWindowExpr>() {
+        Some((sliding.get_aggregate_expr(), format!("{sliding:?}")))
+    } else {
+        None
+    };
+    let function = match &aggregate {
+        Some((aggregate, text)) => format!(
+            "{} distinct={} ignore_nulls={} filtered={}",
+            aggregate.fun().name(),
+            aggregate.is_distinct(),
+            aggregate.ignore_nulls(),
+            // Conditions travel as arguments: see `filtered`.
+            !text.ends_with("filter: None }"),
+        ),
+        None => format!("{:?}", window::options(expr)?),
+    };
+    Ok(format!(
+        "{function} {:?} partition by {:?} order by {:?} {}",
+        expr.expressions(),
+        expr.partition_by(),
+        expr.order_by(),
+        expr.get_window_frame(),
+    ))
 }

@@ -29,7 +29,9 @@ pub(super) fn options_of(plan: &dyn ExecutionPlan) -> Result<Option<Vec<WindowOp
         return Ok(None);
     };
     let options = exprs.iter().map(options).collect::<Result<Vec<_>>>()?;
-    let lost = options.iter().any(|options| *options != WindowOptions::default());
+    let lost = options
+        .iter()
+        .any(|options| *options != WindowOptions::default());
     Ok(lost.then_some(options))
 }
 
@@ -60,8 +62,13 @@ pub(super) fn restore(
             }
         };
         let name = expr.name().to_owned();
-        let made =
-            create_udwf_window_expr(&forward, function.args(), &schema, name, options.ignore_nulls)?;
+        let made = create_udwf_window_expr(
+            &forward,
+            function.args(),
+            &schema,
+            name,
+            options.ignore_nulls,
+        )?;
         let made = match options.reversed {
             true => made.reverse_expr(),
             false => Some(made),
@@ -74,22 +81,35 @@ pub(super) fn restore(
         let made = StandardWindowExpr::new(made, partition_by, order_by, frame);
         Ok(Arc::new(made) as Arc<dyn WindowExpr>)
     };
-    let exprs = exprs.iter().zip(options).map(with).collect::<Result<Vec<_>>>()?;
+    let exprs = exprs
+        .iter()
+        .zip(options)
+        .map(with)
+        .collect::<Result<Vec<_>>>()?;
     Ok(match mode {
         Mode::Whole { partitioned } => Arc::new(WindowAggExec::try_new(exprs, input, partitioned)?),
-        Mode::Streamed { mode, partitioned } => {
-            Arc::new(BoundedWindowAggExec::try_new(exprs, input, mode, partitioned)?)
-        }
+        Mode::Streamed { mode, partitioned } => Arc::new(BoundedWindowAggExec::try_new(
+            exprs,
+            input,
+            mode,
+            partitioned,
+        )?),
     })
 }
 
 /// How an operator of windows runs.
-enum Mode {
-    Whole { partitioned: bool },
-    Streamed { mode: InputOrderMode, partitioned: bool },
+pub(super) enum Mode {
+    Whole {
+        partitioned: bool,
+    },
+    Streamed {
+        mode: InputOrderMode,
+        partitioned: bool,
+    },
 }
 
-fn windows(plan: &dyn ExecutionPlan) -> Option<(&[Arc<dyn WindowExpr>], Mode)> {
+/// The functions of an operator of windows, and how it runs.
+pub(super) fn windows(plan: &dyn ExecutionPlan) -> Option<(&[Arc<dyn WindowExpr>], Mode)> {
     if let Some(whole) = plan.downcast_ref::<WindowAggExec>() {
         let partitioned = !whole.partition_keys().is_empty();
         return Some((whole.window_expr(), Mode::Whole { partitioned }));
@@ -108,7 +128,8 @@ fn udwf(expr: &Arc<dyn WindowExpr>) -> Option<&WindowUDFExpr> {
     function.as_any().downcast_ref()
 }
 
-fn options(expr: &Arc<dyn WindowExpr>) -> Result<WindowOptions> {
+/// The options of a window function.
+pub(super) fn options(expr: &Arc<dyn WindowExpr>) -> Result<WindowOptions> {
     let Some(function) = udwf(expr) else {
         // Aggregates keep theirs in the message.
         return Ok(WindowOptions::default());

@@ -1,0 +1,53 @@
+//! Which part of optimizing a query is done here, and which by the scheduler.
+//!
+//! A plan is sent as it was written but for subqueries, which the wire has no form for and which become
+//! joins here. Everything else is the scheduler's: the engine's messages leave out parts of what its
+//! optimizer makes, such as the columns of relations that are known to be empty.
+
+use std::sync::Arc;
+
+use datafusion::catalog::Session;
+use datafusion::error::Result;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::{Optimizer, OptimizerRule};
+
+/// Rules that take subqueries out of expressions, and one that they build upon.
+const HERE: [&str; 5] = [
+    "rewrite_set_comparison",
+    "simplify_expressions",
+    "decorrelate_predicate_subquery",
+    "scalar_subquery_to_join",
+    "decorrelate_lateral_join",
+];
+
+/// The rules for plans that are sent.
+pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    let mut rules = Optimizer::new().rules;
+    rules.retain(|rule| HERE.contains(&rule.name()));
+    rules
+}
+
+/// A plan by all rules, for what runs in this process or is looked at here.
+///
+/// # Errors
+/// When a rule fails.
+pub(super) fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<LogicalPlan> {
+    let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+        return Ok(plan.clone());
+    };
+    let all = SessionStateBuilder::new_from_existing(state.clone())
+        .with_optimizer_rules(Optimizer::new().rules)
+        .build();
+    all.optimize(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_has_every_rule_that_is_applied_here() {
+        assert_eq!(rules_here().len(), HERE.len());
+    }
+}

@@ -1,0 +1,92 @@
+//! Recursive queries on the wire, which the engine has no messages for.
+//!
+//! The table that a recursive term reads is the result of its last round, kept by the operator of the
+//! query. Both are in one task, and are linked again when the operator is made there.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::internal_datafusion_err;
+use datafusion::error::Result;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::work_table::WorkTableExec;
+use serde::{Deserialize, Serialize};
+
+/// A recursive query without its two terms and its columns.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Recursion {
+    name: String,
+    is_distinct: bool,
+}
+
+impl Recursion {
+    pub(super) fn of(query: &RecursiveQueryExec) -> Self {
+        Self {
+            name: query.name().to_owned(),
+            is_distinct: query.is_distinct(),
+        }
+    }
+
+    pub(super) fn query(
+        self,
+        schema: SchemaRef,
+        terms: [Arc<dyn ExecutionPlan>; 2],
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [first, recursive] = terms;
+        let query =
+            RecursiveQueryExec::try_new(self.name, schema, first, recursive, self.is_distinct)?;
+        Ok(Arc::new(query))
+    }
+}
+
+/// The table that a recursive term reads, without its columns: those after its projection.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct WorkTable {
+    name: String,
+    projection: Option<Vec<usize>>,
+}
+
+impl WorkTable {
+    /// # Errors
+    /// When the table does not say which columns are read.
+    pub(super) fn of(table: &WorkTableExec) -> Result<Self> {
+        // DataFusion keeps it to itself, and tells it only so.
+        let text = format!("{table:?}");
+        let projection = text
+            .split_once(", projection: ")
+            .and_then(|(_, rest)| rest.split_once(", work_table: "))
+            .map(|(projection, _)| projection)
+            .ok_or_else(|| {
+                internal_datafusion_err!("a work table that does not say what is read")
+            })?;
+        let columns = projection
+            .strip_prefix("Some(")
+            .and_then(|rest| rest.strip_suffix(')'));
+        let projection = columns.map(serde_json::from_str).transpose();
+        Ok(Self {
+            name: table.name().to_owned(),
+            projection: projection
+                .map_err(|error| internal_datafusion_err!("a work table reads {text}: {error}"))?,
+        })
+    }
+
+    /// The table, read with these columns.
+    pub(super) fn table(self, columns: &SchemaRef) -> Result<Arc<dyn ExecutionPlan>> {
+        let table = match self.projection {
+            None => WorkTableExec::new(self.name, Arc::clone(columns), None)?,
+            Some(projection) => {
+                // Only the columns that are read are ever looked at.
+                let width = projection.iter().max().map_or(0, |last| last + 1);
+                let nothing = Field::new("", DataType::Null, true);
+                let mut fields = vec![Arc::new(nothing); width];
+                for (at, field) in projection.iter().zip(columns.fields()) {
+                    fields[*at] = Arc::clone(field);
+                }
+                let schema = Schema::new_with_metadata(fields, columns.metadata().clone());
+                WorkTableExec::new(self.name, Arc::new(schema), Some(projection))?
+            }
+        };
+        Ok(Arc::new(table))
+    }
+}
