@@ -316,6 +316,11 @@ fn tables_in_memory_are_queried_on_the_cluster() {
     );
     assert_eq!(query("SELECT count(*) AS n FROM z a, z b, w")[0]["n"], 8);
     assert_eq!(query("SELECT count(*) AS n FROM e")[0]["n"], 0);
+    assert_eq!(query("SELECT k FROM z LIMIT 1").len(), 1);
+    assert_eq!(
+        query("SELECT x FROM (VALUES (1), (2)) v(x) LIMIT 1").len(),
+        1
+    );
     assert_eq!(
         query(
             "INSERT INTO e SELECT k, v FROM z; INSERT INTO e VALUES (9, 'z'); \
