@@ -316,6 +316,11 @@ fn tables_in_memory_are_queried_on_the_cluster() {
     );
     assert_eq!(query("SELECT count(*) AS n FROM z a, z b, w")[0]["n"], 8);
     assert_eq!(query("SELECT count(*) AS n FROM e")[0]["n"], 0);
+    assert_eq!(query("SELECT k FROM z LIMIT 1").len(), 1);
+    assert_eq!(
+        query("SELECT x FROM (VALUES (1), (2)) v(x) LIMIT 1").len(),
+        1
+    );
     assert_eq!(
         query(
             "INSERT INTO e SELECT k, v FROM z; INSERT INTO e VALUES (9, 'z'); \
@@ -336,11 +341,11 @@ fn tables_in_memory_are_queried_on_the_cluster() {
     let said = refused(&cluster, &dir, large);
     assert!(said.contains("8 MiB") && said.contains("COPY"), "{said}");
     // What is just below the limit goes to the scheduler and to both executors.
-    let large = "CREATE TABLE large AS SELECT value AS k FROM range(8000000); \
+    let large = "CREATE TABLE large AS SELECT value AS k FROM range(900000); \
                  SELECT count(*) AS n, sum(k) AS s FROM large";
     assert_eq!(
         ask(&cluster, &dir, large),
-        [json!({"n": 8_000_000, "s": 31_999_996_000_000_u64})]
+        [json!({"n": 900_000, "s": 404_999_550_000_u64})]
     );
 }
 
