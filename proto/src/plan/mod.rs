@@ -22,7 +22,6 @@ mod estimates;
 mod filtered;
 mod join_order;
 mod joins;
-mod limits_in_memory;
 mod one_task;
 mod partitions;
 mod planner;

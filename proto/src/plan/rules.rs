@@ -12,7 +12,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::estimates::estimate_scan;
 use super::join_order::order_joins;
 use super::joins::choose_join;
-use super::limits_in_memory::limit_outside;
 use super::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that chooses how joins are done.
@@ -35,7 +34,6 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Rewrite::Each(choose_dictionaries),
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
-    rules.push(rule("limit_outside", Rewrite::Each(limit_outside)));
     SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules)
 }
 

@@ -125,8 +125,10 @@ fn leaf(plan: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
             .iter()
             .map(|partition| rows.partitions()[*partition].clone())
             .collect();
+        let limit = rows.fetch();
         let rows =
             MemorySourceConfig::try_new(&kept, rows.original_schema(), rows.projection().clone())?;
+        let rows = rows.with_limit(limit);
         return Ok(DataSourceExec::from_data_source(rows));
     }
     not_impl_err!("{} of {} partitions", plan.name(), partitions(plan))
