@@ -34,11 +34,13 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, seed: u64) {
+    /// Counts it; whether it is the first.
+    fn add(&mut self, seed: u64) -> bool {
         self.times += 1;
         if self.seeds.len() < NAMED {
             self.seeds.push(seed);
         }
+        self.times == 1
     }
 }
 
@@ -67,8 +69,16 @@ impl Report {
                 self.with_rows += usize::from(*rows > 0);
             }
             Verdict::OutOfMemory => self.out_of_memory += 1,
-            Verdict::BothFail(text) => self.both_fail.entry(text.clone()).or_default().add(seed),
-            Verdict::Unsettled(text) => self.unsettled.entry(text.clone()).or_default().add(seed),
+            Verdict::BothFail(text) => {
+                if self.both_fail.entry(text.clone()).or_default().add(seed) {
+                    self.say(&format!("fails on both sides, seed {seed}: {text}"));
+                }
+            }
+            Verdict::Unsettled(text) => {
+                if self.unsettled.entry(text.clone()).or_default().add(seed) {
+                    self.say(&format!("unsettled, seed {seed}: {text}"));
+                }
+            }
             Verdict::Fails(_) => {}
         }
         const OFTEN: usize = 250;
@@ -81,9 +91,7 @@ impl Report {
     /// Counts a failure; its example is told when its kind is new.
     pub(crate) fn fails(&mut self, seed: u64, case: &Case, failure: &Failure) {
         let kind = kind(case, failure);
-        let seen = self.failures.entry(kind.clone()).or_default();
-        seen.add(seed);
-        if seen.times == 1 {
+        if self.failures.entry(kind.clone()).or_default().add(seed) {
             let said = example(seed, &kind, case, failure);
             self.say(&said);
         }

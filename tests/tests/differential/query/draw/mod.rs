@@ -40,7 +40,7 @@ struct Relation {
 }
 
 /// Rows that joins may come to.
-const MOST_ROWS: usize = 30_000;
+const MOST_ROWS: usize = 6_000;
 
 /// Draws a query over these tables.
 pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Query {

@@ -136,11 +136,11 @@ impl Draw<'_> {
         let comes_to = match (kind, condition) {
             ("CROSS JOIN", _) => pairs,
             _ if keeps_rows => rows.max(of_right.rows),
-            (_, Condition::Unequal) => pairs / 2,
-            _ => pairs / 6,
+            (_, Condition::Unequal) => pairs,
+            _ => pairs / 4,
         };
         let mut comes_to = comes_to.max(rows).max(of_right.rows);
-        if comes_to > MOST_ROWS || pairs > 2_000_000 {
+        if comes_to > MOST_ROWS || pairs > 1_000_000 {
             if kind == "CROSS JOIN" {
                 kind = "JOIN";
             }
