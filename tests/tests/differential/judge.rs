@@ -304,7 +304,10 @@ pub(crate) fn without_details(error: &str) -> String {
     }
     // What is listed in brackets is of this case.
     const LEAST: usize = 30;
-    if let Some((end, _)) = text.match_indices(['[', '{', '"']).find(|(at, _)| *at > LEAST) {
+    if let Some((end, _)) = text
+        .match_indices(['[', '{', '"'])
+        .find(|(at, _)| *at > LEAST)
+    {
         text.truncate(end);
     }
     const MOST: usize = 160;
@@ -321,6 +324,9 @@ mod tests {
     #[test]
     fn errors_are_alike_but_for_numbers_and_files() {
         let error = "task 12 of /tmp/x/1.csv: column c0 is INT32 in [k, v]";
-        assert_eq!(without_details(error), "task N of PATH column cN is INTN in ");
+        assert_eq!(
+            without_details(error),
+            "task N of PATH column cN is INTN in "
+        );
     }
 }

@@ -39,7 +39,7 @@ use hunt::Hunt;
 use report::Report;
 
 /// What a machine of two cores asks in three minutes.
-const BUDGET: u64 = 1_000;
+const BUDGET: u64 = 500;
 /// A run of hours ends after so many.
 const MANY: u64 = 50_000;
 /// The seed of the fixed budget.
