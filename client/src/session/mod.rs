@@ -42,6 +42,8 @@ use volley_proto::store::ModelStore;
 use volley_proto::tables::{Epoch, Run};
 
 pub(crate) use connect::await_scheduler;
+#[cfg(test)]
+pub(crate) use optimizer::optimized;
 pub use output::{Output, QueryJob};
 
 use self::planner::ClusterPlanner;

@@ -32,7 +32,7 @@ pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
 ///
 /// # Errors
 /// When a rule fails.
-pub(super) fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<LogicalPlan> {
+pub(crate) fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<LogicalPlan> {
     let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
         return Ok(plan.clone());
     };

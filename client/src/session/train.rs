@@ -313,6 +313,7 @@ fn published_version(rows: &RecordBatch) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::optimized;
     use crate::sql::Kind;
     use crate::testing::{on_a_deep_stack, session};
 
@@ -327,7 +328,7 @@ mod tests {
             };
             let (target, rows, options) = session.target(*create).await.unwrap();
             let plan = train_plan(rows, options, target).unwrap();
-            let plan = session.context().state().optimize(&plan).unwrap();
+            let plan = optimized(&plan, &session.context().state()).unwrap();
             let shown = plan.display_indent().to_string();
             assert!(
                 shown.starts_with("Train: model=m, ranks=All, shards=60"),

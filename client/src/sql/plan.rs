@@ -146,7 +146,8 @@ mod tests {
     use crate::{Error, Result, Session};
 
     async fn optimized(session: &Session, sql: &str) -> Result<LogicalPlan> {
-        Ok(session.sql(sql).await?.into_optimized_plan()?)
+        let (state, plan) = session.sql(sql).await?.into_parts();
+        Ok(crate::session::optimized(&plan, &state)?)
     }
 
     #[test]
@@ -226,11 +227,9 @@ mod tests {
                     "transformed_mae"
                 ]
             );
-            let plan = frame
-                .into_optimized_plan()
-                .unwrap()
-                .display_indent()
-                .to_string();
+            let (state, plan) = frame.into_parts();
+            let plan = crate::session::optimized(&plan, &state).unwrap();
+            let plan = plan.display_indent().to_string();
             assert!(
                 plan.find("Aggregate").unwrap() < plan.find("Predict").unwrap(),
                 "{plan}"

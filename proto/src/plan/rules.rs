@@ -16,6 +16,8 @@ use super::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that chooses how joins are done.
 const JOIN_SELECTION: &str = "join_selection";
+/// DataFusion's rule that refuses plans whose orders do not hold.
+const SANITY_CHECK: &str = "SanityCheckPlan";
 
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
@@ -23,7 +25,9 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         rule("estimate_scans", Rewrite::Each(estimate_scan)),
         rule("order_joins", Rewrite::Whole(order_joins)),
     ];
-    for default in state.physical_optimizers() {
+    // Stages are checked when they are made, and again when they run: what a sort can mend is no error.
+    let defaults = state.physical_optimizers().iter();
+    for default in defaults.filter(|rule| rule.name() != SANITY_CHECK) {
         rules.push(Arc::clone(default));
         if default.name() == JOIN_SELECTION {
             rules.push(rule("choose_joins", Rewrite::Each(choose_join)));

@@ -273,7 +273,7 @@ impl ExecutionPlan for TrainExec {
 fn shard(spec: &TrainSpec, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let exchanged = input.is::<ShuffleReaderExec>()
         || input.is::<UnresolvedShuffleExec>()
-        || input.name() == "ExchangeExec"; // adaptive planning's exchange; private to its crate
+        || input.name() == "StageInput"; // the scheduler's, and private to it
     let sharded = input.downcast_ref::<RepartitionExec>().is_some_and(
         |exchange| matches!(exchange.partitioning(), Partitioning::Hash(_, m) if *m == spec.shards),
     );

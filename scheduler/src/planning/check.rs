@@ -18,6 +18,7 @@ use datafusion::physical_plan::joins::{
     HashJoinExec, NestedLoopJoinExec, PartitionMode, PiecewiseMergeJoinExec, SymmetricHashJoinExec,
 };
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 use volley_proto::plan::verify_sent;
 
 use super::stage::{StageInput, partitions};
@@ -36,6 +37,9 @@ fn shared_state(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     if let Some(query) = plan.downcast_ref::<RecursiveQueryExec>() {
         // One task runs all of the recursive term.
         return shared_state(query.static_term());
+    }
+    if plan.is::<RepartitionExec>() {
+        return not_impl_err!("{} inside of a stage: its tasks share nothing", plan.name());
     }
     for input in plan.children() {
         shared_state(input)?;

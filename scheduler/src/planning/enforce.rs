@@ -18,6 +18,14 @@ use super::stage::partitions;
 /// The plan with every order that an operator needs of its inputs.
 pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| {
+        // A limit that no number of rows reaches, and no message can hold.
+        let endless = node
+            .fetch()
+            .is_some_and(|rows| i64::try_from(rows).is_err());
+        let node = match endless {
+            true => node.with_fetch(None).unwrap_or(node),
+            false => node,
+        };
         let required = node.required_input_ordering();
         let mut sorted = false;
         let mut inputs = Vec::with_capacity(required.len());

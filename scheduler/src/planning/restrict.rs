@@ -9,7 +9,7 @@ use std::sync::Arc;
 use datafusion::common::{internal_err, not_impl_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
-use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::source::{DataSource, DataSourceExec};
 use datafusion::error::Result;
 use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -125,7 +125,7 @@ fn leaf(plan: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
             .iter()
             .map(|partition| rows.partitions()[*partition].clone())
             .collect();
-        let limit = rows.fetch();
+        let limit = DataSource::fetch(rows);
         let rows =
             MemorySourceConfig::try_new(&kept, rows.original_schema(), rows.projection().clone())?;
         let rows = rows.with_limit(limit);

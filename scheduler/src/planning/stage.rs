@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use ballista_core::execution_plans::ShuffleReaderExec;
-use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::error::Result;
@@ -106,19 +105,35 @@ pub(super) struct StageInput {
     /// The exchange's partitions.
     partitions: Vec<usize>,
     order: Option<LexOrdering>,
+    /// What is known of the rows' values, such as columns that are equal: an exchange changes none.
+    values: EquivalenceProperties,
     properties: Arc<PlanProperties>,
 }
 
 impl StageInput {
-    /// The stage's input of this index. Each of its partitions is in `order`, if one is given.
+    /// The stage's input of this index, of the rows of a plan. Each of its partitions is in `order`, if
+    /// one is given.
     pub(super) fn new(
         index: usize,
-        schema: SchemaRef,
+        plan: &Arc<dyn ExecutionPlan>,
         partitioning: Partitioning,
         order: Option<LexOrdering>,
     ) -> Self {
         let partitions = (0..partitioning.partition_count()).collect();
-        Self::part(index, schema, partitioning, partitions, order)
+        let mut values = plan.equivalence_properties().clone();
+        values.clear_orderings();
+        values.clear_per_partition_constants();
+        let nothing = EquivalenceProperties::new(plan.schema());
+        Self::part(index, partitioning, (partitions, order, values), nothing)
+    }
+
+    /// The same, telling what is known of values too. Who decodes a reader of an exchange knows nothing of
+    /// them: no order may be concluded from it, while rows are spread by equal columns whoever knows.
+    pub(super) fn with_values(&self) -> Self {
+        let partitioning = self.properties.partitioning.clone();
+        let values = self.values.clone();
+        let kept = (self.partitions.clone(), self.order.clone(), values.clone());
+        Self::part(self.index, partitioning, kept, values)
     }
 
     /// The same with these of its partitions only.
@@ -128,18 +143,20 @@ impl StageInput {
             _ => Partitioning::UnknownPartitioning(slice.len()),
         };
         let partitions = slice.iter().map(|partition| self.partitions[*partition]);
-        let (partitions, order) = (partitions.collect(), self.order.clone());
-        Self::part(self.index, self.schema(), partitioning, partitions, order)
+        let kept = (
+            partitions.collect(),
+            self.order.clone(),
+            self.values.clone(),
+        );
+        Self::part(self.index, partitioning, kept, self.values.clone())
     }
 
     fn part(
         index: usize,
-        schema: SchemaRef,
         partitioning: Partitioning,
-        partitions: Vec<usize>,
-        order: Option<LexOrdering>,
+        (partitions, order, values): (Vec<usize>, Option<LexOrdering>, EquivalenceProperties),
+        mut kept: EquivalenceProperties,
     ) -> Self {
-        let mut kept = EquivalenceProperties::new(schema);
         if let Some(order) = &order {
             kept.add_ordering(order.clone());
         }
@@ -153,6 +170,7 @@ impl StageInput {
             index,
             partitions,
             order,
+            values,
             properties: Arc::new(properties),
         }
     }

@@ -63,8 +63,9 @@ impl Planner<'_> {
         if let Some(order) = order {
             plan = enforce_order(plan, order.into())?;
         }
-        check(&plan)?;
         check_wire(&plan, self.context)?;
+        let plan = with_values(plan)?;
+        check(&plan)?;
         Ok(Arc::new(StageExec::new(plan, inputs)))
     }
 
@@ -79,14 +80,12 @@ impl Planner<'_> {
             return match exchange.partitioning() {
                 Partitioning::Hash(..) => {
                     let partitioning = exchange.partitioning().clone();
-                    let schema = exchange.schema();
-                    let input = self.stage(input, None)?;
                     let index = inputs.len();
-                    inputs.push(Arc::new(RepartitionExec::try_new(
-                        input,
-                        partitioning.clone(),
-                    )?));
-                    Ok(Arc::new(StageInput::new(index, schema, partitioning, None)))
+                    let reads = StageInput::new(index, &input, partitioning.clone(), None);
+                    let input = self.stage(input, None)?;
+                    let exchange = RepartitionExec::try_new(input, partitioning)?;
+                    inputs.push(Arc::new(exchange));
+                    Ok(Arc::new(reads))
                 }
                 // It spreads rows over the threads of a process.
                 Partitioning::RoundRobinBatch(_) | Partitioning::UnknownPartitioning(_) => {
@@ -137,18 +136,21 @@ impl Planner<'_> {
         order: Option<LexOrdering>,
         inputs: &mut Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let stage = self.stage(plan, order.clone())?;
-        let (schema, count) = (stage.schema(), partitions(&stage));
-        let index = inputs.len();
+        let stage = self.stage(Arc::clone(&plan), order.clone())?;
+        let partitioning = Partitioning::UnknownPartitioning(partitions(&stage));
+        let reads = StageInput::new(inputs.len(), &plan, partitioning, order);
         inputs.push(Arc::new(CoalescePartitionsExec::new(stage)));
-        let partitioning = Partitioning::UnknownPartitioning(count);
-        Ok(Arc::new(StageInput::new(
-            index,
-            schema,
-            partitioning,
-            order,
-        )))
+        Ok(Arc::new(reads))
     }
+}
+
+/// The plan with inputs that tell what is known of their values.
+fn with_values(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    plan.transform_up(|node| match node.downcast_ref::<StageInput>() {
+        Some(input) => Ok(Transformed::yes(Arc::new(input.with_values()))),
+        None => Ok(Transformed::no(node)),
+    })
+    .data()
 }
 
 /// A plan whose exchanges are those of one process: its task runs all of it, round after round.

@@ -46,7 +46,6 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
         (5, Format::Csv),
         (5, Format::Parquet),
         (3, Format::Json),
-        (1, Format::Arrow),
         (1, Format::Gzip),
         (1, Format::Zstd),
     ]);
@@ -78,7 +77,7 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
 impl Write {
     /// Writes below this folder and reads it back.
     pub(crate) fn statements(&self, out: &Path) -> Vec<String> {
-        let query = &self.query;
+        let query = self.rows();
         let mut statements = match self.how {
             How::CopyToFolder | How::CopyToFile => {
                 let by = self.by.as_ref().map(|by| format!(" PARTITIONED BY ({by})"));
@@ -105,6 +104,30 @@ impl Write {
         };
         statements.extend(self.reading(out));
         statements
+    }
+
+    /// What is written. No folder's name can say NULL, and a cluster refuses to try.
+    fn rows(&self) -> String {
+        let query = self.query.to_string();
+        if self.by.is_none() {
+            return query;
+        }
+        let column = |(name, of): &(String, Type)| match self.by.as_ref() == Some(name) {
+            false => name.clone(),
+            true => {
+                let instead = match of {
+                    Type::Date => "DATE '2000-01-01'",
+                    Type::Bool => "false",
+                    _ => "0",
+                };
+                format!(
+                    "coalesce({name}, CAST({instead} AS {})) AS {name}",
+                    of.sql()
+                )
+            }
+        };
+        let columns: Vec<_> = self.ordered().map(column).collect();
+        format!("SELECT {} FROM ({query}) filled", columns.join(", "))
     }
 
     /// Reads what was written below this folder: by another side, where files tell it all.

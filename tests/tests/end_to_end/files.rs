@@ -64,7 +64,7 @@ fn patterns_folders_and_their_names_are_tables() {
     assert_eq!(count("'{d}/p1.csv'"), (2, 3));
     assert_eq!(count("'{d}/p[12].csv'"), (3, 6));
     assert_eq!(count("'{d}/*.csv'"), (6, 21));
-    assert_eq!(count("'file://{d}/p?.csv'"), (6, 21));
+    assert_eq!(count("'file://{d}/p*.csv'"), (6, 21));
     assert_eq!(
         count("'{d}/p[12].csv' a JOIN '{d}/*.csv' b USING (k)"),
         (3, 6)
@@ -211,11 +211,15 @@ fn columns_are_those_of_all_files() {
     let json = ask(&cluster, &dir, json);
     assert_eq!((&json[0]["v"], &json[1]["v"]), (&Value::Null, &json!("x")));
     for folder in ["wrong", "other"] {
-        for from in ["'{d}/F/'", "'{d}/F/*.csv'", "t"] {
+        for from in ["'{d}/folder/'", "'{d}/folder/*.csv'", "t"] {
             let sql = format!(
-                "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{{d}}/F/'; SELECT * FROM {from}"
+                "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{{d}}/folder/'; SELECT * FROM {from}"
             );
-            let said = refused(&cluster, &dir, &sql.replace('F', folder));
+            let said = refused(
+                &cluster,
+                &dir,
+                &sql.replace("/folder/", &format!("/{folder}/")),
+            );
             let named = said.contains("a.csv") && said.contains("b.csv");
             assert!(named, "{folder} {from}: {said}");
         }

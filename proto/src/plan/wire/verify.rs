@@ -37,8 +37,8 @@ pub(in crate::plan) fn verify(
     let inputs = sent.children().into_iter().zip(arrived.children());
     for ((sent, arrived), order) in inputs.zip(orders) {
         verify(sent, arrived)?;
-        // What other stages have made says nothing of its order, and has the one it was sent with.
-        let Some(order) = order.filter(|_| !arrived.children().is_empty()) else {
+        // What has its rows' order from where they come from has it, whether it says so or not.
+        let Some(order) = order.filter(|_| !keeps_order(arrived)) else {
             continue;
         };
         let order = order.into_single();
@@ -53,6 +53,14 @@ pub(in crate::plan) fn verify(
         }
     }
     Ok(())
+}
+
+/// Whether rows come in the order in which the operators without inputs have them, such as readers of what
+/// other stages have made.
+fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let kept = plan.maintains_input_order();
+    let mut inputs = plan.children().into_iter().zip(kept);
+    plan.children().is_empty() || inputs.any(|(input, kept)| kept && keeps_order(input))
 }
 
 /// Everything an operator says of itself, without its inputs.
