@@ -65,17 +65,14 @@ impl QueryPlanner for ClusterPlanner {
             _ => {}
         }
         let plan = sendable(files::listed(&plan)?).await?;
-        match &plan {
-            // Asked for by a data frame: of statements, Volley explains more than the engine does.
-            LogicalPlan::Analyze(_) => {
-                let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
-                    scheduler_url(self.cluster.address()),
-                    session.config().ballista_config(),
-                    Arc::new(VolleyLogicalCodec::default()),
-                );
-                return planner.create_physical_plan(&plan, session).await;
-            }
-            _ => {}
+        // Asked for by a data frame: of statements, Volley explains more than the engine does.
+        if let LogicalPlan::Analyze(_) = &plan {
+            let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
+                scheduler_url(self.cluster.address()),
+                session.config().ballista_config(),
+                Arc::new(VolleyLogicalCodec::default()),
+            );
+            return planner.create_physical_plan(&plan, session).await;
         }
         let cluster = Arc::clone(&self.cluster);
         Ok(Arc::new(QueryExec::new(

@@ -237,8 +237,8 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         match Node::decode(buf)? {
             None => self.inner.try_decode(buf, inputs, context, converter),
             Some(Node::Pruned { operators, schema }) => {
-                let schema = decode_plan(&schema, context, self)?.schema();
-                Ok(Arc::new(PrunedExec::new(schema, operators)))
+                let empty = decode_plan(&schema, context, self)?;
+                Ok(Arc::new(PrunedExec::new(&empty, operators)))
             }
             Some(Node::Recursive { query, schema }) => {
                 let schema = decode_plan(&schema, context, self)?.schema();

@@ -79,7 +79,8 @@ impl WorkTable {
                 // Only the columns that are read are ever looked at.
                 let width = projection.iter().max().map_or(0, |last| last + 1);
                 let nothing = Field::new("", DataType::Null, true);
-                let mut fields = vec![Arc::new(nothing); width];
+                let nothing = Arc::new(nothing);
+                let mut fields: Vec<_> = (0..width).map(|_| Arc::clone(&nothing)).collect();
                 for (at, field) in projection.iter().zip(columns.fields()) {
                     fields[*at] = Arc::clone(field);
                 }

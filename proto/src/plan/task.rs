@@ -7,7 +7,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
@@ -36,7 +35,7 @@ impl TaskPlan {
         let partitions = plan.output_partitioning().partition_count();
         Ok(Self {
             message: encode_plan(plan)?,
-            properties: opaque(plan.schema(), partitions),
+            properties: opaque(EquivalenceProperties::new(plan.schema()), partitions),
         })
     }
 
@@ -59,10 +58,11 @@ pub struct PrunedExec {
 
 impl PrunedExec {
     /// Stands in for a plan of so many operators that report metrics.
-    pub fn new(schema: SchemaRef, operators: usize) -> Self {
+    pub fn new(plan: &Arc<dyn ExecutionPlan>, operators: usize) -> Self {
         Self {
             operators,
-            properties: opaque(schema, 0),
+            // No rows are in any order that the plan's are in.
+            properties: opaque(plan.equivalence_properties().clone(), 0),
         }
     }
 
@@ -73,9 +73,9 @@ impl PrunedExec {
 }
 
 /// What is said of a plan that nobody is to look into.
-fn opaque(schema: SchemaRef, partitions: usize) -> Arc<PlanProperties> {
+fn opaque(known: EquivalenceProperties, partitions: usize) -> Arc<PlanProperties> {
     Arc::new(PlanProperties::new(
-        EquivalenceProperties::new(schema),
+        known,
         Partitioning::UnknownPartitioning(partitions),
         EmissionType::Incremental,
         Boundedness::Bounded,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::physical_expr::{LexOrdering, LexRequirement};
 use datafusion::physical_plan::sorts::sort::SortExec;
@@ -43,7 +43,7 @@ pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
         }
         match sorted {
             true => replace_children_if_necessary(node, inputs).map(Transformed::yes),
-            false => Ok(Transformed::no(node)),
+            false => Ok(Transformed::new(node, endless, TreeNodeRecursion::Continue)),
         }
     })
     .data()

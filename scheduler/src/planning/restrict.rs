@@ -46,7 +46,7 @@ fn restrict(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Exe
         return Ok(plan);
     }
     if slice.is_empty() {
-        return Ok(Arc::new(PrunedExec::new(plan.schema(), operators(&plan))));
+        return Ok(Arc::new(PrunedExec::new(&plan, operators(&plan))));
     }
     if let Some(partition) = slice.iter().find(|partition| **partition >= count) {
         return internal_err!("partition {partition} of {count} in {}", plan.name());

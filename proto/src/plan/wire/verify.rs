@@ -101,13 +101,11 @@ fn describe(plan: &dyn ExecutionPlan) -> Result<String> {
 /// Everything about a window function that its rows depend on.
 fn describe_window(expr: &Arc<dyn WindowExpr>) -> Result<String> {
     let any = expr.as_any();
-    let aggregate = if let Some(plain) = any.downcast_ref::<PlainAggregateWindowExpr>() {
-        Some((plain.get_aggregate_expr(), format!("{plain:?}")))
-    } else if let Some(sliding) = any.downcast_ref::<SlidingAggregateWindowExpr>() {
-        Some((sliding.get_aggregate_expr(), format!("{sliding:?}")))
-    } else {
-        None
-    };
+    let plain = any.downcast_ref::<PlainAggregateWindowExpr>();
+    let plain = plain.map(|plain| (plain.get_aggregate_expr(), format!("{plain:?}")));
+    let sliding = any.downcast_ref::<SlidingAggregateWindowExpr>();
+    let sliding = sliding.map(|sliding| (sliding.get_aggregate_expr(), format!("{sliding:?}")));
+    let aggregate = plain.or(sliding);
     let function = match &aggregate {
         Some((aggregate, text)) => format!(
             "{} distinct={} ignore_nulls={} filtered={}",
