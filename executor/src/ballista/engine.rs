@@ -264,7 +264,16 @@ fn classify(error: DataFusionError) -> DataFusionError {
 
 /// The loss of shuffle data, if that is what the error says.
 pub(crate) fn data_lost(error: &DataFusionError) -> Option<DataLost> {
-    match unwrap(error).downcast_ref::<BallistaError>() {
+    let cause = unwrap(error);
+    if let Some(ArrowError::IpcError(said)) = cause.downcast_ref()
+        && CUT_OFF.iter().any(|cut_off| said.contains(cut_off))
+    {
+        return Some(DataLost {
+            executor: "that a task read from".to_owned(),
+            reason: said.clone(),
+        });
+    }
+    match cause.downcast_ref::<BallistaError>() {
         Some(BallistaError::FetchFailed(executor, stage, partition, reason)) => Some(DataLost {
             executor: executor.clone(),
             reason: format!("partition {partition} of stage {stage} cannot be fetched: {reason}"),
@@ -272,6 +281,10 @@ pub(crate) fn data_lost(error: &DataFusionError) -> Option<DataLost> {
         _ => None,
     }
 }
+
+/// What a reader of rows says whose connection ended after the first of them: it keeps no more of the error
+/// than its words, and not whom it read from.
+const CUT_OFF: [&str; 2] = ["h2 protocol error", "transport error"];
 
 /// The error inside the layers that DataFusion, Arrow and Ballista put around errors of others.
 fn unwrap<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
@@ -326,6 +339,17 @@ mod tests {
         let lost = DataLost::find(&text).unwrap();
         assert_eq!(lost.executor, "e-1");
         assert!(lost.reason.contains("partition 3 of stage 2"), "{lost}");
+    }
+
+    #[test]
+    fn data_whose_connection_ends_is_lost() {
+        let said = "Arrow error: Ipc error: code: 'Unknown error', message: \"h2 protocol error\"";
+        let cut_off = ArrowError::IpcError(said.to_owned());
+        let text = format!(
+            "{:?}",
+            classify(wrapped(BallistaError::ArrowError(Box::new(cut_off))))
+        );
+        assert!(DataLost::find(&text).is_some(), "{text}");
     }
 
     #[test]
