@@ -24,6 +24,7 @@ mod planner;
 mod query;
 mod rows;
 mod settings;
+mod subqueries;
 mod tables;
 mod train;
 

@@ -50,12 +50,10 @@ pub(super) fn missing_table(
 /// Names what it is.
 pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
     match plan {
-        LogicalPlan::Copy(copy)
-            if matches!(copy.file_type.get_ext().as_str(), "arrow" | "avro") =>
-        {
-            let format = copy.file_type.get_ext();
+        LogicalPlan::Copy(copy) if copy.file_type.get_ext() == "avro" => {
             return Err(Error::NotSupported {
-                what: format!("writing files of {format}: CSV, JSON and PARQUET can be written"),
+                what: "writing files of avro: ARROW, CSV, JSON and PARQUET can be written"
+                    .to_owned(),
             });
         }
         LogicalPlan::Ddl(DdlStatement::CreateFunction(_) | DdlStatement::DropFunction(_)) => {

@@ -12,7 +12,9 @@ use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 
-/// Rules that take subqueries out of expressions, and one that they build upon.
+use super::subqueries::JoinScalarSubqueries;
+
+/// The engine's rules that take subqueries out of expressions, and one that they build upon.
 const HERE: [&str; 5] = [
     "rewrite_set_comparison",
     "simplify_expressions",
@@ -25,6 +27,7 @@ const HERE: [&str; 5] = [
 pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
+    rules.push(Arc::new(JoinScalarSubqueries));
     rules
 }
 
@@ -48,6 +51,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_that_is_applied_here() {
-        assert_eq!(rules_here().len(), HERE.len());
+        assert_eq!(rules_here().len(), HERE.len() + 1);
     }
 }

@@ -28,8 +28,11 @@ use crate::{Error, Result};
 /// A job's name is cut after this many characters.
 const NAME_LENGTH: usize = 200;
 
+/// Whether the engine leaves subqueries in the place of a value, which Volley joins itself.
+const SCALAR_SUBQUERIES: &str = "datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery";
+
 /// Settings whose other value makes jobs go wrong: the key, the only value, and why.
-const FIXED: [(&str, &str, &str); 3] = [
+const FIXED: [(&str, &str, &str); 4] = [
     (
         BALLISTA_ADAPTIVE_PLANNER_ENABLED,
         "false",
@@ -47,6 +50,12 @@ const FIXED: [(&str, &str, &str); 3] = [
         "true",
         "the scheduler plans in copies of one session, which share what is known of files; one that \
          has changed is read again: it stays on",
+    ),
+    (
+        SCALAR_SUBQUERIES,
+        "true",
+        "the engine's other way repeats rows where a subquery in the place of a value has several: \
+         it stays on",
     ),
 ];
 
@@ -156,7 +165,9 @@ pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
     for (key, value) in settings {
         check(key, value)?;
     }
-    Ok(())
+    let optimizer = &config.options().optimizer;
+    let value = optimizer.enable_physical_uncorrelated_scalar_subquery;
+    check(SCALAR_SUBQUERIES, &value.to_string())
 }
 
 fn check(key: &str, value: &str) -> Result<()> {

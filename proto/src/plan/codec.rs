@@ -35,6 +35,7 @@ use super::wire::{Converter, Lost, decode_expr, verify};
 use super::write::{EncodedTarget, Target};
 use super::{
     CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec, filtered, running,
+    single_value,
 };
 use crate::spec::TrainSpec;
 use crate::{Error, ModelRef};
@@ -198,11 +199,17 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
-        self.inner.try_decode_udaf(name, buf)
+        match aggregate(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udaf(name, buf),
+        }
     }
 
     fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        self.inner.try_encode_udaf(function, buf)
+        match aggregate(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udaf(function, buf),
+        }
     }
 
     fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
@@ -339,16 +346,16 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
-        match filtered::function(name) {
+        match aggregate(name) {
             Some(function) => Ok(function),
             None => self.inner.try_decode_udaf(name, buf),
         }
     }
 
     fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match filtered::is_filtered(function) {
-            true => Ok(()),
-            false => self.inner.try_encode_udaf(function, buf),
+        match aggregate(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udaf(function, buf),
         }
     }
 
@@ -365,6 +372,11 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             None => self.inner.try_encode_udwf(function, buf),
         }
     }
+}
+
+/// Volley's own aggregate of this name, of which the name tells all.
+fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
+    filtered::function(name).or_else(|| single_value::function(name))
 }
 
 /// An operator's columns, as a plan without rows.

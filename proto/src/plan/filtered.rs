@@ -66,11 +66,6 @@ pub(super) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     Some(Arc::new(Filtered::of(aggregate(name)?)))
 }
 
-/// Whether the function's name tells all about it.
-pub(super) fn is_filtered(function: &AggregateUDF) -> bool {
-    function.name().starts_with(PREFIX)
-}
-
 /// DataFusion's aggregate of this name.
 fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     let mut all = all_default_aggregate_functions().into_iter();

@@ -46,6 +46,7 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
         (5, Format::Csv),
         (5, Format::Parquet),
         (3, Format::Json),
+        (3, Format::Arrow),
         (1, Format::Gzip),
         (1, Format::Zstd),
     ]);
@@ -166,9 +167,13 @@ impl Write {
             .map(|(name, of)| format!("{name} {}", of.sql()))
             .collect();
         let by = self.by.as_ref().map(|by| format!(" PARTITIONED BY ({by})"));
+        // Arrow files are read as what they say they hold.
+        let columns = match (self.format, self.how) {
+            (Format::Arrow, How::CopyToFolder | How::CopyToFile) => String::new(),
+            _ => format!(" ({})", columns.join(", ")),
+        };
         format!(
-            "CREATE EXTERNAL TABLE {NAME} ({}) STORED AS {}{} LOCATION '{}'{}",
-            columns.join(", "),
+            "CREATE EXTERNAL TABLE {NAME}{columns} STORED AS {}{} LOCATION '{}'{}",
             self.format.stored_as(),
             by.unwrap_or_default(),
             self.target(out),

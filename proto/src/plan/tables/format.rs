@@ -21,6 +21,7 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::plan::write::{ArrowFiles, ArrowFilesFactory};
 
 /// A format with its options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,10 +42,17 @@ impl EncodedFormat {
         if let Some(csv) = format.downcast_ref::<CsvFormat>() {
             Ok(Self::Csv(Box::new(csv.options().into())))
         } else if let Some(json) = format.downcast_ref::<JsonFormat>() {
+            // No reader says that it reads such ones, so none can be sent.
+            if !json.options().newline_delimited {
+                return not_impl_err!(
+                    "JSON files that are arrays ('format.newline_delimited' 'false') on a cluster: \
+                     write an object a line"
+                );
+            }
             Ok(Self::Json(json.options().into()))
         } else if let Some(parquet) = format.downcast_ref::<ParquetFormat>() {
             Ok(Self::Parquet(parquet.options().try_into()?))
-        } else if format.is::<ArrowFormat>() {
+        } else if format.is::<ArrowFormat>() || format.is::<ArrowFiles>() {
             Ok(Self::Arrow)
         } else if format.is::<AvroFormat>() {
             Ok(Self::Avro)
@@ -68,7 +76,7 @@ impl EncodedFormat {
         } else if let Some(parquet) = format.downcast_ref::<ParquetFormatFactory>() {
             let options = parquet.options.clone().unwrap_or_default();
             Ok(Self::Parquet((&options).try_into()?))
-        } else if format.is::<ArrowFormatFactory>() {
+        } else if format.is::<ArrowFormatFactory>() || format.is::<ArrowFilesFactory>() {
             Ok(Self::Arrow)
         } else if format.is::<AvroFormatFactory>() {
             Ok(Self::Avro)
@@ -87,7 +95,7 @@ impl EncodedFormat {
             Self::Parquet(parquet) => {
                 Arc::new(ParquetFormat::default().with_options(parquet.try_into()?))
             }
-            Self::Arrow => Arc::new(ArrowFormat),
+            Self::Arrow => Arc::new(ArrowFiles::default()),
             Self::Avro => Arc::new(AvroFormat),
         })
     }
@@ -102,7 +110,7 @@ impl EncodedFormat {
             Self::Parquet(parquet) => {
                 Arc::new(ParquetFormatFactory::new_with_options(parquet.try_into()?))
             }
-            Self::Arrow => Arc::new(ArrowFormatFactory::new()),
+            Self::Arrow => Arc::new(ArrowFilesFactory),
             Self::Avro => Arc::new(AvroFormatFactory::new()),
         })
     }

@@ -12,6 +12,9 @@
 mod cast;
 mod leaf;
 mod scan;
+mod sink;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod window;
 
@@ -51,6 +54,8 @@ pub(super) enum Lost {
     Scan(ScanOptions),
     Windows(Vec<WindowOptions>),
     Partitions(Partitions),
+    /// That it writes Arrow files.
+    ArrowSink,
 }
 
 impl Lost {
@@ -78,6 +83,7 @@ impl Lost {
             Self::Scan(options) => options.restore(&plan),
             Self::Windows(options) => window::restore(&plan, &options),
             Self::Partitions(partitions) => partitions.restore(&plan),
+            Self::ArrowSink => sink::restore(&plan),
         }
     }
 }
@@ -113,9 +119,14 @@ impl PhysicalProtoConverterExtension for Converter {
         plan: &Arc<dyn ExecutionPlan>,
         codec: &dyn PhysicalExtensionCodec,
     ) -> Result<PhysicalPlanNode> {
-        let message =
-            PhysicalPlanNode::try_from_physical_plan_with_converter(Arc::clone(plan), codec, self)?;
-        let Some(lost) = Lost::of(plan.as_ref())? else {
+        let arrow = sink::sent_as(plan.as_ref());
+        let lost = match arrow.is_some() {
+            true => Some(Lost::ArrowSink),
+            false => Lost::of(plan.as_ref())?,
+        };
+        let sent = arrow.unwrap_or_else(|| Arc::clone(plan));
+        let message = PhysicalPlanNode::try_from_physical_plan_with_converter(sent, codec, self)?;
+        let Some(lost) = lost else {
             return Ok(message);
         };
         let mut node = MAGIC.to_vec();

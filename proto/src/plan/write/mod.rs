@@ -16,6 +16,7 @@
 //! JOB stays the same when the job is run again, so the commit also removes what tasks that count for
 //! nothing have written. What a job that failed or was cancelled had written stays in `.volley-JOB`.
 
+mod arrow;
 mod commit;
 mod dictionaries;
 mod exec;
@@ -37,6 +38,7 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use uuid::Uuid;
 
 use crate::settings::JobSettings;
+pub(super) use arrow::{ArrowFiles, ArrowFilesFactory, ArrowSink};
 pub(super) use commit::CommitExec;
 pub(super) use dictionaries::choose_dictionaries;
 pub(super) use exec::WriteExec;

@@ -23,6 +23,7 @@ use object_store::path::Path;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use super::ArrowSink;
 use crate::Error;
 
 /// What comes after the names of files that are not committed, for readers that look into every folder.
@@ -31,7 +32,7 @@ const UNCOMMITTED: &str = ".uncommitted";
 /// A folder that a job writes.
 #[derive(Debug, Clone)]
 pub(in crate::plan) struct Target {
-    /// DataFusion's, a [`ParquetSink`], [`CsvSink`] or [`JsonSink`]: it knows format and options.
+    /// A [`ParquetSink`], [`CsvSink`], [`JsonSink`] or [`ArrowSink`]: it knows format and options.
     sink: Arc<dyn FileSink>,
     job: String,
 }
@@ -183,16 +184,19 @@ fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn File
     } else if let Some(json) = sink.downcast_ref::<JsonSink>() {
         let options = json.writer_options().clone();
         Some(Arc::new(JsonSink::new(config, options)))
+    } else if sink.is::<ArrowSink>() {
+        Some(Arc::new(ArrowSink::new(config)))
     } else {
         None
     }
 }
 
-/// What DataFusion's writers of files know of their target.
+/// What writers of files know of their target.
 pub(super) fn config(sink: &dyn DataSink) -> Option<&FileSinkConfig> {
     None.or_else(|| sink.downcast_ref::<ParquetSink>().map(FileSink::config))
         .or_else(|| sink.downcast_ref::<CsvSink>().map(FileSink::config))
         .or_else(|| sink.downcast_ref::<JsonSink>().map(FileSink::config))
+        .or_else(|| sink.downcast_ref::<ArrowSink>().map(FileSink::config))
         .filter(|config| !config.table_paths.is_empty())
 }
 

@@ -86,4 +86,28 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT count(*) AS n, sum(k) AS s FROM d",
         ..PLAIN
     },
+    Known {
+        name: "a folder of Arrow files",
+        files: &[
+            "COPY (SELECT value AS k FROM generate_series(1, 300)) TO 'DIR/d/p1.parquet' STORED AS PARQUET",
+            "COPY (SELECT value AS k FROM generate_series(1, 300)) TO 'DIR/d/p2.parquet' STORED AS PARQUET",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE d (k BIGINT) STORED AS PARQUET LOCATION 'DIR/d/'",
+            "COPY (SELECT k, k % 2 AS v, [k] AS l, 'x' || k AS s FROM d) TO 'OUT/' STORED AS ARROW PARTITIONED BY (v)",
+            "CREATE EXTERNAL TABLE w STORED AS ARROW LOCATION 'OUT/' PARTITIONED BY (v)",
+            "INSERT INTO w SELECT k, l, s, '7' FROM w WHERE v = '1'",
+        ],
+        query: "SELECT v, k, l, s FROM w",
+        ..PLAIN
+    },
+    Known {
+        name: "one Arrow file",
+        tables: &[
+            "COPY (SELECT 1 AS k, 'a' AS s UNION ALL SELECT 2, NULL) TO 'OUT/one.arrow' STORED AS ARROW",
+            "CREATE EXTERNAL TABLE w STORED AS ARROW LOCATION 'OUT/one.arrow'",
+        ],
+        query: "SELECT k, s FROM w",
+        ..PLAIN
+    },
 ];

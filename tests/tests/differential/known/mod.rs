@@ -7,6 +7,7 @@
 mod errors;
 mod files;
 mod joins;
+mod subqueries;
 mod windows;
 
 use std::fmt::Write as _;
@@ -32,6 +33,8 @@ pub(crate) struct Known {
     pub(crate) query: &'static str,
     /// Columns that the query orders by.
     pub(crate) order: &'static [&'static str],
+    /// What both sides say, where they are to fail.
+    pub(crate) error: Option<&'static str>,
 }
 
 /// A question without anything.
@@ -42,6 +45,7 @@ pub(crate) const PLAIN: Known = Known {
     tables: &[],
     query: "",
     order: &[],
+    error: None,
 };
 
 /// An answer takes longer only if it hangs.
@@ -54,7 +58,14 @@ const EXECUTORS: usize = 2;
 /// When any is answered otherwise than by DataFusion alone; names all of them.
 pub(crate) fn all() {
     let wanted = std::env::var("VOLLEY_CASE").unwrap_or_default();
-    let known = [joins::KNOWN, windows::KNOWN, files::KNOWN, errors::KNOWN].concat();
+    let known = [
+        joins::KNOWN,
+        subqueries::KNOWN,
+        windows::KNOWN,
+        files::KNOWN,
+        errors::KNOWN,
+    ]
+    .concat();
     let known: Vec<_> = known
         .into_iter()
         .filter(|known| known.name.contains(&wanted))
@@ -91,10 +102,17 @@ fn ask(known: &Known, cluster: &mut Cluster) -> Result<(), String> {
     let statements = [known.tables, &[known.query]].concat();
     let of = |side| script(&statements, known.settings, dir.path(), side);
     let due = ask_reference(runtime, &of("reference"), EXECUTORS, DEADLINE);
-    let Outcome::Rows(due) = due else {
-        return Err(format!("DataFusion alone gives no rows: {due:?}"));
-    };
     let got = ask_volley(runtime, &of("volley"), cluster, DEADLINE);
+    let due = match (due, known.error) {
+        (Outcome::Rows(due), None) => due,
+        (Outcome::Error(_), Some(due)) => {
+            return match got {
+                Outcome::Error(said) if said.contains(due) => Ok(()),
+                other => Err(format!("{}\nit says {other:?}, not {due:?}", known.query)),
+            };
+        }
+        (due, _) => return Err(format!("DataFusion alone: {due:?}")),
+    };
     let asked = Asked {
         order: known.order.iter().map(ToString::to_string).collect(),
         some: None,

@@ -67,6 +67,8 @@ pub(crate) struct Select {
     pub(crate) filters: Vec<Expr>,
     pub(crate) group: Option<Group>,
     pub(crate) having: Option<Expr>,
+    /// A condition of a window.
+    pub(crate) qualify: Option<Expr>,
 }
 
 /// A column of the result, and its name.

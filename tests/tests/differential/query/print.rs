@@ -97,6 +97,9 @@ impl Display for Select {
         if let Some(having) = &self.having {
             write!(f, " HAVING {having}")?;
         }
+        if let Some(qualify) = &self.qualify {
+            write!(f, " QUALIFY {qualify}")?;
+        }
         Ok(())
     }
 }

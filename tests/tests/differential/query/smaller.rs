@@ -172,6 +172,10 @@ impl Steps {
             select.having = None;
             return true;
         }
+        if select.qualify.is_some() && self.is_next() {
+            select.qualify = None;
+            return true;
+        }
         if select.distinct && self.is_next() {
             select.distinct = false;
             return true;
@@ -200,6 +204,7 @@ impl Steps {
         }
         select.filters.iter_mut().any(|expr| self.expr(expr))
             || select.having.iter_mut().any(|expr| self.expr(expr))
+            || select.qualify.iter_mut().any(|expr| self.expr(expr))
             || select
                 .items
                 .iter_mut()

@@ -137,6 +137,34 @@ impl Draw<'_> {
         Expr::of(of, "({})", vec![query.into()])
     }
 
+    /// A query of one value that depends on no row, and gives one or none but for few that are to fail.
+    pub(super) fn lone_query(&mut self, of: Type) -> Expr {
+        let inner = self.small_relation();
+        if self.dice.chance(60) {
+            let query = self.single(of, &[], &inner);
+            return Expr::of(of, "({})", vec![query.into()]);
+        }
+        let within = [inner.clone()];
+        let item = self.scalar(of, &within, 0);
+        let filters = match inner.unique.as_deref() {
+            Some([unique]) => {
+                let id = self.dice.between(0, 9);
+                vec![Expr::text(
+                    Type::Bool,
+                    format!("{}.{unique} = {id}", inner.name),
+                )]
+            }
+            _ => vec![],
+        };
+        Expr::of(of, "({})", vec![read(&inner, item, filters).into()])
+    }
+
+    /// A query of one value for each row, and what it reads.
+    pub(super) fn of_each(&mut self, of: Type, scope: &[Relation]) -> (Query, Relation) {
+        let inner = self.small_relation();
+        (self.single(of, scope, &inner), inner)
+    }
+
     fn single(&mut self, of: Type, scope: &[Relation], inner: &Relation) -> Query {
         let within = [inner.clone()];
         let value = self.scalar(of, &within, 1).into();
@@ -220,5 +248,6 @@ fn read(inner: &Relation, item: Expr, filters: Vec<Expr>) -> Query {
         filters,
         group: None,
         having: None,
+        qualify: None,
     })))
 }

@@ -67,6 +67,9 @@ const FORMS: &[(Type, &str, &[Type])] = &[
 impl Draw<'_> {
     /// An expression of the type.
     pub(super) fn scalar(&mut self, of: Type, scope: &[Relation], depth: usize) -> Expr {
+        if depth > 0 && !of.is_nested() && self.dice.chance(2) {
+            return self.lone_query(of);
+        }
         if depth == 0 || self.dice.chance(55) {
             return self.leaf(of, scope, depth);
         }

@@ -1,7 +1,7 @@
 //! Draws a `SELECT`: plain, `DISTINCT`, with windows or with groups.
 
 use super::{Col, Draw, Relation, col, reference, total_key};
-use crate::query::{Body, Expr, Item, Select};
+use crate::query::{Body, Expr, Item, Part, Select};
 use crate::tables::Type;
 
 /// What a `SELECT` does with the rows that it reads.
@@ -62,6 +62,7 @@ impl Draw<'_> {
             filters,
             group: None,
             having: None,
+            qualify: None,
         };
         let shape = |items: &Items, unique| Relation {
             source: String::new(),
@@ -75,6 +76,14 @@ impl Draw<'_> {
             Form::Groups => self.groups(&scope, want, &mut items, &mut select),
             Form::Plain | Form::Distinct | Form::Windows => {
                 let whole = self.plain(&scope, want, form, &mut items);
+                if form == Form::Windows && self.dice.chance(20) {
+                    let key = total_key(&scope);
+                    let number = self.window_of(Type::Int, &scope, key.as_deref());
+                    let at_most = Part::Text(self.dice.between(0, 6).to_string());
+                    select.qualify = number.map(|number| {
+                        Expr::of(Type::Bool, "{} <= {}", vec![number.into(), at_most])
+                    });
+                }
                 let names = items.columns.iter().map(|column| column.name.clone());
                 match form {
                     Form::Distinct => Some(names.collect()),
@@ -112,6 +121,7 @@ impl Draw<'_> {
             filters: Vec::new(),
             group: None,
             having: None,
+            qualify: None,
         };
         (Body::Select(Box::new(select)), shape)
     }

@@ -34,6 +34,24 @@ impl Draw<'_> {
         let mut scope = vec![first];
         let joins = self.dice.weighted(&[(5, 0), (6, 1), (3, 2), (1, 3)]);
         for _ in 0..joins {
+            if self.dice.chance(5) {
+                let (right, of_right) = self.lateral(&scope);
+                let rows = scope.iter().map(|relation| relation.rows).max();
+                let kind = self.dice.pick(&["JOIN LATERAL", "LEFT JOIN LATERAL"]);
+                let on = vec![Expr::text(Type::Bool, "true")];
+                let (left, right) = (Box::new(source), Box::new(right));
+                source = Source::Join {
+                    kind,
+                    left,
+                    right,
+                    on,
+                };
+                scope.push(Relation {
+                    rows: rows.unwrap_or(1),
+                    ..of_right
+                });
+                continue;
+            }
             let (right, of_right) = self.relation(depth);
             (source, scope) = self.join(source, scope, right, of_right);
         }
@@ -57,6 +75,27 @@ impl Draw<'_> {
         }
         let name = relation.source.clone();
         (Source::Table { name, alias }, relation)
+    }
+
+    /// A value for each row of what is read before.
+    fn lateral(&mut self, scope: &[Relation]) -> (Source, Relation) {
+        let of = self.dice.pick(&[Type::Int, Type::Text, Type::Date]);
+        let (query, inner) = self.of_each(of, scope);
+        let shape = Relation {
+            source: String::new(),
+            name: self.alias(),
+            columns: vec![Col {
+                name: "v".to_owned(),
+                of: Some(of),
+                exact: true,
+            }],
+            // One row each, so that it has a key where the rest has.
+            unique: Some(Vec::new()),
+            ..inner
+        };
+        let alias = shape.name.clone();
+        let query = Box::new(query);
+        (Source::Query { query, alias }, shape)
     }
 
     /// A row for each entry of a list.
@@ -90,6 +129,7 @@ impl Draw<'_> {
             filters: Vec::new(),
             group: None,
             having: None,
+            qualify: None,
         })));
         let column = |name: &str| Col {
             name: name.to_owned(),

@@ -1,0 +1,120 @@
+//! Subqueries in the place of a value, as relations of one row that are joined.
+//!
+//! DataFusion computes one whose rows do not depend on the query's before everything else, and keeps its value
+//! in the process. Over several processes it is a relation like others: one row with one column, which
+//! [`single_value`] sees to, crossed with what the expression reads. It is so wherever the expression stands: in a
+//! projection, a condition, a join's `ON`, a window, an aggregate's argument, an order.
+//! Subqueries that depend on the query's rows are not here; DataFusion's rules join those.
+
+use std::sync::Arc;
+
+use datafusion::common::alias::AliasGenerator;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, not_impl_err};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use volley_proto::plan::single_value;
+
+/// Joins the subqueries that do not depend on the query's rows.
+#[derive(Debug)]
+pub(super) struct JoinScalarSubqueries;
+
+impl OptimizerRule for JoinScalarSubqueries {
+    fn name(&self) -> &'static str {
+        "join_scalar_subqueries"
+    }
+
+    /// It goes through the plan itself: what is inside of a subquery that others turn into a join is joined
+    /// afterwards.
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        None
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let names = config.alias_generator();
+        plan.transform_down(|node| joined(node, names))
+    }
+}
+
+/// The operator over its input with the subqueries of its expressions, if it has any.
+fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<LogicalPlan>> {
+    let mut values = vec![];
+    let named = NamePreserver::new(&plan);
+    let mut exprs = vec![];
+    for expr in plan.expressions() {
+        let name = named.save(&expr);
+        let replaced = expr.transform_up(|expr| match expr {
+            Expr::ScalarSubquery(subquery) if subquery.outer_ref_columns.is_empty() => {
+                let alias = names.next("__scalar_sq");
+                let (value, column) = value(&subquery.subquery, &alias)?;
+                values.push(value);
+                Ok(Transformed::yes(Expr::Column(column)))
+            }
+            other => Ok(Transformed::no(other)),
+        })?;
+        exprs.push(name.restore(replaced.data));
+    }
+    if values.is_empty() {
+        return Ok(Transformed::no(plan));
+    }
+    let mut inputs: Vec<LogicalPlan> = plan.inputs().into_iter().cloned().collect();
+    let Some(first) = inputs.first_mut() else {
+        return not_impl_err!("a subquery in the place of a value in {}", plan.display());
+    };
+    for value in values {
+        let crossed = LogicalPlanBuilder::from(first.clone()).cross_join(value)?;
+        *first = crossed.build()?;
+    }
+    let joined = plan.with_new_exprs(exprs, inputs)?;
+    if joined.schema().fields().len() == plan.schema().fields().len() {
+        return Ok(Transformed::yes(joined));
+    }
+    let columns = plan.schema().columns().into_iter().map(Expr::Column);
+    let joined = LogicalPlanBuilder::from(joined).project(columns)?.build()?;
+    Ok(Transformed::yes(joined))
+}
+
+/// The subquery as a relation of one row, and its column.
+fn value(subquery: &LogicalPlan, alias: &str) -> Result<(LogicalPlan, Column)> {
+    let [column] = &subquery.schema().columns()[..] else {
+        return not_impl_err!("a subquery of several columns in the place of a value");
+    };
+    let mut value = LogicalPlanBuilder::from(subquery.clone());
+    if !has_one_row(subquery) {
+        let only = Expr::AggregateFunction(AggregateFunction::new_udf(
+            single_value(),
+            vec![Expr::Column(column.clone())],
+            false,
+            None,
+            vec![],
+            None,
+        ));
+        value = value.aggregate(Vec::<Expr>::new(), [only.alias(&column.name)])?;
+    }
+    let value = value.alias(alias)?.build()?;
+    Ok((value, Column::new(Some(alias), &column.name)))
+}
+
+/// Whether a relation has one row whatever it reads.
+fn has_one_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::EmptyRelation(empty) => empty.produce_one_row,
+        LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) | LogicalPlan::Window(_) => {
+            plan.inputs().into_iter().all(has_one_row)
+        }
+        _ => false,
+    }
+}

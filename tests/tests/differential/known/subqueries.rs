@@ -1,0 +1,97 @@
+//! Subqueries in the place of a value: their rows must be one, wherever they stand.
+
+use super::{Known, PLAIN};
+
+const FILES: &[&str] = &[
+    "COPY (SELECT value AS k, value % 3 AS s FROM generate_series(1, 10)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k, value % 3 AS s FROM generate_series(11, 15)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k FROM generate_series(1, 3)) TO 'DIR/u/1.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k FROM generate_series(4, 5)) TO 'DIR/u/2.parquet' STORED AS PARQUET",
+];
+const TABLES: &[&str] = &[
+    "CREATE EXTERNAL TABLE t (k BIGINT, s BIGINT) STORED AS PARQUET LOCATION 'DIR/t/'",
+    "CREATE EXTERNAL TABLE u (k BIGINT) STORED AS PARQUET LOCATION 'DIR/u/'",
+];
+const ASKED: Known = Known {
+    files: FILES,
+    tables: TABLES,
+    ..PLAIN
+};
+const FAILS: Known = Known {
+    error: Some("Scalar subquery returned more than one row"),
+    ..ASKED
+};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "a value of several rows in a projection",
+        query: "SELECT k, (SELECT k FROM u) AS x FROM t",
+        ..FAILS
+    },
+    Known {
+        name: "a value of several rows in a condition",
+        query: "SELECT k FROM t WHERE k > (SELECT k FROM u)",
+        ..FAILS
+    },
+    Known {
+        name: "a value of several groups",
+        query: "SELECT k, (SELECT count(*) FROM u GROUP BY k) AS x FROM t",
+        ..FAILS
+    },
+    Known {
+        name: "a value of no row is NULL",
+        query: "SELECT k, (SELECT k FROM u WHERE k > 100) AS x FROM t",
+        ..ASKED
+    },
+    Known {
+        name: "a value of one row, and one of a limit",
+        query: "SELECT k, (SELECT k FROM u WHERE k = 2) AS x, (SELECT k FROM u ORDER BY k DESC LIMIT 1) AS y FROM t",
+        ..ASKED
+    },
+    Known {
+        name: "a value in an aggregate, a group and a condition of groups",
+        query: "SELECT s + (SELECT min(k) FROM u) AS g, sum(k * (SELECT max(k) FROM u)) AS n FROM t GROUP BY s + (SELECT min(k) FROM u) HAVING sum(k) > (SELECT avg(k) FROM u)",
+        ..ASKED
+    },
+    Known {
+        name: "a value in an order",
+        query: "SELECT k FROM t ORDER BY abs(k - (SELECT max(k) FROM u)), k LIMIT 4",
+        order: &[],
+        ..ASKED
+    },
+    Known {
+        name: "a value in a window",
+        query: "SELECT k, lag(k + (SELECT max(k) FROM u)) OVER (ORDER BY k) AS x, sum(k - (SELECT min(k) FROM u)) OVER (PARTITION BY s) AS y FROM t",
+        ..ASKED
+    },
+    Known {
+        name: "values in the conditions of joins",
+        query: "SELECT a.k, b.k AS x FROM t a LEFT JOIN u b ON a.k = b.k AND b.k < (SELECT max(k) FROM u) FULL JOIN u c ON c.k = a.k + (SELECT min(k) FROM u)",
+        ..ASKED
+    },
+    Known {
+        name: "a value in a value, and in EXISTS",
+        query: "SELECT k FROM t WHERE k <= (SELECT max(k) FROM u WHERE k < (SELECT max(k) FROM u)) OR EXISTS (SELECT 1 FROM u WHERE u.k + 10 = t.k AND u.k > (SELECT min(k) FROM u))",
+        ..ASKED
+    },
+    Known {
+        name: "a value in a subquery of rows",
+        query: "SELECT k, (SELECT count(*) FROM u WHERE u.k = t.k AND u.k > (SELECT min(k) FROM u)) AS x FROM t",
+        ..ASKED
+    },
+    Known {
+        name: "values in a union, DISTINCT and CASE",
+        query: "SELECT DISTINCT CASE WHEN k > (SELECT avg(k) FROM u) THEN (SELECT max(k) FROM u) END AS x FROM t UNION ALL SELECT (SELECT count(*) FROM t)",
+        ..ASKED
+    },
+    Known {
+        name: "a value without a table",
+        query: "SELECT (SELECT max(k) FROM u) + 1 AS x, (SELECT 7) AS y",
+        ..ASKED
+    },
+    Known {
+        name: "a text, a list and a struct as values",
+        query: "SELECT (SELECT 'x' || k FROM u WHERE k = 1) AS a, (SELECT [k, NULL] FROM u WHERE k = 1) AS b, (SELECT {'k': k} FROM u WHERE k = 1) AS c FROM t LIMIT 1",
+        ..ASKED
+    },
+];
