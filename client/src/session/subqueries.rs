@@ -9,11 +9,12 @@
 use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, not_impl_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -48,34 +49,47 @@ impl OptimizerRule for JoinScalarSubqueries {
     }
 }
 
-/// The operator over its input with the subqueries of its expressions, if it has any.
+/// The operator over its inputs with the subqueries of its expressions, if it has any.
 fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<LogicalPlan>> {
-    let mut values = vec![];
     let named = NamePreserver::new(&plan);
+    let mut inputs: Vec<LogicalPlan> = plan.inputs().into_iter().cloned().collect();
+    let mut found = false;
     let mut exprs = vec![];
     for expr in plan.expressions() {
         let name = named.save(&expr);
-        let replaced = expr.transform_up(|expr| match expr {
-            Expr::ScalarSubquery(subquery) if subquery.outer_ref_columns.is_empty() => {
-                let alias = names.next("__scalar_sq");
-                let (value, column) = value(&subquery.subquery, &alias)?;
-                values.push(value);
-                Ok(Transformed::yes(Expr::Column(column)))
+        // Each condition of a join reads its own.
+        let conditions = match &plan {
+            LogicalPlan::Join(_) => split_conjunction_owned(expr),
+            _ => vec![expr],
+        };
+        let mut replaced = vec![];
+        for condition in conditions {
+            let mut values = vec![];
+            let expr = replace(condition, names, &mut values)?;
+            if values.is_empty() {
+                replaced.push(expr);
+                continue;
             }
-            other => Ok(Transformed::no(other)),
-        })?;
-        exprs.push(name.restore(replaced.data));
+            found = true;
+            // Of two inputs the one that is compared with it, so that rows are left out before they are joined.
+            let reads = |input: &LogicalPlan| {
+                let mut columns = expr.column_refs().into_iter();
+                columns.any(|column| input.schema().has_column(column))
+            };
+            let at = inputs.iter().position(reads).unwrap_or(0);
+            let Some(input) = inputs.get_mut(at) else {
+                return not_impl_err!("a subquery in the place of a value in {}", plan.display());
+            };
+            for value in values {
+                let crossed = LogicalPlanBuilder::from(input.clone()).cross_join(value)?;
+                *input = crossed.build()?;
+            }
+            replaced.push(expr);
+        }
+        exprs.extend(conjunction(replaced).map(|expr| name.restore(expr)));
     }
-    if values.is_empty() {
+    if !found {
         return Ok(Transformed::no(plan));
-    }
-    let mut inputs: Vec<LogicalPlan> = plan.inputs().into_iter().cloned().collect();
-    let Some(first) = inputs.first_mut() else {
-        return not_impl_err!("a subquery in the place of a value in {}", plan.display());
-    };
-    for value in values {
-        let crossed = LogicalPlanBuilder::from(first.clone()).cross_join(value)?;
-        *first = crossed.build()?;
     }
     let joined = plan.with_new_exprs(exprs, inputs)?;
     if joined.schema().fields().len() == plan.schema().fields().len() {
@@ -84,6 +98,20 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     let columns = plan.schema().columns().into_iter().map(Expr::Column);
     let joined = LogicalPlanBuilder::from(joined).project(columns)?.build()?;
     Ok(Transformed::yes(joined))
+}
+
+/// The expression with a column for each of its subqueries, which are added to the relations to join.
+fn replace(expr: Expr, names: &Arc<AliasGenerator>, values: &mut Vec<LogicalPlan>) -> Result<Expr> {
+    expr.transform_up(|expr| match expr {
+        Expr::ScalarSubquery(subquery) if subquery.outer_ref_columns.is_empty() => {
+            let alias = names.next("__scalar_sq");
+            let (value, column) = value(&subquery.subquery, &alias)?;
+            values.push(value);
+            Ok(Transformed::yes(Expr::Column(column)))
+        }
+        other => Ok(Transformed::no(other)),
+    })
+    .data()
 }
 
 /// The subquery as a relation of one row, and its column.

@@ -22,6 +22,7 @@ mod estimates;
 mod filtered;
 mod join_order;
 mod joins;
+mod merge_joins;
 mod one_task;
 mod partitions;
 mod planner;

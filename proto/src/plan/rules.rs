@@ -12,6 +12,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::estimates::estimate_scan;
 use super::join_order::order_joins;
 use super::joins::choose_join;
+use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
 use super::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that chooses how joins are done.
@@ -28,7 +29,10 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     // Stages are checked when they are made, and again when they run: what a sort can mend is no error.
     let defaults = state.physical_optimizers().iter();
     for default in defaults.filter(|rule| rule.name() != SANITY_CHECK) {
-        rules.push(Arc::clone(default));
+        rules.push(match default.name() {
+            PROJECTION_PUSHDOWN => Arc::new(KeepMergeJoins(Arc::clone(default))),
+            _ => Arc::clone(default),
+        });
         if default.name() == JOIN_SELECTION {
             rules.push(rule("choose_joins", Rewrite::Each(choose_join)));
         }

@@ -55,8 +55,9 @@ pub(crate) struct Judge {
     clusters: Clusters,
 }
 
-/// DataFusion alone with other numbers of partitions and rows in a batch: the answer is the same.
-const OTHERWISE: [&[(&str, &str)]; 3] = [
+/// DataFusion alone with other numbers of partitions and rows in a batch, and with hash joins: the answer is
+/// the same.
+const OTHERWISE: [&[(&str, &str)]; 4] = [
     &[(PARTITIONS, "1"), (BATCH, "8192")],
     &[(PARTITIONS, "3"), (BATCH, "3")],
     &[
@@ -64,6 +65,7 @@ const OTHERWISE: [&[(&str, &str)]; 3] = [
         (BATCH, "1000"),
         ("datafusion.optimizer.repartition_file_min_size", "1"),
     ],
+    &[("datafusion.optimizer.prefer_hash_join", "true")],
 ];
 
 impl Judge {
