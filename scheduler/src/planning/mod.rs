@@ -22,6 +22,8 @@ mod enforce;
 mod restrict;
 mod stage;
 mod stages;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use restrict::task_plan;
 pub(crate) use stage::{find, in_stages};

@@ -40,7 +40,10 @@ pub(crate) fn task_plan(writer: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Res
     TaskPlan::try_new(&stage.resolve(plan)?)
 }
 
-fn restrict(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
+pub(super) fn restrict(
+    plan: Arc<dyn ExecutionPlan>,
+    slice: &[usize],
+) -> Result<Arc<dyn ExecutionPlan>> {
     let count = partitions(&plan);
     if slice.iter().copied().eq(0..count) {
         return Ok(plan);

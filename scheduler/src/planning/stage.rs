@@ -175,6 +175,12 @@ impl StageInput {
         }
     }
 
+    /// The exchange, and its partitions.
+    #[cfg(test)]
+    pub(super) fn reads(&self) -> (usize, &[usize]) {
+        (self.index, &self.partitions)
+    }
+
     /// A reader of these partitions.
     pub(super) fn read(&self, reader: &ShuffleReaderExec) -> Result<Arc<dyn ExecutionPlan>> {
         let locations = self.partitions.iter().map(|partition| {

@@ -1,0 +1,350 @@
+//! Plans cut into stages and run as tasks of one partition each, which share nothing: their rows are those of the
+//! plan in one process. And plans that must not run.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::catalog::memory::MemorySourceConfig;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinType, NullEquality};
+use datafusion::execution::{SessionStateBuilder, TaskContext};
+use datafusion::physical_expr::Partitioning;
+use datafusion::physical_expr::expressions::col;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
+use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+use futures::future::BoxFuture;
+use tempfile::TempDir;
+use volley_proto::plan::{VolleyQueryPlanner, with_rules};
+use volley_proto::settings::session_config;
+
+use super::check::check;
+use super::restrict::restrict;
+use super::stage::{StageExec, StageInput, find, partitions};
+use super::stages::stages;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// A session as the scheduler plans in, and its tables of CSV files: `a` of two, `b` of one, `e` of two without
+/// rows, `s` of three in the order of `k`.
+async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = session_config()
+        .with_target_partitions(3)
+        .with_repartition_file_min_size(1);
+    for (key, value) in settings {
+        config = config.set_str(key, value);
+    }
+    let state = SessionStateBuilder::new_with_default_features()
+        .with_config(config)
+        .with_query_planner(Arc::new(VolleyQueryPlanner))
+        .build();
+    let session = SessionContext::new_with_state(with_rules(state).build());
+    table(&session, dir.path(), "a", &[1..6, 6..11], "").await;
+    table(&session, dir.path(), "b", &[1..101], "").await;
+    table(&session, dir.path(), "e", &[0..0, 0..0], "").await;
+    let order = "WITH ORDER (k ASC)";
+    table(&session, dir.path(), "s", &[1..31, 20..41, 5..9], order).await;
+    (session, dir)
+}
+
+async fn table(
+    session: &SessionContext,
+    dir: &Path,
+    name: &str,
+    files: &[std::ops::Range<i32>],
+    order: &str,
+) {
+    let folder = dir.join(name);
+    fs::create_dir(&folder).unwrap();
+    for (number, rows) in files.iter().enumerate() {
+        let row = |k: i32| format!("{k},{},{}\n", k % 3, k * 7 % 10);
+        let rows: String = rows.clone().map(row).collect();
+        fs::write(
+            folder.join(format!("{number}.csv")),
+            format!("k,v,w\n{rows}"),
+        )
+        .unwrap();
+    }
+    let create = format!(
+        "CREATE EXTERNAL TABLE {name} (k INT, v INT, w INT) STORED AS CSV {order} LOCATION '{}/' \
+         OPTIONS ('format.has_header' 'true')",
+        folder.display()
+    );
+    session.sql(&create).await.unwrap();
+}
+
+async fn plan(session: &SessionContext, sql: &str) -> Plan {
+    let frame = session.sql(sql).await.unwrap();
+    let plan = frame.create_physical_plan().await;
+    plan.unwrap_or_else(|e| panic!("{sql}: {e}"))
+}
+
+/// The rows of each partition of a stage, of which each is a task.
+fn run<'a>(stage: &'a Plan, context: &'a Arc<TaskContext>) -> BoxFuture<'a, Vec<Vec<RecordBatch>>> {
+    Box::pin(async move {
+        let stage = stage.downcast_ref::<StageExec>().unwrap();
+        let mut read = Vec::new();
+        for exchange in stage.children() {
+            let [input] = exchange.children()[..] else {
+                panic!("{} has one input", exchange.name())
+            };
+            let rows = run(input, context).await;
+            read.push(match exchange.downcast_ref::<RepartitionExec>() {
+                Some(exchange) => {
+                    let by = exchange.partitioning().clone();
+                    let source = source(&rows, input);
+                    let exchange: Plan = Arc::new(RepartitionExec::try_new(source, by).unwrap());
+                    let partitions = partitions(&exchange);
+                    let spread = (0..partitions).map(|partition| {
+                        let rows = exchange.execute(partition, Arc::clone(context));
+                        rows.unwrap().try_collect()
+                    });
+                    futures::future::try_join_all(spread).await.unwrap()
+                }
+                None => rows,
+            });
+        }
+        let mut made = Vec::new();
+        for partition in 0..partitions(stage.plan()) {
+            let task = restrict(Arc::clone(stage.plan()), &[partition]).unwrap();
+            check(&task).unwrap();
+            let task = task.transform_up(|node| {
+                let Some(input) = node.downcast_ref::<StageInput>() else {
+                    return Ok(Transformed::no(node));
+                };
+                let (index, partitions) = input.reads();
+                let rows: Vec<_> = partitions
+                    .iter()
+                    .map(|at| read[index][*at].clone())
+                    .collect();
+                Ok(Transformed::yes(source(&rows, &node)))
+            });
+            let task = task.data().unwrap();
+            assert_eq!(partitions(&task), 1, "{}", task.name());
+            let rows = task.execute(0, Arc::clone(context)).unwrap();
+            made.push(rows.try_collect().await.unwrap());
+        }
+        made
+    })
+}
+
+/// These rows, in the place of an operator that makes them.
+fn source(rows: &[Vec<RecordBatch>], like: &Plan) -> Plan {
+    MemorySourceConfig::try_new_exec(rows, like.schema(), None).unwrap()
+}
+
+fn lines(rows: &[RecordBatch]) -> Vec<String> {
+    let table = pretty_format_batches(rows).unwrap().to_string();
+    let lines = table.lines().filter(|line| line.starts_with("| "));
+    lines.skip(1).map(str::to_owned).collect()
+}
+
+const QUERIES: &[&str] = &[
+    "SELECT a.k, b.k AS x FROM a LEFT JOIN b ON a.k < b.k AND b.w > 5",
+    "SELECT a.k, b.k AS x FROM a FULL JOIN b ON a.k > b.k AND b.k > 7",
+    "SELECT a.k, b.k AS x FROM b RIGHT JOIN a ON a.k > b.k",
+    "SELECT k FROM b WHERE EXISTS (SELECT 1 FROM a WHERE a.k > b.k)",
+    "SELECT k FROM b WHERE NOT EXISTS (SELECT 1 FROM a WHERE a.k > b.k)",
+    "SELECT k FROM b WHERE k NOT IN (SELECT nullif(k, 20) FROM a)",
+    "SELECT k FROM b WHERE k NOT IN (SELECT k FROM e)",
+    "SELECT a.v, b.w, s.k FROM a JOIN b USING (k) LEFT JOIN s ON s.v = b.w",
+    "SELECT count(*) AS n FROM b LEFT JOIN e USING (k)",
+    "SELECT count(*) AS n FROM (SELECT b.k FROM a CROSS JOIN b UNION ALL SELECT k FROM b) q",
+    "SELECT count(*) AS n FROM (SELECT max(k) AS k FROM a UNION ALL SELECT k FROM b) q",
+    "SELECT v, count(*), sum(w), array_agg(k ORDER BY k DESC) FROM s GROUP BY v",
+    "SELECT v, w, count(*) FROM s GROUP BY CUBE (v, w)",
+    "SELECT count(DISTINCT v), sum(DISTINCT w) FROM s",
+    "SELECT DISTINCT v FROM b",
+    "SELECT k, row_number() OVER (PARTITION BY v ORDER BY k, w) AS x, \
+     row_number() OVER (ORDER BY k DESC, w, v) AS y FROM b",
+    "SELECT k, lag(k) OVER (ORDER BY k DESC) AS x, lead(k) OVER (ORDER BY k) AS y FROM b",
+    "SELECT k, v, sum(w) OVER (PARTITION BY v ORDER BY k) AS x FROM s WHERE k > 20",
+    "SELECT k FROM a UNION SELECT v FROM b INTERSECT SELECT w FROM s",
+    "SELECT k FROM a EXCEPT SELECT w FROM b",
+    "WITH RECURSIVE r(k) AS (SELECT k FROM a WHERE k < 3 UNION ALL \
+     SELECT b.k FROM r JOIN b ON b.k = r.k * 2) SELECT k FROM r",
+    "SELECT 1 AS k UNION ALL SELECT k FROM b WHERE false UNION ALL SELECT v FROM a",
+];
+
+/// The same, whose rows are in an order.
+const ORDERED: &[&str] = &[
+    "SELECT b.k FROM a JOIN b ON a.k = b.w ORDER BY b.k DESC",
+    "SELECT k, v FROM b ORDER BY v, k LIMIT 7 OFFSET 3",
+    "SELECT k FROM s ORDER BY k LIMIT 20",
+    "SELECT v, max(k) AS x FROM b GROUP BY v ORDER BY x DESC LIMIT 2",
+    "SELECT k, w FROM s ORDER BY k, w DESC",
+];
+
+const SETTINGS: &[&[(&str, &str)]] = &[
+    &[],
+    // Nothing is small enough to be sent to every task.
+    &[("ballista.optimizer.broadcast_join_threshold_bytes", "0")],
+    &[("datafusion.optimizer.prefer_hash_join", "false")],
+    &[
+        ("datafusion.optimizer.repartition_joins", "false"),
+        ("datafusion.optimizer.prefer_existing_sort", "true"),
+        ("datafusion.execution.batch_size", "3"),
+    ],
+];
+
+#[tokio::test]
+async fn tasks_that_share_nothing_make_the_rows_of_the_plan() {
+    for settings in SETTINGS {
+        let (session, _dir) = session(settings).await;
+        let context = session.task_ctx();
+        for sql in QUERIES.iter().chain(ORDERED) {
+            let whole = plan(&session, sql).await;
+            let staged = stages(Arc::clone(&whole), None, &context);
+            let staged = staged.unwrap_or_else(|e| panic!("{sql}: {e}"));
+            let rows = run(&staged, &context).await.concat();
+            // Operators of one plan run once.
+            let whole = plan(&session, sql).await;
+            let due = collect(whole, Arc::clone(&context)).await.unwrap();
+            let (mut rows, mut due) = (lines(&rows), lines(&due));
+            if !ORDERED.contains(sql) {
+                rows.sort();
+                due.sort();
+            }
+            assert!(!due.is_empty(), "{sql}");
+            assert_eq!(rows, due, "{settings:?} {sql}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_order_that_an_exchange_forgets_is_sorted_for_again() {
+    let (session, _dir) = session(&[("datafusion.optimizer.prefer_existing_sort", "true")]).await;
+    let sql = "SELECT k, sum(w) OVER (PARTITION BY k) AS x FROM s";
+    let plan = plan(&session, sql).await;
+    let exchange = find::<RepartitionExec>(plan.as_ref()).unwrap();
+    let shown = displayable(plan.as_ref()).indent(false).to_string();
+    assert!(exchange.preserve_order() && !shown.contains("SortExec"), "{shown}");
+    let staged = stages(plan, None, &session.task_ctx()).unwrap();
+    let stage = staged.downcast_ref::<StageExec>().unwrap();
+    let sort = find::<SortExec>(stage.plan().as_ref()).unwrap();
+    assert!(sort.input().is::<StageInput>());
+}
+
+#[tokio::test]
+async fn a_stage_that_relies_on_an_order_it_has_not_is_refused() {
+    let (session, _dir) = session(&[]).await;
+    let plan = plan(
+        &session,
+        "SELECT sum(w) OVER (PARTITION BY v ORDER BY k) FROM b",
+    )
+    .await;
+    let without_sorts = plan.transform_up(|node| match node.downcast_ref::<SortExec>() {
+        Some(sort) => Ok(Transformed::yes(Arc::clone(sort.input()))),
+        None => Ok(Transformed::no(node)),
+    });
+    let without_sorts = without_sorts.data().unwrap();
+    let window = find::<BoundedWindowAggExec>(without_sorts.as_ref()).map(|window| window.input());
+    let window = window.or_else(|| {
+        find::<WindowAggExec>(without_sorts.as_ref()).map(|window| window.children()[0])
+    });
+    assert!(
+        window.is_some(),
+        "{}",
+        displayable(without_sorts.as_ref()).indent(false)
+    );
+    let error = check(&without_sorts).unwrap_err().to_string();
+    assert!(error.contains("does not satisfy"), "{error}");
+}
+
+/// `a LEFT JOIN s` where every task has all of `a` and a part of `s`, and thinks that it alone knows which rows
+/// of `a` have no partner.
+async fn each_tells_unmatched_rows(kind: JoinType) -> Plan {
+    let (session, _dir) = session(&[]).await;
+    let (left, right) = (
+        plan(&session, "SELECT k FROM b").await,
+        plan(&session, "SELECT k FROM s").await,
+    );
+    assert!(partitions(&right) > 1);
+    let left: Plan = match partitions(&left) {
+        1 => left,
+        _ => Arc::new(
+            datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec::new(left),
+        ),
+    };
+    let on = vec![(
+        col("k", &left.schema()).unwrap(),
+        col("k", &right.schema()).unwrap(),
+    )];
+    let mode = PartitionMode::CollectLeft;
+    let equal = NullEquality::NullEqualsNothing;
+    let join = HashJoinExec::try_new(left, right, on, None, &kind, None, mode, equal, false);
+    Arc::new(join.unwrap())
+}
+
+#[tokio::test]
+async fn operators_that_share_state_over_tasks_are_refused() {
+    for kind in [
+        JoinType::Left,
+        JoinType::Full,
+        JoinType::LeftSemi,
+        JoinType::LeftAnti,
+        JoinType::LeftMark,
+    ] {
+        let join = each_tells_unmatched_rows(kind).await;
+        let error = check(&join).unwrap_err().to_string();
+        assert!(error.contains("share state"), "{kind}: {error}");
+    }
+    for kind in [JoinType::Inner, JoinType::Right, JoinType::RightAnti] {
+        check(&each_tells_unmatched_rows(kind).await).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_exchange_inside_of_a_stage_is_refused() {
+    let (session, _dir) = session(&[]).await;
+    let plan = plan(&session, "SELECT k FROM s").await;
+    let by = Partitioning::Hash(vec![col("k", &plan.schema()).unwrap()], 3);
+    let exchange: Plan = Arc::new(RepartitionExec::try_new(plan, by).unwrap());
+    let error = check(&exchange).unwrap_err().to_string();
+    assert!(error.contains("inside of a stage"), "{error}");
+}
+
+#[tokio::test]
+async fn a_task_has_no_partition_that_is_not_its_own() {
+    let (session, _dir) = session(&[]).await;
+    let plan = plan(&session, "SELECT k FROM s UNION ALL SELECT k FROM a").await;
+    let all = partitions(&plan);
+    let context = session.task_ctx();
+    let count = |plan: Plan| {
+        let context = Arc::clone(&context);
+        async move {
+            let rows = collect(plan, context).await.unwrap();
+            rows.iter().map(RecordBatch::num_rows).sum::<usize>()
+        }
+    };
+    let mut sum = 0;
+    for from in (0..all).step_by(2) {
+        let slice: Vec<_> = (from..all.min(from + 2)).collect();
+        let part = restrict(Arc::clone(&plan), &slice).unwrap();
+        assert_eq!(partitions(&part), slice.len());
+        sum += count(part).await;
+    }
+    assert_eq!(sum, count(Arc::clone(&plan)).await);
+    let error = restrict(Arc::clone(&plan), &[all]).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("partition {all} of {all}")),
+        "{error}"
+    );
+    let merged: Plan = Arc::new(SortPreservingMergeExec::new(
+        [datafusion::physical_expr::PhysicalSortExpr::new_default(
+            col("k", &plan.schema()).unwrap(),
+        )]
+        .into(),
+        plan,
+    ));
+    assert!(restrict(merged, &[]).is_ok());
+}
