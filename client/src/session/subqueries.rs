@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, not_impl_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::AggregateFunction;
@@ -51,6 +51,7 @@ impl OptimizerRule for JoinScalarSubqueries {
 
 /// The operator over its inputs with the subqueries of its expressions, if it has any.
 fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<LogicalPlan>> {
+    let plan = with_columns_as_keys(plan)?;
     let named = NamePreserver::new(&plan);
     let mut inputs: Vec<LogicalPlan> = plan.inputs().into_iter().cloned().collect();
     let mut found = false;
@@ -98,6 +99,43 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     let columns = plan.schema().columns().into_iter().map(Expr::Column);
     let joined = LogicalPlanBuilder::from(joined).project(columns)?.build()?;
     Ok(Transformed::yes(joined))
+}
+
+/// A grouping by sets of columns: an expression of a set has no name of its own that it could keep.
+fn with_columns_as_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let LogicalPlan::Aggregate(aggregate) = &plan else {
+        return Ok(plan);
+    };
+    let [Expr::GroupingSet(sets)] = &aggregate.group_expr[..] else {
+        return Ok(plan);
+    };
+    let asks = |expr: &Expr| expr.exists(|expr| Ok(matches!(expr, Expr::ScalarSubquery(_))));
+    let mut computed = vec![];
+    for key in sets.distinct_expr() {
+        if asks(key)? {
+            computed.push(key.clone().alias(key.schema_name().to_string()));
+        }
+    }
+    if computed.is_empty() {
+        return Ok(plan);
+    }
+    let sets = Expr::GroupingSet(sets.clone()).transform_down(|expr| match asks(&expr)? {
+        true if !matches!(expr, Expr::GroupingSet(_)) => {
+            let column = Column::new_unqualified(expr.schema_name().to_string());
+            Ok(Transformed::new(
+                Expr::Column(column),
+                true,
+                TreeNodeRecursion::Jump,
+            ))
+        }
+        _ => Ok(Transformed::no(expr)),
+    });
+    let columns = aggregate.input.schema().columns().into_iter();
+    let columns = columns.map(Expr::Column).chain(computed);
+    LogicalPlanBuilder::from(aggregate.input.as_ref().clone())
+        .project(columns)?
+        .aggregate([sets.data()?], aggregate.aggr_expr.clone())?
+        .build()
 }
 
 /// The expression with a column for each of its subqueries, which are added to the relations to join.

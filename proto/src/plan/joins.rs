@@ -130,8 +130,10 @@ fn row_bytes(schema: &Schema) -> usize {
     fields.map(|f| field(f.data_type())).sum::<usize>().max(8)
 }
 
-/// Whether every row that comes out is of a row of the right side, or of a pair.
-fn is_of_the_right(join: JoinType) -> bool {
+/// Whether every row that comes out is of a row of the right side, or of a pair: tasks that each have
+/// all of the left side and a part of the right can tell alone.
+#[must_use]
+pub fn is_of_the_right(join: JoinType) -> bool {
     matches!(
         join,
         JoinType::Inner

@@ -38,6 +38,7 @@ mod wire;
 mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
+pub use joins::is_of_the_right;
 pub use one_task::OneTaskExec;
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};

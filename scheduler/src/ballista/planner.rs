@@ -17,8 +17,8 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::registry::FunctionRegistry;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::prelude::SessionConfig;
 use volley_proto::plan::{TrainNode, VolleyQueryPlanner, with_rules};
 use volley_proto::settings::session_config;
@@ -26,7 +26,7 @@ use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
 use crate::placement::never_fits;
-use crate::planning::stages;
+use crate::planning::{order_to_keep, stages};
 
 /// Builds sessions that plan Volley's nodes for this cluster: each query has a copy of one session, with
 /// its own settings.
@@ -111,8 +111,10 @@ impl QueryPlanner for AdmittingPlanner {
         if physical.is::<ExplainExec>() {
             return Ok(physical);
         }
-        let order = physical.output_ordering().filter(|_| is_ordered(plan));
-        let order = order.cloned();
+        let order = match is_ordered(plan) {
+            true => order_to_keep(&physical),
+            false => None,
+        };
         stages(physical, order, &session.task_ctx())
     }
 }

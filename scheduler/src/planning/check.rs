@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::common::config::ConfigOptions;
+use datafusion::common::not_impl_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{JoinType, not_impl_err};
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -19,7 +19,7 @@ use datafusion::physical_plan::joins::{
 };
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
-use volley_proto::plan::verify_sent;
+use volley_proto::plan::{is_of_the_right, verify_sent};
 
 use super::stage::{StageInput, partitions};
 
@@ -63,18 +63,6 @@ fn shared_state(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
         ),
         false => Ok(()),
     }
-}
-
-/// Whether every row that comes out is of a row of the right side, or of a pair.
-fn is_of_the_right(join: JoinType) -> bool {
-    matches!(
-        join,
-        JoinType::Inner
-            | JoinType::Right
-            | JoinType::RightSemi
-            | JoinType::RightAnti
-            | JoinType::RightMark
-    )
 }
 
 /// Refuses a stage's plan that would reach an executor as another one.

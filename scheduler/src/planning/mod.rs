@@ -27,4 +27,4 @@ mod tests;
 
 pub(crate) use restrict::task_plan;
 pub(crate) use stage::{find, in_stages};
-pub(crate) use stages::stages;
+pub(crate) use stages::{order_to_keep, stages};

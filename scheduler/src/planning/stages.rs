@@ -24,8 +24,12 @@ use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
 use volley_proto::plan::OneTaskExec;
 
 use super::check::{check, check_wire};
@@ -45,6 +49,25 @@ pub(crate) fn stages(
     context: &TaskContext,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     Planner { context }.stage(plan, order)
+}
+
+/// The order of a plan's rows, where no operator of the last stage makes it.
+///
+/// What a plan is known to be ordered by may be less than what was asked for, or the same in another
+/// order where columns of some partitions are constant: an operator that makes the order knows better.
+pub(crate) fn order_to_keep(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> {
+    let mut node = plan;
+    loop {
+        if node.is::<SortExec>() || node.is::<SortPreservingMergeExec>() {
+            return None;
+        }
+        match node.children()[..] {
+            [input] if node.maintains_input_order() == [true] && !node.is::<RepartitionExec>() => {
+                node = input;
+            }
+            _ => return plan.output_ordering().cloned(),
+        }
+    }
 }
 
 struct Planner<'a> {
@@ -126,6 +149,13 @@ impl Planner<'_> {
         let children = node.children().into_iter();
         let children = children.map(|child| self.cut(Arc::clone(child), inputs));
         let children = children.collect::<Result<Vec<_>>>()?;
+        // What its sides say of NULL may have changed since it was made: it says the same where it is read.
+        if node.is::<UnionExec>() {
+            return UnionExec::try_new(children);
+        }
+        if node.is::<InterleaveExec>() {
+            return Ok(Arc::new(InterleaveExec::try_new(children)?));
+        }
         replace_children_if_necessary(node, children)
     }
 

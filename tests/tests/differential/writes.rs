@@ -96,7 +96,7 @@ impl Write {
                     "INSERT INTO {NAME} SELECT {} FROM ({query}) q",
                     columns.join(", ")
                 );
-                let mut statements = vec![self.table(out)];
+                let mut statements = vec![self.table(out, false)];
                 statements.extend(vec![insert; times]);
                 statements
             }
@@ -136,7 +136,7 @@ impl Write {
         match self.how {
             How::CopyToFolder | How::CopyToFile => Some(self.reading(out)),
             How::Insert(_) => {
-                let mut statements = vec![self.table(out)];
+                let mut statements = vec![self.table(out, true)];
                 statements.extend(self.reading(out));
                 Some(statements)
             }
@@ -147,7 +147,7 @@ impl Write {
     fn reading(&self, out: &Path) -> Vec<String> {
         let mut statements = Vec::new();
         if matches!(self.how, How::CopyToFolder | How::CopyToFile) {
-            statements.push(self.table(out));
+            statements.push(self.table(out, false));
         }
         let names: Vec<_> = self.ordered().map(|(name, _)| name.clone()).collect();
         statements.push(format!("SELECT {} FROM {NAME}", names.join(", ")));
@@ -161,7 +161,8 @@ impl Write {
         }
     }
 
-    fn table(&self, out: &Path) -> String {
+    /// `elsewhere` says that files are there already, and of types of their own.
+    fn table(&self, out: &Path, elsewhere: bool) -> String {
         let columns: Vec<_> = self
             .ordered()
             .map(|(name, of)| format!("{name} {}", of.sql()))
@@ -170,6 +171,7 @@ impl Write {
         // Arrow files are read as what they say they hold.
         let columns = match (self.format, self.how) {
             (Format::Arrow, How::CopyToFolder | How::CopyToFile) => String::new(),
+            (Format::Arrow, _) if elsewhere => String::new(),
             _ => format!(" ({})", columns.join(", ")),
         };
         format!(

@@ -85,6 +85,16 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "values in grouping sets",
+        query: "SELECT s + (SELECT min(k) FROM u) AS g, k, count(*) AS n FROM t GROUP BY GROUPING SETS ((s + (SELECT min(k) FROM u), k), (k), ())",
+        ..ASKED
+    },
+    Known {
+        name: "a value of statistics in a union",
+        query: "SELECT k + 1 AS x FROM t UNION SELECT (SELECT max(k) FROM u) AS x FROM t",
+        ..ASKED
+    },
+    Known {
         name: "a value without a table",
         query: "SELECT (SELECT max(k) FROM u) + 1 AS x, (SELECT 7) AS y",
         ..ASKED

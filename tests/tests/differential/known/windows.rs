@@ -79,4 +79,10 @@ pub(super) const KNOWN: &[Known] = &[
                 FROM t LEFT SEMI JOIN t u ON t.v = u.x",
         ..WINDOW
     },
+    Known {
+        name: "a union of constants and numbers of rows in an order",
+        query: "(SELECT 'b' AS x, CAST(row_number() OVER (ORDER BY v) AS BIGINT) AS n FROM t) UNION ALL (SELECT 'a' AS x, 1 AS n FROM t) ORDER BY x, n DESC",
+        order: &["x", "n"],
+        ..WINDOW
+    },
 ];
