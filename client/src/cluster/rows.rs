@@ -10,10 +10,11 @@ use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::serde::protobuf::PartitionLocation;
 use ballista_core::serde::protobuf::get_job_status_result::FlightProxy;
 use ballista_core::utils::GrpcClientConfig;
+use datafusion::common::exec_err;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use futures::stream::{BoxStream, try_unfold};
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 
 use super::lease::Lease;
 use super::{Cluster, Peer};
@@ -115,6 +116,8 @@ async fn fetch(
     grpc: GrpcClientConfig,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let layout = place.layout();
+    let due = place.partition_stats.as_ref();
+    let due = due.and_then(|written| u64::try_from(written.num_rows).ok());
     let incomplete = || volley_proto::Error::malformed("place of rows", "a part of it is missing");
     let executor = place.executor_meta.ok_or_else(incomplete)?;
     let partition = place.partition_id.ok_or_else(incomplete)?.into();
@@ -159,10 +162,30 @@ async fn fetch(
         }
     };
     let columns = RecordBatch::new_empty(rows.schema());
-    let rows = rows.map_err(move |error| lost(unfetched(error)));
+    let rows = complete(rows, due).map_err(move |error| lost(unfetched(error)));
     Ok(futures::stream::once(async { Ok(columns) })
         .chain(rows)
         .boxed())
+}
+
+/// Rows that are as many as were written, or an error in the end: a stream that ends early looks like the end
+/// of the rows.
+fn complete(
+    rows: SendableRecordBatchStream,
+    due: Option<u64>,
+) -> impl Stream<Item = std::result::Result<RecordBatch, DataFusionError>> {
+    try_unfold((rows, 0), move |(mut rows, came)| async move {
+        match (rows.try_next().await?, due) {
+            (Some(batch), _) => {
+                let came = came + batch.num_rows() as u64;
+                Ok(Some((batch, (rows, came))))
+            }
+            (None, Some(due)) if came != due => {
+                exec_err!("{came} rows came of the {due} that were written")
+            }
+            (None, _) => Ok(None),
+        }
+    })
 }
 
 impl Cluster {

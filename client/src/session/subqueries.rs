@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, not_impl_err};
+use datafusion::common::{Column, JoinType, not_impl_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -77,7 +77,11 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
                 let mut columns = expr.column_refs().into_iter();
                 columns.any(|column| input.schema().has_column(column))
             };
-            let at = inputs.iter().position(reads).unwrap_or(0);
+            let at = match &plan {
+                // Its result is named after its right side, whose columns it has not.
+                LogicalPlan::Join(join) if !has_both(join.join_type) => 0,
+                _ => inputs.iter().position(reads).unwrap_or(0),
+            };
             let Some(input) = inputs.get_mut(at) else {
                 return not_impl_err!("a subquery in the place of a value in {}", plan.display());
             };
@@ -99,6 +103,14 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     let columns = plan.schema().columns().into_iter().map(Expr::Column);
     let joined = LogicalPlanBuilder::from(joined).project(columns)?.build()?;
     Ok(Transformed::yes(joined))
+}
+
+/// Whether a join has the columns of both sides.
+fn has_both(join: JoinType) -> bool {
+    matches!(
+        join,
+        JoinType::Inner | JoinType::Left | JoinType::Right | JoinType::Full
+    )
 }
 
 /// A grouping by sets of columns: an expression of a set has no name of its own that it could keep.

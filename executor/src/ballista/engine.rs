@@ -41,6 +41,7 @@ use volley_proto::plan::{PrunedExec, TrainExec, replaces_file};
 use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::cancellable;
+use super::complete::{RowsMissing, complete};
 use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
 use crate::files::naming_files;
@@ -71,7 +72,7 @@ impl VolleyEngine {
         let pool = || Arc::clone(&self.connections);
         if let Some(reader) = node.downcast_ref::<ShuffleReaderExec>() {
             let reader = reader.with_work_dir(work_dir.to_owned());
-            return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
+            return Transformed::yes(complete(reader.with_client_pool(pool())));
         }
         if let Some(reader) = node.downcast_ref::<RangeShuffleReaderExec>() {
             let reader = reader.with_work_dir(work_dir.to_owned());
@@ -265,6 +266,12 @@ fn classify(error: DataFusionError) -> DataFusionError {
 /// The loss of shuffle data, if that is what the error says.
 pub(crate) fn data_lost(error: &DataFusionError) -> Option<DataLost> {
     let cause = unwrap(error);
+    if let Some(missing) = cause.downcast_ref::<RowsMissing>() {
+        return Some(DataLost {
+            executor: "that a task read from".to_owned(),
+            reason: missing.to_string(),
+        });
+    }
     if let Some(ArrowError::IpcError(said)) = cause.downcast_ref()
         && CUT_OFF.iter().any(|cut_off| said.contains(cut_off))
     {

@@ -1,6 +1,7 @@
 //! The one adapter to Ballista's executor internals.
 
 mod cancellable;
+mod complete;
 mod connections;
 mod engine;
 mod flight;

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use datafusion::common::ScalarValue;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -42,7 +46,51 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Rewrite::Each(choose_dictionaries),
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
-    SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules)
+    let mut logical: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(EndlessLimits)];
+    logical.extend(state.optimizers().iter().cloned());
+    SessionStateBuilder::new_from_existing(state)
+        .with_optimizer_rules(logical)
+        .with_physical_optimizer_rules(rules)
+}
+
+/// Takes limits away that no number of rows reaches: an offset without a limit arrives with such a one,
+/// which operators would make room for.
+#[derive(Debug)]
+struct EndlessLimits;
+
+impl OptimizerRule for EndlessLimits {
+    fn name(&self) -> &'static str {
+        "endless_limits"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::TopDown)
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        _: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        Ok(match plan {
+            LogicalPlan::Limit(limit)
+                if matches!(
+                    limit.fetch.as_deref(),
+                    Some(Expr::Literal(ScalarValue::Int64(Some(i64::MAX)), _))
+                ) =>
+            {
+                Transformed::yes(LogicalPlan::Limit(Limit {
+                    fetch: None,
+                    ..limit
+                }))
+            }
+            other => Transformed::no(other),
+        })
+    }
 }
 
 type Plan = Arc<dyn ExecutionPlan>;

@@ -149,9 +149,19 @@ impl Planner<'_> {
         let children = node.children().into_iter();
         let children = children.map(|child| self.cut(Arc::clone(child), inputs));
         let children = children.collect::<Result<Vec<_>>>()?;
-        // What its sides say of NULL may have changed since it was made: it says the same where it is read.
+        // What inputs say of NULL may have changed since these were made, as where a value is known from
+        // statistics: it says the same here as where it is made from its message.
         if node.is::<UnionExec>() {
             return UnionExec::try_new(children);
+        }
+        if let (Some(projection), [input]) = (node.downcast_ref::<ProjectionExec>(), &children[..])
+        {
+            let exprs = projection.expr().iter().cloned();
+            let anew: Arc<dyn ExecutionPlan> =
+                Arc::new(ProjectionExec::try_new(exprs, Arc::clone(input))?);
+            if anew.schema() != node.schema() {
+                return Ok(anew);
+            }
         }
         if node.is::<InterleaveExec>() {
             return Ok(Arc::new(InterleaveExec::try_new(children)?));

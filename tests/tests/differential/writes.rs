@@ -62,6 +62,9 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
         .map(|(name, _)| name.clone())
         .collect();
     let can_have_folders = matches!(how, How::CopyToFolder | How::Insert(_)) && columns.len() > 1;
+    // Nothing would tell a reader of Arrow files what else than the folders' column there is.
+    let can_have_folders =
+        can_have_folders && (format != Format::Arrow || how == How::CopyToFolder);
     let by = match can_have_folders && !folders.is_empty() && dice.chance(30) {
         true => Some(dice.pick(&folders)),
         false => None,

@@ -10,11 +10,9 @@ use std::sync::Arc;
 
 use datafusion::common::not_impl_err;
 use datafusion::error::Result;
-use datafusion::physical_expr::expressions::{CastExpr, Column};
 use datafusion::physical_expr::window::{
     PlainAggregateWindowExpr, SlidingAggregateWindowExpr, WindowExpr,
 };
-use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
 };
@@ -29,15 +27,7 @@ pub(in crate::plan) fn verify(
     sent: &Arc<dyn ExecutionPlan>,
     arrived: &Arc<dyn ExecutionPlan>,
 ) -> Result<()> {
-    let (meant, mut found) = (describe(sent.as_ref())?, describe(arrived.as_ref())?);
-    if meant != found
-        && let Some(input) = relabelled(arrived)
-    {
-        found = describe(input.as_ref())?;
-        if meant == found {
-            return verify(sent, input);
-        }
-    }
+    let (meant, found) = (describe(sent.as_ref())?, describe(arrived.as_ref())?);
     if meant != found {
         return not_impl_err!(
             "an operator that does not survive its way to an executor: {meant} would arrive as {found}"
@@ -63,26 +53,6 @@ pub(in crate::plan) fn verify(
         }
     }
     Ok(())
-}
-
-/// What a union has put below itself where one of its sides may be NULL and another may not: the columns as
-/// they are, under other words about NULL. Which may be is concluded anew where a plan arrives.
-fn relabelled(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
-    let projection = plan.downcast_ref::<ProjectionExec>()?;
-    let schema = projection.input().schema();
-    let mut exprs = projection.expr().iter().enumerate();
-    let as_it_is = exprs.all(|(at, named)| {
-        let (inner, target) = match named.expr.downcast_ref::<CastExpr>() {
-            Some(cast) => (cast.expr(), Some(cast.cast_type())),
-            None => (&named.expr, None),
-        };
-        let column = inner.downcast_ref::<Column>();
-        column.is_some_and(|column| {
-            let is_own = column.index() == at && at < schema.fields().len();
-            is_own && target.is_none_or(|target| target == schema.field(at).data_type())
-        })
-    });
-    (as_it_is && projection.expr().len() == schema.fields().len()).then(|| projection.input())
 }
 
 /// Whether rows come in the order in which the operators without inputs have them, such as readers of what

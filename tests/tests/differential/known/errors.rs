@@ -70,4 +70,11 @@ pub(super) const KNOWN: &[Known] = &[
         order: &["s"],
         ..ASKED
     },
+    Known {
+        name: "an offset without a limit over distinct rows",
+        settings: &["datafusion.execution.target_partitions = 2"],
+        query: "SELECT s FROM t UNION SELECT k FROM t ORDER BY s DESC OFFSET 3",
+        order: &["s"],
+        ..ASKED
+    },
 ];

@@ -95,6 +95,11 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a value that is looked for among rows",
+        query: "SELECT k FROM t WHERE (SELECT max(k) FROM u) IN (SELECT k FROM u WHERE k > 1) OR k < 1",
+        ..ASKED
+    },
+    Known {
         name: "a value without a table",
         query: "SELECT (SELECT max(k) FROM u) + 1 AS x, (SELECT 7) AS y",
         ..ASKED
