@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -46,7 +47,8 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Rewrite::Each(choose_dictionaries),
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
-    let mut logical: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(EndlessLimits)];
+    let mut logical: Vec<Arc<dyn OptimizerRule + Send + Sync>> =
+        vec![Arc::new(EndlessLimits), Arc::new(OrderedOnce)];
     logical.extend(state.optimizers().iter().cloned());
     SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
@@ -89,6 +91,58 @@ impl OptimizerRule for EndlessLimits {
                 }))
             }
             other => Transformed::no(other),
+        })
+    }
+}
+
+/// Takes a column away from an aggregate's order that is in it already, which tells nothing and makes DataFusion
+/// 55 panic.
+#[derive(Debug)]
+struct OrderedOnce;
+
+impl OptimizerRule for OrderedOnce {
+    fn name(&self) -> &'static str {
+        "ordered_once"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::TopDown)
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        _: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        if !matches!(plan, LogicalPlan::Aggregate(_)) {
+            return Ok(Transformed::no(plan));
+        }
+        let names = NamePreserver::new(&plan);
+        plan.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let once = expr.transform_up(|expr| {
+                let Expr::AggregateFunction(mut call) = expr else {
+                    return Ok(Transformed::no(expr));
+                };
+                let before = call.params.order_by.len();
+                let mut seen: Vec<Expr> = vec![];
+                call.params.order_by.retain(|key| {
+                    let is_new = !seen.contains(&key.expr);
+                    seen.push(key.expr.clone());
+                    is_new
+                });
+                let changed = call.params.order_by.len() < before;
+                let call = Expr::AggregateFunction(call);
+                Ok(Transformed::new(call, changed, TreeNodeRecursion::Continue))
+            })?;
+            Ok(match once.transformed {
+                true => Transformed::yes(name.restore(once.data)),
+                false => once,
+            })
         })
     }
 }

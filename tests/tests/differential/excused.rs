@@ -54,6 +54,14 @@ const KNOWN: &[(&str, &str)] = &[
         "a value that nothing reads is not computed here",
     ),
     (
+        "assertion `left == right` failed",
+        "an ordered aggregate panics where its order names a column twice",
+    ),
+    (
+        "Cannot infer schema from an empty location",
+        "a query without rows writes no file",
+    ),
+    (
         "first_last.rs",
         "ordered aggregates panic over groups that a filter leaves empty",
     ),

@@ -125,7 +125,14 @@ impl PhysicalProtoConverterExtension for Converter {
             false => Lost::of(plan.as_ref())?,
         };
         let sent = arrow.unwrap_or_else(|| Arc::clone(plan));
-        let message = PhysicalPlanNode::try_from_physical_plan_with_converter(sent, codec, self)?;
+        let mut message =
+            PhysicalPlanNode::try_from_physical_plan_with_converter(sent, codec, self)?;
+        // The engine asks no converter for the inputs of an operator that is none of its own.
+        if let Some(PhysicalPlanType::Extension(extension)) = &mut message.physical_plan_type {
+            for (input, encoded) in plan.children().into_iter().zip(&mut extension.inputs) {
+                *encoded = self.execution_plan_to_proto(input, codec)?;
+            }
+        }
         let Some(lost) = lost else {
             return Ok(message);
         };

@@ -17,6 +17,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
 };
 
+use super::scan::ScanOptions;
 use super::window;
 
 /// Refuses a plan that arrives other than it was sent, and names the operator.
@@ -72,11 +73,18 @@ fn describe(plan: &dyn ExecutionPlan) -> Result<String> {
         }
     }
     let shown = Shown(plan).to_string();
+    // A scan shows little of what its files are read with.
+    let options = ScanOptions::of(plan);
     // How an aggregate makes use of an order is decided where it runs.
     let shown = shown.split(", ordering_mode=").next().unwrap_or_default();
     // In which order row groups are read is a matter of speed: rows are sorted above.
     let shown = shown
         .split(", sort_order_for_reorder=")
+        .next()
+        .unwrap_or_default();
+    // Which row groups are read is concluded from the predicate.
+    let shown = shown
+        .split(", pruning_predicate=")
         .next()
         .unwrap_or_default();
     let windows = window::windows(plan)
@@ -92,7 +100,7 @@ fn describe(plan: &dyn ExecutionPlan) -> Result<String> {
     let partitions = plan.properties().output_partitioning().partition_count();
     let inputs = plan.children().len();
     Ok(format!(
-        "{} [{shown}] of {inputs} inputs in {partitions} partitions ({}) {windows}",
+        "{} [{shown}] of {inputs} inputs in {partitions} partitions ({}) {windows} {options:?}",
         plan.name(),
         columns.join(", "),
     ))

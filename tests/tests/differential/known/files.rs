@@ -110,4 +110,17 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT k, s FROM w",
         ..PLAIN
     },
+    Known {
+        name: "rows of gzip CSV that are written where they are read",
+        files: &[
+            "COPY (SELECT 'a' AS s, 1 AS k UNION ALL SELECT 'b', 2) TO 'DIR/z/1.csv.gz' STORED AS CSV OPTIONS ('format.compression' 'gzip')",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE z (s VARCHAR, k INT) STORED AS CSV LOCATION 'DIR/z/' OPTIONS ('format.has_header' 'true', 'format.compression' 'gzip')",
+            "COPY (SELECT s, k FROM z) TO 'OUT/' STORED AS PARQUET",
+            "CREATE EXTERNAL TABLE w (s VARCHAR, k INT) STORED AS PARQUET LOCATION 'OUT/'",
+        ],
+        query: "SELECT s, k FROM w",
+        ..PLAIN
+    },
 ];

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 
 use super::super::verify::verify;
 use super::scans;
 use super::*;
+use crate::ModelRef;
+use crate::plan::PredictExec;
 
 /// An operator's fields, as it shows them.
 struct Fields {
@@ -477,6 +480,35 @@ fn kinds(plan: &Arc<dyn ExecutionPlan>, found: &mut BTreeSet<&'static str>) {
     }
     for input in plan.children() {
         kinds(input, found);
+    }
+}
+
+/// Volley's own operators, whose inputs the engine encodes without asking.
+#[tokio::test]
+async fn what_is_below_an_operator_of_volley_s_arrives_as_it_was() {
+    let (session, _dir) = session(&[]).await;
+    for sql in [
+        "SELECT k, v FROM c",
+        "SELECT k, v FROM n",
+        "SELECT lag(v) IGNORE NULLS OVER (ORDER BY k DESC) AS v FROM t",
+        "SELECT k FROM t WHERE false",
+    ] {
+        let model = ModelRef {
+            store: "file:///models/".parse().unwrap(),
+            name: "m".parse().unwrap(),
+            version: 1,
+        };
+        let mut below = plan(&session, sql).await;
+        if let Some(projection) = below.downcast_ref::<ProjectionExec>() {
+            below = Arc::clone(projection.input());
+        }
+        let predict: Arc<dyn ExecutionPlan> =
+            Arc::new(PredictExec::new(model, "p".to_owned(), Arc::clone(&below)));
+        let (_, arrived) = sent(&predict, &session);
+        let mut lost = vec![];
+        compare(&below, arrived.children()[0], &mut lost);
+        assert!(lost.is_empty(), "{sql}: {}", lost.join("\n"));
+        verify(&predict, &arrived).unwrap();
     }
 }
 
