@@ -48,11 +48,18 @@ async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempDir) {
         .with_query_planner(Arc::new(VolleyQueryPlanner))
         .build();
     let session = SessionContext::new_with_state(with_rules(state).build());
-    table(&session, dir.path(), "a", &[1..6, 6..11], "").await;
-    table(&session, dir.path(), "b", &[1..101], "").await;
-    table(&session, dir.path(), "e", &[0..0, 0..0], "").await;
+    table(&session, dir.path(), "a", &[(1, 5), (6, 10)], "").await;
+    table(&session, dir.path(), "b", &[(1, 100)], "").await;
+    table(&session, dir.path(), "e", &[(1, 0), (1, 0)], "").await;
     let order = "WITH ORDER (k ASC)";
-    table(&session, dir.path(), "s", &[1..31, 20..41, 5..9], order).await;
+    table(
+        &session,
+        dir.path(),
+        "s",
+        &[(1, 30), (20, 40), (5, 8)],
+        order,
+    )
+    .await;
     (session, dir)
 }
 
@@ -60,14 +67,14 @@ async fn table(
     session: &SessionContext,
     dir: &Path,
     name: &str,
-    files: &[std::ops::Range<i32>],
+    files: &[(i32, i32)],
     order: &str,
 ) {
     let folder = dir.join(name);
     fs::create_dir(&folder).unwrap();
-    for (number, rows) in files.iter().enumerate() {
+    for (number, (first, last)) in files.iter().enumerate() {
         let row = |k: i32| format!("{k},{},{}\n", k % 3, k * 7 % 10);
-        let rows: String = rows.clone().map(row).collect();
+        let rows: String = (*first..=*last).map(row).collect();
         fs::write(
             folder.join(format!("{number}.csv")),
             format!("k,v,w\n{rows}"),

@@ -217,8 +217,11 @@ const FIELDS: &[Fields] = &[
     },
 ];
 
-const SORT_MERGE: &[(&str, &str)] = &[("datafusion.optimizer.prefer_hash_join", "false")];
-const PARTITIONED: &[(&str, &str)] = &[
+/// Settings of a session.
+type Settings = &'static [(&'static str, &'static str)];
+
+const SORT_MERGE: Settings = &[("datafusion.optimizer.prefer_hash_join", "false")];
+const PARTITIONED: Settings = &[
     (
         "datafusion.optimizer.hash_join_single_partition_threshold",
         "0",
@@ -228,13 +231,13 @@ const PARTITIONED: &[(&str, &str)] = &[
         "0",
     ),
 ];
-const DYNAMIC_FILTERS: &[(&str, &str)] = &[(
+const DYNAMIC_FILTERS: Settings = &[(
     "datafusion.optimizer.enable_dynamic_filter_pushdown",
     "false",
 )];
 
 /// Queries whose plans hold the operators, each in every form that its options give it.
-const QUERIES: &[(&[(&str, &str)], &[&str])] = &[
+const QUERIES: &[(Settings, &[&str])] = &[
     (
         DYNAMIC_FILTERS,
         &[
