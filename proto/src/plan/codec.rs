@@ -34,8 +34,8 @@ use super::train::only;
 use super::wire::{Converter, Lost, decode_expr, verify};
 use super::write::{EncodedTarget, Target};
 use super::{
-    CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec, filtered, running,
-    single_value,
+    CommitExec, NullSupplyExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec,
+    filtered, running, single_value,
 };
 use crate::spec::TrainSpec;
 use crate::{Error, ModelRef};
@@ -61,6 +61,7 @@ enum Node {
     Commit {
         target: EncodedTarget,
     },
+    NullSupply,
     /// The schema is that of a plan without rows, in protobuf.
     Pruned {
         operators: usize,
@@ -271,6 +272,7 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 let target = Target::decode(&target, context, self, converter)?;
                 Ok(Arc::new(WriteExec::new(target, only(inputs.to_vec())?)))
             }
+            Some(Node::NullSupply) => Ok(Arc::new(NullSupplyExec::new(only(inputs.to_vec())?))),
             Some(Node::Commit { target }) => {
                 let target = Target::decode(&target, context, self, converter)?;
                 Ok(Arc::new(CommitExec::new(target, only(inputs.to_vec())?)))
@@ -298,6 +300,8 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         } else if let Some(commit) = plan.downcast_ref::<CommitExec>() {
             let target = commit.target().encode(self, converter)?;
             Node::Commit { target }.encode(buf)
+        } else if plan.is::<NullSupplyExec>() {
+            Node::NullSupply.encode(buf)
         } else if let Some(task) = plan.downcast_ref::<TaskPlan>() {
             buf.extend_from_slice(TASK);
             buf.extend_from_slice(task.message());

@@ -18,6 +18,7 @@ use super::estimates::estimate_scan;
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
+use super::null_supply::forget_constants;
 use super::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that chooses how joins are done.
@@ -40,6 +41,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         });
         if default.name() == JOIN_SELECTION {
             rules.push(rule("choose_joins", Rewrite::Each(choose_join)));
+            rules.push(forgetting_constants());
         }
     }
     rules.push(rule(
@@ -53,6 +55,12 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules)
+}
+
+/// The rule that keeps constants of one side of an outer join from being taken for constants after it: right
+/// after DataFusion has chosen joins, it mends its plans too.
+pub fn forgetting_constants() -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
+    rule("forget_constants", Rewrite::Each(forget_constants))
 }
 
 /// Takes limits away that no number of rows reaches: an offset without a limit arrives with such a one,

@@ -30,7 +30,7 @@ use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_proto::plan::OneTaskExec;
+use volley_proto::plan::{NullSupplyExec, OneTaskExec};
 
 use super::check::{check, check_wire};
 use super::enforce::{enforce_order, enforce_orders};
@@ -229,7 +229,7 @@ fn gathers(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 /// Whether each task may make these rows for itself: they are cheap, and the same each time.
 fn is_reread(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() {
+    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || plan.is::<NullSupplyExec>() {
         let mut varies = false;
         plan.apply_expressions(&mut |expr| {
             varies |= is_volatile(expr);

@@ -189,6 +189,8 @@ const ORDERED: &[&str] = &[
     "SELECT k FROM s ORDER BY k LIMIT 20",
     "SELECT v, max(k) AS x FROM b GROUP BY v ORDER BY x DESC LIMIT 2",
     "SELECT k, w FROM s ORDER BY k, w DESC",
+    "SELECT b.k, x.w FROM b LEFT JOIN (SELECT * FROM a WHERE w = 7) x USING (k) \
+     ORDER BY x.w NULLS FIRST, b.k",
     // Each side has a constant of its own in the first column.
     "(SELECT 'b' AS x, CAST(row_number() OVER (ORDER BY k) AS BIGINT) AS n FROM a) UNION ALL \
      (SELECT 'a' AS x, 1 AS n FROM a) ORDER BY x, n DESC",

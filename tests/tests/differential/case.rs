@@ -88,6 +88,7 @@ impl Case {
         Script {
             settings: self.settings.clone(),
             statements,
+            mended: false,
         }
     }
 

@@ -5,13 +5,16 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
 use volley_proto::failure::chain;
+use volley_proto::plan::forgetting_constants;
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
 
@@ -23,6 +26,8 @@ use crate::settings::{PARTITIONS, Setting};
 pub(crate) struct Script {
     pub(crate) settings: Vec<Setting>,
     pub(crate) statements: Vec<String>,
+    /// Whether DataFusion alone is asked with its outer joins mended: see [`forgetting_constants`].
+    pub(crate) mended: bool,
 }
 
 /// What came of a question.
@@ -51,7 +56,10 @@ pub(crate) fn ask_reference(
         if !partitions {
             config = config.with_target_partitions(slots);
         }
-        let context = SessionContext::new_with_config(config);
+        let context = match script.mended {
+            true => mended(config),
+            false => SessionContext::new_with_config(config),
+        };
         for setting in script
             .settings
             .iter()
@@ -68,6 +76,21 @@ pub(crate) fn ask_reference(
         Ok(answer)
     };
     await_outcome(runtime, deadline, asking)
+}
+
+/// DataFusion alone, which forgets constants of the sides of outer joins.
+fn mended(config: DfConfig) -> SessionContext {
+    let state = SessionStateBuilder::new_with_default_features().with_config(config);
+    let state = state.build();
+    let mut rules = Vec::new();
+    for rule in state.physical_optimizers() {
+        rules.push(Arc::clone(rule));
+        if rule.name() == "join_selection" {
+            rules.push(forgetting_constants());
+        }
+    }
+    let state = SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules);
+    SessionContext::new_with_state(state.build())
 }
 
 /// Asks a cluster.

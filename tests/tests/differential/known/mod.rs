@@ -159,5 +159,6 @@ fn script(statements: &[&str], settings: &[&str], dir: &Path, side: &str) -> Scr
             .iter()
             .map(|text| text.replace("DIR", &dir).replace("OUT", &out))
             .collect(),
+        mended: false,
     }
 }

@@ -1,0 +1,194 @@
+//! The side of an outer join that has NULLs where a row of the other side finds no partner.
+//!
+//! What is constant on that side is not after the join. DataFusion 55 takes it for constant still
+//! (`EquivalenceGroup::join`): an `ORDER BY` of such a column sorts by nothing, in one process too. So a side
+//! with constants gets an operator that passes its rows on and says nothing of constants. It travels with the
+//! plan, because operators above conclude from it again wherever they are made. To be dropped when a
+//! release knows better.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{JoinType, Statistics};
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::projection::{ProjectionExec, make_with_child};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+    replace_children_if_necessary,
+};
+
+use super::train::only;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Rows of which no column is known to be constant.
+#[derive(Debug)]
+pub struct NullSupplyExec {
+    input: Plan,
+    properties: Arc<PlanProperties>,
+}
+
+impl NullSupplyExec {
+    /// The rows of an input.
+    pub fn new(input: Plan) -> Self {
+        let known = input.equivalence_properties();
+        let orders = known.oeq_class().iter().map(|order| order.iter().cloned());
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new_with_orderings(input.schema(), orders),
+            input.output_partitioning().clone(),
+            input.pipeline_behavior(),
+            input.boundedness(),
+        );
+        Self {
+            input,
+            properties: Arc::new(properties),
+        }
+    }
+}
+
+/// An outer join whose null-supplying sides say nothing of constants, if they did; to be made once the kind of
+/// each join is settled.
+pub(super) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
+    let kind = if let Some(join) = node.downcast_ref::<HashJoinExec>() {
+        *join.join_type()
+    } else if let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() {
+        *join.join_type()
+    } else if let Some(join) = node.downcast_ref::<SortMergeJoinExec>() {
+        join.join_type()
+    } else {
+        return Ok(None);
+    };
+    let supplies = match kind {
+        JoinType::Left => [false, true],
+        JoinType::Right => [true, false],
+        JoinType::Full => [true, true],
+        _ => return Ok(None),
+    };
+    let mut changed = false;
+    let inputs = node.children().into_iter().zip(supplies);
+    let inputs = inputs.map(|(input, supplies)| {
+        let forgets = supplies && !input.equivalence_properties().constants().is_empty();
+        changed |= forgets;
+        match forgets {
+            true => Arc::new(NullSupplyExec::new(Arc::clone(input))) as Plan,
+            false => Arc::clone(input),
+        }
+    });
+    let inputs: Vec<_> = inputs.collect();
+    match changed {
+        true => replace_children_if_necessary(Arc::clone(node), inputs).map(Some),
+        false => Ok(None),
+    }
+}
+
+impl DisplayAs for NullSupplyExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NullSupplyExec")
+    }
+}
+
+impl ExecutionPlan for NullSupplyExec {
+    fn name(&self) -> &str {
+        "NullSupplyExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Plan> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        inputs: &[Arc<Statistics>],
+        _: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        only(inputs.to_vec())
+    }
+
+    fn try_swapping_with_projection(&self, projection: &ProjectionExec) -> Result<Option<Plan>> {
+        let projected = make_with_child(projection, &self.input)?;
+        Ok(Some(Arc::new(Self::new(projected))))
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
+        Ok(Arc::new(Self::new(only(children)?)))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        self.input.execute(partition, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use crate::plan::with_rules;
+
+    #[tokio::test]
+    async fn rows_are_in_the_order_of_a_column_that_is_constant_before_the_join() {
+        for (prefer_hash_join, kind) in [(true, "LEFT"), (true, "FULL"), (false, "LEFT")] {
+            let config = SessionConfig::new()
+                .with_target_partitions(2)
+                .set_bool("datafusion.optimizer.prefer_hash_join", prefer_hash_join);
+            let state = SessionStateBuilder::new_with_default_features()
+                .with_config(config)
+                .build();
+            let session = SessionContext::new_with_state(with_rules(state).build());
+            for create in [
+                "CREATE TABLE b AS SELECT value AS id FROM range(1, 5)",
+                "CREATE TABLE a AS SELECT value AS id, 5 AS k FROM range(1, 5, 2)",
+            ] {
+                let created = session.sql(create).await.unwrap();
+                created.collect().await.unwrap();
+            }
+            let query = format!(
+                "SELECT b.id, x.k FROM b {kind} JOIN (SELECT * FROM a WHERE k = 5) x \
+                 ON b.id = x.id ORDER BY x.k NULLS FIRST, b.id"
+            );
+            let rows = session.sql(&query).await.unwrap().collect().await.unwrap();
+            let rows = pretty_format_batches(&rows).unwrap().to_string();
+            let ids: Vec<_> = rows.lines().filter_map(|row| row.get(2..3)).collect();
+            assert_eq!(ids[2..6], ["2", "4", "1", "3"], "{query}\n{rows}");
+        }
+    }
+}
