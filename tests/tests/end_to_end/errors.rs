@@ -37,7 +37,7 @@ const SQL: &[&str] = &[
     "CREATE TABLE z AS SELECT 1 AS a; DELETE FROM z",
     "CREATE FUNCTION f() RETURNS BIGINT RETURN 1",
     "SELECT * FROM rnage(10)",
-    "COPY t TO 't.arrow'",
+    "COPY t TO 't.avro'",
     "COPY t TO 's3://bucket/t.parquet'",
     "COPY (SELECT x, make_array(k) AS ks FROM t) TO 'ks/' STORED AS CSV PARTITIONED BY (ks)",
     "SET volley.on_client_loss = 'die'",
