@@ -6,6 +6,7 @@
 //! projection, a condition, a join's `ON`, a window, an aggregate's argument, an order.
 //! Subqueries that depend on the query's rows are not here; DataFusion's rules join those.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
@@ -51,7 +52,7 @@ impl OptimizerRule for JoinScalarSubqueries {
 
 /// The operator over its inputs with the subqueries of its expressions, if it has any.
 fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<LogicalPlan>> {
-    let plan = with_columns_as_keys(plan)?;
+    let plan = with_columns_as_keys(plan, names)?;
     let named = NamePreserver::new(&plan);
     let mut inputs: Vec<LogicalPlan> = plan.inputs().into_iter().cloned().collect();
     let mut found = false;
@@ -113,8 +114,9 @@ fn has_both(join: JoinType) -> bool {
     )
 }
 
-/// A grouping by sets of columns: an expression of a set has no name of its own that it could keep.
-fn with_columns_as_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
+/// A grouping by sets of columns: an expression of a set has no name of its own that it could keep, so it is
+/// computed before under another, and has its own after.
+fn with_columns_as_keys(plan: LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
     let LogicalPlan::Aggregate(aggregate) = &plan else {
         return Ok(plan);
     };
@@ -122,32 +124,35 @@ fn with_columns_as_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
         return Ok(plan);
     };
     let asks = |expr: &Expr| expr.exists(|expr| Ok(matches!(expr, Expr::ScalarSubquery(_))));
-    let mut computed = vec![];
+    let mut computed = HashMap::new();
     for key in sets.distinct_expr() {
         if asks(key)? {
-            computed.push(key.clone().alias(key.schema_name().to_string()));
+            computed.insert(key.clone(), names.next("__key"));
         }
     }
     if computed.is_empty() {
         return Ok(plan);
     }
-    let sets = Expr::GroupingSet(sets.clone()).transform_down(|expr| match asks(&expr)? {
-        true if !matches!(expr, Expr::GroupingSet(_)) => {
-            let column = Column::new_unqualified(expr.schema_name().to_string());
-            Ok(Transformed::new(
-                Expr::Column(column),
-                true,
-                TreeNodeRecursion::Jump,
-            ))
+    let sets = Expr::GroupingSet(sets.clone()).transform_down(|expr| match computed.get(&expr) {
+        Some(name) => {
+            let column = Expr::Column(Column::new_unqualified(name));
+            Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
         }
-        _ => Ok(Transformed::no(expr)),
+        None => Ok(Transformed::no(expr)),
     });
     let columns = aggregate.input.schema().columns().into_iter();
-    let columns = columns.map(Expr::Column).chain(computed);
-    LogicalPlanBuilder::from(aggregate.input.as_ref().clone())
-        .project(columns)?
-        .aggregate([sets.data()?], aggregate.aggr_expr.clone())?
-        .build()
+    let keys = computed.iter().map(|(key, name)| key.clone().alias(name));
+    let grouped = LogicalPlanBuilder::from(aggregate.input.as_ref().clone())
+        .project(columns.map(Expr::Column).chain(keys))?
+        .aggregate([sets.data()?], aggregate.aggr_expr.clone())?;
+    let columns = grouped.schema().columns().into_iter();
+    let columns = columns.zip(aggregate.schema.columns());
+    let named = columns.map(|(column, name)| match column == name {
+        true => Expr::Column(column),
+        false => Expr::Column(column).alias(name.name),
+    });
+    let named: Vec<_> = named.collect();
+    grouped.project(named)?.build()
 }
 
 /// The expression with a column for each of its subqueries, which are added to the relations to join.

@@ -58,6 +58,10 @@ const KNOWN: &[(&str, &str)] = &[
         "an ordered aggregate panics where its order names a column twice",
     ),
     (
+        "column types must match schema types, expected List(Struct(",
+        "an ordered aggregate in two steps fails where its order names a column twice",
+    ),
+    (
         "Cannot infer schema from an empty location",
         "a query without rows writes no file",
     ),

@@ -54,6 +54,16 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a value among the keys of grouping sets, named as a column",
+        query: "SELECT count(*) AS n FROM (SELECT s AS k FROM t) x GROUP BY GROUPING SETS (((SELECT max(k) AS k FROM u)), ())",
+        ..ASKED
+    },
+    Known {
+        name: "a part of a struct beside a value",
+        query: "SELECT r1.k FROM u r1 FULL JOIN (SELECT k, named_struct('b', s) AS n FROM t) r2 ON r1.k BETWEEN r2.k AND 3 WHERE r2.n['b'] BETWEEN (SELECT min(k) - 1 AS v FROM u) AND r2.k",
+        ..ASKED
+    },
+    Known {
         name: "a value in an order",
         query: "SELECT k FROM t ORDER BY abs(k - (SELECT max(k) FROM u)), k LIMIT 4",
         order: &[],
