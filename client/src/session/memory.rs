@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::{Fields, Schema};
+use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::catalog::TableProvider;
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::{MemTable, source_as_provider};
@@ -75,7 +77,7 @@ pub(super) async fn create(
         }
         rows.push(batch);
     }
-    let table = MemTable::try_new(schema, vec![rows])?
+    let table = MemTable::try_new(Arc::new(with_nulls(&schema, &rows)), vec![rows])?
         .with_constraints(constraints)
         .with_column_defaults(column_defaults.into_iter().collect());
     if exists {
@@ -83,6 +85,22 @@ pub(super) async fn create(
     }
     context.register_table(name, Arc::new(table))?;
     Ok(())
+}
+
+/// The columns with NULLs allowed where rows may have them: how a query is run decides, too.
+fn with_nulls(schema: &Schema, rows: &[RecordBatch]) -> Schema {
+    let has_nulls = |at: usize| {
+        let mut batches = rows.iter().map(RecordBatch::schema);
+        batches.any(|batch| batch.field(at).is_nullable())
+    };
+    let fields = schema.fields().iter().enumerate();
+    let fields: Fields = fields
+        .map(|(at, field)| {
+            let nullable = field.is_nullable() || has_nulls(at);
+            field.as_ref().clone().with_nullable(nullable)
+        })
+        .collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
 /// The table in memory that a statement changes, if it is one.

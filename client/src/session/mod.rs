@@ -18,6 +18,7 @@ mod loss;
 mod memory;
 mod models;
 mod names;
+mod not_in;
 mod optimizer;
 mod output;
 mod planner;

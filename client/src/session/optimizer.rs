@@ -12,21 +12,27 @@ use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 
+use super::not_in::CorrelatedNotIn;
 use super::subqueries::JoinScalarSubqueries;
 
 /// The engine's rules that take subqueries out of expressions, and one that they build upon.
 const HERE: [&str; 5] = [
     "rewrite_set_comparison",
     "simplify_expressions",
-    "decorrelate_predicate_subquery",
+    DECORRELATION,
     "scalar_subquery_to_join",
     "decorrelate_lateral_join",
 ];
+
+/// The engine's rule that turns conditions on subqueries into joins.
+const DECORRELATION: &str = "decorrelate_predicate_subquery";
 
 /// The rules for plans that are sent.
 pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
+    let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
+    rules.insert(before.unwrap_or(0), Arc::new(CorrelatedNotIn));
     rules.push(Arc::new(JoinScalarSubqueries));
     rules
 }
@@ -51,6 +57,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_that_is_applied_here() {
-        assert_eq!(rules_here().len(), HERE.len() + 1);
+        assert_eq!(rules_here().len(), HERE.len() + 2);
     }
 }

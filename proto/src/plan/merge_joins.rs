@@ -3,11 +3,14 @@
 //! DataFusion 55's rule that pushes projections down gives such a join narrower inputs, and leaves the positions
 //! at which its condition reads them (`SortMergeJoinExec::try_swapping_with_projection`): rows are compared by
 //! other columns then, or not at all. So the rule runs over a plan where these joins are under a mark that
-//! no projection gets past, and that is gone when it has run. To be dropped when a release has it mended.
+//! no projection gets past, and that is gone when it has run.
+//! And the condition reads NULL where a row of the other side is missing, even of a column that has none.
+//! To be dropped when a release has both mended.
 
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::{Fields, Schema};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -16,6 +19,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::joins::SortMergeJoinExec;
+use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use super::train::only;
@@ -34,9 +38,12 @@ impl PhysicalOptimizerRule for KeepMergeJoins {
     fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
         let mark = |node: Plan| {
             let join = node.downcast_ref::<SortMergeJoinExec>();
-            match join.is_some_and(|join| join.filter().is_some()) {
-                true => Ok(Transformed::yes(Arc::new(Mark(node)) as Plan)),
-                false => Ok(Transformed::no(node)),
+            match join.and_then(|join| Some((join, join.filter().as_ref()?))) {
+                Some((join, filter)) => {
+                    let join = Arc::new(with_nulls(join, filter)?);
+                    Ok(Transformed::yes(Arc::new(Mark(join)) as Plan))
+                }
+                None => Ok(Transformed::no(node)),
             }
         };
         let marked = plan.transform_up(mark)?;
@@ -58,6 +65,29 @@ impl PhysicalOptimizerRule for KeepMergeJoins {
     fn schema_check(&self) -> bool {
         self.0.schema_check()
     }
+}
+
+/// The join with a condition whose columns may be NULL.
+fn with_nulls(join: &SortMergeJoinExec, filter: &JoinFilter) -> Result<SortMergeJoinExec> {
+    let fields = filter.schema().fields().iter();
+    let fields: Fields = fields
+        .map(|field| field.as_ref().clone().with_nullable(true))
+        .collect();
+    let columns = filter.column_indices().to_vec();
+    let expression = Arc::clone(filter.expression());
+    SortMergeJoinExec::try_new(
+        Arc::clone(join.left()),
+        Arc::clone(join.right()),
+        join.on().to_vec(),
+        Some(JoinFilter::new(
+            expression,
+            columns,
+            Arc::new(Schema::new(fields)),
+        )),
+        join.join_type(),
+        join.sort_options().to_vec(),
+        join.null_equality(),
+    )
 }
 
 /// A join that stays as it is.

@@ -20,6 +20,7 @@
 mod codec;
 mod estimates;
 mod filtered;
+mod filters;
 mod join_order;
 mod joins;
 mod merge_joins;
@@ -44,7 +45,7 @@ pub use null_supply::NullSupplyExec;
 pub use one_task::OneTaskExec;
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
-pub use rules::{forgetting_constants, with_rules};
+pub use rules::{mended_rules, with_rules};
 pub use single_value::single_value;
 pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions};
 pub use task::{PrunedExec, TaskPlan};

@@ -15,11 +15,14 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::estimates::estimate_scan;
+use super::filters::{FILTER_PUSHDOWN, KeepFilters};
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
 use super::null_supply::forget_constants;
 use super::write::{choose_dictionaries, write_folder};
+
+type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// DataFusion's rule that chooses how joins are done.
 const JOIN_SELECTION: &str = "join_selection";
@@ -36,15 +39,12 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         rule("order_joins", Rewrite::Whole(order_joins)),
     ];
     // Stages are checked when they are made, and again when they run: what a sort can mend is no error.
-    let defaults = state.physical_optimizers().iter();
+    let defaults = mended_rules(state.physical_optimizers()).into_iter();
     for default in defaults.filter(|rule| rule.name() != SANITY_CHECK) {
-        rules.push(match default.name() {
-            PROJECTION_PUSHDOWN => Arc::new(KeepMergeJoins(Arc::clone(default))),
-            _ => Arc::clone(default),
-        });
-        if default.name() == JOIN_SELECTION {
+        let chooses_joins = default.name() == JOIN_SELECTION;
+        rules.push(default);
+        if chooses_joins {
             rules.push(rule("choose_joins", Rewrite::Each(choose_join)));
-            rules.push(forgetting_constants());
         }
     }
     rules.push(rule(
@@ -65,10 +65,25 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         .with_physical_optimizer_rules(rules)
 }
 
-/// The rule that keeps constants of one side of an outer join from being taken for constants after it: right
-/// after DataFusion has chosen joins, it mends its plans too.
-pub fn forgetting_constants() -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
-    rule("forget_constants", Rewrite::Each(forget_constants))
+/// DataFusion's rules with what keeps each from spoiling plans; those of a process alone as well.
+pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
+    let mut mended = vec![];
+    for rule in rules.iter().cloned() {
+        match rule.name() {
+            PROJECTION_PUSHDOWN => mended.push(Arc::new(KeepMergeJoins(rule)) as PlanRule),
+            name if FILTER_PUSHDOWN.contains(&name) => mended.push(Arc::new(KeepFilters(rule))),
+            JOIN_SELECTION => {
+                mended.push(rule);
+                // Once the kind of each join is settled.
+                mended.push(self::rule(
+                    "forget_constants",
+                    Rewrite::Each(forget_constants),
+                ));
+            }
+            _ => mended.push(rule),
+        }
+    }
+    mended
 }
 
 /// A rule that makes plans faster and no plan needs: where it fails, the plan stays as it was.
@@ -204,7 +219,7 @@ struct Rule {
     rewrite: Rewrite,
 }
 
-fn rule(name: &'static str, rewrite: Rewrite) -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
+fn rule(name: &'static str, rewrite: Rewrite) -> PlanRule {
     Arc::new(Rule { name, rewrite })
 }
 

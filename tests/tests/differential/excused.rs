@@ -62,6 +62,14 @@ const KNOWN: &[(&str, &str)] = &[
         "an ordered aggregate in two steps fails where its order names a column twice",
     ),
     (
+        "Incorrect datatype for StructArray field",
+        "as above, where types differ",
+    ),
+    (
+        "Optimizer rule 'push_down_leaf_projections' failed",
+        "parts of structs are read where they are stored, which fails over joins",
+    ),
+    (
         "Cannot infer schema from an empty location",
         "a query without rows writes no file",
     ),

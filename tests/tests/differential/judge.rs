@@ -186,8 +186,8 @@ impl Judge {
                     let mended = ask_reference(self.runtime.handle(), &script, slots, deadline);
                     if matches!(&mended, Outcome::Rows(due) if difference(due, rows, asked).is_none())
                     {
-                        let said = "DataFusion alone takes what is constant on one side of an outer join \
-                                    for constant after it";
+                        let said = "DataFusion alone takes what is constant on one side of an outer join for \
+                                    constant after it, or one column for another of its name";
                         return Verdict::Unsettled(said.to_owned());
                     }
                 }

@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,7 +13,7 @@ use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
 use volley_proto::failure::chain;
-use volley_proto::plan::forgetting_constants;
+use volley_proto::plan::mended_rules;
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
 
@@ -26,7 +25,7 @@ use crate::settings::{PARTITIONS, Setting};
 pub(crate) struct Script {
     pub(crate) settings: Vec<Setting>,
     pub(crate) statements: Vec<String>,
-    /// Whether DataFusion alone is asked with its outer joins mended: see [`forgetting_constants`].
+    /// Whether DataFusion alone is asked with its outer joins mended: see [`mended_rules`].
     pub(crate) mended: bool,
 }
 
@@ -78,17 +77,11 @@ pub(crate) fn ask_reference(
     await_outcome(runtime, deadline, asking)
 }
 
-/// DataFusion alone, which forgets constants of the sides of outer joins.
+/// DataFusion alone, with what keeps its rules from spoiling plans.
 fn mended(config: DfConfig) -> SessionContext {
     let state = SessionStateBuilder::new_with_default_features().with_config(config);
     let state = state.build();
-    let mut rules = Vec::new();
-    for rule in state.physical_optimizers() {
-        rules.push(Arc::clone(rule));
-        if rule.name() == "join_selection" {
-            rules.push(forgetting_constants());
-        }
-    }
+    let rules = mended_rules(state.physical_optimizers());
     let state = SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules);
     SessionContext::new_with_state(state.build())
 }

@@ -168,6 +168,18 @@ pub(super) const KNOWN: &[Known] = &[
         ..WITH_AB
     },
     Known {
+        name: "a full join by sort and merge on a constant",
+        settings: &["datafusion.optimizer.prefer_hash_join = false"],
+        query: "SELECT b.k AS x FROM (SELECT 20 AS c) r JOIN a ON r.c = a.k FULL JOIN b ON r.c = b.k",
+        ..WITH_AB
+    },
+    Known {
+        name: "a condition on one of two columns of a name, above a join",
+        settings: &["ballista.optimizer.broadcast_join_threshold_bytes = 0"],
+        query: "SELECT count(*) AS n FROM (SELECT k, k + 100 AS v FROM b) x FULL JOIN (SELECT k, 5 AS v, 1 AS w FROM a) y ON x.k IS NOT DISTINCT FROM y.k WHERE y.w <> 2 AND CASE WHEN x.v > 50 THEN y.w ELSE x.k END = 1 GROUP BY y.v",
+        ..WITH_AB
+    },
+    Known {
         name: "one row of a full join",
         query: "SELECT a.k FROM a FULL JOIN b ON a.k = b.k + 1000 ORDER BY a.k LIMIT 1",
         order: &["k"],

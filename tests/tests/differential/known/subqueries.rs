@@ -64,6 +64,38 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "NOT IN a subquery that depends on the row, with NULLs on both sides",
+        query: "SELECT k, s FROM (SELECT CASE WHEN k % 4 > 0 THEN k END AS k, s FROM t) a WHERE k NOT IN (SELECT CASE WHEN k < 5 THEN k END AS k FROM u WHERE u.k % 3 = a.s)",
+        means: Some(
+            "SELECT k, s FROM (SELECT CASE WHEN k % 4 > 0 THEN k END AS k, s FROM t) a WHERE s NOT IN (0, 1, 2) OR s = 1 AND k <> 1 AND k <> 4 OR s = 0 AND k <> 3",
+        ),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN a subquery that depends on the row and has none",
+        query: "SELECT k FROM (SELECT CASE WHEN k % 4 > 0 THEN k END AS k, s FROM t) a WHERE NOT k IN (SELECT u.k FROM u WHERE u.k = a.s + 2)",
+        means: Some(
+            "SELECT k FROM (SELECT CASE WHEN k % 4 > 0 THEN k END AS k, s FROM t) a WHERE k <> s + 2",
+        ),
+        ..ASKED
+    },
+    Known {
+        name: "a value not in a subquery that depends on the row",
+        query: "SELECT k FROM t WHERE (SELECT max(k) AS v FROM u) NOT IN (SELECT k FROM u WHERE u.k = t.k)",
+        means: Some("SELECT k FROM t WHERE k <> 5"),
+        ..ASKED
+    },
+    Known {
+        name: "a table of counts for each row",
+        tables: &[
+            TABLES[0],
+            TABLES[1],
+            "CREATE TABLE z AS SELECT (SELECT count(*) AS n FROM u WHERE u.k = t.k) AS n FROM t",
+        ],
+        query: "SELECT n FROM z",
+        ..ASKED
+    },
+    Known {
         name: "a value in an order",
         query: "SELECT k FROM t ORDER BY abs(k - (SELECT max(k) FROM u)), k LIMIT 4",
         order: &[],
