@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{DFSchema, plan_err};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchema, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
@@ -86,35 +86,35 @@ fn not_in(condition: &Expr) -> Option<(&Expr, &Subquery)> {
         Ok(own || matches!(expr, Expr::OuterReferenceColumn(..)))
     };
     let depends = !subquery.outer_ref_columns.is_empty();
-    let can_be = depends && depends_on_rows_alone(&subquery.subquery);
+    let can_be = depends && parts(&subquery.subquery).is_some();
     (can_be && !expr.exists(is_joined).ok()?).then_some((expr.as_ref(), subquery))
 }
 
-/// Whether what a subquery depends on decides about each of its rows alone.
-fn depends_on_rows_alone(plan: &LogicalPlan) -> bool {
-    match plan {
-        LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
-            plan.inputs().into_iter().all(depends_on_rows_alone)
+/// The rows of a subquery, its condition and what it computes, where it depends on the query's rows in the latter
+/// two alone: such a row comes about without others.
+fn parts(subquery: &LogicalPlan) -> Option<(&LogicalPlan, Option<&Expr>, Expr)> {
+    // What is computed is compared as it is: names beside it could not be told from what it depends on.
+    let (rows, computed) = match subquery {
+        LogicalPlan::Projection(projection) => {
+            (projection.input.as_ref(), projection.expr.first()?.clone())
         }
-        other => other.all_out_ref_exprs().is_empty(),
-    }
+        rows => (
+            rows,
+            Expr::Column(rows.schema().columns().into_iter().next()?),
+        ),
+    };
+    let (rows, condition) = match rows {
+        LogicalPlan::Filter(filter) => (filter.input.as_ref(), Some(&filter.predicate)),
+        rows => (rows, None),
+    };
+    let is_own = rows.all_out_ref_exprs().is_empty();
+    is_own.then(|| (rows, condition, computed.unalias()))
 }
 
 /// No row of the subquery of which it is not false that it is equal to the value.
 fn not_exists(value: &Expr, subquery: &Subquery, outside: &DFSchema) -> Result<Expr> {
-    // What it computes is in the condition: names beside it could not be told from what it depends on.
-    let (rows, column) = match subquery.subquery.as_ref() {
-        LogicalPlan::Projection(projection) => {
-            let computed = projection.expr.first().cloned();
-            (projection.input.as_ref(), computed.map(Expr::unalias))
-        }
-        rows => {
-            let columns = rows.schema().columns();
-            (rows, columns.into_iter().next().map(Expr::Column))
-        }
-    };
-    let Some(column) = column else {
-        return plan_err!("a subquery without columns after NOT IN");
+    let Some((rows, condition, computed)) = parts(&subquery.subquery) else {
+        return internal_err!("NOT IN a subquery of another form");
     };
     let mut outer = subquery.outer_ref_columns.clone();
     let value = value.clone().transform_up(|expr| match expr {
@@ -128,11 +128,15 @@ fn not_exists(value: &Expr, subquery: &Subquery, outside: &DFSchema) -> Result<E
         }
         other => Ok(Transformed::no(other)),
     });
-    let open_or_equal = value.data()?.eq(column).is_not_false();
-    let rows = LogicalPlanBuilder::from(rows.clone());
+    let open_or_equal = value.data()?.eq(computed).is_not_false();
+    let condition = match condition {
+        Some(condition) => condition.clone().and(open_or_equal),
+        None => open_or_equal,
+    };
+    let rows = LogicalPlanBuilder::from(rows.clone()).filter(condition)?;
     Ok(Expr::Exists(Exists {
         subquery: Subquery {
-            subquery: Arc::new(rows.filter(open_or_equal)?.build()?),
+            subquery: Arc::new(rows.build()?),
             outer_ref_columns: outer,
             spans: subquery.spans.clone(),
         },

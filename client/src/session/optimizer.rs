@@ -12,6 +12,8 @@ use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 
+use volley_proto::plan::Repeated;
+
 use super::not_in::CorrelatedNotIn;
 use super::subqueries::JoinScalarSubqueries;
 
@@ -34,6 +36,7 @@ pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
     rules.insert(before.unwrap_or(0), Arc::new(CorrelatedNotIn));
     rules.push(Arc::new(JoinScalarSubqueries));
+    rules.push(Arc::new(Repeated::Sent));
     rules
 }
 
@@ -45,8 +48,10 @@ pub(crate) fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<Log
     let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
         return Ok(plan.clone());
     };
+    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(Repeated::Received)];
+    rules.extend(Optimizer::new().rules);
     let all = SessionStateBuilder::new_from_existing(state.clone())
-        .with_optimizer_rules(Optimizer::new().rules)
+        .with_optimizer_rules(rules)
         .build();
     all.optimize(plan)
 }
@@ -57,6 +62,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_that_is_applied_here() {
-        assert_eq!(rules_here().len(), HERE.len() + 2);
+        assert_eq!(rules_here().len(), HERE.len() + 3);
     }
 }

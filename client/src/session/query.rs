@@ -13,6 +13,8 @@ use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::utils::GrpcClientConfig;
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{FieldRef, Fields, Schema};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -125,10 +127,33 @@ impl ClusterQuery {
         let mut job = self.submit(&config).await?;
         let rows = job.success(self.effects == Effects::Trains).await?;
         let rows = rows.fetch(self.order);
+        let schema = Arc::clone(self.plan.schema().inner());
         // The columns are known.
         let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
+        let rows = rows.map(move |batch| as_planned(batch?, &schema));
         Ok(rows.boxed())
     }
+}
+
+/// Rows with columns of the types that the query has: Arrow Flight sends values for dictionaries.
+fn as_planned(batch: RecordBatch, planned: &Schema) -> crate::Result<RecordBatch> {
+    let came = batch.schema();
+    let same = |(came, planned): (&FieldRef, &FieldRef)| came.data_type() == planned.data_type();
+    let fields = || came.fields().iter().zip(planned.fields());
+    if came.fields().len() != planned.fields().len() || fields().all(same) {
+        return Ok(batch);
+    }
+    let typed = fields().map(|(came, planned)| {
+        let came = came.as_ref().clone();
+        came.with_data_type(planned.data_type().clone())
+    });
+    let typed: Fields = typed.collect();
+    let columns = batch.columns().iter().zip(&typed);
+    let columns = columns.map(|(column, field)| cast(column, field.data_type()));
+    let columns: std::result::Result<Vec<_>, _> = columns.collect();
+    let rows =
+        columns.and_then(|columns| RecordBatch::try_new(Arc::new(Schema::new(typed)), columns));
+    Ok(rows.map_err(DataFusionError::from)?)
 }
 
 impl DisplayAs for QueryExec {

@@ -28,6 +28,7 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use super::recursion::{Recursion, WorkTable};
+use super::repeated::RepeatedNames;
 use super::tables::{EncodedFormat, decode_table, encode_table};
 use super::task::{PrunedExec, TaskPlan};
 use super::train::only;
@@ -62,6 +63,10 @@ enum Node {
         target: EncodedTarget,
     },
     NullSupply,
+    /// The columns are expressions, in protobuf.
+    RepeatedNames {
+        exprs: Vec<u8>,
+    },
     /// The schema is that of a plan without rows, in protobuf.
     Pruned {
         operators: usize,
@@ -116,6 +121,10 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
                 Some(Node::Predict { model, column }) => {
                     Arc::new(PredictNode::try_new(model, column, only(inputs.to_vec())?)?)
                 }
+                Some(Node::RepeatedNames { exprs }) => {
+                    let input = only(inputs.to_vec())?;
+                    Arc::new(RepeatedNames::decode(&exprs, input, context, self)?)
+                }
                 Some(_) => {
                     let what = "it is a physical node in a logical plan";
                     return Err(Error::malformed("plan node", what).into());
@@ -134,6 +143,9 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         } else if let Some(predict) = node.downcast_ref::<PredictNode>() {
             let (model, column) = (predict.model().clone(), predict.column().to_owned());
             Node::Predict { model, column }.encode(buf)
+        } else if let Some(projection) = node.downcast_ref::<RepeatedNames>() {
+            let exprs = projection.encode(self)?;
+            Node::RepeatedNames { exprs }.encode(buf)
         } else {
             self.inner.try_encode(extension, buf)
         }
@@ -271,6 +283,10 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             Some(Node::Write { target }) => {
                 let target = Target::decode(&target, context, self, converter)?;
                 Ok(Arc::new(WriteExec::new(target, only(inputs.to_vec())?)))
+            }
+            Some(Node::RepeatedNames { .. }) => {
+                let what = "it is a logical node in a physical plan";
+                Err(Error::malformed("plan node", what).into())
             }
             Some(Node::NullSupply) => Ok(Arc::new(NullSupplyExec::new(only(inputs.to_vec())?))),
             Some(Node::Commit { target }) => {

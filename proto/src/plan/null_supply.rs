@@ -165,7 +165,12 @@ mod tests {
 
     #[tokio::test]
     async fn rows_are_in_the_order_of_a_column_that_is_constant_before_the_join() {
-        for (prefer_hash_join, kind) in [(true, "LEFT"), (true, "FULL"), (false, "LEFT"), (false, "FULL")] {
+        for (prefer_hash_join, kind) in [
+            (true, "LEFT"),
+            (true, "FULL"),
+            (false, "LEFT"),
+            (false, "FULL"),
+        ] {
             let config = SessionConfig::new()
                 .with_target_partitions(2)
                 .set_bool("datafusion.optimizer.prefer_hash_join", prefer_hash_join);

@@ -20,6 +20,7 @@ use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
 use super::null_supply::forget_constants;
+use super::repeated::Repeated;
 use super::write::{choose_dictionaries, write_folder};
 
 type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -52,8 +53,11 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Rewrite::Each(choose_dictionaries),
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
-    let mut logical: Vec<Arc<dyn OptimizerRule + Send + Sync>> =
-        vec![Arc::new(EndlessLimits), Arc::new(OrderedOnce)];
+    let mut logical: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![
+        Arc::new(Repeated::Received),
+        Arc::new(EndlessLimits),
+        Arc::new(OrderedOnce),
+    ];
     logical.extend(state.optimizers().iter().map(|default| {
         match LEAF_RULES.contains(&default.name()) {
             true => Arc::new(WhereItCan(Arc::clone(default))),

@@ -10,6 +10,7 @@ mod job_ids;
 mod job_state;
 mod launch;
 mod losses;
+mod panics;
 mod planner;
 
 pub(crate) use cluster_state::{Attendee, VolleyClusterState};

@@ -11,12 +11,13 @@ use datafusion::catalog::Session;
 use datafusion::common::config::TableOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::SessionState;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::registry::FunctionRegistry;
+use datafusion::optimizer::OptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::prelude::SessionConfig;
@@ -25,6 +26,7 @@ use volley_proto::settings::session_config;
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
+use super::panics::{Caught, caught};
 use crate::placement::never_fits;
 use crate::planning::{order_to_keep, stages};
 
@@ -39,7 +41,12 @@ use crate::planning::{order_to_keep, stages};
 pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> Result<SessionBuilder> {
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
     let runtime = RuntimeEnvBuilder::new().with_cache_manager(caches);
-    let session = with_rules(default_session_builder(session_config())?)
+    let session = with_rules(default_session_builder(session_config())?).build();
+    let rules = session.optimizers().iter().cloned();
+    let rules = rules.map(|rule| Arc::new(Caught(rule)) as Arc<dyn OptimizerRule + Send + Sync>);
+    let rules = rules.collect();
+    let session = SessionStateBuilder::new_from_existing(session)
+        .with_optimizer_rules(rules)
         .with_runtime_env(runtime.build_arc()?)
         .with_query_planner(Arc::new(AdmittingPlanner { cluster }))
         .build();
@@ -105,18 +112,23 @@ impl QueryPlanner for AdmittingPlanner {
                 _ => Ok(TreeNodeRecursion::Continue),
             }
         })?;
-        let physical = VolleyQueryPlanner
-            .create_physical_plan(plan, session)
-            .await?;
-        if physical.is::<ExplainExec>() {
-            return Ok(physical);
-        }
-        let order = match is_ordered(plan) {
-            true => order_to_keep(&physical),
-            false => None,
-        };
-        stages(physical, order, &session.task_ctx())
+        caught(planned(plan, session)).await
     }
+}
+
+/// The stages of a query.
+async fn planned(plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
+    let physical = VolleyQueryPlanner
+        .create_physical_plan(plan, session)
+        .await?;
+    if physical.is::<ExplainExec>() {
+        return Ok(physical);
+    }
+    let order = match is_ordered(plan) {
+        true => order_to_keep(&physical),
+        false => None,
+    };
+    stages(physical, order, &session.task_ctx())
 }
 
 /// Whether a query asks for the order of its rows.

@@ -118,8 +118,8 @@ impl Rebuild<'_, '_, '_> {
         let mut kept: Vec<_> = (0..columns.len())
             .filter(|at| needed.contains(&columns[*at]))
             .collect();
-        if kept.is_empty() {
-            // Rows are counted by a column.
+        if kept.is_empty() && !columns.is_empty() {
+            // Rows are counted by a column, where there is one.
             kept.push(0);
         }
         let columns = kept.iter().map(|at| columns[*at]).collect();

@@ -71,6 +71,11 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "sets of a column and a cast of it",
+        query: "SELECT grouping(s) AS g, s AS a, CAST(s AS BIGINT) AS b, count(*) AS n FROM t GROUP BY CUBE (s, CAST(s AS BIGINT))",
+        ..ASKED
+    },
+    Known {
         name: "an offset without a limit over distinct rows",
         settings: &["datafusion.execution.target_partitions = 2"],
         query: "SELECT s FROM t UNION SELECT k FROM t ORDER BY s DESC OFFSET 3",

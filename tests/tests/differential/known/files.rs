@@ -4,6 +4,18 @@ use super::{Known, PLAIN};
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "a table of a column of dictionaries",
+        files: &[
+            "COPY (SELECT value AS k, arrow_cast(CAST(value % 3 AS VARCHAR), 'Dictionary(Int32, Utf8)') AS s FROM range(1, 9)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'",
+            "CREATE TABLE w AS SELECT s, k FROM t",
+        ],
+        query: "SELECT s, arrow_typeof(s) AS of, count(*) AS n FROM w GROUP BY s",
+        ..PLAIN
+    },
+    Known {
         name: "a date in a CSV file that is copied",
         tables: &[
             "COPY (SELECT DATE '2021-02-03' AS d, TIMESTAMP '2021-02-03T04:05:06' AS t) TO 'OUT/d/' STORED AS CSV",

@@ -80,6 +80,12 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "NOT IN a subquery that depends on the same column",
+        query: "WITH w AS (SELECT k AS c FROM t WHERE s < 2) SELECT c FROM w r WHERE r.c NOT IN (SELECT x.k - 1 AS v FROM u x WHERE x.k = r.c + 1)",
+        means: Some("SELECT k AS c FROM t WHERE s < 2 AND k > 4"),
+        ..ASKED
+    },
+    Known {
         name: "a value not in a subquery that depends on the row",
         query: "SELECT k FROM t WHERE (SELECT max(k) AS v FROM u) NOT IN (SELECT k FROM u WHERE u.k = t.k)",
         means: Some("SELECT k FROM t WHERE k <> 5"),
@@ -93,6 +99,11 @@ pub(super) const KNOWN: &[Known] = &[
             "CREATE TABLE z AS SELECT (SELECT count(*) AS n FROM u WHERE u.k = t.k) AS n FROM t",
         ],
         query: "SELECT n FROM z",
+        ..ASKED
+    },
+    Known {
+        name: "values that nobody reads, beside each other",
+        query: "SELECT t.k FROM t, (SELECT (SELECT max(k) AS v FROM u) AS x, (SELECT min(k) AS v FROM u) AS y FROM u WHERE k = 1) z, (SELECT 1 AS one) w",
         ..ASKED
     },
     Known {

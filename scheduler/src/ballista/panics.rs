@@ -1,0 +1,97 @@
+//! Panics while a query is planned, as errors of that query.
+//!
+//! Ballista plans in a task of its own: a panic ends that task without a word, and the query would be running
+//! for ever. What panics in a task of an executor is Ballista's to tell, and it does.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use datafusion::common::tree_node::Transformed;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use futures::FutureExt;
+
+/// A rule whose panics are errors.
+#[derive(Debug)]
+pub(super) struct Caught(pub(super) Arc<dyn OptimizerRule + Send + Sync>);
+
+impl OptimizerRule for Caught {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        self.0.apply_order()
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        catch_unwind(AssertUnwindSafe(|| self.0.rewrite(plan, config)))
+            .unwrap_or_else(|panic| Err(error(panic.as_ref())))
+    }
+}
+
+/// What planning comes to, if only to a panic.
+///
+/// # Errors
+/// Those of planning, and its panic.
+pub(super) async fn caught<T>(planning: impl Future<Output = Result<T>>) -> Result<T> {
+    let planned = AssertUnwindSafe(planning).catch_unwind().await;
+    planned.unwrap_or_else(|panic| Err(error(panic.as_ref())))
+}
+
+fn error(panic: &(dyn Any + Send)) -> DataFusionError {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    DataFusionError::Execution(format!(
+        "planning panicked, which is a defect: {} (the scheduler's log says where)",
+        text.unwrap_or("it does not say why")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::logical_expr::LogicalPlanBuilder;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Panics;
+
+    impl OptimizerRule for Panics {
+        fn name(&self) -> &'static str {
+            "panics"
+        }
+
+        fn rewrite(
+            &self,
+            plan: LogicalPlan,
+            _: &dyn OptimizerConfig,
+        ) -> Result<Transformed<LogicalPlan>> {
+            panic!("no rule for {} rows", plan.max_rows().unwrap_or(0))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_the_query_s_error() {
+        let plan = LogicalPlanBuilder::empty(true).build().unwrap();
+        let state = SessionStateBuilder::new()
+            .with_optimizer_rules(vec![Arc::new(Caught(Arc::new(Panics)))])
+            .build();
+        let ruled = state.optimize(&plan).unwrap_err().to_string();
+        assert!(ruled.contains("panicked"), "{ruled}");
+        assert!(ruled.contains("no rule for 1 rows"), "{ruled}");
+        let planned = caught(async { state.optimize(&plan).map(|_| panic!("later")) });
+        assert!(planned.await.is_err());
+        let planned: Result<()> = caught(async { panic!("at once") }).await;
+        let said = planned.unwrap_err().to_string();
+        assert!(said.contains("at once"), "{said}");
+    }
+}
