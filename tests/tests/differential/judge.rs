@@ -74,7 +74,8 @@ const OTHERWISE: [&[(&str, &str)]; 5] = [
 ];
 
 const SPOILED: &str = "DataFusion alone takes what is constant on one side of an outer join for constant after it, \
-                       or one column for another of its name";
+                       one column for another of its name, or a condition without columns for one below an \
+                       aggregate";
 
 impl Judge {
     pub(crate) fn new() -> Result<Self> {

@@ -82,7 +82,14 @@ fn mended(config: DfConfig) -> SessionContext {
     let state = SessionStateBuilder::new_with_default_features().with_config(config);
     let state = state.build();
     let rules = mended_rules(state.physical_optimizers());
-    let state = SessionStateBuilder::new_from_existing(state).with_physical_optimizer_rules(rules);
+    // A condition that a subquery turns out to be is simplified before it is pushed down.
+    let early = ["simplify_expressions", "decorrelate_predicate_subquery"];
+    let logical = state.optimizers().iter();
+    let early = logical.clone().filter(|rule| early.contains(&rule.name()));
+    let logical = early.chain(logical).cloned().collect();
+    let state = SessionStateBuilder::new_from_existing(state)
+        .with_optimizer_rules(logical)
+        .with_physical_optimizer_rules(rules);
     SessionContext::new_with_state(state.build())
 }
 
