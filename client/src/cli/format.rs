@@ -4,11 +4,14 @@
 //! large table is printed in parts, each with its own header and widths, so that memory stays
 //! bounded.
 
-use arrow::array::RecordBatch;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow::csv::WriterBuilder;
+use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
 use arrow::json::writer::LineDelimited;
-use arrow::util::display::FormatOptions;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches_with_options;
 use clap::ValueEnum;
 
@@ -70,7 +73,7 @@ impl Formatter {
                 let mut writer = WriterBuilder::new()
                     .with_header(!self.begun)
                     .build(&mut text);
-                writer.write(batch)?;
+                writer.write(&flat(batch)?)?;
                 drop(writer);
                 self.begun = true;
             }
@@ -108,11 +111,35 @@ impl Formatter {
     }
 }
 
+/// The rows with lists, structs and maps as the text that a table has for them, which a cell can hold.
+fn flat(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let options = FormatOptions::default();
+    let schema = batch.schema();
+    let columns = schema.fields().iter().zip(batch.columns());
+    let columns = columns.map(|(field, column)| {
+        if !column.data_type().is_nested() {
+            return Ok((Arc::clone(field), Arc::clone(column)));
+        }
+        let values = ArrayFormatter::try_new(column, &options)?;
+        let text = (0..column.len()).map(|row| {
+            let value = column
+                .is_valid(row)
+                .then(|| values.value(row).try_to_string());
+            value.transpose()
+        });
+        let text: ArrayRef = Arc::new(text.collect::<Result<StringArray, _>>()?);
+        let field = Field::new(field.name(), DataType::Utf8, true);
+        Ok((Arc::new(field), text))
+    });
+    let columns: Result<Vec<_>, ArrowError> = columns.collect();
+    let (fields, columns): (Vec<_>, Vec<_>) = columns?.into_iter().unzip();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use arrow::array::{Int32Array, StringArray};
+    use arrow::array::{Int32Array, ListArray};
+    use arrow::datatypes::Int32Type;
 
     use super::*;
 
@@ -179,5 +206,13 @@ mod tests {
             "{\"id\":1,\"name\":null}\n{\"id\":2,\"name\":\"n,2\"}\n"
         );
         assert_eq!(print(Format::Json, &[batch(&[])]), "");
+    }
+
+    #[test]
+    fn lists_are_text_in_csv() {
+        let lists = [Some(vec![Some(1), None]), None, Some(vec![])];
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>(lists);
+        let batch = RecordBatch::try_from_iter([("l", Arc::new(lists) as ArrayRef)]).unwrap();
+        assert_eq!(print(Format::Csv, &[batch]), "l\n\"[1, ]\"\n\"\"\n[]\n");
     }
 }
