@@ -73,6 +73,27 @@ fn runs_datafusions_statements() {
 }
 
 #[test]
+fn a_script_is_read_as_it_sets() {
+    with_cluster(async |session, _| {
+        let script = "SET datafusion.sql_parser.dialect = 'databricks'; \
+                      SELECT array_transform(make_array(\"Store\"), x -> x + 41) AS a FROM sales LIMIT 1";
+        let script = script.replace('"', "`");
+        let mut shown = Vec::new();
+        for statement in session.parse(&script).unwrap() {
+            shown = session
+                .run(statement)
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap();
+        }
+        let shown = pretty_format_batches(&shown).unwrap().to_string();
+        assert!(shown.contains("[42]"), "{shown}");
+    });
+}
+
+#[test]
 fn runs_functions_of_models() {
     with_cluster(async |session, _| {
         let info = "SELECT iteration, eval_mae FROM ML.TRAINING_INFO(MODEL known) WHERE published";

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ballista_core::planner::scans_only_information_schema;
+use datafusion::config::SqlParserOptions;
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
@@ -133,17 +134,27 @@ impl Session {
     /// # Errors
     /// Says the line and column where the script stops making sense.
     pub fn parse(&self, script: &str) -> Result<Vec<Statement>> {
-        let state = self.context.state_ref();
-        let options = state.read().config().options().sql_parser.clone();
+        let options = self.parser_options();
         let grammar = dialect_from_str(options.dialect).ok_or_else(|| Error::NotSupported {
             what: format!("SQL dialect {}", options.dialect),
         })?;
-        let dialect = Dialect {
-            grammar,
-            normalize: options.enable_ident_normalization,
-            recursion_limit: options.recursion_limit.get(),
-        };
+        let dialect = Dialect { grammar, options };
         sql::parse(script, &dialect)
+    }
+
+    fn parser_options(&self) -> SqlParserOptions {
+        let state = self.context.state_ref();
+        state.read().config().options().sql_parser.clone()
+    }
+
+    /// A statement as it is read now: one before it in its script may have set another dialect.
+    fn read_anew(&self, statement: Statement) -> Result<Statement> {
+        if statement.read_as == self.parser_options() {
+            return Ok(statement);
+        }
+        let line = statement.line;
+        let read = self.parse(&statement.text)?.into_iter().next();
+        Ok(read.map_or(statement, |read| Statement { line, ..read }))
     }
 
     /// Runs a statement. Dropping the future, or the output's rows, cancels what runs.
@@ -154,6 +165,7 @@ impl Session {
     /// # Errors
     /// Whatever is wrong with the statement or goes wrong while it runs.
     pub async fn run(&self, statement: Statement) -> Result<Output> {
+        let statement = self.read_anew(statement)?;
         match statement.kind {
             Kind::CreateModel(create) => self.create_model(*create, &statement.text).await,
             Kind::ExplainCreateModel(create) => self.explain_create_model(*create).await,

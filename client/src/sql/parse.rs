@@ -3,6 +3,7 @@
 //! The script is cut at its `;` tokens, so that every statement keeps its text; Volley's own
 //! statements are told by their first words, and everything else is DataFusion's.
 
+use datafusion::config::SqlParserOptions;
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder};
 use datafusion::sql::planner::IdentNormalizer;
@@ -23,10 +24,8 @@ use crate::{Error, Result};
 pub(crate) struct Dialect {
     /// The dialect of the grammar.
     pub(crate) grammar: Box<dyn dialect::Dialect>,
-    /// Whether unquoted names are lower-cased.
-    pub(crate) normalize: bool,
-    /// How deeply statements may nest.
-    pub(crate) recursion_limit: usize,
+    /// How names are read, and how deeply statements may nest.
+    pub(crate) options: SqlParserOptions,
 }
 
 /// The statements of a script.
@@ -53,6 +52,7 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
             text,
             line: start.line,
             kind,
+            read_as: dialect.options.clone(),
         });
     }
     Ok(statements)
@@ -70,14 +70,14 @@ impl<'a> StatementParser<'a> {
     fn new(tokens: Vec<TokenWithSpan>, end: Location, dialect: &'a Dialect) -> Result<Self> {
         let inner = DFParserBuilder::new(spell_out(tokens))
             .with_dialect(dialect.grammar.as_ref())
-            .with_recursion_limit(dialect.recursion_limit)
+            .with_recursion_limit(dialect.options.recursion_limit.get())
             .build()?;
-        let names = IdentNormalizer::new(dialect.normalize);
+        let names = IdentNormalizer::new(dialect.options.enable_ident_normalization);
         Ok(Self {
             inner,
             end,
             names,
-            recursion_limit: dialect.recursion_limit,
+            recursion_limit: dialect.options.recursion_limit.get(),
         })
     }
 
@@ -361,8 +361,7 @@ mod tests {
             script,
             &Dialect {
                 grammar,
-                normalize: true,
-                recursion_limit: 50,
+                options: SqlParserOptions::default(),
             },
         )
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use datafusion::config::SqlParserOptions;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::{ModelName, TrainId};
@@ -14,6 +15,8 @@ pub struct Statement {
     pub(crate) text: String,
     pub(crate) line: u64,
     pub(crate) kind: Kind,
+    /// How it was read: a `SET` in between may want it otherwise.
+    pub(crate) read_as: SqlParserOptions,
 }
 
 /// What a statement asks for.

@@ -76,6 +76,12 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a function of a function",
+        settings: &["datafusion.sql_parser.dialect = databricks"],
+        query: "SELECT array_transform(make_array(k, s), x -> x + 1) AS a, array_any_match(make_array(k, s), x -> x > 3) AS b FROM t",
+        ..ASKED
+    },
+    Known {
         name: "an offset without a limit over distinct rows",
         settings: &["datafusion.execution.target_partitions = 2"],
         query: "SELECT s FROM t UNION SELECT k FROM t ORDER BY s DESC OFFSET 3",
