@@ -9,12 +9,15 @@
 
 use std::sync::Arc;
 
+use datafusion::common::alias::AliasGenerator;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{DFSchema, internal_err};
+use datafusion::common::{Column, DFSchema, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, Subquery};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Subquery,
+};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -38,7 +41,7 @@ impl OptimizerRule for CorrelatedNotIn {
     fn rewrite(
         &self,
         plan: LogicalPlan,
-        _: &dyn OptimizerConfig,
+        config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
         let LogicalPlan::Filter(filter) = plan else {
             return Ok(Transformed::no(plan));
@@ -46,12 +49,13 @@ impl OptimizerRule for CorrelatedNotIn {
         let mut found = false;
         let mut conditions = vec![];
         for condition in split_conjunction_owned(filter.predicate.clone()) {
+            let outside = filter.input.schema();
             conditions.push(match not_in(&condition) {
-                Some((value, subquery)) => {
+                Some((value, subquery)) if may_be_open(value, subquery, outside)? => {
                     found = true;
-                    not_exists(value, subquery, filter.input.schema())?
+                    not_exists(value, subquery, outside, config.alias_generator())?
                 }
-                None => condition,
+                _ => condition,
             });
         }
         match conjunction(conditions) {
@@ -75,19 +79,34 @@ fn not_in(condition: &Expr) -> Option<(&Expr, &Subquery)> {
         _ => return None,
     };
     let InSubquery { expr, subquery, .. } = within;
-    let is_joined = |expr: &Expr| {
-        let own = match expr {
-            Expr::ScalarSubquery(subquery) => !subquery.outer_ref_columns.is_empty(),
-            expr => matches!(
-                expr,
-                Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_)
-            ),
-        };
-        Ok(own || matches!(expr, Expr::OuterReferenceColumn(..)))
-    };
     let depends = !subquery.outer_ref_columns.is_empty();
     let can_be = depends && parts(&subquery.subquery).is_some();
-    (can_be && !expr.exists(is_joined).ok()?).then_some((expr.as_ref(), subquery))
+    (can_be && stands_alone(expr)).then_some((expr.as_ref(), subquery))
+}
+
+/// Whether an expression reads only the rows that it is computed of.
+fn stands_alone(expr: &Expr) -> bool {
+    let others = expr.exists(|expr| {
+        Ok(match expr {
+            Expr::ScalarSubquery(subquery) => !subquery.outer_ref_columns.is_empty(),
+            expr => is_joined(expr) || matches!(expr, Expr::OuterReferenceColumn(..)),
+        })
+    });
+    matches!(others, Ok(false))
+}
+
+/// Whether an expression is a subquery that becomes a join.
+fn is_joined(expr: &Expr) -> bool {
+    matches!(
+        expr,
+        Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_)
+    )
+}
+
+/// Whether the equality may be open; where it is not, the engine's anti join has any number of keys.
+fn may_be_open(value: &Expr, subquery: &Subquery, outside: &DFSchema) -> Result<bool> {
+    let computed = subquery.subquery.schema().fields().first();
+    Ok(value.nullable(outside)? || computed.is_none_or(|field| field.is_nullable()))
 }
 
 /// The rows of a subquery, its condition and what it computes, where it depends on the query's rows in the latter
@@ -107,12 +126,25 @@ fn parts(subquery: &LogicalPlan) -> Option<(&LogicalPlan, Option<&Expr>, Expr)> 
         LogicalPlan::Filter(filter) => (filter.input.as_ref(), Some(&filter.predicate)),
         rows => (rows, None),
     };
-    let is_own = rows.all_out_ref_exprs().is_empty();
+    // A subquery of theirs has columns of these rows under names that are given up below.
+    let has_subquery = |expr: &Expr| {
+        let found =
+            expr.exists(|expr| Ok(is_joined(expr) || matches!(expr, Expr::ScalarSubquery(_))));
+        !matches!(found, Ok(false))
+    };
+    let is_own = rows.all_out_ref_exprs().is_empty()
+        && !has_subquery(&computed)
+        && !condition.is_some_and(has_subquery);
     is_own.then(|| (rows, condition, computed.unalias()))
 }
 
 /// No row of the subquery of which it is not false that it is equal to the value.
-fn not_exists(value: &Expr, subquery: &Subquery, outside: &DFSchema) -> Result<Expr> {
+fn not_exists(
+    value: &Expr,
+    subquery: &Subquery,
+    outside: &DFSchema,
+    names: &AliasGenerator,
+) -> Result<Expr> {
     let Some((rows, condition, computed)) = parts(&subquery.subquery) else {
         return internal_err!("NOT IN a subquery of another form");
     };
@@ -128,12 +160,33 @@ fn not_exists(value: &Expr, subquery: &Subquery, outside: &DFSchema) -> Result<E
         }
         other => Ok(Transformed::no(other)),
     });
-    let open_or_equal = value.data()?.eq(computed).is_not_false();
+    // The engine tells columns of a subquery apart by their bare names, and from the query's by nothing.
+    let columns = rows.schema().columns();
+    let columns: Vec<_> = columns
+        .into_iter()
+        .map(|column| (column, names.next("__not_in")))
+        .collect();
+    let renamed = |expr: Expr| {
+        let expr = expr.transform_up(|expr| {
+            let Expr::Column(column) = &expr else {
+                return Ok(Transformed::no(expr));
+            };
+            let at = rows.schema().index_of_column(column)?;
+            let name = Column::new_unqualified(&columns[at].1);
+            Ok(Transformed::yes(Expr::Column(name)))
+        });
+        expr.data()
+    };
+    let open_or_equal = value.data()?.eq(renamed(computed)?).is_not_false();
     let condition = match condition {
-        Some(condition) => condition.clone().and(open_or_equal),
+        Some(condition) => renamed(condition.clone())?.and(open_or_equal),
         None => open_or_equal,
     };
-    let rows = LogicalPlanBuilder::from(rows.clone()).filter(condition)?;
+    let named = columns.iter();
+    let named = named.map(|(column, name)| Expr::Column(column.clone()).alias(name));
+    let rows = LogicalPlanBuilder::from(rows.clone())
+        .project(named)?
+        .filter(condition)?;
     Ok(Expr::Exists(Exists {
         subquery: Subquery {
             subquery: Arc::new(rows.build()?),

@@ -13,8 +13,8 @@ use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::utils::GrpcClientConfig;
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{FieldRef, Fields, Schema};
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::datatypes::{DataType, FieldRef, Fields, Schema};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -135,21 +135,32 @@ impl ClusterQuery {
     }
 }
 
-/// Rows with columns of the types that the query has: Arrow Flight sends values for dictionaries.
+/// Rows with the dictionaries that the query has: Arrow Flight sends their values.
 fn as_planned(batch: RecordBatch, planned: &Schema) -> crate::Result<RecordBatch> {
     let came = batch.schema();
-    let same = |(came, planned): (&FieldRef, &FieldRef)| came.data_type() == planned.data_type();
+    let is_sent_as_values = |(came, planned): (&FieldRef, &FieldRef)| match planned.data_type() {
+        DataType::Dictionary(_, values) => *values.as_ref() == *came.data_type(),
+        _ => false,
+    };
     let fields = || came.fields().iter().zip(planned.fields());
-    if came.fields().len() != planned.fields().len() || fields().all(same) {
+    if came.fields().len() != planned.fields().len() || !fields().any(is_sent_as_values) {
         return Ok(batch);
     }
-    let typed = fields().map(|(came, planned)| {
-        let came = came.as_ref().clone();
-        came.with_data_type(planned.data_type().clone())
+    let typed = fields().map(|(came, planned)| match is_sent_as_values((came, planned)) {
+        true => {
+            let dictionary = came.as_ref().clone();
+            Arc::new(dictionary.with_data_type(planned.data_type().clone()))
+        }
+        false => Arc::clone(came),
     });
     let typed: Fields = typed.collect();
+    let strict = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
     let columns = batch.columns().iter().zip(&typed);
-    let columns = columns.map(|(column, field)| cast(column, field.data_type()));
+    let columns =
+        columns.map(|(column, field)| cast_with_options(column, field.data_type(), &strict));
     let columns: std::result::Result<Vec<_>, _> = columns.collect();
     let rows =
         columns.and_then(|columns| RecordBatch::try_new(Arc::new(Schema::new(typed)), columns));

@@ -6,7 +6,6 @@
 //! projection, a condition, a join's `ON`, a window, an aggregate's argument, an order.
 //! Subqueries that depend on the query's rows are not here; DataFusion's rules join those.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
@@ -124,21 +123,24 @@ fn with_columns_as_keys(plan: LogicalPlan, names: &AliasGenerator) -> Result<Log
         return Ok(plan);
     };
     let asks = |expr: &Expr| expr.exists(|expr| Ok(matches!(expr, Expr::ScalarSubquery(_))));
-    let mut computed = HashMap::new();
+    let mut computed = vec![];
     for key in sets.distinct_expr() {
         if asks(key)? {
-            computed.insert(key.clone(), names.next("__key"));
+            computed.push((key.clone(), names.next("__key")));
         }
     }
     if computed.is_empty() {
         return Ok(plan);
     }
-    let sets = Expr::GroupingSet(sets.clone()).transform_down(|expr| match computed.get(&expr) {
-        Some(name) => {
-            let column = Expr::Column(Column::new_unqualified(name));
-            Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
+    let sets = Expr::GroupingSet(sets.clone()).transform_down(|expr| {
+        let mut computed = computed.iter();
+        match computed.find(|(key, _)| *key == expr) {
+            Some((_, name)) => {
+                let column = Expr::Column(Column::new_unqualified(name));
+                Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
+            }
+            None => Ok(Transformed::no(expr)),
         }
-        None => Ok(Transformed::no(expr)),
     });
     let columns = aggregate.input.schema().columns().into_iter();
     let keys = computed.iter().map(|(key, name)| key.clone().alias(name));

@@ -5,10 +5,10 @@
 //! and rows are lost without a word. So the rules run over a plan whose operators refuse the filters that they
 //! would misread; what is refused stays where it was. To be dropped when a release looks at positions.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::Field;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -25,7 +25,7 @@ use datafusion::physical_plan::filter_pushdown::{
     ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
 };
 use datafusion::physical_plan::joins::HashJoinExec;
-use datafusion::physical_plan::joins::utils::build_join_schema;
+use datafusion::physical_plan::joins::utils::{ColumnIndex, build_join_schema};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
@@ -80,52 +80,66 @@ enum Source {
 /// Of each column of an operator, whether its name stands for another where filters on it are pushed.
 fn misreads(node: &Plan) -> Vec<bool> {
     let schema = node.schema();
-    let misread = |(at, field): (usize, &Arc<Field>)| {
-        // A projection looks for names in its own columns: first for the first of a name, then for the last.
-        if node.is::<ProjectionExec>() {
-            let named = schema.fields().iter();
-            return named.filter(|other| other.name() == field.name()).count() > 1;
+    let names = || schema.fields().iter().map(|field| field.name().as_str());
+    // A projection looks for names in its own columns: first for the first of a name, then for the last.
+    if node.is::<ProjectionExec>() {
+        let mut counts = HashMap::new();
+        names().for_each(|name| *counts.entry(name).or_insert(0) += 1);
+        return names().map(|name| counts[name] > 1).collect();
+    }
+    let mut misreads = vec![false; schema.fields().len()];
+    for (input, child) in node.children().into_iter().enumerate() {
+        let child = child.schema();
+        let mut found = HashMap::new();
+        for (at, field) in child.fields().iter().enumerate() {
+            found.entry(field.name().as_str()).or_insert(at);
         }
-        let mut inputs = node.children().into_iter().enumerate();
-        inputs.any(|(input, child)| {
-            let found = child.schema().index_of(field.name());
-            found.is_ok_and(|found| match source(node, at, input) {
-                Source::At(due) => found != due,
-                Source::Nowhere => true,
-                Source::Other => false,
-            })
-        })
-    };
-    schema.fields().iter().enumerate().map(misread).collect()
+        let sources = sources(node, input);
+        for ((at, name), misread) in names().enumerate().zip(&mut misreads) {
+            *misread |= match (found.get(name), sources(at)) {
+                (Some(found), Source::At(due)) => *found != due,
+                (Some(_), Source::Nowhere) => true,
+                (None, _) | (_, Source::Other) => false,
+            };
+        }
+    }
+    misreads
 }
 
-/// Where a column is in an input of an operator that is no projection.
-fn source(node: &Plan, column: usize, input: usize) -> Source {
+/// Where the columns of an operator that is no projection are in one of its inputs.
+fn sources(node: &Plan, input: usize) -> Box<dyn Fn(usize) -> Source + '_> {
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
-        return source_of_join(join, column, input);
+        let (left, right) = (join.left().schema(), join.right().schema());
+        let (_, columns) = build_join_schema(&left, &right, join.join_type());
+        return Box::new(move |column| source_of_join(join, &columns, column, input));
     }
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>() {
-        let Some((key, _)) = aggregate.group_expr().expr().get(column) else {
-            return Source::Other;
-        };
-        return match key.downcast_ref::<Column>() {
-            Some(column) => Source::At(column.index()),
-            None => Source::Nowhere,
-        };
+        let keys = aggregate.group_expr().expr();
+        return Box::new(move |column| match keys.get(column) {
+            None => Source::Other,
+            Some((key, _)) => match key.downcast_ref::<Column>() {
+                Some(column) => Source::At(column.index()),
+                None => Source::Nowhere,
+            },
+        });
     }
     let filter = node.downcast_ref::<FilterExec>();
     match filter.and_then(|filter| filter.projection().as_deref()) {
-        Some(projection) => projection
-            .get(column)
-            .map_or(Source::Other, |at| Source::At(*at)),
+        Some(projection) => Box::new(move |column| {
+            let at = projection.get(column);
+            at.map_or(Source::Other, |at| Source::At(*at))
+        }),
         // What else lets filters pass has its input's columns.
-        None => Source::At(column),
+        None => Box::new(Source::At),
     }
 }
 
-fn source_of_join(join: &HashJoinExec, column: usize, input: usize) -> Source {
-    let (left, right) = (join.left().schema(), join.right().schema());
-    let (_, columns) = build_join_schema(&left, &right, join.join_type());
+fn source_of_join(
+    join: &HashJoinExec,
+    columns: &[ColumnIndex],
+    column: usize,
+    input: usize,
+) -> Source {
     let at = match &join.projection {
         Some(projection) => projection.get(column).copied(),
         None => Some(column),

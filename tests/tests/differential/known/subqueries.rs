@@ -86,6 +86,18 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "NOT IN a subquery of two columns of one name",
+        query: "SELECT b.x, b.k FROM (SELECT nullif(k, 4) AS x, s AS k FROM t) b WHERE b.x NOT IN (SELECT c.k FROM (SELECT k, s FROM t) a JOIN u c ON a.k = c.k WHERE a.s = b.k)",
+        means: Some("SELECT nullif(k, 4) AS x, s AS k FROM t WHERE nullif(k, 4) > 5"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN a subquery of the same table, unnamed",
+        query: "SELECT t.k, b.s FROM t, (SELECT 1 AS s) b WHERE t.k NOT IN (SELECT t.k FROM t WHERE t.s = b.s AND t.k > 1)",
+        means: Some("SELECT k, 1 AS s FROM t WHERE s <> 1 OR k = 1"),
+        ..ASKED
+    },
+    Known {
         name: "a value not in a subquery that depends on the row",
         query: "SELECT k FROM t WHERE (SELECT max(k) AS v FROM u) NOT IN (SELECT k FROM u WHERE u.k = t.k)",
         means: Some("SELECT k FROM t WHERE k <> 5"),
