@@ -14,7 +14,7 @@ use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use volley_proto::plan::Repeated;
 
-use super::not_in::CorrelatedNotIn;
+use super::in_subqueries::InSubqueryToExists;
 use super::subqueries::JoinScalarSubqueries;
 
 /// The engine's rules that take subqueries out of expressions, and one that they build upon.
@@ -34,7 +34,7 @@ pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
     let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
-    rules.insert(before.unwrap_or(0), Arc::new(CorrelatedNotIn));
+    rules.insert(before.unwrap_or(0), Arc::new(InSubqueryToExists));
     rules.push(Arc::new(JoinScalarSubqueries));
     rules.push(Arc::new(Repeated::Sent));
     rules

@@ -35,6 +35,7 @@ use volley_proto::plan::VolleyLogicalCodec;
 
 use super::loss::{Effects, Verdict, judge};
 use super::settings;
+use super::subqueries::refuse_unjoined;
 use crate::Error;
 use crate::cluster::{Cluster, Order, Submitted};
 
@@ -99,6 +100,7 @@ impl QueryExec {
 
 impl ClusterQuery {
     async fn submit(&self, config: &SessionConfig) -> crate::Result<Submitted> {
+        refuse_unjoined(&self.plan)?;
         let mut plan = Vec::new();
         LogicalPlanNode::try_from_logical_plan(&self.plan, &VolleyLogicalCodec::default())?
             .try_encode(&mut plan)?;

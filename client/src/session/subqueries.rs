@@ -20,6 +20,8 @@ use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use volley_proto::plan::single_value;
 
+use crate::Error;
+
 /// Joins the subqueries that do not depend on the query's rows.
 #[derive(Debug)]
 pub(super) struct JoinScalarSubqueries;
@@ -103,6 +105,37 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     let columns = plan.schema().columns().into_iter().map(Expr::Column);
     let joined = LogicalPlanBuilder::from(joined).project(columns)?.build()?;
     Ok(Transformed::yes(joined))
+}
+
+/// Refuses a plan with a subquery that no rule has made a relation of.
+///
+/// # Errors
+/// [`Error::NotSupported`] that names it.
+pub(super) fn refuse_unjoined(plan: &LogicalPlan) -> crate::Result<()> {
+    let mut unjoined = None;
+    plan.apply(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| match expr {
+                Expr::ScalarSubquery(_)
+                | Expr::Exists(_)
+                | Expr::InSubquery(_)
+                | Expr::SetComparison(_) => {
+                    unjoined = Some(expr.to_string());
+                    Ok(TreeNodeRecursion::Stop)
+                }
+                _ => Ok(TreeNodeRecursion::Continue),
+            })
+        })
+    })?;
+    match unjoined {
+        Some(subquery) => Err(Error::NotSupported {
+            what: format!(
+                "the subquery of {subquery} where it stands; IN and EXISTS can be asked in WHERE, HAVING and \
+                 QUALIFY, and a subquery can depend on the query right around it, by equal columns below an aggregate"
+            ),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Whether a join has the columns of both sides.

@@ -104,6 +104,19 @@ impl Case {
         script
     }
 
+    /// The same where DataFusion alone errs on how it is put: with its rules mended, and `IN` spelled out.
+    pub(crate) fn mended(&self, dir: &Path, out: &Path) -> Script {
+        let mut case = self.clone();
+        match &mut case.question {
+            Question::Query(query) => *query = query::spelled_out(query),
+            Question::Write(write) => write.query = query::spelled_out(&write.query),
+        }
+        Script {
+            mended: true,
+            ..case.reference(dir, out)
+        }
+    }
+
     /// What the question leaves open.
     pub(crate) fn asked(&self) -> Asked {
         match &self.question {

@@ -104,6 +104,54 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "NOT IN beside OR, of rows with NULL",
+        query: "SELECT k FROM t WHERE k NOT IN (SELECT nullif(k, 3) AS k FROM u WHERE k < 4) OR s = 0 AND k > 5",
+        means: Some("SELECT k FROM t WHERE s = 0 AND k > 5"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN beside OR, of a value that is NULL",
+        query: "SELECT k FROM t WHERE nullif(k, 2) NOT IN (SELECT 3) OR k = 3",
+        means: Some("SELECT k FROM t WHERE k <> 2"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN beside OR, of no rows",
+        query: "SELECT k FROM t WHERE nullif(k, 2) NOT IN (SELECT k FROM u WHERE k > 100) OR k > 100",
+        means: Some("SELECT k FROM t"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN of a computed value that is NULL",
+        query: "SELECT k FROM t WHERE CASE WHEN k = 3 THEN 1 END NOT IN (SELECT 5)",
+        means: Some("SELECT k FROM t WHERE k = 3"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN of a value of no row",
+        query: "SELECT k FROM t WHERE (SELECT k FROM t WHERE k > 100) NOT IN (SELECT 5)",
+        means: Some("SELECT k FROM t WHERE k > 100"),
+        ..ASKED
+    },
+    Known {
+        name: "IN that is NULL",
+        query: "SELECT k FROM t WHERE (k IN (SELECT nullif(k, 3) AS k FROM u WHERE k < 4)) IS NULL",
+        means: Some("SELECT k FROM t WHERE k > 2"),
+        ..ASKED
+    },
+    Known {
+        name: "IN in a CASE",
+        query: "SELECT k FROM t WHERE CASE WHEN k IN (SELECT nullif(k, 3) AS k FROM u WHERE k < 4) THEN 1 WHEN k NOT IN (SELECT nullif(k, 3) AS k FROM u WHERE k < 4) THEN 2 ELSE 3 END = 3",
+        means: Some("SELECT k FROM t WHERE k > 2"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN beside OR that depends on the row",
+        query: "SELECT k FROM t WHERE nullif(k, 4) NOT IN (SELECT nullif(k, 5) AS v FROM u WHERE u.k >= t.k) OR s > 100",
+        means: Some("SELECT k FROM t WHERE k > 5"),
+        ..ASKED
+    },
+    Known {
         name: "a table of counts for each row",
         tables: &[
             TABLES[0],

@@ -7,9 +7,11 @@
 mod draw;
 mod print;
 mod smaller;
+mod spelled;
 
 pub(crate) use draw::{draw, draw_typed};
 pub(crate) use smaller::smaller;
+pub(crate) use spelled::spelled_out;
 
 use crate::tables::Type;
 

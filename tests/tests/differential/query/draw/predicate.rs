@@ -75,7 +75,13 @@ impl Draw<'_> {
         match self.dice.chance(20) {
             true => {
                 let other = self.predicate(scope, 1);
-                Expr::of(Type::Bool, "({} OR {})", vec![asks.into(), other.into()])
+                let template = self.dice.weighted(&[
+                    (6, "({} OR {})"),
+                    (2, "(NOT ({} AND {}))"),
+                    (1, "(({} OR {}) IS NOT TRUE)"),
+                    (1, "(({} AND {}) IS NULL)"),
+                ]);
+                Expr::of(Type::Bool, template, vec![asks.into(), other.into()])
             }
             false => asks,
         }

@@ -1,0 +1,414 @@
+//! `IN` a subquery, where NULLs decide, as `EXISTS`.
+//!
+//! `x IN (SELECT y …)` is open (NULL) when no `y` is equal and the comparison with one of them is open. DataFusion 55
+//! knows of that in one place only: a `NOT IN` that stands alone or beside others by `AND` becomes an anti join that
+//! is aware of NULLs, if it has one key and a *column* that may be NULL. With more keys it fails; where a value that
+//! is computed may be NULL, and inside of `OR`, `CASE` or `IS NULL`, what is open counts as false, and rows are wrong
+//! without a word. So there it is asked whether rows exist that are equal, and whether there are such as leave it open.
+//! It is not done for what DataFusion answers rightly: an `IN` whose NULL and false come to the same, and values
+//! and columns without NULLs.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::Field;
+use datafusion::common::alias::AliasGenerator;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, ScalarValue, Spans, not_impl_err};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, not,
+    when,
+};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+/// Makes `EXISTS` of it.
+#[derive(Debug)]
+pub(super) struct InSubqueryToExists;
+
+impl OptimizerRule for InSubqueryToExists {
+    fn name(&self) -> &'static str {
+        "in_subquery_to_exists"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::TopDown)
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let LogicalPlan::Filter(filter) = plan else {
+            return Ok(Transformed::no(plan));
+        };
+        let outside = Arc::clone(filter.input.schema());
+        let mut rewriting = Rewriting {
+            outside: &outside,
+            names: config.alias_generator(),
+            computed: vec![],
+        };
+        let predicate = rewriting.condition(filter.predicate.clone(), Place::Conjunct)?;
+        if !predicate.transformed {
+            return Ok(Transformed::no(LogicalPlan::Filter(filter)));
+        }
+        if rewriting.computed.is_empty() {
+            let filter = Filter::try_new(predicate.data, filter.input)?;
+            return Ok(Transformed::yes(LogicalPlan::Filter(filter)));
+        }
+        let columns = || outside.columns().into_iter().map(Expr::Column);
+        let computed = rewriting.computed.into_iter();
+        let computed = computed.map(|(value, name)| value.alias(name));
+        let kept = LogicalPlanBuilder::from(filter.input.as_ref().clone())
+            .project(columns().chain(computed))?
+            .filter(predicate.data)?
+            .project(columns())?;
+        Ok(Transformed::yes(kept.build()?))
+    }
+}
+
+/// Where a condition stands in a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Alone, or beside others by `AND`: the engine makes a semi or an anti join of it.
+    Conjunct,
+    /// Inside of `OR`: what is open is as good as false.
+    Disjunct,
+    /// Where what is open differs from what is false.
+    Value,
+}
+
+/// Rewrites the condition of one filter.
+struct Rewriting<'a> {
+    /// The columns of the rows that are filtered.
+    outside: &'a DFSchema,
+    names: &'a AliasGenerator,
+    /// Values that are to be computed beside these columns, and their names.
+    computed: Vec<(Expr, String)>,
+}
+
+impl Rewriting<'_> {
+    fn condition(&mut self, condition: Expr, place: Place) -> Result<Transformed<Expr>> {
+        match condition {
+            Expr::BinaryExpr(BinaryExpr { left, op, right })
+                if matches!(op, Operator::And | Operator::Or) && place != Place::Value =>
+            {
+                let place = match op {
+                    Operator::And => place,
+                    _ => Place::Disjunct,
+                };
+                let left = self.condition(*left, place)?;
+                let right = self.condition(*right, place)?;
+                let transformed = left.transformed || right.transformed;
+                let (left, right) = (Box::new(left.data), Box::new(right.data));
+                let both = Expr::BinaryExpr(BinaryExpr { left, op, right });
+                Ok(Transformed::new(both, transformed, TreeNodeRecursion::Jump))
+            }
+            Expr::InSubquery(within) => self.within(within, place),
+            Expr::Not(inner) if matches!(*inner, Expr::InSubquery(_)) => {
+                let Expr::InSubquery(within) = *inner else {
+                    unreachable!("it is one");
+                };
+                let negated = !within.negated;
+                self.within(InSubquery { negated, ..within }, place)
+            }
+            other => other.transform_down(|expr| match expr {
+                Expr::InSubquery(within) => self.within(within, Place::Value),
+                expr => Ok(Transformed::no(expr)),
+            }),
+        }
+    }
+
+    fn within(&mut self, within: InSubquery, place: Place) -> Result<Transformed<Expr>> {
+        let as_it_is = |within| {
+            let expr = Expr::InSubquery(within);
+            Ok(Transformed::new(expr, false, TreeNodeRecursion::Jump))
+        };
+        let subquery = &within.subquery;
+        let rows = subquery.subquery.schema();
+        let Some(compared) = rows.columns().into_iter().next().map(Expr::Column) else {
+            return as_it_is(within);
+        };
+        // Whether the subquery's value may be NULL cannot be told from its column if it is one of a subquery itself.
+        let parts = Parts::of(subquery);
+        let has_null = match &parts {
+            Some(parts) => may_be_null(&parts.compared, parts.rows.schema())?,
+            None => may_be_null(&compared, rows)?,
+        };
+        let value_is_null = may_be_null(&within.expr, self.outside)?;
+        let is_exact = place != Place::Value && !within.negated;
+        let is_by_engine = place == Place::Conjunct
+            && subquery.outer_ref_columns.is_empty()
+            && (compared.nullable(rows)? || self.reads_nullable_columns(&within.expr)?);
+        if is_exact || is_by_engine || !has_null && !value_is_null {
+            return as_it_is(within);
+        }
+        let (Some(parts), Some(value)) = (parts, self.value(&within.expr)) else {
+            return not_impl_err!(
+                "not supported: {}IN a subquery that depends on the row below an aggregate, a limit or another query, or \
+                 compared with a value of an outer query: NULLs would count as false; use EXISTS, or IS NOT NULL",
+                if within.negated { "NOT " } else { "" }
+            );
+        };
+        let known = Known {
+            rows: parts.renamed(self.names)?,
+            has_null,
+            value,
+            value_is_null,
+        };
+        let expr = match (place, within.negated) {
+            (Place::Conjunct, _) => known.none_but_false()?,
+            (Place::Disjunct, _) => {
+                let found = known.equal()?;
+                let found = known.open()?.into_iter().fold(found, Expr::or);
+                not(found)
+            }
+            (Place::Value, negated) => {
+                let mut within = when(known.equal()?, lit(true));
+                for open in known.open()? {
+                    within = within.when(open, lit(ScalarValue::Boolean(None)));
+                }
+                let within = within.otherwise(lit(false))?;
+                if negated { not(within) } else { within }
+            }
+        };
+        Ok(Transformed::new(expr, true, TreeNodeRecursion::Jump))
+    }
+
+    /// Whether the engine sees that the value may be NULL.
+    fn reads_nullable_columns(&self, value: &Expr) -> Result<bool> {
+        let mut columns = value.column_refs().into_iter();
+        columns.try_fold(false, |found, column| {
+            let (_, field) = self.outside.qualified_field_from_column(column)?;
+            Ok(found || field.is_nullable())
+        })
+    }
+
+    /// A value as a subquery sees it, if it can: one that is a subquery's itself is computed before.
+    fn value(&mut self, value: &Expr) -> Option<Expr> {
+        let is_of_others = |expr: &Expr| {
+            Ok(matches!(
+                expr,
+                Expr::InSubquery(_)
+                    | Expr::Exists(_)
+                    | Expr::SetComparison(_)
+                    | Expr::OuterReferenceColumn(..)
+            ))
+        };
+        if value.exists(is_of_others).ok()? {
+            return None;
+        }
+        if value
+            .exists(|expr| Ok(matches!(expr, Expr::ScalarSubquery(_))))
+            .ok()?
+        {
+            let name = self.names.next("__value");
+            let (_, field) = value.to_field(self.outside).ok()?;
+            self.computed.push((value.clone(), name.clone()));
+            return Some(outer(
+                field.as_ref().clone().with_name(&name),
+                Column::new_unqualified(name),
+            ));
+        }
+        let value = value.clone().transform_up(|expr| {
+            let Expr::Column(column) = expr else {
+                return Ok(Transformed::no(expr));
+            };
+            let (_, field) = self.outside.qualified_field_from_column(&column)?;
+            Ok(Transformed::yes(outer(field.as_ref().clone(), column)))
+        });
+        value.data().ok()
+    }
+}
+
+/// A column of the query around a subquery.
+fn outer(field: Field, column: Column) -> Expr {
+    Expr::OuterReferenceColumn(Arc::new(field.with_nullable(true)), column)
+}
+
+/// Whether a value may be NULL. One of a subquery may: there may be no row.
+fn may_be_null(value: &Expr, rows: &DFSchema) -> Result<bool> {
+    let asks = value.exists(|expr| Ok(matches!(expr, Expr::ScalarSubquery(_))))?;
+    Ok(asks || value.nullable(rows)?)
+}
+
+/// A subquery that depends on the query's row in its condition and in what it computes alone: a row of it comes about
+/// without others.
+struct Parts {
+    rows: LogicalPlan,
+    condition: Option<Expr>,
+    compared: Expr,
+}
+
+impl Parts {
+    fn of(subquery: &Subquery) -> Option<Self> {
+        let whole = |rows: &LogicalPlan| {
+            Some(Self {
+                rows: rows.clone(),
+                condition: None,
+                compared: Expr::Column(rows.schema().columns().into_iter().next()?),
+            })
+        };
+        let plan = subquery.subquery.as_ref();
+        // What is compared is computed of the rows: names beside it could not be told from what it depends on.
+        let (rows, compared) = match plan {
+            LogicalPlan::Projection(projection) => {
+                let compared = projection.expr.first()?.clone().unalias();
+                (projection.input.as_ref(), compared)
+            }
+            rows => (rows, whole(rows)?.compared),
+        };
+        let (rows, condition) = match rows {
+            LogicalPlan::Filter(filter) => (filter.input.as_ref(), Some(filter.predicate.clone())),
+            rows => (rows, None),
+        };
+        // A subquery that depends on these rows has their columns under names that are given up.
+        let is_plain = !has_dependent(&compared) && !condition.as_ref().is_some_and(has_dependent);
+        if is_plain && rows.all_out_ref_exprs().is_empty() {
+            return Some(Self {
+                rows: rows.clone(),
+                condition,
+                compared,
+            });
+        }
+        match subquery.outer_ref_columns.is_empty() {
+            true => whole(plan),
+            false => None,
+        }
+    }
+
+    /// The same under names that nothing else has: the engine tells columns of a subquery apart by their bare names,
+    /// and from the query's by nothing.
+    fn renamed(self, names: &AliasGenerator) -> Result<Self> {
+        let schema = Arc::clone(self.rows.schema());
+        let columns = schema.columns();
+        let columns: Vec<_> = columns
+            .into_iter()
+            .map(|column| (column, names.next("__in")))
+            .collect();
+        let renamed = |expr: Expr| {
+            let expr = expr.transform_up(|expr| {
+                let Expr::Column(column) = &expr else {
+                    return Ok(Transformed::no(expr));
+                };
+                let at = schema.index_of_column(column)?;
+                let name = Column::new_unqualified(&columns[at].1);
+                Ok(Transformed::yes(Expr::Column(name)))
+            });
+            expr.data()
+        };
+        let condition = self.condition.map(&renamed).transpose()?;
+        let compared = renamed(self.compared)?;
+        let named = columns.into_iter();
+        let mut named: Vec<_> = named
+            .map(|(column, name)| Expr::Column(column).alias(name))
+            .collect();
+        if named.is_empty() {
+            named.push(lit(true).alias(names.next("__in")));
+        }
+        Ok(Self {
+            rows: LogicalPlanBuilder::from(self.rows)
+                .project(named)?
+                .build()?,
+            condition,
+            compared,
+        })
+    }
+
+    /// Whether there is a row of which something holds.
+    fn exists(&self, holds: Option<Expr>) -> Result<Exists> {
+        let mut rows = LogicalPlanBuilder::from(self.rows.clone());
+        if let Some(condition) = self
+            .condition
+            .iter()
+            .cloned()
+            .chain(holds)
+            .reduce(Expr::and)
+        {
+            rows = rows.filter(condition)?;
+        }
+        let mut rows = rows.build()?;
+        let outer_ref_columns = rows.all_out_ref_exprs();
+        if outer_ref_columns.is_empty() {
+            rows = LogicalPlanBuilder::from(rows).limit(0, Some(1))?.build()?;
+        }
+        Ok(Exists {
+            subquery: Subquery {
+                subquery: Arc::new(rows),
+                outer_ref_columns,
+                spans: Spans::new(),
+            },
+            negated: false,
+        })
+    }
+}
+
+/// Whether an expression has a subquery that depends on the rows that the expression reads.
+fn has_dependent(expr: &Expr) -> bool {
+    let found = expr.exists(|expr| {
+        Ok(match expr {
+            Expr::ScalarSubquery(subquery)
+            | Expr::Exists(Exists { subquery, .. })
+            | Expr::InSubquery(InSubquery { subquery, .. }) => {
+                !subquery.outer_ref_columns.is_empty()
+            }
+            expr => matches!(expr, Expr::SetComparison(_)),
+        })
+    });
+    !matches!(found, Ok(false))
+}
+
+/// A value, what it is looked for in, and where NULLs may be.
+struct Known {
+    rows: Parts,
+    has_null: bool,
+    value: Expr,
+    value_is_null: bool,
+}
+
+impl Known {
+    fn equality(&self) -> Expr {
+        self.value.clone().eq(self.rows.compared.clone())
+    }
+
+    /// There is no row but such as are not equal: one anti join.
+    fn none_but_false(&self) -> Result<Expr> {
+        let mut found = self.rows.exists(Some(self.equality().is_not_false()))?;
+        found.negated = true;
+        Ok(Expr::Exists(found))
+    }
+
+    /// There is a row that is equal.
+    fn equal(&self) -> Result<Expr> {
+        Ok(Expr::Exists(self.rows.exists(Some(self.equality()))?))
+    }
+
+    /// There is a row whose comparison is open, each way that can be: joins that have the keys that there are.
+    fn open(&self) -> Result<Vec<Expr>> {
+        let mut open = vec![];
+        if self.has_null {
+            let is_null = self.rows.compared.clone().is_null();
+            open.push(Expr::Exists(self.rows.exists(Some(is_null))?));
+        }
+        if self.value_is_null {
+            let any = Expr::Exists(self.rows.exists(None)?);
+            open.push(here(self.value.clone())?.is_null().and(any));
+        }
+        Ok(open)
+    }
+}
+
+/// A value as the query has it that a subquery sees.
+fn here(value: Expr) -> Result<Expr> {
+    let value = value.transform_up(|expr| match expr {
+        Expr::OuterReferenceColumn(_, column) => Ok(Transformed::yes(Expr::Column(column))),
+        expr => Ok(Transformed::no(expr)),
+    });
+    value.data()
+}
