@@ -7,18 +7,30 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 use futures::FutureExt;
 
 /// A rule whose panics are errors.
 #[derive(Debug)]
-pub(super) struct Caught(pub(super) Arc<dyn OptimizerRule + Send + Sync>);
+pub(super) struct Caught<R: ?Sized>(pub(super) Arc<R>);
 
-impl OptimizerRule for Caught {
+impl AnalyzerRule for Caught<dyn AnalyzerRule + Send + Sync> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
+        catch_unwind(AssertUnwindSafe(|| self.0.analyze(plan, config)))
+            .unwrap_or_else(|panic| Err(error(panic.as_ref())))
+    }
+}
+
+impl OptimizerRule for Caught<dyn OptimizerRule + Send + Sync> {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -79,11 +91,28 @@ mod tests {
         }
     }
 
+    impl AnalyzerRule for Panics {
+        fn name(&self) -> &'static str {
+            "panics"
+        }
+
+        fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+            panic!("nothing to see in {}", plan.display())
+        }
+    }
+
     #[tokio::test]
     async fn a_panic_is_the_query_s_error() {
         let plan = LogicalPlanBuilder::empty(true).build().unwrap();
+        let rule: Arc<dyn AnalyzerRule + Send + Sync> = Arc::new(Panics);
         let state = SessionStateBuilder::new()
-            .with_optimizer_rules(vec![Arc::new(Caught(Arc::new(Panics)))])
+            .with_analyzer_rules(vec![Arc::new(Caught(rule))])
+            .build();
+        let analyzed = state.optimize(&plan).unwrap_err().to_string();
+        assert!(analyzed.contains("nothing to see in"), "{analyzed}");
+        let rule: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(Panics);
+        let state = SessionStateBuilder::new()
+            .with_optimizer_rules(vec![Arc::new(Caught(rule))])
             .build();
         let ruled = state.optimize(&plan).unwrap_err().to_string();
         assert!(ruled.contains("panicked"), "{ruled}");

@@ -17,7 +17,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::registry::FunctionRegistry;
-use datafusion::optimizer::OptimizerRule;
+use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::prelude::SessionConfig;
@@ -42,11 +42,17 @@ pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> Result<Sessio
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
     let runtime = RuntimeEnvBuilder::new().with_cache_manager(caches);
     let session = with_rules(default_session_builder(session_config())?).build();
-    let rules = session.optimizers().iter().cloned();
-    let rules = rules.map(|rule| Arc::new(Caught(rule)) as Arc<dyn OptimizerRule + Send + Sync>);
-    let rules = rules.collect();
+    let analyzers = session.analyzer().rules.iter().cloned();
+    let analyzers =
+        analyzers.map(|rule| Arc::new(Caught(rule)) as Arc<dyn AnalyzerRule + Send + Sync>);
+    let analyzers = analyzers.collect();
+    let optimizers = session.optimizers().iter().cloned();
+    let optimizers =
+        optimizers.map(|rule| Arc::new(Caught(rule)) as Arc<dyn OptimizerRule + Send + Sync>);
+    let optimizers = optimizers.collect();
     let session = SessionStateBuilder::new_from_existing(session)
-        .with_optimizer_rules(rules)
+        .with_analyzer_rules(analyzers)
+        .with_optimizer_rules(optimizers)
         .with_runtime_env(runtime.build_arc()?)
         .with_query_planner(Arc::new(AdmittingPlanner { cluster }))
         .build();

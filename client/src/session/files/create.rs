@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
+use datafusion::common::plan_datafusion_err;
 use datafusion::datasource::listing::{ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::datasource::listing_table_factory::ListingTableFactory;
 use datafusion::error::Result;
@@ -123,8 +124,23 @@ async fn blame(
     let urls = statement.locations.iter().map(ListingTableUrl::parse);
     let urls: Vec<_> = urls.collect::<Result<_>>().ok()?;
     let (store, files) = list(&urls, "", state).await.ok()??;
-    let merged = schema::of_all(files, &format, &store, state).await;
-    merged.err().map(Into::into)
+    let compression = format.compression_type();
+    let ending = compression.and_then(|kind| format.get_ext_with_compression(&kind).ok());
+    let ending = format!(".{}", ending.unwrap_or_else(|| format.get_ext()));
+    let is_other = |(file, _): &(String, ObjectMeta)| !file.ends_with(&ending);
+    let other = files.first().filter(|_| files.iter().all(is_other));
+    let other = other.map(|(file, _)| file.clone());
+    match schema::of_all(files, &format, &store, state).await {
+        Err(error) => Some(error.into()),
+        // A folder of files with other endings is looked at as if it was empty.
+        Ok(_) => other.map(|other| {
+            let place = statement.locations.join(", ");
+            plan_datafusion_err!(
+                "no file at {place} ends in {ending}, and columns are inferred of such; there is {other}: \
+                 give the columns, or a pattern of the files"
+            )
+        }),
+    }
 }
 
 /// The files at places, by their names; nothing where there are no places.
