@@ -74,6 +74,10 @@ const KNOWN: &[(&str, &str)] = &[
         "a query without rows writes no file",
     ),
     (
+        "Mismatch between schema and batches",
+        "a table made of values that cannot be NULL, and are planned as such that can",
+    ),
+    (
         "attempt to subtract with overflow",
         "an ordered nth_value panics over groups without rows",
     ),
