@@ -9,6 +9,8 @@ use std::thread;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches};
 use tracing_subscriber::EnvFilter;
+use volley_proto::limits::STACK;
+use volley_proto::stack::with_deep_stacks;
 
 use cli::{Args, Config, Ended};
 
@@ -16,15 +18,13 @@ use cli::{Args, Config, Ended};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Planning recurses over expressions; in a debug build a wide query overruns the usual 2 MiB.
-const STACK_BYTES: usize = 16 << 20;
-
 fn main() -> ExitCode {
     let matches = Args::command().get_matches();
     let config = Args::from_arg_matches(&matches)
         .and_then(|args| Config::resolve(args, &matches, &cli::Surroundings::of_process()))
         .unwrap_or_else(|mistake| mistake.exit());
-    match on_large_stack(config) {
+    let running = with_deep_stacks().context("cannot start anew with deep stacks");
+    match running.and_then(|()| on_large_stack(config)) {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Failed) => ExitCode::FAILURE,
         Ok(Ended::Interrupted(code)) => ExitCode::from(code),
@@ -42,7 +42,7 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
         log_to_stderr();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
-            .thread_stack_size(STACK_BYTES)
+            .thread_stack_size(STACK)
             .build()
             .context("cannot start the async runtime")?;
         let ended = runtime.block_on(cli::run(config));
@@ -52,7 +52,7 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
     };
     let thread = thread::Builder::new()
         .name("volley".into())
-        .stack_size(STACK_BYTES);
+        .stack_size(STACK);
     let running = thread.spawn(command).context("cannot start a thread")?;
     match running.join() {
         Ok(ended) => ended,

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use url::Url;
 use volley_proto::TrainId;
+use volley_proto::limits::STACK;
 use volley_proto::spec::{
     Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
     Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
@@ -152,7 +153,7 @@ pub(crate) fn on_a_deep_stack(test: impl Future<Output = ()> + Send + 'static) {
         runtime.block_on(test);
     };
     let thread = std::thread::Builder::new()
-        .stack_size(16 << 20)
+        .stack_size(STACK)
         .spawn(run)
         .unwrap();
     if let Err(panic) = thread.join() {

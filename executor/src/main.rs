@@ -14,7 +14,9 @@ use tracing_subscriber::{EnvFilter, fmt};
 use uuid::Uuid;
 use volley_executor::{Executor, ExecutorConfig, Notices, Role, notices};
 use volley_proto::failure::chain;
+use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
+use volley_proto::stack::with_deep_stacks;
 
 /// See `.cargo/config.toml` for its settings.
 #[global_allocator]
@@ -89,10 +91,10 @@ fn start() -> anyhow::Result<()> {
         .with(collector.with_filter(LevelFilter::WARN))
         .init();
     let args = Args::parse();
+    with_deep_stacks()?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        // Planning recurses deeply.
-        .thread_stack_size(16 * 1024 * 1024)
+        .thread_stack_size(STACK)
         .build()?
         .block_on(run(args, notices))
 }

@@ -16,6 +16,7 @@ pub mod plan;
 pub mod runtime;
 pub mod settings;
 pub mod spec;
+pub mod stack;
 pub mod store;
 pub mod tables;
 pub mod wire;

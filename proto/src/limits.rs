@@ -1,4 +1,5 @@
-//! How large a message between processes may be, and how often who reads rows says so.
+//! How large a message between processes may be, how deeply what it says may nest, and how often who reads rows
+//! says so.
 
 use std::time::Duration;
 
@@ -8,6 +9,15 @@ pub const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 /// Bytes that all tasks may take that an executor is sent at once. Each has been measured before, so
 /// this is what the wire can count to.
 pub const LAUNCH_LIMIT: u32 = u32::MAX;
+
+/// Levels of an expression, as it is written. A process takes [`STACK`] for the threads that walk through them.
+pub const NESTED_EXPRESSIONS: usize = 1000;
+
+/// Operators of a query, each the input of the next.
+pub const NESTED_OPERATORS: usize = 300;
+
+/// Bytes of address space for the stack of a thread that plans or computes; memory is taken as it is used.
+pub const STACK: usize = 64 * 1024 * 1024;
 
 /// How often a client that reads a job's rows says that it is there.
 pub const READER_SIGN: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use humantime::format_duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use volley_proto::failure::chain;
-use volley_proto::limits::READER_SIGN;
+use volley_proto::limits::{READER_SIGN, STACK};
 use volley_scheduler::{Scheduler, SchedulerConfig};
 
 /// Volley's scheduler: plans jobs, places tasks and gangs, and lets ranks meet.
@@ -69,8 +69,7 @@ fn start() -> anyhow::Result<()> {
     let args = Args::parse();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        // Planning recurses deeply.
-        .thread_stack_size(16 * 1024 * 1024)
+        .thread_stack_size(STACK)
         .build()?
         .block_on(run(args))
 }

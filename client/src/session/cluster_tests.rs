@@ -7,6 +7,7 @@ use arrow::datatypes::{Int64Type, UInt32Type};
 use arrow::util::pretty::pretty_format_batches;
 use futures::StreamExt;
 use tempfile::TempDir;
+use volley_proto::limits::STACK;
 use volley_proto::store::ModelStore;
 
 use super::Session;
@@ -33,7 +34,6 @@ fn with_cluster(test: impl AsyncFnOnce(&Session, &TempDir) + Send) {
         cluster.stop().await;
     };
     // Planning recurses deeply in debug builds, here and on the cluster's threads.
-    const STACK: usize = 16 << 20;
     let run = || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_stack_size(STACK)

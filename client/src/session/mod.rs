@@ -19,6 +19,7 @@ mod loss;
 mod memory;
 mod models;
 mod names;
+mod nesting;
 mod optimizer;
 mod output;
 mod planner;

@@ -17,8 +17,10 @@ use volley_proto::plan::Repeated;
 use super::in_subqueries::InSubqueryToExists;
 use super::subqueries::JoinScalarSubqueries;
 
-/// The engine's rules that take subqueries out of expressions, and one that they build upon.
-const HERE: [&str; 5] = [
+/// The engine's rules that take subqueries out of expressions, one that they build upon, and one for long unions,
+/// which nest as deeply as they are long.
+const HERE: [&str; 6] = [
+    "optimize_unions",
     "rewrite_set_comparison",
     "simplify_expressions",
     DECORRELATION,

@@ -34,6 +34,7 @@ use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::plan::VolleyLogicalCodec;
 
 use super::loss::{Effects, Verdict, judge};
+use super::nesting;
 use super::settings;
 use super::subqueries::refuse_unjoined;
 use crate::Error;
@@ -100,6 +101,7 @@ impl QueryExec {
 
 impl ClusterQuery {
     async fn submit(&self, config: &SessionConfig) -> crate::Result<Submitted> {
+        nesting::check(&self.plan)?;
         refuse_unjoined(&self.plan)?;
         let mut plan = Vec::new();
         LogicalPlanNode::try_from_logical_plan(&self.plan, &VolleyLogicalCodec::default())?

@@ -12,6 +12,7 @@
 mod call;
 mod evaluate;
 mod known;
+mod nesting;
 mod options;
 mod parse;
 mod plan;

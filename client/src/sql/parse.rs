@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 use volley_proto::{ModelName, TrainId};
 
+use super::nesting;
 use super::spell::{is_word, spell_out};
 use super::statement::{CreateModel, Kind, Statement};
 use super::{OptionValue, TrainOptions};
@@ -47,7 +48,8 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
         let tokens = &tokens[first..=last];
         let (start, end) = (tokens[0].span.start, tokens[last - first].span.end);
         let text = script[lines.offset(start)..lines.offset(end)].to_owned();
-        let kind = StatementParser::new(tokens.to_vec(), end, dialect)?.statement()?;
+        let mut kind = StatementParser::new(tokens.to_vec(), end, dialect)?.statement()?;
+        nesting::bound(&mut kind)?;
         statements.push(Statement {
             text,
             line: start.line,

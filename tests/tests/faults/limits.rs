@@ -42,6 +42,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("a client is killed while it reads", stops_reading),
     ("a query is too large for an executor", too_large),
     ("a query is too large for the scheduler", refused),
+    ("queries nest deeply", nest),
 ];
 
 /// Rows of the table of whole numbers: a join of it with itself takes minutes.
@@ -323,5 +324,72 @@ fn refused() {
     assert!(said.contains("too large"), "{said}");
     assert!(said.contains("the limit is 16.0 MiB"), "{said}");
     assert_eq!(cluster.jobs().map(|jobs| jobs.len()), Some(0));
+    scene::is_well(&cluster, 1);
+}
+
+/// Each takes stack on every process that it passes, and somebody else's query computes there meanwhile.
+fn nest() {
+    let cluster = scene::cluster(1);
+    let numbers = Numbers::write(cluster.dir(), 6_000);
+    let others = question(Phase::Scan, &cluster, &numbers);
+    let ask = |sql: String| {
+        let path = cluster.dir().join("deep.sql");
+        fs::write(&path, sql).unwrap();
+        let path = path.display().to_string();
+        cluster.run(&["--format", "json", "--quiet", "-f", &path])
+    };
+    let sum = |terms| {
+        format!(
+            "SELECT {} AS n FROM range(2) t(x)",
+            vec!["x"; terms].join(" + ")
+        )
+    };
+    let any = |terms| {
+        let terms: Vec<_> = (0..terms).map(|k| format!("x = {k} AND x < 9")).collect();
+        format!(
+            "SELECT count(*) AS n FROM range(20) t(x) WHERE {}",
+            terms.join(" OR ")
+        )
+    };
+    let union = |branches: i32| {
+        let branches: Vec<_> = (0..branches).map(|k| format!("SELECT {k} AS x")).collect();
+        format!(
+            "SELECT count(*) AS n FROM ({}) q",
+            branches.join(" UNION ALL ")
+        )
+    };
+    // Each of these is three operators upon the last.
+    let steps = |steps: usize| {
+        let mut sql = "WITH c0 AS (SELECT value AS x FROM range(3))".to_owned();
+        for (from, step) in (1..steps).enumerate() {
+            sql += &format!(
+                ", c{step} AS (SELECT x + 1 AS x, count(*) OVER (PARTITION BY x) AS n FROM c{from})"
+            );
+        }
+        format!("{sql} SELECT count(*) AS n FROM c{}", steps - 1)
+    };
+    for (sql, due) in [
+        (sum(1_000), vec![0, 1_000]),
+        (any(20_000), vec![9]),
+        (union(500), vec![500]),
+        (steps(90), vec![3]),
+    ] {
+        let rows = ask(sql).rows();
+        let mut got: Vec<_> = rows.iter().map(|row| row["n"].as_i64().unwrap()).collect();
+        got.sort_unstable();
+        assert_eq!(got, due);
+    }
+    for (sql, due) in [
+        (
+            sum(1_001),
+            "an expression of more than 1000 nested operators",
+        ),
+        (steps(200), "a query of more than 300 nested operators"),
+    ] {
+        let run = ask(sql);
+        assert!(run.error().contains(due), "{}", run.error());
+    }
+    let job = others.answered(&cluster);
+    assert_eq!((job.state, job.attempts.len()), (JobState::Succeeded, 1));
     scene::is_well(&cluster, 1);
 }

@@ -1,0 +1,213 @@
+//! How deeply the expressions of a statement nest, before anything walks through them.
+//!
+//! Planning, sending and computing an expression take a piece of stack for each level of it, in the client, the
+//! scheduler and the executors, where other queries run. `a OR b OR c …` nests as deeply as it is long: chains of
+//! `AND` and `OR` are put together in pairs of pairs, which means the same. What nests too deeply even so is refused.
+//! It is not about parentheses, which the parser counts.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Value, VisitMut, VisitorMut};
+use volley_proto::limits::NESTED_EXPRESSIONS;
+
+use super::statement::Kind;
+use crate::{Error, Result};
+
+/// Terms of a chain that are left as they are written.
+const SHORT: usize = 64;
+
+/// Makes long chains shallow.
+///
+/// # Errors
+/// [`Error::NotSupported`] where an expression nests more deeply than [`NESTED_EXPRESSIONS`].
+pub(super) fn bound(kind: &mut Kind) -> Result<()> {
+    let mut nesting = Nesting { depth: 0 };
+    let bounded = match kind {
+        Kind::CreateModel(create) | Kind::ExplainCreateModel(create) => {
+            create.query.visit(&mut nesting)
+        }
+        Kind::Sql(statement) => nesting.of(statement),
+        Kind::ShowModels | Kind::DescribeModel { .. } | Kind::DropModel { .. } => {
+            ControlFlow::Continue(())
+        }
+    };
+    match bounded {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(TooDeep) => Err(Error::NotSupported {
+            what: format!(
+                "an expression of more than {NESTED_EXPRESSIONS} nested operators; compute parts of it in a subquery, \
+                 or join a table of values"
+            ),
+        }),
+    }
+}
+
+/// Counts levels on the way through a statement.
+struct Nesting {
+    depth: usize,
+}
+
+/// An expression nests too deeply.
+struct TooDeep;
+
+impl Nesting {
+    fn of(&mut self, statement: &mut DfStatement) -> ControlFlow<TooDeep> {
+        match statement {
+            DfStatement::Statement(statement) => statement.visit(self),
+            DfStatement::Explain(explain) => self.of(&mut explain.statement),
+            DfStatement::CopyTo(copy) => match &mut copy.source {
+                CopyToSource::Query(query) => query.visit(self),
+                CopyToSource::Relation(_) => ControlFlow::Continue(()),
+            },
+            DfStatement::CreateExternalTable(_) | DfStatement::Reset(_) => {
+                ControlFlow::Continue(())
+            }
+        }
+    }
+}
+
+impl VisitorMut for Nesting {
+    type Break = TooDeep;
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<TooDeep> {
+        make_shallow(expr);
+        self.depth += 1;
+        match self.depth > NESTED_EXPRESSIONS {
+            true => ControlFlow::Break(TooDeep),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn post_visit_expr(&mut self, _: &mut Expr) -> ControlFlow<TooDeep> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+}
+
+/// Puts a long chain of `AND` or `OR` together in pairs.
+fn make_shallow(expr: &mut Expr) {
+    let Expr::BinaryOp { op, .. } = expr else {
+        return;
+    };
+    if !matches!(op, BinaryOperator::And | BinaryOperator::Or) {
+        return;
+    }
+    let chain = op.clone();
+    let mut terms = 1;
+    let mut at = &*expr;
+    while let Expr::BinaryOp { left, op, .. } = at
+        && *op == chain
+    {
+        terms += 1;
+        at = left;
+    }
+    if terms <= SHORT {
+        return;
+    }
+    let mut taken = Vec::with_capacity(terms);
+    let mut rest = std::mem::replace(expr, Expr::value(Value::Null));
+    loop {
+        match rest {
+            Expr::BinaryOp { left, op, right } if op == chain => {
+                taken.push(*right);
+                rest = *left;
+            }
+            first => {
+                taken.push(first);
+                break;
+            }
+        }
+    }
+    taken.reverse();
+    while taken.len() > 1 {
+        let mut terms = taken.into_iter();
+        let mut pairs = Vec::with_capacity(terms.len().div_ceil(2));
+        while let Some(left) = terms.next() {
+            pairs.push(match terms.next() {
+                Some(right) => Expr::BinaryOp {
+                    left: Box::new(Expr::Nested(Box::new(left))),
+                    op: chain.clone(),
+                    right: Box::new(Expr::Nested(Box::new(right))),
+                },
+                None => left,
+            });
+        }
+        taken = pairs;
+    }
+    if let Some(whole) = taken.pop() {
+        *expr = whole;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::config::SqlParserOptions;
+    use datafusion::sql::sqlparser::dialect::GenericDialect;
+
+    use super::super::parse::{Dialect, parse};
+    use super::*;
+
+    fn parsed(sql: &str) -> Result<Kind> {
+        let dialect = Dialect {
+            grammar: Box::new(GenericDialect {}),
+            options: SqlParserOptions::default(),
+        };
+        Ok(parse(sql, &dialect)?.remove(0).kind)
+    }
+
+    fn chain(operator: &str, terms: usize) -> String {
+        let terms: Vec<_> = (0..terms).map(|term| format!("x = {term}")).collect();
+        terms.join(operator)
+    }
+
+    #[test]
+    fn chains_of_and_and_or_are_made_shallow() {
+        for operator in [" OR ", " AND "] {
+            let sql = format!("SELECT 1 FROM t WHERE {}", chain(operator, 20_000));
+            let Kind::Sql(mut statement) = parsed(&sql).unwrap() else {
+                panic!("it is SQL");
+            };
+            // Fifteen levels of pairs in parentheses, and the comparison.
+            let mut nesting = Nesting {
+                depth: NESTED_EXPRESSIONS - 2 * 15 - 2,
+            };
+            assert!(nesting.of(&mut statement).is_continue());
+            let text = statement.to_string();
+            let numbers = text.split("x = ").skip(1);
+            let numbers = numbers.map(|rest| rest.split([' ', ')']).next().unwrap());
+            let due = (0..20_000).map(|number| number.to_string());
+            assert!(numbers.eq(due), "terms in their order");
+        }
+    }
+
+    #[test]
+    fn short_chains_stay_as_they_are() {
+        let sql = format!("SELECT 1 FROM t WHERE {}", chain(" OR ", SHORT));
+        let Kind::Sql(statement) = parsed(&sql).unwrap() else {
+            panic!("it is SQL");
+        };
+        assert_eq!(statement.to_string(), sql);
+    }
+
+    #[test]
+    fn what_nests_too_deeply_is_refused() {
+        let sum = vec!["x"; NESTED_EXPRESSIONS].join(" + ");
+        let deeper = vec!["x"; NESTED_EXPRESSIONS + 1].join(" + ");
+        let all: [fn(&str) -> String; 4] = [
+            |sum| format!("SELECT {sum} FROM t"),
+            |sum| format!("EXPLAIN SELECT {sum} FROM t"),
+            |sum| format!("COPY (SELECT {sum} FROM t) TO 'x.csv'"),
+            |sum| {
+                format!(
+                    "CREATE MODEL m OPTIONS (input_label_cols = ['y']) AS SELECT {sum} AS y FROM t"
+                )
+            },
+        ];
+        for sql in all {
+            parsed(&sql(&sum)).unwrap();
+            let error = parsed(&sql(&deeper)).unwrap_err().to_string();
+            assert!(error.contains("more than 1000 nested operators"), "{error}");
+        }
+    }
+}
