@@ -23,6 +23,8 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use super::correlated::has_dependent;
+
 /// Makes `EXISTS` of it.
 #[derive(Debug)]
 pub(super) struct InSubqueryToExists;
@@ -347,21 +349,6 @@ impl Parts {
             negated: false,
         })
     }
-}
-
-/// Whether an expression has a subquery that depends on the rows that the expression reads.
-fn has_dependent(expr: &Expr) -> bool {
-    let found = expr.exists(|expr| {
-        Ok(match expr {
-            Expr::ScalarSubquery(subquery)
-            | Expr::Exists(Exists { subquery, .. })
-            | Expr::InSubquery(InSubquery { subquery, .. }) => {
-                !subquery.outer_ref_columns.is_empty()
-            }
-            expr => matches!(expr, Expr::SetComparison(_)),
-        })
-    });
-    !matches!(found, Ok(false))
 }
 
 /// A value, what it is looked for in, and where NULLs may be.

@@ -12,6 +12,7 @@
 mod cluster_tests;
 mod connect;
 mod copy;
+mod correlated;
 mod explain;
 mod files;
 mod in_subqueries;
@@ -29,6 +30,7 @@ mod settings;
 mod subqueries;
 mod tables;
 mod train;
+mod unions;
 
 use std::fmt;
 use std::sync::Arc;

@@ -14,13 +14,13 @@ use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use volley_proto::plan::Repeated;
 
+use super::correlated::UniqueCorrelatedColumns;
 use super::in_subqueries::InSubqueryToExists;
 use super::subqueries::JoinScalarSubqueries;
+use super::unions::FlattenUnions;
 
-/// The engine's rules that take subqueries out of expressions, one that they build upon, and one for long unions,
-/// which nest as deeply as they are long.
-const HERE: [&str; 6] = [
-    "optimize_unions",
+/// The engine's rules that take subqueries out of expressions, and one that they build upon.
+const HERE: [&str; 5] = [
     "rewrite_set_comparison",
     "simplify_expressions",
     DECORRELATION,
@@ -35,8 +35,11 @@ const DECORRELATION: &str = "decorrelate_predicate_subquery";
 pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
+    rules.insert(0, Arc::new(FlattenUnions));
     let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
-    rules.insert(before.unwrap_or(0), Arc::new(InSubqueryToExists));
+    let before = before.unwrap_or(0);
+    rules.insert(before, Arc::new(InSubqueryToExists));
+    rules.insert(before, Arc::new(UniqueCorrelatedColumns));
     rules.push(Arc::new(JoinScalarSubqueries));
     rules.push(Arc::new(Repeated::Sent));
     rules
@@ -64,6 +67,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_that_is_applied_here() {
-        assert_eq!(rules_here().len(), HERE.len() + 3);
+        assert_eq!(rules_here().len(), HERE.len() + 5);
     }
 }

@@ -30,9 +30,6 @@ const JOIN_SELECTION: &str = "join_selection";
 /// DataFusion's rule that refuses plans whose orders do not hold.
 const SANITY_CHECK: &str = "SanityCheckPlan";
 
-/// DataFusion's rules that read parts of structs where they are stored, and fail over some joins.
-const LEAF_RULES: [&str; 2] = ["extract_leaf_expressions", "push_down_leaf_projections"];
-
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let mut rules = vec![
@@ -58,12 +55,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Arc::new(EndlessLimits),
         Arc::new(OrderedOnce),
     ];
-    logical.extend(state.optimizers().iter().map(|default| {
-        match LEAF_RULES.contains(&default.name()) {
-            true => Arc::new(WhereItCan(Arc::clone(default))),
-            false => Arc::clone(default),
-        }
-    }));
+    logical.extend(state.optimizers().iter().cloned());
     SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules)
@@ -88,29 +80,6 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
         }
     }
     mended
-}
-
-/// A rule that makes plans faster and no plan needs: where it fails, the plan stays as it was.
-#[derive(Debug)]
-struct WhereItCan(Arc<dyn OptimizerRule + Send + Sync>);
-
-impl OptimizerRule for WhereItCan {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.0.apply_order()
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let faster = self.0.rewrite(plan.clone(), config);
-        Ok(faster.unwrap_or_else(|_| Transformed::no(plan)))
-    }
 }
 
 /// Takes limits away that no number of rows reaches: an offset without a limit arrives with such a one,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::physical_expr::{LexOrdering, LexRequirement};
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
@@ -26,6 +27,11 @@ pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
             true => node.with_fetch(None).unwrap_or(node),
             false => node,
         };
+        let limited = node.downcast_ref::<AggregateExec>();
+        let limited = limited.filter(|aggregate| has_useless_limit(aggregate));
+        let unlimited = limited.map(|aggregate| aggregate.with_new_limit_options(None));
+        let changed = endless || unlimited.is_some();
+        let node = unlimited.map_or(node, |aggregate| Arc::new(aggregate) as _);
         let required = node.required_input_ordering();
         let mut sorted = false;
         let mut inputs = Vec::with_capacity(required.len());
@@ -43,10 +49,19 @@ pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
         }
         match sorted {
             true => replace_children_if_necessary(node, inputs).map(Transformed::yes),
-            false => Ok(Transformed::new(node, endless, TreeNodeRecursion::Continue)),
+            false => Ok(Transformed::new(node, changed, TreeNodeRecursion::Continue)),
         }
     })
     .data()
+}
+
+/// Whether an aggregate is told of a limit above it that it cannot stop at: its rows have come to be in an order, and
+/// DataFusion 55 has another operator for such, which fails without a direction.
+fn has_useless_limit(aggregate: &AggregateExec) -> bool {
+    let undirected = aggregate
+        .limit_options()
+        .is_some_and(|limit| limit.descending.is_none());
+    undirected && !aggregate.is_unordered_unfiltered_group_by_distinct()
 }
 
 /// The plan with each of its partitions in an order.

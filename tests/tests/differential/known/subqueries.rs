@@ -152,6 +152,47 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "IN a subquery of two columns of one name that depends on the row",
+        query: "SELECT k FROM t b WHERE b.k IN (SELECT c.k FROM t a JOIN (SELECT k AS k, k + 1 AS n FROM u) c ON a.k + 1 = c.k WHERE a.k = b.k - 1)",
+        means: Some("SELECT k FROM t WHERE k BETWEEN 2 AND 5"),
+        ..ASKED
+    },
+    Known {
+        name: "IN a subquery whose value is called like a column",
+        query: "SELECT k FROM t b WHERE b.s IN (SELECT c.k % 3 AS k FROM u c WHERE c.k = b.k)",
+        means: Some("SELECT k FROM t WHERE k < 6"),
+        ..ASKED
+    },
+    Known {
+        name: "a value for each row of two columns of one name",
+        query: "SELECT b.k, (SELECT max(a.k) FROM t a JOIN (SELECT k AS k, k + 1 AS n FROM u) c ON a.k + 1 = c.k WHERE c.k = b.k AND a.k = b.k - 1) AS n FROM t b",
+        means: Some("SELECT k, CASE WHEN k BETWEEN 2 AND 5 THEN k - 1 END AS n FROM t"),
+        ..ASKED
+    },
+    Known {
+        name: "a value for each row, called like a column",
+        query: "SELECT b.k, (SELECT sum(c.k + 1) AS k FROM u c WHERE c.k = b.k) AS n FROM t b",
+        means: Some("SELECT k, CASE WHEN k < 6 THEN k + 1 END AS n FROM t"),
+        ..ASKED
+    },
+    Known {
+        name: "EXISTS of two columns of one name",
+        query: "SELECT k FROM t b WHERE EXISTS (SELECT 1 FROM t a JOIN (SELECT k AS k, k + 1 AS n FROM u) c ON a.k + 1 = c.k WHERE a.k = b.k - 1 AND c.k = b.k AND a.s = b.s - 1)",
+        means: Some("SELECT k FROM t WHERE k BETWEEN 2 AND 5 AND k <> 3"),
+        ..ASKED
+    },
+    Known {
+        name: "a part of a struct above a union",
+        query: "SELECT r1.k AS c FROM t r1 JOIN ((SELECT DISTINCT named_struct('a', k, 'b', 'x') AS c FROM u) UNION ALL (SELECT named_struct('a', s, 'b', CAST(false AS VARCHAR)) AS c FROM t)) r5 ON true WHERE greatest(r1.k, r5.c['a']) > 14",
+        ..ASKED
+    },
+    Known {
+        name: "distinct rows of a merge join with a limit",
+        settings: &["datafusion.optimizer.prefer_hash_join = false"],
+        query: "SELECT DISTINCT r1.k AS c0 FROM t r1 JOIN u r2 ON r1.k = r2.k AND r1.s <> r2.k LIMIT 50",
+        ..ASKED
+    },
+    Known {
         name: "a table of counts for each row",
         tables: &[
             TABLES[0],

@@ -1,0 +1,186 @@
+//! Names of a subquery's columns that nothing else in it has, where it depends on the query's rows.
+//!
+//! DataFusion 55 pulls the conditions on the query's rows out of such a subquery, and the columns that they read with
+//! them, and tells those apart by their bare names: of `a.id` and `c.id` in a join, or of `id` and a value that is
+//! called `id`, one is taken for the other, and rows are wrong without a word. Where names repeat, the rows that the
+//! subquery reads get new ones here. To be dropped when a release looks at whole names.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use datafusion::common::alias::AliasGenerator;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Column, DFSchema};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::{Exists, InSubquery};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+/// Gives them.
+#[derive(Debug)]
+pub(super) struct UniqueCorrelatedColumns;
+
+impl OptimizerRule for UniqueCorrelatedColumns {
+    fn name(&self) -> &'static str {
+        "unique_correlated_columns"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::TopDown)
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let names = config.alias_generator();
+        plan.map_expressions(|expr| {
+            expr.transform_up(|expr| match expr {
+                Expr::ScalarSubquery(mut subquery) => {
+                    let renamed = rename(&mut subquery, names)?;
+                    let expr = Expr::ScalarSubquery(subquery);
+                    Ok(told(expr, renamed))
+                }
+                Expr::InSubquery(mut within) => {
+                    let renamed = rename(&mut within.subquery, names)?;
+                    let expr = Expr::InSubquery(within);
+                    Ok(told(expr, renamed))
+                }
+                Expr::Exists(mut exists) => {
+                    let renamed = rename(&mut exists.subquery, names)?;
+                    let expr = Expr::Exists(exists);
+                    Ok(told(expr, renamed))
+                }
+                expr => Ok(Transformed::no(expr)),
+            })
+        })
+    }
+}
+
+fn told(expr: Expr, renamed: bool) -> Transformed<Expr> {
+    match renamed {
+        true => Transformed::yes(expr),
+        false => Transformed::no(expr),
+    }
+}
+
+/// Gives the rows of a subquery new names, if it needs them.
+fn rename(subquery: &mut Subquery, names: &AliasGenerator) -> Result<bool> {
+    let plan = subquery.subquery.as_ref();
+    if subquery.outer_ref_columns.is_empty() || !repeats(plan)? {
+        return Ok(false);
+    }
+    subquery.subquery = Arc::new(renamed(plan, names)?);
+    Ok(true)
+}
+
+/// The operators of a subquery from the first down to the rows that depend on nothing outside, and these rows;
+/// nothing where there are others in between, such as joins.
+fn parts(plan: &LogicalPlan) -> Option<(Vec<&LogicalPlan>, &LogicalPlan)> {
+    let mut operators = vec![];
+    let mut rows = plan;
+    while !rows.all_out_ref_exprs().is_empty() {
+        let is_known = matches!(
+            rows,
+            LogicalPlan::Projection(_)
+                | LogicalPlan::Filter(_)
+                | LogicalPlan::Aggregate(_)
+                | LogicalPlan::SubqueryAlias(_)
+                | LogicalPlan::Distinct(_)
+                | LogicalPlan::Sort(_)
+                | LogicalPlan::Limit(_)
+        );
+        if !is_known || rows.expressions().iter().any(has_dependent) {
+            return None;
+        }
+        operators.push(rows);
+        rows = rows.inputs().into_iter().next()?;
+    }
+    Some((operators, rows))
+}
+
+/// Whether a column of the rows could be taken for another column, or for a value that is computed of them.
+fn repeats(plan: &LogicalPlan) -> Result<bool> {
+    let Some((operators, rows)) = parts(plan) else {
+        return Ok(false);
+    };
+    let mut names = HashSet::new();
+    if !rows
+        .schema()
+        .fields()
+        .iter()
+        .all(|field| names.insert(field.name()))
+    {
+        return Ok(true);
+    }
+    let is_another = |expr: &Expr| match expr {
+        Expr::Alias(alias) => {
+            let is_itself =
+                matches!(alias.expr.as_ref(), Expr::Column(column) if column.name == alias.name);
+            names.contains(&alias.name) && !is_itself
+        }
+        _ => false,
+    };
+    Ok(operators
+        .iter()
+        .any(|plan| plan.expressions().iter().any(is_another)))
+}
+
+/// The same columns, computed of rows with new names.
+fn renamed(plan: &LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
+    if plan.all_out_ref_exprs().is_empty() {
+        let columns = plan.schema().columns().into_iter();
+        let named = columns.map(|column| Expr::Column(column).alias(names.next("__own")));
+        return LogicalPlanBuilder::from(plan.clone())
+            .project(named)?
+            .build();
+    }
+    let Some(input) = plan.inputs().into_iter().next() else {
+        return Ok(plan.clone());
+    };
+    let below = renamed(input, names)?;
+    let columns = below.schema().columns();
+    let exprs = plan.expressions().into_iter();
+    let exprs = exprs.map(|expr| on(expr, input.schema(), &columns));
+    let mut exprs: Vec<_> = exprs.collect::<Result<_>>()?;
+    if let LogicalPlan::Projection(_) = plan {
+        let named = exprs.into_iter().zip(plan.schema().fields());
+        exprs = named
+            .map(|(expr, field)| expr.unalias().alias(field.name()))
+            .collect();
+    }
+    plan.with_new_exprs(exprs, vec![below])
+}
+
+/// An expression on columns in the places of others.
+fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Expr> {
+    let expr = expr.transform_up(|expr| {
+        let Expr::Column(column) = &expr else {
+            return Ok(Transformed::no(expr));
+        };
+        let at = schema.index_of_column(column)?;
+        Ok(Transformed::yes(Expr::Column(columns[at].clone())))
+    });
+    expr.data()
+}
+
+/// Whether an expression has a subquery that depends on the rows that the expression reads.
+pub(super) fn has_dependent(expr: &Expr) -> bool {
+    let found = expr.exists(|expr| {
+        Ok(match expr {
+            Expr::ScalarSubquery(subquery)
+            | Expr::Exists(Exists { subquery, .. })
+            | Expr::InSubquery(InSubquery { subquery, .. }) => {
+                !subquery.outer_ref_columns.is_empty()
+            }
+            expr => matches!(expr, Expr::SetComparison(_)),
+        })
+    });
+    !matches!(found, Ok(false))
+}

@@ -1,0 +1,69 @@
+//! Unions of unions as one.
+//!
+//! `a UNION ALL b UNION ALL c …` is parsed as unions that nest as deeply as it is long, and whoever plans it takes
+//! stack for each. The engine's own rule for them casts as well, which its other rules do not expect so early.
+
+use std::sync::Arc;
+
+use datafusion::common::DFSchema;
+use datafusion::common::tree_node::Transformed;
+use datafusion::error::Result;
+use datafusion::logical_expr::{LogicalPlan, Union};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+/// Makes one of them, where the types of their columns are the same.
+#[derive(Debug)]
+pub(super) struct FlattenUnions;
+
+impl OptimizerRule for FlattenUnions {
+    fn name(&self) -> &'static str {
+        "flatten_unions"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::TopDown)
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        _: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let LogicalPlan::Union(Union { inputs, schema }) = plan else {
+            return Ok(Transformed::no(plan));
+        };
+        let before = inputs.len();
+        let mut rest: Vec<_> = inputs.into_iter().rev().collect();
+        let mut flat = vec![];
+        while let Some(input) = rest.pop() {
+            match input.as_ref() {
+                LogicalPlan::Union(inner) if has_same_types(inner, &schema) => {
+                    rest.extend(inner.inputs.iter().rev().cloned());
+                }
+                _ => flat.push(input),
+            }
+        }
+        let is_flatter = flat.len() > before;
+        let inputs = flat;
+        let plan = LogicalPlan::Union(Union { inputs, schema });
+        Ok(match is_flatter {
+            true => Transformed::yes(plan),
+            false => Transformed::no(plan),
+        })
+    }
+}
+
+fn has_same_types(inner: &Union, outer: &Arc<DFSchema>) -> bool {
+    let types = |schema: &DFSchema| {
+        let fields = schema.fields().iter();
+        fields
+            .map(|field| field.data_type().clone())
+            .collect::<Vec<_>>()
+    };
+    types(&inner.schema) == types(outer)
+}
