@@ -20,7 +20,10 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::JoinType;
 use datafusion::common::config::ConfigOptions;
 use datafusion::error::Result;
-use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, PartitionMode};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_plan::joins::{
+    HashJoinExec, NestedLoopJoinExec, PartitionMode, SortMergeJoinExec,
+};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
@@ -33,10 +36,57 @@ pub(super) fn choose_join(node: &Plan, config: &ConfigOptions) -> Result<Option<
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
         return hash_join(join, config).map(Some);
     }
+    if let Some(join) = node.downcast_ref::<SortMergeJoinExec>() {
+        return match can_merge(join) {
+            true => Ok(None),
+            false => hash_join(&hashed(join)?, config).map(Some),
+        };
+    }
     match node.downcast_ref::<NestedLoopJoinExec>() {
         Some(join) => nested_loop_join(node, join, config),
         None => Ok(None),
     }
+}
+
+/// Whether the keys are of types that DataFusion 55 can merge by: it panics at a float that is not a number, and does
+/// not know all types.
+fn can_merge(join: &SortMergeJoinExec) -> bool {
+    let schema = join.left().schema();
+    let is_merged = |key: &PhysicalExprRef| {
+        let known = key.data_type(&schema);
+        known.is_ok_and(|known| match known {
+            DataType::Float16 | DataType::Float32 | DataType::Float64 | DataType::Null => false,
+            DataType::Boolean
+            | DataType::Binary
+            | DataType::BinaryView
+            | DataType::LargeBinary
+            | DataType::FixedSizeBinary(_)
+            | DataType::Utf8
+            | DataType::Utf8View
+            | DataType::LargeUtf8
+            | DataType::Decimal128(..)
+            | DataType::Timestamp(_, None)
+            | DataType::Date32
+            | DataType::Date64 => true,
+            other => other.is_integer(),
+        })
+    };
+    join.on().iter().all(|(key, _)| is_merged(key))
+}
+
+/// The same join by hashes.
+fn hashed(join: &SortMergeJoinExec) -> Result<HashJoinExec> {
+    HashJoinExec::try_new(
+        Arc::clone(join.left()),
+        Arc::clone(join.right()),
+        join.on().to_vec(),
+        join.filter().clone(),
+        &join.join_type(),
+        None,
+        PartitionMode::Partitioned,
+        join.null_equality(),
+        false,
+    )
 }
 
 fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {

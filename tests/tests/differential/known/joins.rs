@@ -69,6 +69,15 @@ const WITH_AB: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "a merge join by what is not a number",
+        settings: &["datafusion.optimizer.prefer_hash_join = false"],
+        files: AB_FILES,
+        tables: AB,
+        query: "SELECT count(*) AS n FROM (SELECT CASE WHEN k > 3 THEN CAST('NaN' AS DOUBLE) ELSE k END AS x FROM a) a JOIN (SELECT CASE WHEN k > 3 THEN CAST('NaN' AS DOUBLE) ELSE k END AS x FROM b) b ON a.x = b.x AND a.x <= b.x",
+        means: Some("SELECT 682 AS n"),
+        ..PLAIN
+    },
+    Known {
         name: "an unequal left join tells unmatched rows once",
         query: "SELECT a.x, b.y FROM a LEFT JOIN b ON a.x < b.y",
         ..UNEQUAL
