@@ -13,6 +13,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Exists, InSubquery};
+use datafusion::logical_expr::utils::find_out_reference_exprs;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -73,7 +74,7 @@ fn told(expr: Expr, renamed: bool) -> Transformed<Expr> {
 /// Gives the rows of a subquery new names, if it needs them.
 fn rename(subquery: &mut Subquery, names: &AliasGenerator) -> Result<bool> {
     let plan = subquery.subquery.as_ref();
-    if subquery.outer_ref_columns.is_empty() || !repeats(plan)? {
+    if outer_references(plan).is_empty() || !repeats(plan)? {
         return Ok(false);
     }
     subquery.subquery = Arc::new(renamed(plan, names)?);
@@ -85,7 +86,7 @@ fn rename(subquery: &mut Subquery, names: &AliasGenerator) -> Result<bool> {
 fn parts(plan: &LogicalPlan) -> Option<(Vec<&LogicalPlan>, &LogicalPlan)> {
     let mut operators = vec![];
     let mut rows = plan;
-    while !rows.all_out_ref_exprs().is_empty() {
+    while !outer_references(rows).is_empty() {
         let is_known = matches!(
             rows,
             LogicalPlan::Projection(_)
@@ -134,7 +135,7 @@ fn repeats(plan: &LogicalPlan) -> Result<bool> {
 
 /// The same columns, computed of rows with new names.
 fn renamed(plan: &LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
-    if plan.all_out_ref_exprs().is_empty() {
+    if outer_references(plan).is_empty() {
         let columns = plan.schema().columns().into_iter();
         let named = columns.map(|column| Expr::Column(column).alias(names.next("__own")));
         return LogicalPlanBuilder::from(plan.clone())
@@ -170,6 +171,26 @@ fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Expr> {
     expr.data()
 }
 
+/// What a plan asks of rows around it: not what a lateral join's second side asks of its first.
+pub(super) fn outer_references(plan: &LogicalPlan) -> Vec<Expr> {
+    let mut found: Vec<_> = plan
+        .expressions()
+        .iter()
+        .flat_map(find_out_reference_exprs)
+        .collect();
+    for input in plan.inputs() {
+        found.extend(outer_references(input));
+    }
+    if let LogicalPlan::Join(join) = plan {
+        let first = join.left.schema();
+        found.retain(|reference| match reference {
+            Expr::OuterReferenceColumn(_, column) => !first.has_column(column),
+            _ => true,
+        });
+    }
+    found
+}
+
 /// Whether an expression has a subquery that depends on the rows that the expression reads.
 pub(super) fn has_dependent(expr: &Expr) -> bool {
     let found = expr.exists(|expr| {
@@ -177,7 +198,7 @@ pub(super) fn has_dependent(expr: &Expr) -> bool {
             Expr::ScalarSubquery(subquery)
             | Expr::Exists(Exists { subquery, .. })
             | Expr::InSubquery(InSubquery { subquery, .. }) => {
-                !subquery.outer_ref_columns.is_empty()
+                !outer_references(&subquery.subquery).is_empty()
             }
             expr => matches!(expr, Expr::SetComparison(_)),
         })

@@ -23,7 +23,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::correlated::has_dependent;
+use super::correlated::{has_dependent, outer_references};
 
 /// Makes `EXISTS` of it.
 #[derive(Debug)]
@@ -144,9 +144,10 @@ impl Rewriting<'_> {
             None => may_be_null(&compared, rows)?,
         };
         let value_is_null = may_be_null(&within.expr, self.outside)?;
+        let depends = !outer_references(&subquery.subquery).is_empty();
         let is_exact = place != Place::Value && !within.negated;
         let is_by_engine = place == Place::Conjunct
-            && subquery.outer_ref_columns.is_empty()
+            && !depends
             && (compared.nullable(rows)? || self.reads_nullable_columns(&within.expr)?);
         if is_exact || is_by_engine || !has_null && !value_is_null {
             return as_it_is(within);
@@ -272,14 +273,14 @@ impl Parts {
         };
         // A subquery that depends on these rows has their columns under names that are given up.
         let is_plain = !has_dependent(&compared) && !condition.as_ref().is_some_and(has_dependent);
-        if is_plain && rows.all_out_ref_exprs().is_empty() {
+        if is_plain && outer_references(rows).is_empty() {
             return Some(Self {
                 rows: rows.clone(),
                 condition,
                 compared,
             });
         }
-        match subquery.outer_ref_columns.is_empty() {
+        match outer_references(plan).is_empty() {
             true => whole(plan),
             false => None,
         }
@@ -337,7 +338,7 @@ impl Parts {
         }
         let mut rows = rows.build()?;
         let outer_ref_columns = rows.all_out_ref_exprs();
-        if outer_ref_columns.is_empty() {
+        if outer_references(&rows).is_empty() {
             rows = LogicalPlanBuilder::from(rows).limit(0, Some(1))?.build()?;
         }
         Ok(Exists {

@@ -193,6 +193,18 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "NOT IN rows of a lateral join",
+        query: "WITH w AS (SELECT a.k FROM u a JOIN LATERAL (SELECT b.s FROM t b WHERE b.k = a.k) c ON true) SELECT k FROM t WHERE k NOT IN (SELECT k FROM w)",
+        means: Some("SELECT k FROM t WHERE k > 5"),
+        ..ASKED
+    },
+    Known {
+        name: "IN beside OR, of rows of a lateral join",
+        query: "SELECT k FROM t WHERE k NOT IN (SELECT nullif(a.k, 4) FROM u a JOIN LATERAL (SELECT b.s FROM t b WHERE b.k = a.k) c ON true) OR k = 2",
+        means: Some("SELECT k FROM t WHERE k = 2"),
+        ..ASKED
+    },
+    Known {
         name: "a table of counts for each row",
         tables: &[
             TABLES[0],
