@@ -9,10 +9,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, DFSchema};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, internal_err, not_impl_err};
 use datafusion::error::Result;
-use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::utils::find_out_reference_exprs;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::optimizer::ApplyOrder;
@@ -41,6 +40,11 @@ impl OptimizerRule for UniqueCorrelatedColumns {
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
         let names = config.alias_generator();
+        if let LogicalPlan::Subquery(mut lateral) = plan {
+            let renamed = rename(&mut lateral, names)?;
+            let plan = LogicalPlan::Subquery(lateral);
+            return Ok(Transformed::new(plan, renamed, TreeNodeRecursion::Continue));
+        }
         plan.map_expressions(|expr| {
             expr.transform_up(|expr| match expr {
                 Expr::ScalarSubquery(mut subquery) => {
@@ -77,7 +81,27 @@ fn rename(subquery: &mut Subquery, names: &AliasGenerator) -> Result<bool> {
     if outer_references(plan).is_empty() || !repeats(plan)? {
         return Ok(false);
     }
-    subquery.subquery = Arc::new(renamed(plan, names)?);
+    let renamed = renamed(plan, names)?;
+    // Whoever reads its columns knows them by their names.
+    let old = plan.schema().iter();
+    let old: Vec<_> = old
+        .map(|(qualifier, field)| (qualifier.cloned(), field.name().clone()))
+        .collect();
+    let columns = renamed.schema().columns();
+    let is_same = |(old, new): (&(_, String), &Column)| old.0 == new.relation && old.1 == new.name;
+    let has_names = old.iter().zip(&columns).all(is_same);
+    let plan = match has_names {
+        true => renamed,
+        false => {
+            let named = columns.into_iter().zip(old);
+            let named = named.map(|(column, (qualifier, name))| {
+                Expr::Column(column).alias_qualified(qualifier, name)
+            });
+            let named: Vec<_> = named.collect();
+            LogicalPlanBuilder::from(renamed).project(named)?.build()?
+        }
+    };
+    subquery.subquery = Arc::new(plan);
     Ok(true)
 }
 
@@ -97,7 +121,7 @@ fn parts(plan: &LogicalPlan) -> Option<(Vec<&LogicalPlan>, &LogicalPlan)> {
                 | LogicalPlan::Sort(_)
                 | LogicalPlan::Limit(_)
         );
-        if !is_known || rows.expressions().iter().any(has_dependent) {
+        if !is_known {
             return None;
         }
         operators.push(rows);
@@ -107,24 +131,39 @@ fn parts(plan: &LogicalPlan) -> Option<(Vec<&LogicalPlan>, &LogicalPlan)> {
 }
 
 /// Whether a column of the rows could be taken for another column, or for a value that is computed of them.
+///
+/// # Errors
+/// Where it could, and the rows that depend on nothing outside are not in one place.
 fn repeats(plan: &LogicalPlan) -> Result<bool> {
-    let Some((operators, rows)) = parts(plan) else {
-        return Ok(false);
+    let repeat = |schema: &DFSchema| {
+        let mut names = HashSet::new();
+        !schema
+            .fields()
+            .iter()
+            .all(|field| names.insert(field.name().clone()))
     };
-    let mut names = HashSet::new();
-    if !rows
-        .schema()
-        .fields()
-        .iter()
-        .all(|field| names.insert(field.name()))
-    {
+    let Some((operators, rows)) = parts(plan) else {
+        let found = plan.exists(|node| {
+            let asks = !outer_references(node).is_empty();
+            Ok(asks && matches!(node, LogicalPlan::Join(_)) && repeat(node.schema()))
+        })?;
+        return match found {
+            true => not_impl_err!(
+                "not supported: a subquery that joins what depends on the row with another relation, where two of \
+                 their columns have one name: give one of them another name (AS …) in a derived table"
+            ),
+            false => Ok(false),
+        };
+    };
+    if repeat(rows.schema()) {
         return Ok(true);
     }
     let is_another = |expr: &Expr| match expr {
         Expr::Alias(alias) => {
             let is_itself =
                 matches!(alias.expr.as_ref(), Expr::Column(column) if column.name == alias.name);
-            names.contains(&alias.name) && !is_itself
+            let mut fields = rows.schema().fields().iter();
+            !is_itself && fields.any(|field| *field.name() == alias.name)
         }
         _ => false,
     };
@@ -151,22 +190,59 @@ fn renamed(plan: &LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
     let exprs = exprs.map(|expr| on(expr, input.schema(), &columns));
     let mut exprs: Vec<_> = exprs.collect::<Result<_>>()?;
     if let LogicalPlan::Projection(_) = plan {
-        let named = exprs.into_iter().zip(plan.schema().fields());
-        exprs = named
-            .map(|(expr, field)| expr.unalias().alias(field.name()))
-            .collect();
+        let named = exprs.into_iter().zip(plan.schema().iter());
+        let named = named.map(|(expr, (qualifier, field))| {
+            expr.unalias()
+                .alias_qualified(qualifier.cloned(), field.name())
+        });
+        exprs = named.collect();
     }
     plan.with_new_exprs(exprs, vec![below])
 }
 
-/// An expression on columns in the places of others.
-fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Expr> {
+/// An expression on columns in the places of others, also where subqueries of it ask for them.
+pub(super) fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Expr> {
+    let new = |column: &Column| {
+        let at = schema.maybe_index_of_column(column)?;
+        Some(columns[at].clone())
+    };
+    let within = |subquery: &mut Subquery| -> Result<()> {
+        let plan = subquery.subquery.as_ref().clone();
+        let plan = plan.transform_up_with_subqueries(|plan| {
+            plan.map_expressions(|expr| {
+                expr.transform_up(|expr| match expr {
+                    Expr::OuterReferenceColumn(field, column) => Ok(match new(&column) {
+                        Some(new) => Transformed::yes(Expr::OuterReferenceColumn(field, new)),
+                        None => Transformed::no(Expr::OuterReferenceColumn(field, column)),
+                    }),
+                    expr => Ok(Transformed::no(expr)),
+                })
+            })
+        });
+        subquery.subquery = Arc::new(plan.data()?);
+        subquery.outer_ref_columns = subquery.subquery.all_out_ref_exprs();
+        Ok(())
+    };
     let expr = expr.transform_up(|expr| {
-        let Expr::Column(column) = &expr else {
-            return Ok(Transformed::no(expr));
-        };
-        let at = schema.index_of_column(column)?;
-        Ok(Transformed::yes(Expr::Column(columns[at].clone())))
+        Ok(match expr {
+            Expr::Column(column) => match new(&column) {
+                Some(new) => Transformed::yes(Expr::Column(new)),
+                None => return internal_err!("{column} is not among the columns that are renamed"),
+            },
+            Expr::ScalarSubquery(mut subquery) => {
+                within(&mut subquery)?;
+                Transformed::yes(Expr::ScalarSubquery(subquery))
+            }
+            Expr::InSubquery(mut asked) => {
+                within(&mut asked.subquery)?;
+                Transformed::yes(Expr::InSubquery(asked))
+            }
+            Expr::Exists(mut asked) => {
+                within(&mut asked.subquery)?;
+                Transformed::yes(Expr::Exists(asked))
+            }
+            expr => Transformed::no(expr),
+        })
     });
     expr.data()
 }
@@ -189,19 +265,4 @@ pub(super) fn outer_references(plan: &LogicalPlan) -> Vec<Expr> {
         });
     }
     found
-}
-
-/// Whether an expression has a subquery that depends on the rows that the expression reads.
-pub(super) fn has_dependent(expr: &Expr) -> bool {
-    let found = expr.exists(|expr| {
-        Ok(match expr {
-            Expr::ScalarSubquery(subquery)
-            | Expr::Exists(Exists { subquery, .. })
-            | Expr::InSubquery(InSubquery { subquery, .. }) => {
-                !outer_references(&subquery.subquery).is_empty()
-            }
-            expr => matches!(expr, Expr::SetComparison(_)),
-        })
-    });
-    !matches!(found, Ok(false))
 }

@@ -16,14 +16,15 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::common::{Column, DFSchema, ScalarValue, Spans, not_impl_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
+use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, not,
-    when,
+    Distinct, Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Subquery,
+    lit, not, when,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::correlated::{has_dependent, outer_references};
+use super::correlated::{on, outer_references};
 
 /// Makes `EXISTS` of it.
 #[derive(Debug)]
@@ -57,6 +58,13 @@ impl OptimizerRule for InSubqueryToExists {
             computed: vec![],
         };
         let predicate = rewriting.condition(filter.predicate.clone(), Place::Conjunct)?;
+        if marks(&predicate.data)? > 1 {
+            return not_impl_err!(
+                "not supported: several of IN and EXISTS inside of OR, NOT or another expression, beside a column of an \
+                 outer query: {}",
+                filter.predicate
+            );
+        }
         if !predicate.transformed {
             return Ok(Transformed::no(LogicalPlan::Filter(filter)));
         }
@@ -120,6 +128,33 @@ impl Rewriting<'_> {
                 let negated = !within.negated;
                 self.within(InSubquery { negated, ..within }, place)
             }
+            // What these ask of is as good as false where it is open.
+            Expr::IsTrue(inner) => {
+                let inner = self.condition(*inner, Place::Disjunct)?;
+                Ok(inner.update_data(|inner| Expr::IsTrue(Box::new(inner))))
+            }
+            Expr::IsNotTrue(inner) => {
+                let inner = self.condition(*inner, Place::Disjunct)?;
+                Ok(inner.update_data(|inner| Expr::IsNotTrue(Box::new(inner))))
+            }
+            Expr::Case(mut case) if case.expr.is_none() => {
+                let mut transformed = false;
+                let mut within = |of: &mut Box<Expr>, place| -> Result<()> {
+                    let rewritten = self.condition(std::mem::take(of.as_mut()), place)?;
+                    transformed |= rewritten.transformed;
+                    **of = rewritten.data;
+                    Ok(())
+                };
+                for (when, then) in &mut case.when_then_expr {
+                    within(when, Place::Disjunct)?;
+                    within(then, Place::Value)?;
+                }
+                if let Some(otherwise) = &mut case.else_expr {
+                    within(otherwise, Place::Value)?;
+                }
+                let case = Expr::Case(case);
+                Ok(Transformed::new(case, transformed, TreeNodeRecursion::Jump))
+            }
             other => other.transform_down(|expr| match expr {
                 Expr::InSubquery(within) => self.within(within, Place::Value),
                 expr => Ok(Transformed::no(expr)),
@@ -148,6 +183,7 @@ impl Rewriting<'_> {
         let is_exact = place != Place::Value && !within.negated;
         let is_by_engine = place == Place::Conjunct
             && !depends
+            && self.is_key(&within.expr)
             && (compared.nullable(rows)? || self.reads_nullable_columns(&within.expr)?);
         if is_exact || is_by_engine || !has_null && !value_is_null {
             return as_it_is(within);
@@ -182,6 +218,12 @@ impl Rewriting<'_> {
             }
         };
         Ok(Transformed::new(expr, true, TreeNodeRecursion::Jump))
+    }
+
+    /// Whether the engine joins by the value: one that reads no column is a condition on the subquery's rows alone, and
+    /// there is no such join that is aware of NULLs.
+    fn is_key(&self, value: &Expr) -> bool {
+        !value.column_refs().is_empty()
     }
 
     /// Whether the engine sees that the value may be NULL.
@@ -230,6 +272,29 @@ impl Rewriting<'_> {
     }
 }
 
+/// Subqueries that become marks of rows, among what depends on a query around this one: DataFusion 55 takes marks for
+/// each other where it pulls these conditions out.
+fn marks(predicate: &Expr) -> Result<usize> {
+    let mut all = 0;
+    for condition in split_conjunction(predicate) {
+        let asks = |expr: &Expr| matches!(expr, Expr::InSubquery(_) | Expr::Exists(_));
+        let is_join = match condition {
+            Expr::Not(inner) => asks(inner),
+            condition => asks(condition),
+        };
+        if is_join
+            || !condition.exists(|expr| Ok(matches!(expr, Expr::OuterReferenceColumn(..))))?
+        {
+            continue;
+        }
+        condition.apply(|expr| {
+            all += usize::from(asks(expr));
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+    }
+    Ok(all)
+}
+
 /// A column of the query around a subquery.
 fn outer(field: Field, column: Column) -> Expr {
     Expr::OuterReferenceColumn(Arc::new(field.with_nullable(true)), column)
@@ -258,7 +323,11 @@ impl Parts {
                 compared: Expr::Column(rows.schema().columns().into_iter().next()?),
             })
         };
-        let plan = subquery.subquery.as_ref();
+        let plan = match subquery.subquery.as_ref() {
+            // A row that comes again changes nothing.
+            LogicalPlan::Distinct(Distinct::All(rows)) => rows.as_ref(),
+            rows => rows,
+        };
         // What is compared is computed of the rows: names beside it could not be told from what it depends on.
         let (rows, compared) = match plan {
             LogicalPlan::Projection(projection) => {
@@ -271,9 +340,7 @@ impl Parts {
             LogicalPlan::Filter(filter) => (filter.input.as_ref(), Some(filter.predicate.clone())),
             rows => (rows, None),
         };
-        // A subquery that depends on these rows has their columns under names that are given up.
-        let is_plain = !has_dependent(&compared) && !condition.as_ref().is_some_and(has_dependent);
-        if is_plain && outer_references(rows).is_empty() {
+        if outer_references(rows).is_empty() {
             return Some(Self {
                 rows: rows.clone(),
                 condition,
@@ -290,27 +357,14 @@ impl Parts {
     /// and from the query's by nothing.
     fn renamed(self, names: &AliasGenerator) -> Result<Self> {
         let schema = Arc::clone(self.rows.schema());
-        let columns = schema.columns();
-        let columns: Vec<_> = columns
-            .into_iter()
-            .map(|column| (column, names.next("__in")))
-            .collect();
-        let renamed = |expr: Expr| {
-            let expr = expr.transform_up(|expr| {
-                let Expr::Column(column) = &expr else {
-                    return Ok(Transformed::no(expr));
-                };
-                let at = schema.index_of_column(column)?;
-                let name = Column::new_unqualified(&columns[at].1);
-                Ok(Transformed::yes(Expr::Column(name)))
-            });
-            expr.data()
-        };
-        let condition = self.condition.map(&renamed).transpose()?;
+        let new = |_: &_| Column::new_unqualified(names.next("__in"));
+        let columns: Vec<_> = schema.fields().iter().map(new).collect();
+        let renamed = |expr: Expr| on(expr, &schema, &columns);
+        let condition = self.condition.map(renamed).transpose()?;
         let compared = renamed(self.compared)?;
-        let named = columns.into_iter();
+        let named = schema.columns().into_iter().zip(&columns);
         let mut named: Vec<_> = named
-            .map(|(column, name)| Expr::Column(column).alias(name))
+            .map(|(column, new)| Expr::Column(column).alias(&new.name))
             .collect();
         if named.is_empty() {
             named.push(lit(true).alias(names.next("__in")));
@@ -374,7 +428,12 @@ impl Known {
 
     /// There is a row that is equal.
     fn equal(&self) -> Result<Expr> {
-        Ok(Expr::Exists(self.rows.exists(Some(self.equality()))?))
+        let equality = match self.rows.compared.column_refs().is_empty() {
+            // The engine takes a value for equal to itself, also where it is NULL.
+            true => self.equality().is_true(),
+            false => self.equality(),
+        };
+        Ok(Expr::Exists(self.rows.exists(Some(equality))?))
     }
 
     /// There is a row whose comparison is open, each way that can be: joins that have the keys that there are.

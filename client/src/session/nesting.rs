@@ -5,7 +5,7 @@
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use volley_proto::limits::{NESTED_EXPRESSIONS, NESTED_OPERATORS};
+use volley_proto::limits::{BRANCHES, NESTED_EXPRESSIONS, NESTED_OPERATORS};
 
 use crate::{Error, Result};
 
@@ -20,6 +20,12 @@ pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
             let what = format!(
                 "a query of more than {NESTED_OPERATORS} nested operators; write a part of it into a table first \
                  (CREATE TABLE … AS)"
+            );
+            return Err(Error::NotSupported { what });
+        }
+        if plan.inputs().len() > BRANCHES {
+            let what = format!(
+                "a union of more than {BRANCHES} queries; write their rows into the files of one table (INSERT, COPY)"
             );
             return Err(Error::NotSupported { what });
         }

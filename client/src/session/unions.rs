@@ -8,7 +8,7 @@ use std::sync::Arc;
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
-use datafusion::logical_expr::{LogicalPlan, Union};
+use datafusion::logical_expr::{Distinct, LogicalPlan, Union};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -34,14 +34,25 @@ impl OptimizerRule for FlattenUnions {
         plan: LogicalPlan,
         _: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Union(Union { inputs, schema }) = plan else {
-            return Ok(Transformed::no(plan));
+        let (union, distinct) = match plan {
+            LogicalPlan::Union(union) => (union, false),
+            LogicalPlan::Distinct(Distinct::All(input)) => match input.as_ref() {
+                LogicalPlan::Union(union) => (union.clone(), true),
+                _ => return Ok(Transformed::no(LogicalPlan::Distinct(Distinct::All(input)))),
+            },
+            plan => return Ok(Transformed::no(plan)),
         };
+        let Union { inputs, schema } = union;
         let before = inputs.len();
         let mut rest: Vec<_> = inputs.into_iter().rev().collect();
         let mut flat = vec![];
         while let Some(input) = rest.pop() {
-            match input.as_ref() {
+            let inner = match input.as_ref() {
+                // Rows that are told apart above need not be below.
+                LogicalPlan::Distinct(Distinct::All(inner)) if distinct => inner,
+                _ => &input,
+            };
+            match inner.as_ref() {
                 LogicalPlan::Union(inner) if has_same_types(inner, &schema) => {
                     rest.extend(inner.inputs.iter().rev().cloned());
                 }
@@ -51,6 +62,10 @@ impl OptimizerRule for FlattenUnions {
         let is_flatter = flat.len() > before;
         let inputs = flat;
         let plan = LogicalPlan::Union(Union { inputs, schema });
+        let plan = match distinct {
+            true => LogicalPlan::Distinct(Distinct::All(Arc::new(plan))),
+            false => plan,
+        };
         Ok(match is_flatter {
             true => Transformed::yes(plan),
             false => Transformed::no(plan),

@@ -91,3 +91,14 @@ const KNOWN: &[(&str, &str)] = &[
 pub(crate) fn is_known(error: &str) -> bool {
     KNOWN.iter().any(|(text, _)| error.contains(text))
 }
+
+/// Why Volley may say this where the reference has an answer.
+pub(crate) fn refused(error: &str, no_rows: impl Fn() -> bool) -> Option<&'static str> {
+    let table = error.contains("and a table in memory goes along with each query of it");
+    let no_file = error.contains("Cannot infer schema from an empty location") && no_rows();
+    match (table, no_file) {
+        (true, _) => Some("a table in memory is too large"),
+        (_, true) => Some("a query without rows writes no file"),
+        _ => None,
+    }
+}

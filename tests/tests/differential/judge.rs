@@ -223,7 +223,16 @@ impl Judge {
             (Outcome::Hang, _) => Verdict::Unsettled("DataFusion alone takes too long".to_owned()),
             (_, Outcome::Hang) => fails(What::Hang),
             (Outcome::Error(due), Outcome::Error(_)) => Verdict::BothFail(without_details(due)),
-            (Outcome::Rows(_), Outcome::Error(error)) => {
+            (Outcome::Rows(due), Outcome::Error(error)) => {
+                let writes_none = |(_, other): (_, Outcome)| match other {
+                    Outcome::Rows(due) => due.rows.is_empty(),
+                    Outcome::Error(too) => excused::refused(&too, || true).is_some(),
+                    Outcome::Hang => false,
+                };
+                let no_rows = || due.rows.is_empty() || others().any(writes_none);
+                if let Some(refused) = excused::refused(error, no_rows) {
+                    return Verdict::Unsettled(refused.to_owned());
+                }
                 if case.kind.little_memory && error.contains("Resources exhausted") {
                     return Verdict::OutOfMemory;
                 }

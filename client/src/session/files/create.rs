@@ -12,7 +12,7 @@ use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
 use datafusion::common::plan_datafusion_err;
 use datafusion::datasource::listing::{ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::datasource::listing_table_factory::ListingTableFactory;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::CreateExternalTable;
 use futures::TryStreamExt;
@@ -56,7 +56,9 @@ impl TableProviderFactory for FilesFactory {
                 None => Ok(table),
             },
             Ok(table) => Ok(table),
-            Err(error) if is_inferred => Err(blame(&statement, state).await.unwrap_or(error)),
+            Err(error) if is_inferred => {
+                Err(blame(&error, &statement, state).await.unwrap_or(error))
+            }
             Err(error) => Err(error),
         }
     }
@@ -115,9 +117,10 @@ async fn with_all_columns(
 
 /// What is wrong with the files of a table that cannot be made, if it is that.
 async fn blame(
+    error: &DataFusionError,
     statement: &CreateExternalTable,
     state: &SessionState,
-) -> Option<datafusion::error::DataFusionError> {
+) -> Option<DataFusionError> {
     let factory = state.get_file_format_factory(&statement.file_type)?;
     let options: HashMap<_, _> = statement.options.clone();
     let format = factory.create(state, &options).ok()?;
@@ -128,7 +131,10 @@ async fn blame(
     let ending = compression.and_then(|kind| format.get_ext_with_compression(&kind).ok());
     let ending = format!(".{}", ending.unwrap_or_else(|| format.get_ext()));
     let is_other = |(file, _): &(String, ObjectMeta)| !file.ends_with(&ending);
-    let other = files.first().filter(|_| files.iter().all(is_other));
+    let found_none = error.message().starts_with("No files found");
+    let other = files
+        .first()
+        .filter(|_| found_none && files.iter().all(is_other));
     let other = other.map(|(file, _)| file.clone());
     match schema::of_all(files, &format, &store, state).await {
         Err(error) => Some(error.into()),

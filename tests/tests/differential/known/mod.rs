@@ -37,6 +37,8 @@ pub(crate) struct Known {
     pub(crate) order: &'static [&'static str],
     /// What both sides say, where they are to fail.
     pub(crate) error: Option<&'static str>,
+    /// What Volley says where it refuses what DataFusion alone answers wrongly.
+    pub(crate) refused: Option<&'static str>,
 }
 
 /// A question without anything.
@@ -49,6 +51,7 @@ pub(crate) const PLAIN: Known = Known {
     means: None,
     order: &[],
     error: None,
+    refused: None,
 };
 
 /// An answer takes longer only if it hangs.
@@ -106,6 +109,13 @@ fn ask(known: &Known, cluster: &mut Cluster) -> Result<(), String> {
         let statements = [known.tables, &[query]].concat();
         script(&statements, known.settings, dir.path(), side)
     };
+    if let Some(due) = known.refused {
+        let got = ask_volley(runtime, &of("volley", known.query), cluster, DEADLINE);
+        return match got {
+            Outcome::Error(said) if said.contains(due) => Ok(()),
+            other => Err(format!("{}\nit says {other:?}, not {due:?}", known.query)),
+        };
+    }
     let alone = of("reference", known.means.unwrap_or(known.query));
     let due = ask_reference(runtime, &alone, EXECUTORS, DEADLINE);
     let got = ask_volley(runtime, &of("volley", known.query), cluster, DEADLINE);

@@ -205,6 +205,72 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "EXISTS of all columns of a join",
+        query: "SELECT k FROM t b WHERE EXISTS (SELECT * FROM t a JOIN u c ON a.k = c.k WHERE a.k = b.k)",
+        means: Some("SELECT k FROM t WHERE k < 6"),
+        ..ASKED
+    },
+    Known {
+        name: "a constant NOT IN rows with NULL",
+        query: "SELECT k FROM t WHERE 9 NOT IN (SELECT nullif(k, 3) AS y FROM u)",
+        means: Some("SELECT k FROM t WHERE false"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN beside OR within a subquery that depends on the row",
+        query: "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u b WHERE b.k = t.k AND b.k NOT IN (SELECT nullif(k, 3) AS y FROM u))",
+        means: Some("SELECT k FROM t WHERE false"),
+        ..ASKED
+    },
+    Known {
+        name: "two columns of one name beside a subquery of a subquery",
+        query: "SELECT k FROM t b WHERE b.k IN (SELECT c.k FROM t a JOIN u c ON a.k + 1 = c.k WHERE a.k = b.k - 1 AND EXISTS (SELECT 1 FROM u d WHERE d.k = a.k))",
+        means: Some("SELECT k FROM t WHERE k BETWEEN 2 AND 5"),
+        ..ASKED
+    },
+    Known {
+        name: "a lateral join of two columns of one name",
+        query: "SELECT b.k, q.m FROM t b, LATERAL (SELECT max(a.k) AS m FROM t a JOIN u c ON a.k + 1 = c.k WHERE c.k = b.k AND a.k = b.k - 1) q",
+        means: Some("SELECT k, CASE WHEN k BETWEEN 2 AND 5 THEN k - 1 END AS m FROM t"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN what depends on the row and asks another",
+        query: "SELECT k FROM t WHERE k NOT IN (SELECT nullif(u.k, 2) FROM u WHERE u.k = t.k AND EXISTS (SELECT 1 FROM t n WHERE n.k = u.k + 1))",
+        means: Some("SELECT k FROM t WHERE k > 5"),
+        ..ASKED
+    },
+    Known {
+        name: "a searched CASE of IN that depends on the row",
+        query: "SELECT k FROM t WHERE CASE WHEN k IN (SELECT DISTINCT nullif(u.k, 2) FROM u WHERE u.k = t.k) THEN true ELSE false END",
+        means: Some("SELECT k FROM t WHERE k < 6 AND k <> 2"),
+        ..ASKED
+    },
+    Known {
+        name: "NOT IN distinct rows that depend on the row, beside OR",
+        query: "SELECT k FROM t WHERE k NOT IN (SELECT DISTINCT nullif(u.k, 2) FROM u WHERE u.k = t.k) OR k = 4",
+        means: Some("SELECT k FROM t WHERE k > 5 OR k = 4"),
+        ..ASKED
+    },
+    Known {
+        name: "IN of the row's own value",
+        query: "SELECT k FROM t WHERE (nullif(t.k, 3) IN (SELECT nullif(t.k, 3) FROM u)) IS NULL",
+        means: Some("SELECT k FROM t WHERE k = 3"),
+        ..ASKED
+    },
+    Known {
+        name: "marks beside a column of an outer query",
+        query: "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u b WHERE b.k = t.k AND (nullif(b.k, 2) NOT IN (SELECT nullif(k, 3) AS y FROM u) OR b.k = t.s))",
+        refused: Some("several of IN and EXISTS"),
+        ..ASKED
+    },
+    Known {
+        name: "two columns of one name in a derived table that depends on the row",
+        query: "SELECT k FROM t b WHERE EXISTS (SELECT 1 FROM (SELECT a.k, a.s FROM t a WHERE a.k = b.k) x JOIN u c ON c.k = x.k + 1 WHERE c.k = b.k + 1)",
+        refused: Some("two of their columns have one name"),
+        ..ASKED
+    },
+    Known {
         name: "a table of counts for each row",
         tables: &[
             TABLES[0],
