@@ -18,12 +18,14 @@
 //! [`crate::runtime`] when they execute, which happens on executors only.
 
 mod codec;
+mod empty_groups;
 mod estimates;
 mod filtered;
 mod filters;
 mod join_order;
 mod joins;
 mod merge_joins;
+mod null_keys;
 mod null_supply;
 mod one_task;
 mod partitions;
@@ -47,7 +49,7 @@ pub use one_task::OneTaskExec;
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
 pub use repeated::Repeated;
-pub use rules::{mended_rules, with_rules};
+pub use rules::{mended_logical_rules, mended_rules, with_rules};
 pub use single_value::single_value;
 pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions};
 pub use task::{PrunedExec, TaskPlan};

@@ -14,15 +14,18 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
+use super::empty_groups::{KeepAboveEmptyGroups, PUSH_DOWN_FILTER};
 use super::estimates::estimate_scan;
 use super::filters::{FILTER_PUSHDOWN, KeepFilters};
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
+use super::null_keys::{ELIMINATE_CROSS_JOIN, KeepNullKeys};
 use super::null_supply::forget_constants;
 use super::repeated::Repeated;
 use super::write::{choose_dictionaries, write_folder};
 
+type LogicalRule = Arc<dyn OptimizerRule + Send + Sync>;
 type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// DataFusion's rule that chooses how joins are done.
@@ -50,18 +53,30 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Rewrite::Each(choose_dictionaries),
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
-    let mut logical: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![
+    let mut logical: Vec<LogicalRule> = vec![
         Arc::new(Repeated::Received),
         Arc::new(EndlessLimits),
         Arc::new(OrderedOnce),
     ];
-    logical.extend(state.optimizers().iter().cloned());
+    logical.extend(mended_logical_rules(state.optimizers()));
     SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules)
 }
 
-/// DataFusion's rules with what keeps each from spoiling plans; those of a process alone as well.
+/// DataFusion's rules of logical plans with what keeps each from spoiling them; those of a process alone as well.
+pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
+    let mended = rules.iter().map(|rule| -> LogicalRule {
+        match rule.name() {
+            ELIMINATE_CROSS_JOIN => Arc::new(KeepNullKeys(Arc::clone(rule))),
+            PUSH_DOWN_FILTER => Arc::new(KeepAboveEmptyGroups(Arc::clone(rule))),
+            _ => Arc::clone(rule),
+        }
+    });
+    mended.collect()
+}
+
+/// DataFusion's rules of plans with what keeps each from spoiling them; those of a process alone as well.
 pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
     let mut mended = vec![];
     for rule in rules.iter().cloned() {

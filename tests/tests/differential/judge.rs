@@ -75,7 +75,7 @@ const OTHERWISE: [&[(&str, &str)]; 5] = [
 
 const SPOILED: &str = "DataFusion alone takes what is constant on one side of an outer join for constant after it, \
                        one column for another of its name, a condition without columns for one below an \
-                       aggregate, or NULL for false where IN is asked";
+                       aggregate, NULL for false where IN is asked, or NULLs for equal or not in joins";
 
 impl Judge {
     pub(crate) fn new() -> Result<Self> {

@@ -13,7 +13,7 @@ use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
 use volley_proto::failure::chain;
-use volley_proto::plan::mended_rules;
+use volley_proto::plan::{mended_logical_rules, mended_rules};
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
 
@@ -84,9 +84,9 @@ fn mended(config: DfConfig) -> SessionContext {
     let rules = mended_rules(state.physical_optimizers());
     // A condition that a subquery turns out to be is simplified before it is pushed down.
     let early = ["simplify_expressions", "decorrelate_predicate_subquery"];
-    let logical = state.optimizers().iter();
-    let early = logical.clone().filter(|rule| early.contains(&rule.name()));
-    let logical = early.chain(logical).cloned().collect();
+    let logical = mended_logical_rules(state.optimizers());
+    let early = logical.iter().filter(|rule| early.contains(&rule.name()));
+    let logical = early.chain(&logical).cloned().collect();
     let state = SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules);

@@ -69,6 +69,24 @@ const WITH_AB: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "a join whose NULLs are equal, beside others",
+        files: AB_FILES,
+        tables: AB,
+        query: "SELECT x.k, y.n, z.k AS z FROM (SELECT nullif(k, 3) AS n FROM a) y JOIN (SELECT nullif(k, 4) AS n FROM b WHERE k < 6) w ON y.n IS NOT DISTINCT FROM w.n JOIN a x ON true, b z WHERE x.k < 3 AND z.k = x.k",
+        means: Some(
+            "SELECT x.k, y.n, x.k AS z FROM (SELECT column1 AS n FROM (VALUES (1), (2), (NULL), (5)) AS v) y, (SELECT column1 AS k FROM (VALUES (1), (2)) AS v) x",
+        ),
+        ..PLAIN
+    },
+    Known {
+        name: "a join whose NULLs are not equal, beside one whose are",
+        files: AB_FILES,
+        tables: AB,
+        query: "SELECT count(*) AS n FROM (SELECT nullif(k, 3) AS n, nullif(k, 4) AS m FROM a) y, (SELECT nullif(k, 4) AS m FROM a) z JOIN (SELECT nullif(k, 3) AS n FROM a) w ON z.m IS NOT DISTINCT FROM w.n WHERE y.m = z.m",
+        means: Some("SELECT 8 AS n"),
+        ..PLAIN
+    },
+    Known {
         name: "a merge join by what is not a number",
         settings: &["datafusion.optimizer.prefer_hash_join = false"],
         files: AB_FILES,

@@ -271,6 +271,12 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a condition that is NULL above groups without keys",
+        query: "SELECT 1 AS c FROM (SELECT 1 AS d FROM t GROUP BY CUBE (s)) a WHERE CAST(NULL AS BIGINT) IN (SELECT k FROM u)",
+        means: Some("SELECT 1 AS c FROM t WHERE false"),
+        ..ASKED
+    },
+    Known {
         name: "a table of counts for each row",
         tables: &[
             TABLES[0],
