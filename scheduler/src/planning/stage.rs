@@ -148,7 +148,9 @@ impl StageInput {
             self.order.clone(),
             self.values.clone(),
         );
-        Self::part(self.index, partitioning, kept, self.values.clone())
+        let mut known = self.properties.eq_properties.clone();
+        known.clear_orderings();
+        Self::part(self.index, partitioning, kept, known)
     }
 
     fn part(

@@ -87,8 +87,16 @@ impl Planner<'_> {
             plan = enforce_order(plan, order.into())?;
         }
         check_wire(&plan, self.context)?;
-        let plan = with_values(plan)?;
-        check(&plan)?;
+        // What is known of values tells that rows are spread as they must be. But orders are concluded otherwise
+        // where columns are known to be equal or constant, and those above were made without.
+        let plan = match check(&plan) {
+            Ok(()) => plan,
+            Err(_) => {
+                let plan = with_values(plan)?;
+                check(&plan)?;
+                plan
+            }
+        };
         Ok(Arc::new(StageExec::new(plan, inputs)))
     }
 

@@ -20,6 +20,21 @@ const WINDOW: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "an order of columns that are equal",
+        settings: &["datafusion.execution.target_partitions = 2"],
+        query: "SELECT lag(v) IGNORE NULLS OVER (ORDER BY v, v NULLS FIRST, x) AS c FROM t WHERE nullif(v, v) = v",
+        ..WINDOW
+    },
+    Known {
+        name: "an aggregate in the order of a merge join by a constant",
+        settings: &[
+            "datafusion.execution.target_partitions = 4",
+            "datafusion.optimizer.prefer_hash_join = false",
+        ],
+        query: "SELECT array_agg(r2.c3 ORDER BY r2.c3 DESC NULLS LAST) AS c1 FROM t r1 FULL JOIN ((SELECT (s IS NOT DISTINCT FROM 1) AS c2, (SELECT count(*) AS n FROM t) AS c3 FROM t) EXCEPT (SELECT true AS c2, v AS c3 FROM t WHERE v < 50)) r2 ON r1.v = r2.c3 WHERE r2.c2",
+        ..WINDOW
+    },
+    Known {
         name: "lag in two opposite orders",
         query: "SELECT v, lag(v) OVER (ORDER BY v DESC) AS a, lag(v) OVER (ORDER BY v) AS b FROM t",
         ..WINDOW
