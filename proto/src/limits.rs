@@ -17,7 +17,7 @@ pub const NESTED_EXPRESSIONS: usize = 1000;
 pub const NESTED_OPERATORS: usize = 300;
 
 /// Queries of a union: they are one operator where they are sent, and nest where they arrive.
-pub const BRANCHES: usize = 2000;
+pub const UNION_BRANCHES: usize = 2000;
 
 /// Bytes of address space for the stack of a thread that plans or computes; memory is taken as it is used.
 pub const STACK: usize = 64 * 1024 * 1024;

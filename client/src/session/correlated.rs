@@ -14,65 +14,39 @@ use datafusion::common::{Column, DFSchema, internal_err, not_impl_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::utils::find_out_reference_exprs;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
 
-/// Gives them.
-#[derive(Debug)]
-pub(super) struct UniqueCorrelatedColumns;
-
-impl OptimizerRule for UniqueCorrelatedColumns {
-    fn name(&self) -> &'static str {
-        "unique_correlated_columns"
+/// Renames the rows of an operator's correlated subqueries, where names repeat.
+pub(super) fn unique_correlated_columns(
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let names = config.alias_generator();
+    if let LogicalPlan::Subquery(mut lateral) = plan {
+        let renamed = rename(&mut lateral, names)?;
+        let plan = LogicalPlan::Subquery(lateral);
+        return Ok(Transformed::new(plan, renamed, TreeNodeRecursion::Continue));
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::TopDown)
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let names = config.alias_generator();
-        if let LogicalPlan::Subquery(mut lateral) = plan {
-            let renamed = rename(&mut lateral, names)?;
-            let plan = LogicalPlan::Subquery(lateral);
-            return Ok(Transformed::new(plan, renamed, TreeNodeRecursion::Continue));
-        }
-        plan.map_expressions(|expr| {
-            expr.transform_up(|expr| match expr {
-                Expr::ScalarSubquery(mut subquery) => {
-                    let renamed = rename(&mut subquery, names)?;
-                    let expr = Expr::ScalarSubquery(subquery);
-                    Ok(told(expr, renamed))
-                }
-                Expr::InSubquery(mut within) => {
-                    let renamed = rename(&mut within.subquery, names)?;
-                    let expr = Expr::InSubquery(within);
-                    Ok(told(expr, renamed))
-                }
-                Expr::Exists(mut exists) => {
-                    let renamed = rename(&mut exists.subquery, names)?;
-                    let expr = Expr::Exists(exists);
-                    Ok(told(expr, renamed))
-                }
-                expr => Ok(Transformed::no(expr)),
-            })
+    plan.map_expressions(|expr| {
+        expr.transform_up(|expr| match expr {
+            Expr::ScalarSubquery(mut subquery) => {
+                let renamed = rename(&mut subquery, names)?;
+                let expr = Expr::ScalarSubquery(subquery);
+                Ok(Transformed::new(expr, renamed, TreeNodeRecursion::Continue))
+            }
+            Expr::InSubquery(mut within) => {
+                let renamed = rename(&mut within.subquery, names)?;
+                let expr = Expr::InSubquery(within);
+                Ok(Transformed::new(expr, renamed, TreeNodeRecursion::Continue))
+            }
+            Expr::Exists(mut exists) => {
+                let renamed = rename(&mut exists.subquery, names)?;
+                let expr = Expr::Exists(exists);
+                Ok(Transformed::new(expr, renamed, TreeNodeRecursion::Continue))
+            }
+            expr => Ok(Transformed::no(expr)),
         })
-    }
-}
-
-fn told(expr: Expr, renamed: bool) -> Transformed<Expr> {
-    match renamed {
-        true => Transformed::yes(expr),
-        false => Transformed::no(expr),
-    }
+    })
 }
 
 /// Gives the rows of a subquery new names, if it needs them.

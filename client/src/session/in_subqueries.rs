@@ -1,10 +1,10 @@
 //! `IN` a subquery, where NULLs decide, as `EXISTS`.
 //!
-//! `x IN (SELECT y …)` is open (NULL) when no `y` is equal and the comparison with one of them is open. DataFusion 55
-//! knows of that in one place only: a `NOT IN` that stands alone or beside others by `AND` becomes an anti join that
+//! In SQL's three-valued logic `x IN (SELECT y …)` is UNKNOWN (NULL) when no `y` is equal and a comparison is UNKNOWN.
+//! DataFusion 55 knows of that in one place only: a `NOT IN` that stands alone or beside others by `AND` becomes an anti join that
 //! is aware of NULLs, if it has one key and a *column* that may be NULL. With more keys it fails; where a value that
-//! is computed may be NULL, and inside of `OR`, `CASE` or `IS NULL`, what is open counts as false, and rows are wrong
-//! without a word. So there it is asked whether rows exist that are equal, and whether there are such as leave it open.
+//! is computed may be NULL, and inside of `OR`, `CASE` or `IS NULL`, UNKNOWN counts as false, and rows are wrong
+//! without a word. So there it is asked whether there are rows whose comparison is true, and such where it is UNKNOWN.
 //! It is not done for what DataFusion answers rightly: an `IN` whose NULL and false come to the same, and values
 //! and columns without NULLs.
 
@@ -21,66 +21,47 @@ use datafusion::logical_expr::{
     Distinct, Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Subquery,
     lit, not, when,
 };
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
 
 use super::correlated::{on, outer_references};
 
-/// Makes `EXISTS` of it.
-#[derive(Debug)]
-pub(super) struct InSubqueryToExists;
-
-impl OptimizerRule for InSubqueryToExists {
-    fn name(&self) -> &'static str {
-        "in_subquery_to_exists"
+/// Makes `EXISTS` of the `IN`s of a filter, where UNKNOWN decides.
+pub(super) fn in_subquery_to_exists(
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let LogicalPlan::Filter(filter) = plan else {
+        return Ok(Transformed::no(plan));
+    };
+    let outside = Arc::clone(filter.input.schema());
+    let mut rewriting = Rewriting {
+        outside: &outside,
+        names: config.alias_generator(),
+        computed: vec![],
+    };
+    let predicate = rewriting.condition(filter.predicate.clone(), Place::Conjunct)?;
+    if marks(&predicate.data)? > 1 {
+        return not_impl_err!(
+            "not supported: several of IN and EXISTS inside of OR, NOT or another expression, beside a column of an \
+             outer query: {}",
+            filter.predicate
+        );
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::TopDown)
+    if !predicate.transformed {
+        return Ok(Transformed::no(LogicalPlan::Filter(filter)));
     }
-
-    fn supports_rewrite(&self) -> bool {
-        true
+    if rewriting.computed.is_empty() {
+        let filter = Filter::try_new(predicate.data, filter.input)?;
+        return Ok(Transformed::yes(LogicalPlan::Filter(filter)));
     }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Filter(filter) = plan else {
-            return Ok(Transformed::no(plan));
-        };
-        let outside = Arc::clone(filter.input.schema());
-        let mut rewriting = Rewriting {
-            outside: &outside,
-            names: config.alias_generator(),
-            computed: vec![],
-        };
-        let predicate = rewriting.condition(filter.predicate.clone(), Place::Conjunct)?;
-        if marks(&predicate.data)? > 1 {
-            return not_impl_err!(
-                "not supported: several of IN and EXISTS inside of OR, NOT or another expression, beside a column of an \
-                 outer query: {}",
-                filter.predicate
-            );
-        }
-        if !predicate.transformed {
-            return Ok(Transformed::no(LogicalPlan::Filter(filter)));
-        }
-        if rewriting.computed.is_empty() {
-            let filter = Filter::try_new(predicate.data, filter.input)?;
-            return Ok(Transformed::yes(LogicalPlan::Filter(filter)));
-        }
-        let columns = || outside.columns().into_iter().map(Expr::Column);
-        let computed = rewriting.computed.into_iter();
-        let computed = computed.map(|(value, name)| value.alias(name));
-        let kept = LogicalPlanBuilder::from(filter.input.as_ref().clone())
-            .project(columns().chain(computed))?
-            .filter(predicate.data)?
-            .project(columns())?;
-        Ok(Transformed::yes(kept.build()?))
-    }
+    let columns = || outside.columns().into_iter().map(Expr::Column);
+    let computed = rewriting.computed.into_iter();
+    let computed = computed.map(|(value, name)| value.alias(name));
+    let kept = LogicalPlanBuilder::from(filter.input.as_ref().clone())
+        .project(columns().chain(computed))?
+        .filter(predicate.data)?
+        .project(columns())?;
+    Ok(Transformed::yes(kept.build()?))
 }
 
 /// Where a condition stands in a filter.
@@ -88,9 +69,9 @@ impl OptimizerRule for InSubqueryToExists {
 enum Place {
     /// Alone, or beside others by `AND`: the engine makes a semi or an anti join of it.
     Conjunct,
-    /// Inside of `OR`: what is open is as good as false.
+    /// Inside of `OR`: UNKNOWN is as good as false.
     Disjunct,
-    /// Where what is open differs from what is false.
+    /// Where UNKNOWN differs from false.
     Value,
 }
 
@@ -128,7 +109,7 @@ impl Rewriting<'_> {
                 let negated = !within.negated;
                 self.within(InSubquery { negated, ..within }, place)
             }
-            // What these ask of is as good as false where it is open.
+            // These take UNKNOWN for false.
             Expr::IsTrue(inner) => {
                 let inner = self.condition(*inner, Place::Disjunct)?;
                 Ok(inner.update_data(|inner| Expr::IsTrue(Box::new(inner))))
@@ -202,16 +183,16 @@ impl Rewriting<'_> {
             value_is_null,
         };
         let expr = match (place, within.negated) {
-            (Place::Conjunct, _) => known.none_but_false()?,
+            (Place::Conjunct, _) => known.all_false()?,
             (Place::Disjunct, _) => {
                 let found = known.equal()?;
-                let found = known.open()?.into_iter().fold(found, Expr::or);
+                let found = known.unknown()?.into_iter().fold(found, Expr::or);
                 not(found)
             }
             (Place::Value, negated) => {
                 let mut within = when(known.equal()?, lit(true));
-                for open in known.open()? {
-                    within = within.when(open, lit(ScalarValue::Boolean(None)));
+                for unknown in known.unknown()? {
+                    within = within.when(unknown, lit(ScalarValue::Boolean(None)));
                 }
                 let within = within.otherwise(lit(false))?;
                 if negated { not(within) } else { within }
@@ -419,8 +400,8 @@ impl Known {
         self.value.clone().eq(self.rows.compared.clone())
     }
 
-    /// There is no row but such as are not equal: one anti join.
-    fn none_but_false(&self) -> Result<Expr> {
+    /// The comparison is false of all rows: one anti join.
+    fn all_false(&self) -> Result<Expr> {
         let mut found = self.rows.exists(Some(self.equality().is_not_false()))?;
         found.negated = true;
         Ok(Expr::Exists(found))
@@ -436,18 +417,18 @@ impl Known {
         Ok(Expr::Exists(self.rows.exists(Some(equality))?))
     }
 
-    /// There is a row whose comparison is open, each way that can be: joins that have the keys that there are.
-    fn open(&self) -> Result<Vec<Expr>> {
-        let mut open = vec![];
+    /// There is a row whose comparison is UNKNOWN, each way that can be: joins that have the keys that there are.
+    fn unknown(&self) -> Result<Vec<Expr>> {
+        let mut unknown = vec![];
         if self.has_null {
             let is_null = self.rows.compared.clone().is_null();
-            open.push(Expr::Exists(self.rows.exists(Some(is_null))?));
+            unknown.push(Expr::Exists(self.rows.exists(Some(is_null))?));
         }
         if self.value_is_null {
             let any = Expr::Exists(self.rows.exists(None)?);
-            open.push(here(self.value.clone())?.is_null().and(any));
+            unknown.push(here(self.value.clone())?.is_null().and(any));
         }
-        Ok(open)
+        Ok(unknown)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use volley_proto::limits::{BRANCHES, NESTED_EXPRESSIONS, NESTED_OPERATORS};
+use volley_proto::limits::{NESTED_EXPRESSIONS, NESTED_OPERATORS, UNION_BRANCHES};
 
 use crate::{Error, Result};
 
@@ -23,9 +23,9 @@ pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
             );
             return Err(Error::NotSupported { what });
         }
-        if plan.inputs().len() > BRANCHES {
+        if plan.inputs().len() > UNION_BRANCHES {
             let what = format!(
-                "a union of more than {BRANCHES} queries; write their rows into the files of one table (INSERT, COPY)"
+                "a union of more than {UNION_BRANCHES} queries; write their rows into the files of one table (INSERT, COPY)"
             );
             return Err(Error::NotSupported { what });
         }

@@ -4,20 +4,20 @@
 //! joins here. Everything else is the scheduler's: the engine's messages leave out parts of what its
 //! optimizer makes, such as the columns of relations that are known to be empty.
 
-use std::sync::Arc;
-
 use datafusion::catalog::Session;
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::optimizer::{Optimizer, OptimizerRule};
+use datafusion::optimizer::Optimizer;
 
-use volley_proto::plan::Repeated;
+use volley_proto::plan::{
+    LogicalRule, receive_repeated_names, send_repeated_names, top_down, whole_plan,
+};
 
-use super::correlated::UniqueCorrelatedColumns;
-use super::in_subqueries::InSubqueryToExists;
-use super::subqueries::JoinScalarSubqueries;
-use super::unions::FlattenUnions;
+use super::correlated::unique_correlated_columns;
+use super::in_subqueries::in_subquery_to_exists;
+use super::subqueries::join_scalar_subqueries;
+use super::unions::flatten_unions;
 
 /// The engine's rules that take subqueries out of expressions, and one that they build upon.
 const HERE: [&str; 5] = [
@@ -32,16 +32,22 @@ const HERE: [&str; 5] = [
 const DECORRELATION: &str = "decorrelate_predicate_subquery";
 
 /// The rules for plans that are sent.
-pub(super) fn rules_here() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+pub(super) fn rules_here() -> Vec<LogicalRule> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
-    rules.insert(0, Arc::new(FlattenUnions));
+    rules.insert(0, top_down("flatten_unions", flatten_unions));
     let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
     let before = before.unwrap_or(0);
-    rules.insert(before, Arc::new(InSubqueryToExists));
-    rules.insert(before, Arc::new(UniqueCorrelatedColumns));
-    rules.push(Arc::new(JoinScalarSubqueries));
-    rules.push(Arc::new(Repeated::Sent));
+    rules.insert(
+        before,
+        top_down("in_subquery_to_exists", in_subquery_to_exists),
+    );
+    rules.insert(
+        before,
+        top_down("unique_correlated_columns", unique_correlated_columns),
+    );
+    rules.push(whole_plan("join_scalar_subqueries", join_scalar_subqueries));
+    rules.push(top_down("send_repeated_names", send_repeated_names));
     rules
 }
 
@@ -53,7 +59,7 @@ pub(crate) fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<Log
     let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
         return Ok(plan.clone());
     };
-    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(Repeated::Received)];
+    let mut rules = vec![top_down("receive_repeated_names", receive_repeated_names)];
     rules.extend(Optimizer::new().rules);
     let all = SessionStateBuilder::new_from_existing(state.clone())
         .with_optimizer_rules(rules)

@@ -16,39 +16,20 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
 use volley_proto::plan::single_value;
 
 use crate::Error;
 
 /// Joins the subqueries that do not depend on the query's rows.
-#[derive(Debug)]
-pub(super) struct JoinScalarSubqueries;
-
-impl OptimizerRule for JoinScalarSubqueries {
-    fn name(&self) -> &'static str {
-        "join_scalar_subqueries"
-    }
-
-    /// It goes through the plan itself: what is inside of a subquery that others turn into a join is joined
-    /// afterwards.
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        None
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let names = config.alias_generator();
-        plan.transform_down(|node| joined(node, names))
-    }
+///
+/// It goes through the plan itself: what is inside of a subquery that others turn into a join is joined afterwards.
+pub(super) fn join_scalar_subqueries(
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let names = config.alias_generator();
+    plan.transform_down(|node| joined(node, names))
 }
 
 /// The operator over its inputs with the subqueries of its expressions, if it has any.

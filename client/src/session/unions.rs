@@ -9,68 +9,49 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Distinct, LogicalPlan, Union};
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
 
-/// Makes one of them, where the types of their columns are the same.
-#[derive(Debug)]
-pub(super) struct FlattenUnions;
-
-impl OptimizerRule for FlattenUnions {
-    fn name(&self) -> &'static str {
-        "flatten_unions"
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::TopDown)
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let (union, distinct) = match plan {
-            LogicalPlan::Union(union) => (union, false),
-            LogicalPlan::Distinct(Distinct::All(input)) => match input.as_ref() {
-                LogicalPlan::Union(union) => (union.clone(), true),
-                _ => return Ok(Transformed::no(LogicalPlan::Distinct(Distinct::All(input)))),
-            },
-            plan => return Ok(Transformed::no(plan)),
+/// Makes one union of nested ones, where the types of their columns are the same.
+pub(super) fn flatten_unions(
+    plan: LogicalPlan,
+    _: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let (union, distinct) = match plan {
+        LogicalPlan::Union(union) => (union, false),
+        LogicalPlan::Distinct(Distinct::All(input)) => match input.as_ref() {
+            LogicalPlan::Union(union) => (union.clone(), true),
+            _ => return Ok(Transformed::no(LogicalPlan::Distinct(Distinct::All(input)))),
+        },
+        plan => return Ok(Transformed::no(plan)),
+    };
+    let Union { inputs, schema } = union;
+    let before = inputs.len();
+    let mut rest: Vec<_> = inputs.into_iter().rev().collect();
+    let mut flat = vec![];
+    while let Some(input) = rest.pop() {
+        let inner = match input.as_ref() {
+            // Rows that are told apart above need not be below.
+            LogicalPlan::Distinct(Distinct::All(inner)) if distinct => inner,
+            _ => &input,
         };
-        let Union { inputs, schema } = union;
-        let before = inputs.len();
-        let mut rest: Vec<_> = inputs.into_iter().rev().collect();
-        let mut flat = vec![];
-        while let Some(input) = rest.pop() {
-            let inner = match input.as_ref() {
-                // Rows that are told apart above need not be below.
-                LogicalPlan::Distinct(Distinct::All(inner)) if distinct => inner,
-                _ => &input,
-            };
-            match inner.as_ref() {
-                LogicalPlan::Union(inner) if has_same_types(inner, &schema) => {
-                    rest.extend(inner.inputs.iter().rev().cloned());
-                }
-                _ => flat.push(input),
+        match inner.as_ref() {
+            LogicalPlan::Union(inner) if has_same_types(inner, &schema) => {
+                rest.extend(inner.inputs.iter().rev().cloned());
             }
+            _ => flat.push(input),
         }
-        let is_flatter = flat.len() > before;
-        let inputs = flat;
-        let plan = LogicalPlan::Union(Union { inputs, schema });
-        let plan = match distinct {
-            true => LogicalPlan::Distinct(Distinct::All(Arc::new(plan))),
-            false => plan,
-        };
-        Ok(match is_flatter {
-            true => Transformed::yes(plan),
-            false => Transformed::no(plan),
-        })
     }
+    let is_flatter = flat.len() > before;
+    let inputs = flat;
+    let plan = LogicalPlan::Union(Union { inputs, schema });
+    let plan = match distinct {
+        true => LogicalPlan::Distinct(Distinct::All(Arc::new(plan))),
+        false => plan,
+    };
+    Ok(match is_flatter {
+        true => Transformed::yes(plan),
+        false => Transformed::no(plan),
+    })
 }
 
 fn has_same_types(inner: &Union, outer: &Arc<DFSchema>) -> bool {

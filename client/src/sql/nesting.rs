@@ -2,7 +2,7 @@
 //!
 //! Planning, sending and computing an expression take a piece of stack for each level of it, in the client, the
 //! scheduler and the executors, where other queries run. `a OR b OR c …` nests as deeply as it is long: such chains
-//! are put together in pairs of pairs, which means the same. What nests too deeply even so is refused, and so are long
+//! become balanced trees, which mean the same. What nests too deeply even so is refused, and so are long
 //! chains of `AND`, which the engine takes apart and puts together one by one.
 //! It is not about parentheses, which the parser counts.
 
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Terms of a chain that are left as they are written.
 const SHORT: usize = 64;
 
-/// Makes long chains shallow.
+/// Balances long chains.
 ///
 /// # Errors
 /// [`Error::NotSupported`] where an expression nests more deeply than [`NESTED_EXPRESSIONS`].
@@ -72,7 +72,7 @@ impl VisitorMut for Nesting {
     type Break = TooDeep;
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<TooDeep> {
-        make_shallow(expr);
+        balance(expr);
         self.depth += 1;
         match self.depth > NESTED_EXPRESSIONS {
             true => ControlFlow::Break(TooDeep),
@@ -86,8 +86,8 @@ impl VisitorMut for Nesting {
     }
 }
 
-/// Puts a long chain of `OR` together in pairs.
-fn make_shallow(expr: &mut Expr) {
+/// Makes a balanced tree of a long chain of `OR`.
+fn balance(expr: &mut Expr) {
     let Expr::BinaryOp { op, .. } = expr else {
         return;
     };
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_of_or_are_made_shallow() {
+    fn chains_of_or_are_balanced() {
         let sql = format!("SELECT 1 FROM t WHERE {}", chain(" OR ", 20_000));
         let Kind::Sql(mut statement) = parsed(&sql).unwrap() else {
             panic!("it is SQL");

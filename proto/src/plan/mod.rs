@@ -18,14 +18,15 @@
 //! [`crate::runtime`] when they execute, which happens on executors only.
 
 mod codec;
-mod empty_groups;
+mod empty_grouping_sets;
 mod estimates;
 mod filtered;
 mod filters;
 mod join_order;
 mod joins;
+mod logical_rule;
 mod merge_joins;
-mod null_keys;
+mod null_safe_joins;
 mod null_supply;
 mod one_task;
 mod partitions;
@@ -44,11 +45,12 @@ mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
 pub use joins::is_of_the_right;
+pub use logical_rule::{LogicalRule, around, top_down, whole_plan};
 pub use null_supply::NullSupplyExec;
 pub use one_task::OneTaskExec;
 pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
-pub use repeated::Repeated;
+pub use repeated::{receive_repeated_names, send_repeated_names};
 pub use rules::{mended_logical_rules, mended_rules, with_rules};
 pub use single_value::single_value;
 pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions};

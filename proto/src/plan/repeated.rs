@@ -18,8 +18,7 @@ use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{
     Expr, Extension, LogicalPlan, Projection, UserDefinedLogicalNodeCore,
 };
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::logical_plan::from_proto::parse_exprs;
 use datafusion_proto::logical_plan::to_proto::serialize_exprs;
@@ -94,48 +93,35 @@ impl UserDefinedLogicalNodeCore for RepeatedNames {
     }
 }
 
-/// Which way a plan goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeated {
-    /// To the scheduler.
-    Sent,
-    /// At the scheduler.
-    Received,
+/// Makes a projection with repeated names an operator that can be sent.
+pub fn send_repeated_names(
+    plan: LogicalPlan,
+    _: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    Ok(match plan {
+        LogicalPlan::Projection(projection) if repeats(&projection) => {
+            let node = Arc::new(RepeatedNames(projection));
+            Transformed::yes(LogicalPlan::Extension(Extension { node }))
+        }
+        plan => Transformed::no(plan),
+    })
 }
 
-impl OptimizerRule for Repeated {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Sent => "send_repeated_names",
-            Self::Received => "receive_repeated_names",
+/// Makes what [`send_repeated_names`] made a projection again.
+pub fn receive_repeated_names(
+    plan: LogicalPlan,
+    _: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let LogicalPlan::Extension(extension) = &plan else {
+        return Ok(Transformed::no(plan));
+    };
+    let node = extension.node.as_any().downcast_ref::<RepeatedNames>();
+    Ok(match node {
+        Some(RepeatedNames(projection)) => {
+            Transformed::yes(LogicalPlan::Projection(projection.clone()))
         }
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::TopDown)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        Ok(match (self, plan) {
-            (Self::Sent, LogicalPlan::Projection(projection)) if repeats(&projection) => {
-                let node = Arc::new(RepeatedNames(projection));
-                Transformed::yes(LogicalPlan::Extension(Extension { node }))
-            }
-            (Self::Received, LogicalPlan::Extension(extension)) => {
-                match extension.node.as_any().downcast_ref::<RepeatedNames>() {
-                    Some(RepeatedNames(projection)) => {
-                        Transformed::yes(LogicalPlan::Projection(projection.clone()))
-                    }
-                    None => Transformed::no(LogicalPlan::Extension(extension)),
-                }
-            }
-            (_, plan) => Transformed::no(plan),
-        })
-    }
+        None => Transformed::no(plan),
+    })
 }
 
 /// Whether two columns are of one name, with what qualifies them as a part of it.

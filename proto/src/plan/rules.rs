@@ -9,23 +9,22 @@ use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
-use super::empty_groups::{KeepAboveEmptyGroups, PUSH_DOWN_FILTER};
+use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
 use super::filters::{FILTER_PUSHDOWN, KeepFilters};
 use super::join_order::order_joins;
 use super::joins::choose_join;
+use super::logical_rule::{LogicalRule, around, top_down};
 use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
-use super::null_keys::{ELIMINATE_CROSS_JOIN, KeepNullKeys};
+use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::null_supply::forget_constants;
-use super::repeated::Repeated;
+use super::repeated::receive_repeated_names;
 use super::write::{choose_dictionaries, write_folder};
 
-type LogicalRule = Arc<dyn OptimizerRule + Send + Sync>;
 type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// DataFusion's rule that chooses how joins are done.
@@ -54,9 +53,9 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
     let mut logical: Vec<LogicalRule> = vec![
-        Arc::new(Repeated::Received),
-        Arc::new(EndlessLimits),
-        Arc::new(OrderedOnce),
+        top_down("receive_repeated_names", receive_repeated_names),
+        top_down("drop_endless_limits", drop_endless_limits),
+        top_down("order_once", order_once),
     ];
     logical.extend(mended_logical_rules(state.optimizers()));
     SessionStateBuilder::new_from_existing(state)
@@ -66,12 +65,10 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
 
 /// DataFusion's rules of logical plans with what keeps each from spoiling them; those of a process alone as well.
 pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
-    let mended = rules.iter().map(|rule| -> LogicalRule {
-        match rule.name() {
-            ELIMINATE_CROSS_JOIN => Arc::new(KeepNullKeys(Arc::clone(rule))),
-            PUSH_DOWN_FILTER => Arc::new(KeepAboveEmptyGroups(Arc::clone(rule))),
-            _ => Arc::clone(rule),
-        }
+    let mended = rules.iter().map(|rule| match rule.name() {
+        ELIMINATE_CROSS_JOIN => around(Arc::clone(rule), keep_null_safe_joins),
+        PUSH_DOWN_FILTER => around(Arc::clone(rule), keep_above_empty_grouping_sets),
+        _ => Arc::clone(rule),
     });
     mended.collect()
 }
@@ -99,94 +96,55 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
 
 /// Takes limits away that no number of rows reaches: an offset without a limit arrives with such a one,
 /// which operators would make room for.
-#[derive(Debug)]
-struct EndlessLimits;
-
-impl OptimizerRule for EndlessLimits {
-    fn name(&self) -> &'static str {
-        "endless_limits"
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::TopDown)
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        Ok(match plan {
-            LogicalPlan::Limit(limit)
-                if matches!(
-                    limit.fetch.as_deref(),
-                    Some(Expr::Literal(ScalarValue::Int64(Some(i64::MAX)), _))
-                ) =>
-            {
-                Transformed::yes(LogicalPlan::Limit(Limit {
-                    fetch: None,
-                    ..limit
-                }))
-            }
-            other => Transformed::no(other),
-        })
-    }
+fn drop_endless_limits(
+    plan: LogicalPlan,
+    _: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    Ok(match plan {
+        LogicalPlan::Limit(limit)
+            if matches!(
+                limit.fetch.as_deref(),
+                Some(Expr::Literal(ScalarValue::Int64(Some(i64::MAX)), _))
+            ) =>
+        {
+            Transformed::yes(LogicalPlan::Limit(Limit {
+                fetch: None,
+                ..limit
+            }))
+        }
+        other => Transformed::no(other),
+    })
 }
 
 /// Takes a column away from an aggregate's order that is in it already, which tells nothing and makes DataFusion
 /// 55 panic.
-#[derive(Debug)]
-struct OrderedOnce;
-
-impl OptimizerRule for OrderedOnce {
-    fn name(&self) -> &'static str {
-        "ordered_once"
+fn order_once(plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    if !matches!(plan, LogicalPlan::Aggregate(_)) {
+        return Ok(Transformed::no(plan));
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::TopDown)
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        if !matches!(plan, LogicalPlan::Aggregate(_)) {
-            return Ok(Transformed::no(plan));
-        }
-        let names = NamePreserver::new(&plan);
-        plan.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let once = expr.transform_up(|expr| {
-                let Expr::AggregateFunction(mut call) = expr else {
-                    return Ok(Transformed::no(expr));
-                };
-                let before = call.params.order_by.len();
-                let mut seen: Vec<Expr> = vec![];
-                call.params.order_by.retain(|key| {
-                    let is_new = !seen.contains(&key.expr);
-                    seen.push(key.expr.clone());
-                    is_new
-                });
-                let changed = call.params.order_by.len() < before;
-                let call = Expr::AggregateFunction(call);
-                Ok(Transformed::new(call, changed, TreeNodeRecursion::Continue))
-            })?;
-            Ok(match once.transformed {
-                true => Transformed::yes(name.restore(once.data)),
-                false => once,
-            })
+    let names = NamePreserver::new(&plan);
+    plan.map_expressions(|expr| {
+        let name = names.save(&expr);
+        let once = expr.transform_up(|expr| {
+            let Expr::AggregateFunction(mut call) = expr else {
+                return Ok(Transformed::no(expr));
+            };
+            let before = call.params.order_by.len();
+            let mut seen: Vec<Expr> = vec![];
+            call.params.order_by.retain(|key| {
+                let is_new = !seen.contains(&key.expr);
+                seen.push(key.expr.clone());
+                is_new
+            });
+            let changed = call.params.order_by.len() < before;
+            let call = Expr::AggregateFunction(call);
+            Ok(Transformed::new(call, changed, TreeNodeRecursion::Continue))
+        })?;
+        Ok(match once.transformed {
+            true => Transformed::yes(name.restore(once.data)),
+            false => once,
         })
-    }
+    })
 }
 
 type Plan = Arc<dyn ExecutionPlan>;

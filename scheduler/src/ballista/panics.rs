@@ -11,15 +11,14 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 use futures::FutureExt;
 
-/// A rule whose panics are errors.
+/// An analyzer's rule whose panics are errors.
 #[derive(Debug)]
-pub(super) struct Caught<R: ?Sized>(pub(super) Arc<R>);
+pub(super) struct Caught(pub(super) Arc<dyn AnalyzerRule + Send + Sync>);
 
-impl AnalyzerRule for Caught<dyn AnalyzerRule + Send + Sync> {
+impl AnalyzerRule for Caught {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -30,23 +29,17 @@ impl AnalyzerRule for Caught<dyn AnalyzerRule + Send + Sync> {
     }
 }
 
-impl OptimizerRule for Caught<dyn OptimizerRule + Send + Sync> {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.0.apply_order()
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        catch_unwind(AssertUnwindSafe(|| self.0.rewrite(plan, config)))
-            .unwrap_or_else(|panic| Err(error(panic.as_ref())))
-    }
+/// Applies a rule whose panics are errors.
+///
+/// # Errors
+/// Those of the rule, and its panic.
+pub(super) fn caught_rule(
+    rule: &dyn OptimizerRule,
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    catch_unwind(AssertUnwindSafe(|| rule.rewrite(plan, config)))
+        .unwrap_or_else(|panic| Err(error(panic.as_ref())))
 }
 
 /// What planning comes to, if only to a panic.
@@ -71,6 +64,7 @@ fn error(panic: &(dyn Any + Send)) -> DataFusionError {
 mod tests {
     use datafusion::execution::SessionStateBuilder;
     use datafusion::logical_expr::LogicalPlanBuilder;
+    use volley_proto::plan::{LogicalRule, around};
 
     use super::*;
 
@@ -110,9 +104,9 @@ mod tests {
             .build();
         let analyzed = state.optimize(&plan).unwrap_err().to_string();
         assert!(analyzed.contains("nothing to see in"), "{analyzed}");
-        let rule: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(Panics);
+        let rule: LogicalRule = Arc::new(Panics);
         let state = SessionStateBuilder::new()
-            .with_optimizer_rules(vec![Arc::new(Caught(rule))])
+            .with_optimizer_rules(vec![around(rule, caught_rule)])
             .build();
         let ruled = state.optimize(&plan).unwrap_err().to_string();
         assert!(ruled.contains("panicked"), "{ruled}");

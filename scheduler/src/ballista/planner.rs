@@ -17,16 +17,16 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::registry::FunctionRegistry;
-use datafusion::optimizer::{AnalyzerRule, OptimizerRule};
+use datafusion::optimizer::AnalyzerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::prelude::SessionConfig;
-use volley_proto::plan::{TrainNode, VolleyQueryPlanner, with_rules};
+use volley_proto::plan::{TrainNode, VolleyQueryPlanner, around, with_rules};
 use volley_proto::settings::session_config;
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
-use super::panics::{Caught, caught};
+use super::panics::{Caught, caught, caught_rule};
 use crate::placement::never_fits;
 use crate::planning::{order_to_keep, stages};
 
@@ -47,9 +47,7 @@ pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> Result<Sessio
         analyzers.map(|rule| Arc::new(Caught(rule)) as Arc<dyn AnalyzerRule + Send + Sync>);
     let analyzers = analyzers.collect();
     let optimizers = session.optimizers().iter().cloned();
-    let optimizers =
-        optimizers.map(|rule| Arc::new(Caught(rule)) as Arc<dyn OptimizerRule + Send + Sync>);
-    let optimizers = optimizers.collect();
+    let optimizers = optimizers.map(|rule| around(rule, caught_rule)).collect();
     let session = SessionStateBuilder::new_from_existing(session)
         .with_analyzer_rules(analyzers)
         .with_optimizer_rules(optimizers)

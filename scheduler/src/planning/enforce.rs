@@ -55,13 +55,20 @@ pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
     .data()
 }
 
-/// Whether an aggregate is told of a limit above it that it cannot stop at: its rows have come to be in an order, and
-/// DataFusion 55 has another operator for such, which fails without a direction.
+/// Whether an aggregate is told of a limit above it that it cannot stop at, in DataFusion 55: without a direction,
+/// where its rows have come to be in an order, as another operator is made then, which fails; with one, where its key
+/// is a float, as that operator takes each NaN for a group of its own and fails when it should forget one.
 fn has_useless_limit(aggregate: &AggregateExec) -> bool {
-    let undirected = aggregate
-        .limit_options()
-        .is_some_and(|limit| limit.descending.is_none());
-    undirected && !aggregate.is_unordered_unfiltered_group_by_distinct()
+    let Some(limit) = aggregate.limit_options() else {
+        return false;
+    };
+    let schema = aggregate.schema();
+    let keys = aggregate.group_expr().expr().len();
+    let mut keys = schema.fields().iter().take(keys);
+    match limit.descending {
+        None => !aggregate.is_unordered_unfiltered_group_by_distinct(),
+        Some(_) => keys.any(|key| key.data_type().is_floating()),
+    }
 }
 
 /// The plan with each of its partitions in an order.

@@ -71,6 +71,24 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "distinct floats that are not numbers with a limit in an order",
+        query: "SELECT DISTINCT CASE WHEN value % 3 = 0 THEN CAST('NaN' AS DOUBLE) ELSE value % 7 END AS x FROM generate_series(1, 100) ORDER BY x DESC LIMIT 3",
+        means: Some(
+            "SELECT x FROM (VALUES (CAST('NaN' AS DOUBLE)), (6.0), (5.0)) t (x) ORDER BY x DESC",
+        ),
+        order: &["x"],
+        ..ASKED
+    },
+    Known {
+        name: "largest values of floats that are not numbers, with a limit",
+        query: "SELECT x, max(value) AS m FROM (SELECT CASE WHEN value % 2 = 0 THEN CAST('NaN' AS DOUBLE) ELSE value % 7 END AS x, value FROM generate_series(1, 100)) GROUP BY x ORDER BY m DESC LIMIT 3",
+        means: Some(
+            "SELECT x, m FROM (VALUES (CAST('NaN' AS DOUBLE), 100), (1.0, 99), (6.0, 97)) t (x, m) ORDER BY m DESC",
+        ),
+        order: &["m"],
+        ..ASKED
+    },
+    Known {
         name: "sets of a column and a cast of it",
         query: "SELECT grouping(s) AS g, s AS a, CAST(s AS BIGINT) AS b, count(*) AS n FROM t GROUP BY CUBE (s, CAST(s AS BIGINT))",
         ..ASKED

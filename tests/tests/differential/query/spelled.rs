@@ -1,6 +1,6 @@
-//! Queries with `IN` of a subquery spelled out: what is equal, and what is left open by NULLs.
+//! Queries with `IN` of a subquery spelled out: where it is true, and where it is UNKNOWN.
 //!
-//! DataFusion alone takes what is open for false inside of `OR`, and where a computed value may be NULL. What it says
+//! DataFusion alone takes UNKNOWN for false inside of `OR`, and where a computed value may be NULL. What it says
 //! to the same spelled out tells whether another answer is right.
 
 use super::{Body, Expr, Named, Part, Query, Select, Source};
@@ -91,12 +91,12 @@ fn in_expr(expr: &mut Expr) {
         }
         Part::Query(rows)
     };
-    let (equal, open) = (with("({} = {})"), with("(({} = {}) IS NULL)"));
+    let (equal, unknown) = (with("({} = {})"), with("(({} = {}) IS NULL)"));
     *expr = Expr::of(
         Type::Bool,
         &format!(
             "({not}CASE WHEN EXISTS ({{}}) THEN true WHEN EXISTS ({{}}) THEN NULL ELSE false END)"
         ),
-        vec![equal, open],
+        vec![equal, unknown],
     );
 }

@@ -1,0 +1,101 @@
+//! Rules of logical plans that are one function each, and functions around rules of the engine's.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::Transformed;
+use datafusion::error::Result;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+/// A rule as sessions have it.
+pub type LogicalRule = Arc<dyn OptimizerRule + Send + Sync>;
+
+type Rewrite = fn(LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
+type Around =
+    fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
+
+/// The rule that a function applies to each operator, before its inputs.
+pub fn top_down(name: &'static str, rewrite: Rewrite) -> LogicalRule {
+    let whole = false;
+    Arc::new(Function {
+        name,
+        whole,
+        rewrite,
+    })
+}
+
+/// The rule that a function applies to a whole plan.
+pub fn whole_plan(name: &'static str, rewrite: Rewrite) -> LogicalRule {
+    let whole = true;
+    Arc::new(Function {
+        name,
+        whole,
+        rewrite,
+    })
+}
+
+/// A rule that a function applies: it has the rule's name and order.
+pub fn around(rule: LogicalRule, rewrite: Around) -> LogicalRule {
+    Arc::new(Wrapped { rule, rewrite })
+}
+
+struct Function {
+    name: &'static str,
+    whole: bool,
+    rewrite: Rewrite,
+}
+
+struct Wrapped {
+    rule: LogicalRule,
+    rewrite: Around,
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Debug for Wrapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.rule.name())
+    }
+}
+
+impl OptimizerRule for Function {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        (!self.whole).then_some(ApplyOrder::TopDown)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        (self.rewrite)(plan, config)
+    }
+}
+
+impl OptimizerRule for Wrapped {
+    fn name(&self) -> &str {
+        self.rule.name()
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        self.rule.apply_order()
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        (self.rewrite)(self.rule.as_ref(), plan, config)
+    }
+}
