@@ -19,6 +19,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::OptimizerConfig;
 use volley_proto::plan::single_value;
 
+use super::correlated::outer_references;
 use crate::Error;
 
 /// Joins the subqueries that do not depend on the query's rows.
@@ -174,7 +175,7 @@ fn with_columns_as_keys(plan: LogicalPlan, names: &AliasGenerator) -> Result<Log
 /// The expression with a column for each of its subqueries, which are added to the relations to join.
 fn replace(expr: Expr, names: &Arc<AliasGenerator>, values: &mut Vec<LogicalPlan>) -> Result<Expr> {
     expr.transform_up(|expr| match expr {
-        Expr::ScalarSubquery(subquery) if subquery.outer_ref_columns.is_empty() => {
+        Expr::ScalarSubquery(subquery) if outer_references(&subquery.subquery).is_empty() => {
             let alias = names.next("__scalar_sq");
             let (value, column) = value(&subquery.subquery, &alias)?;
             values.push(value);

@@ -36,7 +36,7 @@ use super::wire::{Converter, Lost, decode_expr, verify};
 use super::write::{EncodedTarget, Target};
 use super::{
     CommitExec, NullSupplyExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec,
-    filtered, running, single_value,
+    filtered, float_extremes, running, single_value,
 };
 use crate::spec::TrainSpec;
 use crate::{Error, ModelRef};
@@ -396,7 +396,9 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
 
 /// Volley's own aggregate of this name, of which the name tells all.
 fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
-    filtered::function(name).or_else(|| single_value::function(name))
+    filtered::function(name)
+        .or_else(|| single_value::function(name))
+        .or_else(|| float_extremes::function(name))
 }
 
 /// An operator's columns, as a plan without rows.

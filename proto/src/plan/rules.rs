@@ -16,6 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
 use super::filters::{FILTER_PUSHDOWN, KeepFilters};
+use super::float_extremes::order_floats;
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::logical_rule::{LogicalRule, around, top_down};
@@ -23,6 +24,7 @@ use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::null_supply::forget_constants;
 use super::repeated::receive_repeated_names;
+use super::sorts::{ENSURE_REQUIREMENTS, sort_as_merged};
 use super::write::{choose_dictionaries, write_folder};
 
 type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -70,7 +72,9 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
         PUSH_DOWN_FILTER => around(Arc::clone(rule), keep_above_empty_grouping_sets),
         _ => Arc::clone(rule),
     });
-    mended.collect()
+    mended
+        .chain([top_down("order_floats", order_floats)])
+        .collect()
 }
 
 /// DataFusion's rules of plans with what keeps each from spoiling them; those of a process alone as well.
@@ -87,6 +91,10 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
                     "forget_constants",
                     Rewrite::Each(forget_constants),
                 ));
+            }
+            ENSURE_REQUIREMENTS => {
+                mended.push(rule);
+                mended.push(self::rule("sort_as_merged", Rewrite::Each(sort_as_merged)));
             }
             _ => mended.push(rule),
         }

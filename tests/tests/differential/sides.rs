@@ -78,7 +78,8 @@ pub(crate) fn ask_reference(
 }
 
 /// DataFusion alone, with what keeps its rules from spoiling plans.
-fn mended(config: DfConfig) -> SessionContext {
+fn mended(mut config: DfConfig) -> SessionContext {
+    config.options_mut().optimizer.enable_topk_aggregation = false;
     let state = SessionStateBuilder::new_with_default_features().with_config(config);
     let state = state.build();
     let rules = mended_rules(state.physical_optimizers());

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use datafusion::arrow::array::{StringArray, UInt64Array};
+use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::config::ConfigNonZeroUsize;
@@ -21,7 +22,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
     PlanProperties,
 };
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use uuid::Uuid;
 
 use super::Target;
@@ -124,7 +125,9 @@ impl ExecutionPlan for WriteExec {
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         sinks.push(Arc::clone(&sink));
         let (input, schema) = (Arc::clone(&self.input), Arc::clone(sink.schema()));
-        let rows = execute_input_stream(input, schema, partition, Arc::clone(&context))?;
+        let rows =
+            execute_input_stream(input, Arc::clone(&schema), partition, Arc::clone(&context))?;
+        let rows = of_types(rows, schema);
         let write = async move {
             let context = one_file(&context)?;
             let rows = match sink.config().table_partition_cols.as_slice() {
@@ -158,6 +161,26 @@ impl ExecutionPlan for WriteExec {
         metrics.for_each(|of| of.iter().for_each(|one| all.push(Arc::clone(one))));
         Some(all)
     }
+}
+
+/// Rows in the types of a table's columns: those of a union's parts may differ from what was planned, within structs.
+fn of_types(rows: SendableRecordBatchStream, schema: SchemaRef) -> SendableRecordBatchStream {
+    let planned = rows.schema();
+    let of_types = move |batch: RecordBatch| {
+        let due = schema.fields().iter();
+        let same = due.zip(batch.columns());
+        if same
+            .clone()
+            .all(|(field, column)| field.data_type() == column.data_type())
+        {
+            return Ok(batch);
+        }
+        let columns = same.map(|(field, column)| Ok(cast(column, field.data_type())?));
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
+    };
+    let rows = rows.map(move |batch| of_types(batch?));
+    Box::pin(RecordBatchStreamAdapter::new(planned, rows))
 }
 
 /// The context of a writer that begins a file when the one before is full, not several at once: other

@@ -193,6 +193,12 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a value over a lateral join",
+        query: "WITH w AS (SELECT a.k AS x FROM u a JOIN LATERAL (SELECT b.s FROM t b WHERE b.k = a.k) c ON true) SELECT count((SELECT min(x) FROM w)) AS n FROM t",
+        means: Some("SELECT count(*) AS n FROM t"),
+        ..ASKED
+    },
+    Known {
         name: "NOT IN rows of a lateral join",
         query: "WITH w AS (SELECT a.k FROM u a JOIN LATERAL (SELECT b.s FROM t b WHERE b.k = a.k) c ON true) SELECT k FROM t WHERE k NOT IN (SELECT k FROM w)",
         means: Some("SELECT k FROM t WHERE k > 5"),

@@ -35,6 +35,13 @@ pub(super) const KNOWN: &[Known] = &[
         ..WINDOW
     },
     Known {
+        name: "the first rows of a union of constants",
+        query: "(SELECT 5 AS x, value % 3 AS y FROM generate_series(1, 30)) UNION ALL (SELECT -2 AS x, max(value) AS y FROM generate_series(1, 40)) ORDER BY x, y NULLS FIRST LIMIT 3",
+        means: Some("SELECT x, y FROM (VALUES (-2, 40), (5, 0), (5, 0)) t (x, y) ORDER BY x, y"),
+        order: &["x", "y"],
+        ..PLAIN
+    },
+    Known {
         name: "lag in two opposite orders",
         query: "SELECT v, lag(v) OVER (ORDER BY v DESC) AS a, lag(v) OVER (ORDER BY v) AS b FROM t",
         ..WINDOW
