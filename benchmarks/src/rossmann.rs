@@ -222,7 +222,7 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "\n| epoch | loss | eval loss | eval MAE | exp_rmspe | seconds | compute, s | reduce, s |\n\
+            "\n| epoch | loss | eval_loss | eval_mae | eval_rmspe | seconds | compute, s | reduce, s |\n\
              |---|---|---|---|---|---|---|---|"
         );
         for record in &self.history {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use datafusion::dataframe::DataFrame;
 use volley_proto::spec::{
-    Adam, Device, IfExists, Keep, LabelTransform, Loss, Output, Ranks, TooFew,
+    Device, EarlyStop, IfExists, Keep, LabelTransform, Loss, Optimizer, Output, Ranks, Task, TooFew,
 };
 use volley_proto::{ModelName, TrainId};
 
 use crate::sql::{SplitMethod, Target};
-use crate::{Model, Result, Session, TrainOptions, WarmStart};
+use crate::{Dropout, Model, Result, Session, TrainOptions, WarmStart};
 
 /// What is to be trained, before it has seen rows.
 ///
@@ -87,15 +87,21 @@ impl Estimator {
         self
     }
 
-    /// Share of the last hidden layer's units zeroed in training.
-    pub fn dropout(mut self, share: f64) -> Self {
-        self.options.network.dropout = share;
+    /// Share of the hidden layers' units zeroed in training.
+    pub fn dropout(mut self, dropout: Dropout) -> Self {
+        self.options.dropout = dropout;
         self
     }
 
     /// Whether continuous features pass through batch norm.
     pub fn batch_norm(mut self, on: bool) -> Self {
         self.options.network.batch_norm = on;
+        self
+    }
+
+    /// What is predicted of the label.
+    pub fn task(mut self, task: Task) -> Self {
+        self.options.task = task;
         self
     }
 
@@ -113,31 +119,43 @@ impl Estimator {
 
     /// The loss.
     pub fn loss(mut self, loss: Loss) -> Self {
-        self.options.loss = loss;
+        self.options.loss = Some(loss);
         self
     }
 
     /// The optimizer, with all it is set by.
-    pub fn optimizer(mut self, adam: Adam) -> Self {
-        self.options.optimizer = adam;
+    pub fn optimizer(mut self, optimizer: Optimizer) -> Self {
+        self.options.optimizer = optimizer.into();
         self
     }
 
-    /// The optimizer's step size.
+    /// The learning rate before its schedule.
     pub fn learn_rate(mut self, rate: f64) -> Self {
-        self.options.optimizer.learn_rate = rate;
+        self.options.optimizer.learn_rate = Some(rate);
         self
     }
 
-    /// Rows of one rank in one step.
+    /// When training ends before its last epoch; not, with `None`.
+    pub fn early_stop(mut self, early_stop: Option<EarlyStop>) -> Self {
+        self.options.early_stop = early_stop.into();
+        self
+    }
+
+    /// Rows of one rank in a step.
     pub fn batch_size(mut self, rows: usize) -> Self {
-        self.options.batch_size = rows;
+        self.options.batch_size = Some(rows);
         self
     }
 
-    /// Passes over the training rows.
+    /// Rows of all ranks in a step.
+    pub fn global_batch_size(mut self, rows: usize) -> Self {
+        self.options.global_batch_size = Some(rows);
+        self
+    }
+
+    /// Passes over the training rows, at most.
     pub fn epochs(mut self, epochs: usize) -> Self {
-        self.options.epochs = epochs;
+        self.options.epochs = Some(epochs);
         self
     }
 

@@ -7,10 +7,11 @@ use url::Url;
 use volley_proto::TrainId;
 use volley_proto::limits::STACK;
 use volley_proto::spec::{
-    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
-    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
+    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
+    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
+    Task, TooFew, TrainSpec,
 };
-use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore};
+use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore, Scale};
 
 use crate::{Session, SessionConfig};
 
@@ -25,6 +26,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         kind,
         data_type: data_type.to_owned(),
         vocabulary,
+        scale: Scale::IDENTITY,
     };
     let (categorical, continuous) = (FeatureKind::Categorical, FeatureKind::Continuous);
     let spec = TrainSpec {
@@ -36,29 +38,39 @@ pub(crate) fn manifest(name: &str) -> Manifest {
             feature("Store", categorical),
             feature("Distance", continuous),
         ],
+        task: Task::Regression,
         label: Label {
             column: "Sales".into(),
             transform: LabelTransform::Ln,
+            standardize: false,
         },
+        numeric_transform: NumericTransform::None,
         split: Split::None,
+        split_key: vec![],
         network: Network {
             embedding_dim: 10,
             batch_norm: true,
             hidden_units: vec![8, 4],
-            dropout: 0.0,
+            dropout: vec![0.0, 0.0],
             output: Output::Identity,
         },
         loss: Loss::Mae,
-        optimizer: Adam {
+        optimizer: Optimizer {
             learn_rate: 1e-3,
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
-            form: AdamForm::Keras,
+            rule: Rule::Adam {
+                beta_1: 0.9,
+                beta_2: 0.999,
+                epsilon: 1e-7,
+                form: AdamForm::Keras,
+                weight_decay: 0.0,
+            },
+            ..Optimizer::default()
         },
+        l1: 0.0,
         l2: 0.0,
-        batch_size: 10,
-        epochs: 3,
+        batch_size: Some(BatchSize::OfRank(10)),
+        epochs: Some(3),
+        early_stop: None,
         keep: Keep::Best,
         seed: 0,
         ranks: Ranks::All,
@@ -84,7 +96,13 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         loss: 0.5,
         eval_loss: Some(eval_loss),
         eval_mae: None,
+        eval_rmse: None,
+        eval_r2: None,
         eval_rmspe: Some(0.2),
+        eval_accuracy: None,
+        eval_majority: None,
+        learn_rate: None,
+        ended: None,
         seconds: 1.5,
         compute_seconds: 1.0,
         reduce_seconds: 0.25,
@@ -103,6 +121,8 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         ],
         parameters: 123,
         output_scale: 1.0,
+        label_scale: Scale::IDENTITY,
+        classes: None,
         train_rows: 100,
         eval_rows: 20,
         world_size: 2,

@@ -18,9 +18,8 @@ CREATE OR REPLACE MODEL shops OPTIONS (
   continuous = ['celsius', 'sales_before', 'sales_of_a_week'],
   embedding_dim = 4,
   hidden_units = [32, 16],
-  batch_size = 16,
-  learn_rate = 0.01,
-  epochs = 20,
+  global_batch_size = 32,
+  epochs = 6,
   ranks = 2,
   seed = 1
 ) AS SELECT * FROM training_set;

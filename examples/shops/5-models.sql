@@ -9,9 +9,9 @@ CREATE OR REPLACE MODEL shops OPTIONS (
   continuous = ['celsius', 'sales_before', 'sales_of_a_week'],
   embedding_dim = 4,
   hidden_units = [32, 16],
-  batch_size = 16,
-  learn_rate = 0.001,
-  epochs = 5,
+  global_batch_size = 32,
+  learn_rate = 0.002,
+  epochs = 20,
   ranks = 2,
   warm_start = true
 ) AS SELECT * FROM training_set;

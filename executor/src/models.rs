@@ -59,7 +59,7 @@ impl LoadedModel {
 }
 
 impl Predictor for LoadedModel {
-    fn predict(&self, rows: &RecordBatch) -> Result<ArrayRef> {
+    fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
         self.model.predict(rows).map_err(external)
     }
 }

@@ -94,9 +94,10 @@ pub trait ModelRuntime: Send + Sync + Debug {
 
 /// Predicts batches with one loaded model.
 pub trait Predictor: Send + Sync + Debug {
-    /// One `Float32` prediction a row, in the label's own scale. Reads the batch's columns by name.
+    /// The prediction's columns, as [`PredictedColumns`](crate::store::PredictedColumns) has them: a number in the
+    /// label's own scale, or a class and the probabilities of all. Reads the batch's columns by name.
     ///
     /// # Errors
     /// When a feature column is missing or of a type the model was not trained on.
-    fn predict(&self, rows: &RecordBatch) -> Result<ArrayRef>;
+    fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>>;
 }

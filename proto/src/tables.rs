@@ -237,8 +237,14 @@ rows! {
         loss: f64 = Float64,
         /// Mean evaluation loss.
         eval_loss: Option<f64> = Float64,
-        /// Mean absolute error of evaluation, in the transformed label's scale.
+        /// Mean absolute error of evaluation, in the label's own scale.
         eval_mae: Option<f64> = Float64,
+        /// Root of the mean squared error of evaluation, in the label's own scale.
+        eval_rmse: Option<f64> = Float64,
+        /// Share of the evaluated labels' variance that is explained, in the label's own scale.
+        eval_r2: Option<f64> = Float64,
+        /// Share of the evaluated rows whose class was the likeliest.
+        eval_accuracy: Option<f64> = Float64,
         /// Root of the mean squared relative error of evaluation, in the label's own scale.
         eval_rmspe: Option<f64> = Float64,
         /// Seconds it took, evaluation included.
@@ -317,6 +323,10 @@ rows! {
         loss: Option<f64> = Float64,
         /// Mean evaluation loss of that epoch.
         eval_loss: Option<f64> = Float64,
+        /// Share of the evaluated labels' variance that is explained after that epoch.
+        eval_r2: Option<f64> = Float64,
+        /// Share of the evaluated rows whose class was the likeliest after that epoch.
+        eval_accuracy: Option<f64> = Float64,
         /// Root of the mean squared relative error of that epoch's evaluation, in the label's scale.
         eval_rmspe: Option<f64> = Float64,
         /// The run that trained it.
@@ -334,6 +344,9 @@ impl Epoch {
             loss: record.loss,
             eval_loss: record.eval_loss,
             eval_mae: record.eval_mae,
+            eval_rmse: record.eval_rmse,
+            eval_r2: record.eval_r2,
+            eval_accuracy: record.eval_accuracy,
             eval_rmspe: record.eval_rmspe,
             seconds: record.seconds,
             compute_seconds: record.compute_seconds,

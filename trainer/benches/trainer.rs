@@ -19,11 +19,12 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
-    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
+    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
+    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
+    Task, TooFew, TrainSpec,
 };
 use volley_proto::store::EpochRecord;
-use volley_trainer::bench::{Dense, Optimizer};
+use volley_trainer::bench::{self, Dense};
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::{
     Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, Step, load, train,
@@ -137,7 +138,7 @@ fn repeat(calls: u64, call: &mut dyn FnMut()) -> Duration {
 
 fn optimizer(criterion: &mut Criterion) {
     let spec = spec(100);
-    let mut optimizer = Optimizer::new(spec.optimizer, spec.l2, WEIGHTS);
+    let mut optimizer = bench::Optimizer::new(&spec, WEIGHTS);
     let mut group = criterion.benchmark_group("optimizer");
     group.throughput(Throughput::Elements(WEIGHTS as u64));
     group.bench_function("Adam", |bencher| bencher.iter(|| optimizer.step()));
@@ -288,29 +289,39 @@ fn spec(batch_size: usize) -> TrainSpec {
         if_exists: IfExists::Replace,
         store: "file:///nowhere/".parse().expect("a URL"),
         features: categorical.chain(continuous).collect(),
+        task: Task::Regression,
         label: Label {
             column: "sales".into(),
             transform: LabelTransform::Ln,
+            standardize: false,
         },
+        numeric_transform: NumericTransform::None,
         split: Split::None,
+        split_key: vec![],
         network: Network {
             embedding_dim: 10,
             batch_norm: true,
             hidden_units: vec![1000, 1000, 1000, 500],
-            dropout: 0.5,
+            dropout: vec![0.0, 0.0, 0.0, 0.5],
             output: Output::ScaledSigmoid,
         },
         loss: Loss::Mae,
-        optimizer: Adam {
+        optimizer: Optimizer {
             learn_rate: 1e-4,
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-3,
-            form: AdamForm::Keras,
+            rule: Rule::Adam {
+                beta_1: 0.9,
+                beta_2: 0.999,
+                epsilon: 1e-3,
+                form: AdamForm::Keras,
+                weight_decay: 0.0,
+            },
+            ..Optimizer::default()
         },
+        l1: 0.0,
         l2: 5e-5,
-        batch_size,
-        epochs: usize::MAX,
+        batch_size: Some(BatchSize::OfRank(batch_size)),
+        epochs: Some(usize::MAX),
+        early_stop: None,
         keep: Keep::Last,
         seed: 1,
         ranks: Ranks::All,

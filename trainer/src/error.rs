@@ -54,6 +54,20 @@ pub enum Error {
     /// Rows that cannot be trained on, over all ranks.
     #[error("{0}")]
     Defect(Defect),
+    /// A classifier's label has too few or too many values.
+    #[error(
+        "label {column:?} has {} where rows are trained on or evaluated, a classifier needs 2 to {most}; to predict a \
+         number, use model_type = 'dnn_regressor'",
+        if *found == 1 { "one value".to_owned() } else { format!("{found} distinct values") }
+    )]
+    Classes {
+        /// The column.
+        column: String,
+        /// Its distinct values.
+        found: usize,
+        /// As many as there may be.
+        most: usize,
+    },
     /// No rank has a row to train on.
     #[error("there are no rows to train on: {0}")]
     NoTrainingRows(&'static str),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Date32Array, Float64Array, Int32Array, StringArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{ArrayRef, AsArray, Date32Array, Float64Array, Int32Array, StringArray};
+use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
@@ -12,8 +12,9 @@ use futures::stream;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
-    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
+    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
+    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
+    Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
 
@@ -42,29 +43,39 @@ pub(crate) fn spec() -> TrainSpec {
             feature("day", FeatureKind::Categorical),
             feature("trend", FeatureKind::Continuous),
         ],
+        task: Task::Regression,
         label: Label {
             column: "sales".into(),
             transform: LabelTransform::Identity,
+            standardize: false,
         },
+        numeric_transform: NumericTransform::None,
         split: Split::Column("part".into()),
+        split_key: vec![],
         network: Network {
             embedding_dim: 4,
             batch_norm: true,
             hidden_units: vec![24, 16],
-            dropout: 0.25,
+            dropout: vec![0.125, 0.25],
             output: Output::Identity,
         },
         loss: Loss::Mse,
-        optimizer: Adam {
+        optimizer: Optimizer {
             learn_rate: 1e-2,
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-3,
-            form: AdamForm::Keras,
+            rule: Rule::Adam {
+                beta_1: 0.9,
+                beta_2: 0.999,
+                epsilon: 1e-3,
+                form: AdamForm::Keras,
+                weight_decay: 0.0,
+            },
+            ..Optimizer::default()
         },
+        l1: 0.0,
         l2: 1e-4,
-        batch_size: 30,
-        epochs: 1,
+        batch_size: Some(BatchSize::OfRank(30)),
+        epochs: Some(1),
+        early_stop: None,
         keep: Keep::Last,
         seed: 11,
         ranks: Ranks::All,
@@ -127,6 +138,32 @@ pub(crate) fn rows(numbers: std::ops::Range<u64>) -> RecordBatch {
         Arc::new(StringArray::from_iter_values(numbers.map(part))),
     ];
     RecordBatch::try_new(schema(), columns).unwrap()
+}
+
+/// The rows with another label: the column `sales`, told apart by bounds.
+pub(crate) fn told_apart(batch: &RecordBatch, bounds: &[f64]) -> RecordBatch {
+    let sales = batch["sales"].as_primitive::<Float64Type>();
+    let class = |sales: f64| bounds.iter().filter(|bound| sales > **bound).count();
+    let classes = sales
+        .iter()
+        .map(|sales| Some(["low", "middle", "high"][class(sales?)]));
+    let classes: StringArray = classes.collect();
+    let at = batch.schema().index_of("sales").unwrap();
+    let mut fields = batch.schema().fields().to_vec();
+    fields[at] = Arc::new(Field::new("sales", DataType::Utf8, true));
+    let mut columns = batch.columns().to_vec();
+    columns[at] = Arc::new(classes);
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+/// A spec of a classifier of such rows.
+pub(crate) fn classifier() -> TrainSpec {
+    TrainSpec {
+        task: Task::Classification,
+        loss: Loss::LogLoss,
+        numeric_transform: NumericTransform::Standardize,
+        ..spec()
+    }
 }
 
 /// Cuts rows into shards of very uneven size, one of them empty.

@@ -160,7 +160,7 @@ fn conclude(demo: &Demo, manifest: &Manifest, began: Instant) -> anyhow::Result<
         bail!("{} was not written", submission.display());
     }
     println!(
-        "\nvalidation exp_rmspe {}, epoch {} of {}, {} ranks, {} parameters",
+        "\neval_rmspe {}, epoch {} of {}, {} ranks, {} parameters",
         rmspe.map_or_else(|| "unknown".into(), |rmspe| format!("{rmspe:.5}")),
         manifest.kept_epoch,
         manifest.history.len(),

@@ -12,7 +12,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
-use volley_proto::spec::{Device, Feature, FeatureKind, Ranks, TrainSpec};
+use volley_proto::spec::{BatchSize, Device, Feature, FeatureKind, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
 use super::optimizer::optimized;
@@ -222,14 +222,35 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         String::new()
     };
     line("parameters", format!("{}{embeddings}", grouped(dense)));
-    let global_batch = ranks.map(|ranks| ranks * spec.batch_size as u64);
+    let (global_batch, of_rank) = match spec.batch_size {
+        Some(BatchSize::Global { global }) => {
+            let global = global as u64;
+            (
+                Some(global),
+                ranks.map(|ranks| global.div_ceil(ranks.max(1))),
+            )
+        }
+        None => (None, None),
+        Some(BatchSize::OfRank(rows)) => {
+            let rows = rows as u64;
+            (ranks.map(|ranks| ranks * rows), Some(rows))
+        }
+    };
     line(
         "global batch",
-        match global_batch {
-            Some(rows) => format!("{} rows, {} of each rank", grouped(rows), spec.batch_size),
-            None => format!("{} rows of each rank", spec.batch_size),
+        match (global_batch, of_rank) {
+            (Some(rows), Some(of_rank)) => {
+                format!("{} rows, {of_rank} of each rank", grouped(rows))
+            }
+            (Some(rows), None) => format!("{} rows", grouped(rows)),
+            (None, Some(of_rank)) => format!("{of_rank} rows of each rank"),
+            (None, None) => "by the number of rows, 256 at most".to_owned(),
         },
     );
+    let epochs = match spec.epochs {
+        Some(epochs) => format!("{epochs} epochs"),
+        None => "epochs by the number of rows".to_owned(),
+    };
     let steps = rows
         .number()
         .zip(global_batch)
@@ -238,11 +259,10 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         "steps",
         match steps {
             Some(steps) => format!(
-                "~{} an epoch if all rows are trained on, {} epochs",
+                "~{} an epoch if all rows are trained on, {epochs}",
                 grouped(steps),
-                spec.epochs
             ),
-            None => format!("not known, {} epochs", spec.epochs),
+            None => format!("not known, {epochs}"),
         },
     );
     line(
@@ -252,15 +272,16 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             _ => format!("≥ {} all-reduced a step", bytes(dense * NUMBER)),
         },
     );
-    // Weights, gradient and two moments of Adam; each layer's output and its gradient.
+    // Weights, gradient and two numbers of the optimizer; each layer's output and its gradient.
     let widths: u64 = spec
         .network
         .hidden_units
         .iter()
         .map(|width| *width as u64)
         .sum();
-    let activations =
-        2 * NUMBER * spec.batch_size as u64 * (widths + categorical * dim + continuous);
+    let batch = of_rank.or(global_batch).unwrap_or(256);
+    let activations = 2 * NUMBER * batch * (widths + categorical * dim + continuous);
+
     let state = 4 * NUMBER * dense + activations;
     line(
         "a rank's memory",

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::ModelName;
-use volley_proto::spec::{Feature, FeatureKind, Split, Start};
+use volley_proto::spec::{BatchSize, Feature, FeatureKind, Split, Start};
 use volley_proto::store::Manifest;
 
 use super::{Output, Session};
@@ -82,12 +82,23 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     add("train_id", spec.train_id.to_string());
     add("label", spec.label.column.clone());
     add("label_transform", word(&spec.label.transform));
-    add("prediction", manifest.prediction_column());
+    let predicted = manifest.predicted();
+    let predicted = predicted
+        .fields()
+        .into_iter()
+        .map(|field| field.name().clone());
+    add("prediction", predicted.collect::<Vec<_>>().join(", "));
+    if let Some(classes) = &manifest.classes {
+        add("classes", classes.len().to_string());
+    }
     add(
         "data_split",
         match &spec.split {
             Split::None => "none".to_owned(),
             Split::Column(column) => format!("column {column}"),
+            Split::Sequential { column, share } => {
+                format!("the last by {column}, {share} evaluated")
+            }
             Split::Random(share) => format!("random, {share} evaluated"),
         },
     );
@@ -108,26 +119,21 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     let network = &spec.network;
     add("embedding_dim", network.embedding_dim.to_string());
     add("hidden_units", format!("{:?}", network.hidden_units));
-    add("dropout", network.dropout.to_string());
+    add("dropout", format!("{:?}", network.dropout));
     add("batch_norm", network.batch_norm.to_string());
     add("activation_output", word(&network.output));
     add("output_scale", manifest.output_scale.to_string());
     add("parameters", manifest.parameters.to_string());
     add("loss", word(&spec.loss));
     add("l2_reg", spec.l2.to_string());
-    let adam = &spec.optimizer;
-    add(
-        "optimizer",
-        format!(
-            "adam, learn_rate {}, beta_1 {}, beta_2 {}, epsilon {}, form {}",
-            adam.learn_rate,
-            adam.beta_1,
-            adam.beta_2,
-            adam.epsilon,
-            word(&adam.form),
-        ),
-    );
-    add("batch_size", format!("{} a rank", spec.batch_size));
+    add("l1_reg", spec.l1.to_string());
+    add("optimizer", spec.optimizer.to_string());
+    add("learn_rate", spec.optimizer.learn_rate.to_string());
+    add("learn_rate_schedule", spec.optimizer.schedule.to_string());
+    match spec.batch_size.map(BatchSize::option) {
+        Some((option, rows)) => add(option, rows.to_string()),
+        None => add("global_batch_size", "by the number of rows".to_owned()),
+    }
     add("seed", spec.seed.to_string());
     add(
         "start",
@@ -149,11 +155,17 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         .history
         .iter()
         .find(|epoch| epoch.epoch == manifest.kept_epoch);
+    if let Some(why) = manifest.history.last().and_then(|last| last.ended.clone()) {
+        add("ended", why);
+    }
     if let Some(kept) = kept {
         add("kept_epoch loss", kept.loss.to_string());
         let metrics = [
             ("eval_loss", kept.eval_loss),
             ("eval_mae", kept.eval_mae),
+            ("eval_rmse", kept.eval_rmse),
+            ("eval_r2", kept.eval_r2),
+            ("eval_accuracy", kept.eval_accuracy),
             ("eval_rmspe", kept.eval_rmspe),
         ];
         for (name, value) in metrics {

@@ -12,9 +12,9 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder}
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use url::Url;
-use volley_proto::plan::{TrainNode, train_schema};
+use volley_proto::plan::{TrainNode, row_hash, train_schema};
 use volley_proto::settings::OnClientLoss;
-use volley_proto::spec::{IfExists, Start};
+use volley_proto::spec::{IfExists, Split, Start, split};
 use volley_proto::store::TRACE_FILE;
 use volley_proto::{ModelName, ModelRef, TrainId};
 
@@ -51,7 +51,8 @@ impl Session {
             let trace = traced.then(|| self.store().file_url(&name, version, TRACE_FILE));
             let trace = trace.map(|url| format!("; for ui.perfetto.dev: {}", typed(&url)));
             let trace = trace.unwrap_or_default();
-            format!("model {name} published as version {version}{lost}{trace}")
+            let judged = judged(&trained.ranks).unwrap_or_default();
+            format!("model {name} published as version {version}{judged}{lost}{trace}")
         });
         Ok(Output {
             message,
@@ -279,11 +280,25 @@ pub(super) fn train_plan(
         .into_iter()
         .map(column)
         .collect::<Result<Vec<_>, _>>()?;
+    let hash = match spec.split {
+        Split::Random(_) => Some(hash_of(&rows, &spec.split_key)),
+        Split::None | Split::Column(_) | Split::Sequential { .. } => None,
+    };
     let input = LogicalPlanBuilder::from(rows.clone())
-        .project(columns)?
+        .project(columns.into_iter().chain(hash))?
         .build()?;
     let node = Arc::new(TrainNode::try_new(Arc::new(spec), input)?);
     Ok(LogicalPlan::Extension(Extension { node }))
+}
+
+/// The hash of the columns of these names, or of all that rows have as they come in.
+fn hash_of(rows: &LogicalPlan, names: &[String]) -> Expr {
+    let all = rows.schema().iter();
+    let all =
+        all.map(|(qualifier, field)| (field.name().clone(), Column::from((qualifier, field))));
+    let named = all.filter(|(name, _)| names.is_empty() || names.contains(name));
+    let columns = named.map(|(name, column)| (name, Expr::Column(column)));
+    row_hash(columns).alias(split::HASH)
 }
 
 /// A place in the store as it would be typed: a path, where it is a file.
@@ -298,6 +313,44 @@ fn by_rank(batches: &[RecordBatch]) -> arrow::error::Result<RecordBatch> {
     let rows = concat_batches(&train_schema(), batches)?;
     let ranks = rows.column(rows.schema().index_of("rank")?);
     take_record_batch(&rows, &sort_to_indices(ranks, None, None)?)
+}
+
+/// How the model compares with predicting the mean, by the rows that were evaluated.
+fn judged(rows: &RecordBatch) -> Option<String> {
+    use arrow::array::AsArray;
+    use arrow::datatypes::{Float64Type, UInt64Type};
+    let evaluated = rows
+        .column_by_name("eval_rows")?
+        .as_primitive_opt::<UInt64Type>()?;
+    let evaluated = arrow::compute::sum(evaluated).filter(|rows| *rows > 0)?;
+    let first = |column: &str| {
+        let column = rows.column_by_name(column)?;
+        column
+            .as_primitive_opt::<Float64Type>()?
+            .iter()
+            .flatten()
+            .next()
+    };
+    if let Some((accuracy, majority)) = first("eval_accuracy").zip(first("eval_majority")) {
+        let worse = match accuracy > majority {
+            true => "",
+            false => ": it is no better than that; other features or another learn_rate may help",
+        };
+        return Some(format!(
+            "; accuracy {accuracy:.3} on {evaluated} evaluated rows, where the most frequent class alone comes to \
+             {majority:.3}{worse}"
+        ));
+    }
+    let r2 = first("eval_r2")?;
+    let worse = match r2 > 0.0 {
+        true => "",
+        false => {
+            ": it is no better than that; more epochs, another learn_rate or other features may help"
+        }
+    };
+    Some(format!(
+        "; r² {r2:.3} on {evaluated} evaluated rows, where their mean alone comes to 0{worse}"
+    ))
 }
 
 /// The version that the ranks' rows name.
@@ -322,7 +375,8 @@ mod tests {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
             let create = "CREATE MODEL m OPTIONS (input_label_cols = ['Sales'], \
-                          categorical = ['Store'], shard_by = ['Id']) AS SELECT * FROM sales";
+                          categorical = ['Store'], shard_by = ['Id'], \
+                          data_split_method = 'no_split') AS SELECT * FROM sales";
             let Kind::CreateModel(create) = session.parse(create).unwrap().remove(0).kind else {
                 panic!()
             };

@@ -23,7 +23,10 @@ mod values;
 
 pub(crate) use call::{Reference, named_models};
 pub(crate) use known::Known;
-pub use options::{OptionValue, SplitMethod, TrainOption, TrainOptions, WarmStart, train_options};
+pub use options::{
+    DecayName, Dropout, EarlyStopOptions, OptimizerOptions, OptionValue, RuleName, SplitMethod,
+    TrainOption, TrainOptions, WarmStart, train_options,
+};
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse};
 pub(crate) use plan::{Manifests, MlPlanner, predict};

@@ -78,7 +78,7 @@ impl RelationPlanner for MlPlanner {
             .options()
             .sql_parser
             .enable_ident_normalization;
-        let name = ident_name(call.model, &IdentNormalizer::new(normalize))?;
+        let name = ident_name(call.model.clone(), &IdentNormalizer::new(normalize))?;
         let model = (name, call.version);
         if let Some(epochs) = self.manifests.under_way(call.function, &model) {
             let plan = training_info::under_way(&epochs)?;
@@ -93,24 +93,31 @@ impl RelationPlanner for MlPlanner {
                 model.0
             ),
         })?;
-        let mut input = || {
-            let subquery = call.input.clone().ok_or_else(|| {
+        let given = || {
+            call.input.clone().ok_or_else(|| {
                 datafusion::error::DataFusionError::Internal("a checked call has its query".into())
-            })?;
-            let derived = TableFactor::Derived {
+            })
+        };
+        let mut planned = |subquery| {
+            context.plan(TableFactor::Derived {
                 lateral: false,
                 subquery,
                 alias: None,
                 sample: None,
-            };
-            context.plan(derived)
+            })
         };
         let plan = match call.function {
-            Function::Predict => predict(&manifest, &self.store, input()?)?,
+            Function::Predict => predict(&manifest, &self.store, planned(given()?)?)?,
             Function::Evaluate => {
-                let rows = input()?;
+                let rows = planned(given()?)?;
                 evaluate::check_label(&manifest, &rows)?;
-                evaluate::metrics(&manifest, predict(&manifest, &self.store, rows)?)?
+                match &manifest.classes {
+                    None => evaluate::metrics(&manifest, predict(&manifest, &self.store, rows)?)?,
+                    Some(classes) => {
+                        let metrics = evaluate::class_metrics(&manifest, classes, &call, given()?)?;
+                        planned(metrics)?
+                    }
+                }
             }
             Function::TrainingInfo => training_info::published(&manifest)?,
         };
@@ -125,16 +132,19 @@ pub(crate) fn predict(manifest: &Manifest, store: &Url, input: LogicalPlan) -> R
     let schema = input.schema().as_arrow();
     check_unambiguous(schema)?;
     manifest.check_input(schema)?;
-    let column = manifest.prediction_column();
-    if schema.field_with_name(&column).is_ok() {
-        return Err(Error::RepeatedColumn { column });
+    let columns = manifest.predicted();
+    for field in columns.fields() {
+        if schema.field_with_name(field.name()).is_ok() {
+            let column = field.name().clone();
+            return Err(Error::RepeatedColumn { column });
+        }
     }
     let model = ModelRef {
         store: store.clone(),
         name: manifest.spec.model.clone(),
         version: manifest.version,
     };
-    let node = Arc::new(PredictNode::try_new(model, column, input)?);
+    let node = Arc::new(PredictNode::try_new(model, columns, input)?);
     Ok(LogicalPlan::Extension(Extension { node }))
 }
 

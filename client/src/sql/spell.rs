@@ -10,6 +10,11 @@
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
+/// Whether a table's name is a file's: `TABLE 'rows.csv'`.
+fn is_file(keyword: &TokenWithSpan, name: &TokenWithSpan) -> bool {
+    is_word(&keyword.token, "table") && matches!(name.token, Token::SingleQuotedString(_))
+}
+
 /// Spells out the arguments of every `ML.…(…)`.
 pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     let mut spelled = Vec::with_capacity(tokens.len());
@@ -32,7 +37,7 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         }
         let names_one = rest
             .peek()
-            .is_some_and(|next| matches!(next.token, Token::Word(_)));
+            .is_some_and(|next| matches!(next.token, Token::Word(_)) || is_file(&token, next));
         let here = |token: Token| TokenWithSpan {
             token,
             span: blank[0].span,
@@ -61,7 +66,10 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
             ];
             spelled.extend(select.map(here));
             let close = here(Token::RParen);
-            let is_name = |t: &TokenWithSpan| matches!(t.token, Token::Word(_) | Token::Period);
+            let is_name = |t: &TokenWithSpan| {
+                let part = matches!(t.token, Token::Word(_) | Token::Period);
+                part || matches!(t.token, Token::SingleQuotedString(_))
+            };
             while let Some(part) = rest.next_if(is_name) {
                 calls.advance(&part.token);
                 spelled.push(part);
@@ -144,6 +152,10 @@ mod tests {
             (
                 "ml.f(1, TABLE a.b)",
                 "ml . f ( 1 , ( SELECT * FROM a . b ) )",
+            ),
+            (
+                "ml.f(TABLE 'a.csv')",
+                "ml . f ( ( SELECT * FROM 'a.csv' ) )",
             ),
             ("ml.f(g(MODEL m))", "ml . f ( g ( MODEL m ) )"),
             (

@@ -21,6 +21,9 @@ fn schema() -> Schema {
         ("loss", DataType::Float64),
         ("eval_loss", DataType::Float64),
         ("eval_mae", DataType::Float64),
+        ("eval_rmse", DataType::Float64),
+        ("eval_r2", DataType::Float64),
+        ("eval_accuracy", DataType::Float64),
         ("eval_rmspe", DataType::Float64),
         ("learning_rate", DataType::Float64),
         ("duration_ms", DataType::Int64),
@@ -46,11 +49,11 @@ pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
         );
         return Err(DataFusionError::Plan(message));
     }
-    let learn_rate = manifest.spec.optimizer.learn_rate;
+    let old = manifest.spec.optimizer.learn_rate;
     let of = |record: &EpochRecord| {
         let epoch = Epoch::of("", "", record);
         let is_published = record.epoch == manifest.kept_epoch;
-        row(&epoch, Some(learn_rate), is_published)
+        row(&epoch, record.learn_rate.or(Some(old)), is_published)
     };
     plan(manifest.history.iter().map(of))
 }
@@ -80,6 +83,9 @@ fn row(epoch: &Epoch, learn_rate: Option<f64>, published: bool) -> Vec<ScalarVal
         ScalarValue::Float64(Some(epoch.loss)),
         ScalarValue::Float64(epoch.eval_loss),
         ScalarValue::Float64(epoch.eval_mae),
+        ScalarValue::Float64(epoch.eval_rmse),
+        ScalarValue::Float64(epoch.eval_r2),
+        ScalarValue::Float64(epoch.eval_accuracy),
         ScalarValue::Float64(epoch.eval_rmspe),
         ScalarValue::Float64(learn_rate),
         millis(epoch.seconds),

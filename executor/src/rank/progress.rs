@@ -23,12 +23,15 @@ pub(super) enum Report {
     /// It has streamed its shards.
     Loaded { rows: u64, seconds: f64 },
     /// An epoch is done.
-    Epoch(EpochRecord),
+    Epoch(Box<EpochRecord>),
     /// What its last steps came to.
     Steps(Steps),
     /// Something a user should know.
     Note(String),
 }
+
+/// A store that has taken no checkpoint for so long is said to be busy: epochs may be shorter than a write.
+const LATE: Duration = Duration::from_secs(10);
 
 /// The rank thread's end: an observer that passes everything on.
 #[derive(Debug)]
@@ -36,9 +39,9 @@ pub(super) struct Reporter {
     reports: mpsc::UnboundedSender<Report>,
     checkpoints: mpsc::Sender<(Position, Bytes)>,
     rank: usize,
-    /// How many epochs there are to be.
-    epochs: usize,
     untold: Mutex<Untold>,
+    /// When the store last took a checkpoint, or was said to be busy.
+    last_checkpoint: Mutex<Instant>,
 }
 
 /// Steps that are not told yet.
@@ -78,7 +81,6 @@ pub(super) fn reporter(
     mut store: Checkpoints<'_>,
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
-    let epochs = store.spec.epochs;
     // One is written while one waits.
     let (checkpoints, mut waiting) = mpsc::channel::<(Position, Bytes)>(1);
     let told = rendezvous.clone();
@@ -103,8 +105,8 @@ pub(super) fn reporter(
         reports,
         checkpoints,
         rank,
-        epochs,
         untold: Mutex::new(Untold::from(Duration::ZERO)),
+        last_checkpoint: Mutex::new(Instant::now()),
     };
     let work = async move {
         tokio::join!(send, save);
@@ -165,7 +167,7 @@ impl Observer for Reporter {
         let told = std::mem::replace(&mut *untold, Untold::from(step.reducing));
         self.send(Report::Steps(Steps {
             epoch: epoch as u64,
-            epochs: self.epochs as u64,
+            epochs: step.epochs as u64,
             step: done,
             steps_per_epoch: step.steps_per_epoch,
             total: steps,
@@ -180,15 +182,23 @@ impl Observer for Reporter {
         // Evaluation is not a part of the next steps' time.
         self.untold.lock().since = Instant::now();
         if self.rank == 0 {
-            self.send(Report::Epoch(record.clone()));
+            self.send(Report::Epoch(Box::new(record.clone())));
         }
     }
 
     fn checkpoint(&self, position: Position, state: Bytes) {
         // Training does not wait for a store: the next checkpoint will be newer.
-        if let Err(TrySendError::Full(_)) = self.checkpoints.try_send((position, state)) {
-            let note = format!("no checkpoint at {position}: the store is busy with earlier ones");
-            self.send(Report::Note(note));
+        let sent = self.checkpoints.try_send((position, state));
+        let mut last = self.last_checkpoint.lock();
+        match sent {
+            Err(TrySendError::Full(_)) if last.elapsed() > LATE => {
+                let note =
+                    format!("no checkpoint at {position}: the store is busy with earlier ones");
+                self.send(Report::Note(note));
+                *last = Instant::now();
+            }
+            Ok(()) => *last = Instant::now(),
+            Err(_) => {}
         }
     }
 }

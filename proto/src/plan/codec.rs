@@ -36,9 +36,10 @@ use super::wire::{Converter, Lost, decode_expr, verify};
 use super::write::{EncodedTarget, Target};
 use super::{
     CommitExec, NullSupplyExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec,
-    filtered, float_extremes, running, single_value,
+    filtered, float_extremes, row_hash, running, single_value,
 };
 use crate::spec::TrainSpec;
+use crate::store::PredictedColumns;
 use crate::{Error, ModelRef};
 
 pub(super) const MAGIC: &[u8] = b"\xffvolley\x01";
@@ -54,7 +55,7 @@ enum Node {
     },
     Predict {
         model: ModelRef,
-        column: String,
+        columns: PredictedColumns,
     },
     Write {
         target: EncodedTarget,
@@ -118,9 +119,11 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
                 Some(Node::Train { spec }) => {
                     Arc::new(TrainNode::try_new(spec, only(inputs.to_vec())?)?)
                 }
-                Some(Node::Predict { model, column }) => {
-                    Arc::new(PredictNode::try_new(model, column, only(inputs.to_vec())?)?)
-                }
+                Some(Node::Predict { model, columns }) => Arc::new(PredictNode::try_new(
+                    model,
+                    columns,
+                    only(inputs.to_vec())?,
+                )?),
                 Some(Node::RepeatedNames { exprs }) => {
                     let input = only(inputs.to_vec())?;
                     Arc::new(RepeatedNames::decode(&exprs, input, context, self)?)
@@ -141,8 +144,8 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
             }
             .encode(buf)
         } else if let Some(predict) = node.downcast_ref::<PredictNode>() {
-            let (model, column) = (predict.model().clone(), predict.column().to_owned());
-            Node::Predict { model, column }.encode(buf)
+            let (model, columns) = (predict.model().clone(), predict.columns().clone());
+            Node::Predict { model, columns }.encode(buf)
         } else if let Some(projection) = node.downcast_ref::<RepeatedNames>() {
             let exprs = projection.encode(self)?;
             Node::RepeatedNames { exprs }.encode(buf)
@@ -204,11 +207,17 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
-        self.inner.try_decode_udf(name, buf)
+        match row_hash::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udf(name, buf),
+        }
     }
 
     fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
-        self.inner.try_encode_udf(function, buf)
+        match row_hash::function(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udf(function, buf),
+        }
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
@@ -275,9 +284,9 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             Some(Node::Train { spec }) => {
                 Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?)))
             }
-            Some(Node::Predict { model, column }) => Ok(Arc::new(PredictExec::new(
+            Some(Node::Predict { model, columns }) => Ok(Arc::new(PredictExec::new(
                 model,
-                column,
+                columns,
                 only(inputs.to_vec())?,
             ))),
             Some(Node::Write { target }) => {
@@ -308,8 +317,8 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             }
             .encode(buf)
         } else if let Some(predict) = plan.downcast_ref::<PredictExec>() {
-            let (model, column) = (predict.model().clone(), predict.column().to_owned());
-            Node::Predict { model, column }.encode(buf)
+            let (model, columns) = (predict.model().clone(), predict.columns().clone());
+            Node::Predict { model, columns }.encode(buf)
         } else if let Some(write) = plan.downcast_ref::<WriteExec>() {
             let target = write.target().encode(self, converter)?;
             Node::Write { target }.encode(buf)
@@ -358,11 +367,17 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
-        self.inner.try_decode_udf(name, buf)
+        match row_hash::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udf(name, buf),
+        }
     }
 
     fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
-        self.inner.try_encode_udf(function, buf)
+        match row_hash::function(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udf(function, buf),
+        }
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {

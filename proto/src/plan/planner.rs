@@ -72,7 +72,7 @@ impl ExtensionPlanner for VolleyExtensions {
             let exec = TrainExec::try_new(Arc::clone(train.spec()), only(inputs.to_vec())?)?;
             Ok(Some(Arc::new(exec)))
         } else if let Some(predict) = node.as_any().downcast_ref::<PredictNode>() {
-            let (model, column) = (predict.model().clone(), predict.column().to_owned());
+            let (model, column) = (predict.model().clone(), predict.columns().clone());
             Ok(Some(Arc::new(PredictExec::new(
                 model,
                 column,

@@ -1,11 +1,11 @@
-//! The prediction nodes: the input's columns and one more.
+//! The prediction nodes: the input's columns and those of the prediction.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, DFSchemaRef};
@@ -23,36 +23,38 @@ use futures::{StreamExt, TryStreamExt};
 use super::train::only;
 use crate::ModelRef;
 use crate::runtime::Runtimes;
+use crate::store::PredictedColumns;
 
 /// Adds a model's prediction to the input's rows.
 #[derive(Debug, Clone)]
 pub struct PredictNode {
     model: ModelRef,
-    column: String,
+    columns: PredictedColumns,
     input: LogicalPlan,
     schema: DFSchemaRef,
 }
 
 impl PredictNode {
-    /// Adds `column`, the prediction of `model`, to the rows of `input`.
+    /// Adds `columns`, the prediction of `model`, to the rows of `input`.
     ///
     /// The caller has checked the input against the model's manifest.
     ///
     /// # Errors
-    /// When the input has a column of that name already.
-    pub fn try_new(model: ModelRef, column: String, input: LogicalPlan) -> Result<Self> {
+    /// When the input has a column of such a name already.
+    pub fn try_new(model: ModelRef, columns: PredictedColumns, input: LogicalPlan) -> Result<Self> {
         let fields = input
             .schema()
             .iter()
             .map(|(q, field)| (q.cloned(), Arc::clone(field)));
-        let prediction = (None, Arc::new(prediction_field(&column)));
+        let prediction = columns.fields().into_iter();
+        let prediction = prediction.map(|field| (None, Arc::new(field)));
         let schema = DFSchema::new_with_metadata(
-            fields.chain([prediction]).collect(),
+            fields.chain(prediction).collect(),
             input.schema().metadata().clone(),
         )?;
         Ok(Self {
             model,
-            column,
+            columns,
             input,
             schema: Arc::new(schema),
         })
@@ -63,15 +65,15 @@ impl PredictNode {
         &self.model
     }
 
-    /// The name of the prediction's column.
-    pub fn column(&self) -> &str {
-        &self.column
+    /// The prediction's columns.
+    pub fn columns(&self) -> &PredictedColumns {
+        &self.columns
     }
 }
 
 impl PartialEq for PredictNode {
     fn eq(&self, other: &Self) -> bool {
-        self.model == other.model && self.column == other.column && self.input == other.input
+        self.model == other.model && self.columns == other.columns && self.input == other.input
     }
 }
 
@@ -79,7 +81,7 @@ impl Eq for PredictNode {}
 
 impl Hash for PredictNode {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.model, &self.column, &self.input).hash(state);
+        (&self.model, &self.columns, &self.input).hash(state);
     }
 }
 
@@ -110,15 +112,16 @@ impl UserDefinedLogicalNodeCore for PredictNode {
 
     /// Conditions on the input's own columns are worth checking before predicting.
     fn prevent_predicate_push_down_columns(&self) -> std::collections::HashSet<String> {
-        [self.column.clone()].into()
+        let fields = self.columns.fields().into_iter();
+        fields.map(|field| field.name().clone()).collect()
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Predict: {} AS {}", self.model, self.column)
+        write!(f, "Predict: {} AS {}", self.model, self.columns.name)
     }
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        Self::try_new(self.model.clone(), self.column.clone(), only(inputs)?)
+        Self::try_new(self.model.clone(), self.columns.clone(), only(inputs)?)
     }
 
     fn supports_limit_pushdown(&self) -> bool {
@@ -130,21 +133,21 @@ impl UserDefinedLogicalNodeCore for PredictNode {
 #[derive(Debug, Clone)]
 pub struct PredictExec {
     model: ModelRef,
-    column: String,
+    columns: PredictedColumns,
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
 }
 
 impl PredictExec {
-    /// Adds `column`, the prediction of `model`, to the rows of `input`.
-    pub fn new(model: ModelRef, column: String, input: Arc<dyn ExecutionPlan>) -> Self {
+    /// Adds `columns`, the prediction of `model`, to the rows of `input`.
+    pub fn new(model: ModelRef, columns: PredictedColumns, input: Arc<dyn ExecutionPlan>) -> Self {
         let rows = input.schema();
-        let prediction = Arc::new(prediction_field(&column));
+        let prediction = columns.fields().into_iter().map(Arc::new);
         let schema: SchemaRef = Arc::new(Schema::new_with_metadata(
             rows.fields()
                 .iter()
                 .cloned()
-                .chain([prediction])
+                .chain(prediction)
                 .collect::<Vec<_>>(),
             rows.metadata().clone(),
         ));
@@ -156,7 +159,7 @@ impl PredictExec {
         ));
         Self {
             model,
-            column,
+            columns,
             input,
             properties,
         }
@@ -167,15 +170,15 @@ impl PredictExec {
         &self.model
     }
 
-    /// The name of the prediction's column.
-    pub fn column(&self) -> &str {
-        &self.column
+    /// The prediction's columns.
+    pub fn columns(&self) -> &PredictedColumns {
+        &self.columns
     }
 }
 
 impl DisplayAs for PredictExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PredictExec: {} AS {}", self.model, self.column)
+        write!(f, "PredictExec: {} AS {}", self.model, self.columns.name)
     }
 }
 
@@ -205,7 +208,7 @@ impl ExecutionPlan for PredictExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(Self::new(
             self.model.clone(),
-            self.column.clone(),
+            self.columns.clone(),
             only(children)?,
         )))
     }
@@ -226,7 +229,7 @@ impl ExecutionPlan for PredictExec {
                 async move {
                     let work = move || {
                         let mut columns = rows.columns().to_vec();
-                        columns.push(predictor.predict(&rows)?);
+                        columns.extend(predictor.predict(&rows)?);
                         Ok(RecordBatch::try_new(schema, columns)?)
                     };
                     // A batch takes long enough to starve the I/O that shares this thread.
@@ -239,8 +242,4 @@ impl ExecutionPlan for PredictExec {
         let stream = futures::stream::once(predicted).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
     }
-}
-
-fn prediction_field(column: &str) -> Field {
-    Field::new(column, DataType::Float32, false)
 }

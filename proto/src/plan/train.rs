@@ -29,7 +29,7 @@ use datafusion::physical_plan::{
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::{RankTask, Runtimes, TaskIdentity};
-use crate::spec::TrainSpec;
+use crate::spec::{BatchSize, TrainSpec};
 
 static TRAIN_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let required = |name: &str, data_type| Field::new(name, data_type, false);
@@ -48,6 +48,10 @@ static TRAIN_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         required("loss", DataType::Float64),
         optional("eval_loss", DataType::Float64),
         optional("eval_mae", DataType::Float64),
+        optional("eval_rmse", DataType::Float64),
+        optional("eval_r2", DataType::Float64),
+        optional("eval_accuracy", DataType::Float64),
+        optional("eval_majority", DataType::Float64),
         optional("eval_rmspe", DataType::Float64),
         required("load_seconds", DataType::Float64),
         required("train_seconds", DataType::Float64),
@@ -312,9 +316,15 @@ impl fmt::Display for Summary<'_> {
         } = self.0;
         write!(
             f,
-            "model={model}, ranks={ranks:?}, shards={shards}, epochs={epochs}, \
-             batch_size={batch_size}, device={device}"
-        )
+            "model={model}, ranks={ranks:?}, shards={shards}, device={device}"
+        )?;
+        if let Some((option, rows)) = batch_size.map(BatchSize::option) {
+            write!(f, ", {option}={rows}")?;
+        }
+        match epochs {
+            Some(epochs) => write!(f, ", epochs={epochs}"),
+            None => Ok(()),
+        }
     }
 }
 

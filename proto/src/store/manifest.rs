@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
+use super::classes::{Classes, PredictedColumns};
 use crate::spec::{Feature, FeatureKind, LabelTransform, TrainSpec, value_type};
 use crate::{Error, Result, did_you_mean};
 
@@ -27,6 +28,12 @@ pub struct Manifest {
     pub parameters: u64,
     /// The number the output is scaled by (1 where it is not).
     pub output_scale: f64,
+    /// How the transformed label was scaled; not at all in manifests of old.
+    #[serde(default)]
+    pub label_scale: Scale,
+    /// The classes of a classifier's label.
+    #[serde(default)]
+    pub classes: Option<Classes>,
     /// Rows trained on in each epoch, by all ranks.
     pub train_rows: u64,
     /// The order-free checksum of their keys, in hexadecimal; empty in manifests of old.
@@ -54,10 +61,53 @@ pub struct FeatureSummary {
     pub data_type: String,
     /// Distinct values, null included where it occurred; `None` for a continuous feature.
     pub vocabulary: Option<usize>,
+    /// How a continuous feature was scaled; not at all in manifests of old.
+    #[serde(default)]
+    pub scale: Scale,
+}
+
+/// How a number of a column becomes one that a network computes with: `(x − shift) / unit`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// What null is taken for.
+    pub null: f64,
+    /// What is subtracted.
+    pub shift: f64,
+    /// What is divided by then.
+    pub unit: f64,
+    /// Whether a further input says where null was.
+    pub indicator: bool,
+}
+
+impl Scale {
+    /// Numbers as they are, null as 0.
+    pub const IDENTITY: Self = Self {
+        null: 0.0,
+        shift: 0.0,
+        unit: 1.0,
+        indicator: false,
+    };
+
+    /// The scaled number.
+    pub fn apply(&self, x: f64) -> f64 {
+        (x - self.shift) / self.unit
+    }
+
+    /// The number of this scaled one.
+    pub fn undo(&self, scaled: f64) -> f64 {
+        self.shift + self.unit * scaled
+    }
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self::IDENTITY
+    }
 }
 
 /// One epoch of training, over all ranks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochRecord {
     /// The epoch, from 1.
     pub epoch: usize,
@@ -78,10 +128,30 @@ pub struct EpochRecord {
     pub loss: f64,
     /// Mean evaluation loss.
     pub eval_loss: Option<f64>,
-    /// Mean absolute error of evaluation, in the transformed label's scale.
+    /// Mean absolute error of evaluation, in the label's own scale; in records of old, in the transformed label's.
     pub eval_mae: Option<f64>,
+    /// The share of evaluated rows whose class was the likeliest, for a classifier.
+    #[serde(default)]
+    pub eval_accuracy: Option<f64>,
+    /// The share of evaluated rows of the class that is the most frequent in training: what always predicting it
+    /// comes to.
+    #[serde(default)]
+    pub eval_majority: Option<f64>,
+    /// Root of the mean squared error of evaluation, in the label's own scale.
+    #[serde(default)]
+    pub eval_rmse: Option<f64>,
+    /// The share of the variance of evaluated labels that predictions explain, in the label's own scale: 1 at best, 0 if
+    /// they are no better than the mean of these labels.
+    #[serde(default)]
+    pub eval_r2: Option<f64>,
     /// `sqrt(mean(((y − ŷ)/y)²))` of evaluation in the label's own scale, over rows with y > 0.001.
     pub eval_rmspe: Option<f64>,
+    /// The learning rate of its last step; not in records of old.
+    #[serde(default)]
+    pub learn_rate: Option<f64>,
+    /// Why training ended after it, where it was not the last of all.
+    #[serde(default)]
+    pub ended: Option<String>,
     /// Seconds the epoch took, evaluation included (rank 0's clock).
     pub seconds: f64,
     /// Of these, seconds in forward, backward and optimizer (mean over ranks).
@@ -111,12 +181,21 @@ pub struct Coverage {
 }
 
 impl Manifest {
-    /// The layout this build writes and reads.
-    pub const FORMAT: u32 = 1;
+    /// The layout this build writes; it reads those before.
+    ///
+    /// | | |
+    /// |---|---|
+    /// | 1 | numbers enter the network as they are |
+    /// | 2 | features and labels have a [`Scale`] |
+    pub const FORMAT: u32 = 2;
 
-    /// The name of the column that prediction adds: `predicted_<label>`, as in BigQuery ML.
-    pub fn prediction_column(&self) -> String {
-        format!("predicted_{}", self.spec.label.column)
+    /// The columns that prediction adds: `predicted_<label>` and, of a classifier, `predicted_<label>_probs`, as in
+    /// BigQuery ML.
+    pub fn predicted(&self) -> PredictedColumns {
+        PredictedColumns {
+            name: format!("predicted_{}", self.spec.label.column),
+            class: self.classes.as_ref().map(Classes::class_type),
+        }
     }
 
     /// Whether predictions are exponentiated.

@@ -12,6 +12,7 @@
 //! highest. The store knows the files' names and the manifest, not what the other files hold.
 
 mod checkpoint;
+mod classes;
 mod manifest;
 mod model_store;
 mod rows;
@@ -19,5 +20,6 @@ mod rows;
 mod tests;
 
 pub use checkpoint::{CheckpointInfo, FoundCheckpoint, Position};
-pub use manifest::{Coverage, EpochRecord, FeatureSummary, Manifest, RankCoverage};
+pub use classes::{ClassType, Classes, PredictedColumns};
+pub use manifest::{Coverage, EpochRecord, FeatureSummary, Manifest, RankCoverage, Scale};
 pub use model_store::{ModelStore, ModelSummary, TRACE_FILE};

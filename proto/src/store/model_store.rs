@@ -176,15 +176,16 @@ impl ModelStore {
         let bytes = self.read_file(name, version, MANIFEST).await?;
         let manifest: Manifest = serde_json::from_slice(&bytes)
             .map_err(|source| Error::malformed("model manifest", source))?;
-        if manifest.format == Manifest::FORMAT {
-            Ok(manifest)
-        } else {
-            let known = Manifest::FORMAT;
-            let reason = format!(
-                "its format is {}, this build reads {known}",
-                manifest.format
-            );
-            Err(Error::malformed("model manifest", reason))
+        match (1..=Manifest::FORMAT).contains(&manifest.format) {
+            true => Ok(manifest),
+            false => {
+                let known = Manifest::FORMAT;
+                let reason = format!(
+                    "its format is {}, this build reads up to {known}",
+                    manifest.format
+                );
+                Err(Error::malformed("model manifest", reason))
+            }
         }
     }
 

@@ -29,6 +29,8 @@ impl ModelStore {
                     kept_epoch: manifest.kept_epoch as u64,
                     loss: kept.map(|epoch| epoch.loss),
                     eval_loss: kept.and_then(|epoch| epoch.eval_loss),
+                    eval_r2: kept.and_then(|epoch| epoch.eval_r2),
+                    eval_accuracy: kept.and_then(|epoch| epoch.eval_accuracy),
                     eval_rmspe: kept.and_then(|epoch| epoch.eval_rmspe),
                     train_id: manifest.spec.train_id.to_string(),
                 });

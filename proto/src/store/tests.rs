@@ -8,9 +8,11 @@ use tempfile::TempDir;
 
 use super::{FoundCheckpoint, Manifest, ModelStore, Position};
 use crate::spec::{
-    Adam, AdamForm, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
-    Loss, Network, Output, Ranks, Split, Start, TooFew, TrainSpec,
+    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
+    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
+    Task, TooFew, TrainSpec,
 };
+use crate::store::Scale;
 use crate::{Error, ModelName, TrainId};
 
 struct Scene {
@@ -67,6 +69,8 @@ impl Scene {
             features: vec![],
             parameters: 0,
             output_scale: 1.0,
+            label_scale: Scale::IDENTITY,
+            classes: None,
             train_rows: 0,
             train_checksum: String::new(),
             eval_rows: 0,
@@ -105,29 +109,39 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
             column: "x".into(),
             kind: FeatureKind::Continuous,
         }],
+        task: Task::Regression,
         label: Label {
             column: "y".into(),
             transform: LabelTransform::Identity,
+            standardize: false,
         },
+        numeric_transform: NumericTransform::None,
         split: Split::None,
+        split_key: vec![],
         network: Network {
             embedding_dim: 1,
             batch_norm: false,
             hidden_units: vec![],
-            dropout: 0.0,
+            dropout: vec![],
             output: Output::Identity,
         },
         loss: Loss::Mse,
-        optimizer: Adam {
+        optimizer: Optimizer {
             learn_rate: 0.1,
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
-            form: AdamForm::Keras,
+            rule: Rule::Adam {
+                beta_1: 0.9,
+                beta_2: 0.999,
+                epsilon: 1e-7,
+                form: AdamForm::Keras,
+                weight_decay: 0.0,
+            },
+            ..Optimizer::default()
         },
+        l1: 0.0,
         l2: 0.0,
-        batch_size: 1,
-        epochs: 1,
+        batch_size: Some(BatchSize::OfRank(1)),
+        epochs: Some(1),
+        early_stop: None,
         keep: Keep::Last,
         seed: 0,
         ranks: Ranks::All,

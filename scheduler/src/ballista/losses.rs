@@ -89,7 +89,7 @@ impl ClusterEvents for Losses {
 
     fn gang_may_grow(&self, spec: &TrainSpec) -> bool {
         let may_grow = |run: &crate::training::Run| {
-            run.epochs_done() < spec.epochs && run.may_grow(Instant::now()).is_some()
+            !run.is_trained() && run.may_grow(Instant::now()).is_some()
         };
         self.book.runs().look(&spec.train_id, may_grow) == Some(true)
     }

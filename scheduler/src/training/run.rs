@@ -43,8 +43,8 @@ pub(crate) struct Run {
     fruitless: usize,
     /// Optimizer steps done.
     steps: u64,
-    /// Epochs done.
-    epochs: usize,
+    /// Whether its last epoch is done.
+    trained: bool,
     /// Since when there have been too few executors to begin.
     short_since: Option<Instant>,
     finished: bool,
@@ -58,7 +58,6 @@ pub(crate) struct Run {
 #[derive(Debug, Clone)]
 struct Trains {
     model: ModelName,
-    epochs: usize,
     store: Url,
 }
 
@@ -87,7 +86,7 @@ pub(crate) enum Event {
         seconds: f64,
     },
     /// An epoch is done.
-    Epoch(EpochRecord),
+    Epoch(Box<EpochRecord>),
     /// The generation has ended in failure.
     Failed(Failure),
     /// Something a user should know.
@@ -133,7 +132,6 @@ impl Run {
     pub(crate) fn is_of(&mut self, spec: &TrainSpec) {
         self.trains.get_or_insert_with(|| Trains {
             model: spec.model.clone(),
-            epochs: spec.epochs,
             store: spec.store.clone(),
         });
     }
@@ -299,7 +297,11 @@ impl Run {
     pub(crate) fn reports(&mut self, generation: u64, event: Event) {
         if generation == self.generation {
             match &event {
-                Event::Epoch(record) => self.epochs = record.epoch,
+                Event::Epoch(record) => {
+                    let last = self.progress.last().map(|last| last.epochs);
+                    let is_last = last.is_some_and(|last| record.epoch as u64 >= last);
+                    self.trained |= is_last || record.ended.is_some();
+                }
                 Event::Loaded {
                     rank,
                     rows,
@@ -367,19 +369,14 @@ impl Run {
         self.finished = true;
     }
 
-    /// Epochs done.
-    pub(crate) fn epochs_done(&self) -> usize {
-        self.epochs
-    }
-
     /// Optimizer steps done.
     pub(crate) fn steps_done(&self) -> u64 {
         self.steps
     }
 
-    /// Epochs that there are to be.
-    pub(super) fn epochs_wanted(&self) -> usize {
-        self.trains.as_ref().map_or(0, |trains| trains.epochs)
+    /// Whether its last epoch is done.
+    pub(crate) fn is_trained(&self) -> bool {
+        self.trained
     }
 
     /// The store that it publishes to.

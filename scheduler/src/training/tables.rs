@@ -70,7 +70,7 @@ impl Run {
             generation: self.generation(),
             ranks: self.executors().len() as u64,
             epoch: last.epoch,
-            epochs: self.epochs_wanted() as u64,
+            epochs: last.epochs,
             step: last.step,
             steps_per_epoch: last.steps_per_epoch,
             steps: self.steps_done(),
@@ -85,7 +85,7 @@ impl Run {
 
     /// Where it stands, in a word.
     fn state(&self) -> &'static str {
-        let is_done = self.epochs_done() >= self.epochs_wanted();
+        let is_done = self.is_trained();
         match (self.is_over(), self.root().is_some()) {
             (true, true) => "failed",
             (true, false) if is_done => "finished",
@@ -118,7 +118,7 @@ impl Run {
 
     fn epochs(&self) -> impl DoubleEndedIterator<Item = &volley_proto::store::EpochRecord> {
         self.events().iter().filter_map(|(_, event)| match event {
-            Event::Epoch(record) => Some(record),
+            Event::Epoch(record) => Some(record.as_ref()),
             _ => None,
         })
     }
@@ -152,7 +152,7 @@ impl Run {
                 } => (Some(*rank), format!("{rows} rows loaded in {seconds:.1} s")),
                 Event::Epoch(record) => {
                     let eval = record.eval_loss;
-                    let eval = eval.map(|loss| format!(", validation loss {loss:.5}"));
+                    let eval = eval.map(|loss| format!(", eval_loss {loss:.5}"));
                     let text = format!("epoch {}: loss {:.5}", record.epoch, record.loss);
                     (None, text + &eval.unwrap_or_default())
                 }

@@ -259,7 +259,7 @@ function runProgress(run) {
 function curve(points, epochs) {
   return chart('Training curve', [
     { name: 'training loss', hue: 'one', points: points.map((p) => [p.steps, p.loss]) },
-    { name: 'validation loss', hue: 'two', dots: true, points: epochs.filter((e) => e.eval_loss !== null).map((e) => [e.steps, e.eval_loss]) },
+    { name: 'eval_loss', hue: 'two', dots: true, points: epochs.filter((e) => e.eval_loss !== null).map((e) => [e.steps, e.eval_loss]) },
   ].filter(({ points }) => points.length), 'steps');
 }
 

@@ -1,10 +1,11 @@
 //! Which column of a stream plays which role: a spec resolved against a schema, once.
 
 use arrow::datatypes::{DataType, Schema};
-use volley_proto::spec::{FeatureKind, LabelTransform, Split, TrainSpec};
-use volley_proto::store::FeatureSummary;
+use volley_proto::spec::{FeatureKind, LabelTransform, Split, Task, TrainSpec, is_ordered, split};
+use volley_proto::store::{FeatureSummary, Scale};
 
 use super::categories::{Class, value_type};
+use crate::random::{Key, Purpose};
 use crate::{Error, Result};
 
 /// The columns that training reads, by their index.
@@ -13,6 +14,8 @@ pub(super) struct Columns {
     pub(super) categorical: Vec<(Column, Class)>,
     pub(super) continuous: Vec<Column>,
     pub(super) label: Column,
+    /// What kind of values the label's are, where they are told apart.
+    pub(super) classes: Option<Class>,
     pub(super) transform: LabelTransform,
     pub(super) split: SplitBy,
     /// Of each feature, in the spec's order; vocabularies are not known yet.
@@ -29,8 +32,12 @@ pub(super) struct Column {
 /// What decides whether a row is trained on.
 #[derive(Debug)]
 pub(super) enum SplitBy {
-    /// Nothing, or not the row's content: all rows are trained on as far as encoding knows.
+    /// Nothing: all rows are trained on.
     Nothing,
+    /// A column of hashes, of which a share is drawn with a key.
+    Hash(Column, Key, f64),
+    /// A column whose values say once those of all ranks are known.
+    Sequence(Column),
     /// A column of text.
     Text(Column),
     /// A column of booleans.
@@ -47,6 +54,7 @@ impl Columns {
                 kind: feature.kind,
                 data_type: value_type(data_type).to_string(),
                 vocabulary: None,
+                scale: Scale::IDENTITY,
             });
             match feature.kind {
                 FeatureKind::Continuous => continuous.push(column),
@@ -61,9 +69,36 @@ impl Columns {
                 }
             }
         }
-        let (label, _) = find(&spec.label.column, "the label", schema)?;
+        let (label, label_type) = find(&spec.label.column, "the label", schema)?;
+        let classes = match spec.task {
+            Task::Regression => None,
+            Task::Classification => {
+                Some(Class::of(label_type).ok_or_else(|| Error::ColumnType {
+                    column: spec.label.column.clone(),
+                    role: "the label",
+                    actual: label_type.to_string(),
+                    expected: "a whole number, text, a boolean or a date".into(),
+                })?)
+            }
+        };
         let split = match &spec.split {
-            Split::None | Split::Random(_) => SplitBy::Nothing,
+            Split::None => SplitBy::Nothing,
+            Split::Random(share) => {
+                let (column, _) = find(split::HASH, "the rows' hash", schema)?;
+                SplitBy::Hash(column, Key::new(spec.seed, Purpose::Split), *share)
+            }
+            Split::Sequential { column, .. } => {
+                let (found, data_type) = find(column, "the split column", schema)?;
+                if !is_ordered(value_type(data_type)) {
+                    return Err(Error::ColumnType {
+                        column: column.clone(),
+                        role: "the split column",
+                        actual: data_type.to_string(),
+                        expected: "a number, a date or a time".into(),
+                    });
+                }
+                SplitBy::Sequence(found)
+            }
             Split::Column(name) => {
                 let (column, data_type) = find(name, "the split column", schema)?;
                 match Class::of(data_type) {
@@ -85,6 +120,7 @@ impl Columns {
             categorical,
             continuous,
             label,
+            classes,
             transform,
             split,
             features,

@@ -30,6 +30,8 @@ pub enum Rule {
     SplitFlag,
     /// A label.
     Label,
+    /// A label that is a class.
+    Class,
     /// A label whose logarithm is taken.
     PositiveLabel,
     /// A continuous feature.
@@ -48,6 +50,7 @@ impl fmt::Display for Defect {
             Rule::SplitText => "'TRAIN', 'EVAL' or 'TEST', to split the rows",
             Rule::SplitFlag => "true or false, to split the rows",
             Rule::Label => "a finite number in every row that is trained on or evaluated",
+            Rule::Class => "a class in every row that is trained on or evaluated",
             Rule::PositiveLabel => {
                 "a number > 0 in every row that is trained on or evaluated, since its logarithm is taken"
             }

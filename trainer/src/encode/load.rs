@@ -27,7 +27,9 @@ pub struct LoadedShards {
     /// Of each feature, in the spec's order; without vocabularies.
     pub(crate) features: Vec<FeatureSummary>,
     /// Of each categorical feature.
-    classes: Vec<Class>,
+    categories: Vec<Class>,
+    /// Of a label that is a class.
+    label: Option<Class>,
     rows: u64,
     seconds: f64,
 }
@@ -43,19 +45,26 @@ impl LoadedShards {
         self.seconds
     }
 
-    /// The values of each categorical feature in these shards.
+    /// The values of each categorical feature in these shards, and those of a label that is a class.
     pub(crate) fn vocabularies(&self) -> Vec<Vocabulary> {
         let mut merged: Vec<_> = self
-            .classes
+            .categories
             .iter()
+            .chain(&self.label)
             .map(|class| Vocabulary::empty(*class))
             .collect();
         for shard in &self.shards {
-            for (vocabulary, dictionary) in merged.iter_mut().zip(&shard.dictionaries) {
+            let dictionaries = shard.dictionaries.iter().chain(&shard.classes);
+            for (vocabulary, dictionary) in merged.iter_mut().zip(dictionaries) {
                 vocabulary.merge(&dictionary.vocabulary());
             }
         }
         merged
+    }
+
+    /// Whether labels are classes.
+    pub(crate) fn has_classes(&self) -> bool {
+        self.label.is_some()
     }
 
     /// What is wrong with these shards' rows.
@@ -107,7 +116,7 @@ where
     shards.sort_by_key(|shard| shard.id);
     let rows = shards.iter().map(|shard| shard.rows() as u64).sum();
     let seconds = start.elapsed().as_secs_f64();
-    let classes = columns
+    let categories = columns
         .categorical
         .iter()
         .map(|(_, class)| *class)
@@ -115,7 +124,8 @@ where
     Ok(LoadedShards {
         shards,
         features: columns.features,
-        classes,
+        categories,
+        label: columns.classes,
         rows,
         seconds,
     })

@@ -5,6 +5,9 @@
 //!
 //!  column ──▶ Categories ──Dictionary──▶ local codes ──Vocabulary──▶ rows of the embedding table
 //!  column ──▶ f32                                                 └─▶ shard in canonical order
+//!                                                                                │ Statistics of all
+//!                                                                                ▼
+//!                                                        Scaling ──▶ inputs and labels around 0
 //! ```
 //!
 //! While a shard streams, a categorical value gets the next free number of the shard's own
@@ -19,8 +22,11 @@ mod columns;
 mod defect;
 mod dictionary;
 mod load;
+mod scaling;
+mod sequence;
 mod settle;
 mod shard;
+mod statistics;
 mod vocabulary;
 
 #[cfg(test)]
@@ -30,5 +36,7 @@ pub(crate) use categories::{Categories, numbers};
 pub(crate) use defect::merge as merge_defects;
 pub use defect::{Defect, Rule};
 pub use load::{LoadedShards, load};
+pub(crate) use scaling::Scaling;
 pub(crate) use settle::{Rows, Settled, settle};
-pub(crate) use vocabulary::{OUT_OF_VOCABULARY, Vocabulary};
+pub(crate) use statistics::Statistics;
+pub(crate) use vocabulary::Vocabulary;

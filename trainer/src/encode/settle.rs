@@ -1,7 +1,5 @@
 //! From a loaded shard to the rows that are trained on: global codes, canonical order, split.
 
-use volley_proto::spec::Split;
-
 use super::shard::{LocalShard, Part};
 use super::vocabulary::Vocabulary;
 use crate::random::{Key, Purpose};
@@ -11,9 +9,9 @@ use crate::random::{Key, Purpose};
 pub(crate) struct Rows {
     /// Rows of the embedding table, `[len × C]`.
     pub(crate) codes: Vec<u32>,
-    /// `[len × N]`.
+    /// `[len × N]`, null not a number; what enters the network once they are [scaled](super::Scaling::apply).
     pub(crate) continuous: Vec<f32>,
-    /// Transformed, `[len]`.
+    /// Transformed, and scaled with them; or the numbers of classes, `[len]`.
     pub(crate) labels: Vec<f32>,
     /// A hash of each row's content: equal rows have equal keys, wherever they are. `[len]`
     pub(crate) keys: Vec<u64>,
@@ -45,22 +43,23 @@ pub(crate) struct Settled {
     pub(crate) eval: Rows,
 }
 
-/// Gives a shard's rows their place in the embedding table and in a canonical order.
+/// Gives a shard's rows their place in the embedding table, labels that are classes theirs among the classes, and all a
+/// canonical order.
 ///
 /// The order is that of a hash of the encoded content; rows that tie are equal. So it does not
 /// depend on the order in which rows arrived, nor on which rank has the shard.
 pub(crate) fn settle(
     shard: LocalShard,
     vocabularies: &[Vocabulary],
-    split: &Split,
-    seed: u64,
+    classes: Option<&Vocabulary>,
 ) -> Settled {
     let LocalShard {
         id,
         dictionaries,
         mut codes,
         continuous,
-        labels,
+        classes: label_values,
+        mut labels,
         parts,
         ..
     } = shard;
@@ -78,6 +77,15 @@ pub(crate) fn settle(
         offset += vocabulary.codes() as u32;
     }
     drop(dictionaries);
+    if let Some((values, classes)) = label_values.zip(classes) {
+        // The first code is of values that are not known, which no label's is.
+        let codes = values.codes_in(classes);
+        for label in &mut labels {
+            *label = codes
+                .get(*label as usize)
+                .map_or(0.0, |code| code.saturating_sub(1) as f32);
+        }
+    }
 
     let content = Key::new(0, Purpose::Content);
     let hash = |row: usize| {
@@ -97,29 +105,21 @@ pub(crate) fn settle(
         .collect();
     order.sort_unstable();
 
-    let draw = Key::new(seed, Purpose::Split).with(id as u64);
-    let evaluated = |position: usize, row: usize| match split {
-        Split::Random(fraction) => draw.with(position as u64).unit() < *fraction,
-        Split::None | Split::Column(_) => parts[row] == Part::Eval,
-    };
+    let evaluated = |row: usize| parts[row] == Part::Eval;
     let mut settled = Settled {
         id,
         train: Rows::default(),
         eval: Rows::default(),
     };
-    let eval_rows = order
-        .iter()
-        .enumerate()
-        .filter(|(p, (_, row))| evaluated(*p, *row))
-        .count();
+    let eval_rows = order.iter().filter(|(_, row)| evaluated(*row)).count();
     settled
         .eval
         .reserve(eval_rows, codes.len(), continuous.len());
     settled
         .train
         .reserve(order.len() - eval_rows, codes.len(), continuous.len());
-    for (position, (key, row)) in order.into_iter().enumerate() {
-        let rows = if evaluated(position, row) {
+    for (key, row) in order {
+        let rows = if evaluated(row) {
             &mut settled.eval
         } else {
             &mut settled.train

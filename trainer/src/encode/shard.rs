@@ -3,9 +3,9 @@
 //! Rows are in the order of arrival here. Rows that must not be trained on are counted, not
 //! refused: see [`Defect`].
 
-use arrow::array::{ArrayRef, AsArray};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::compute::{cast, filter};
+use arrow::datatypes::{DataType, Float64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{LabelTransform, split};
 
@@ -13,6 +13,7 @@ use super::categories::{Categories, Class, numbers};
 use super::columns::{Columns, SplitBy};
 use super::defect::{Defect, Rule};
 use super::dictionary::Dictionary;
+use super::sequence;
 use crate::{Error, Result};
 
 /// What a row is for.
@@ -34,11 +35,15 @@ pub(crate) struct LocalShard {
     pub(super) dictionaries: Vec<Dictionary>,
     /// Per categorical feature, per row.
     pub(super) codes: Vec<Vec<u32>>,
-    /// Per continuous feature, per row.
+    /// Per continuous feature, per row; null is not a number.
     pub(super) continuous: Vec<Vec<f32>>,
-    /// Transformed; 0 where the row is for testing.
+    /// The values of a classifier's label.
+    pub(super) classes: Option<Dictionary>,
+    /// Transformed, or the code of the class; 0 where the row is for testing.
     pub(super) labels: Vec<f32>,
     pub(super) parts: Vec<Part>,
+    /// Where each row stands in the sequence that splits them, if one does; nothing comes after all others.
+    pub(super) sequence: Vec<u64>,
     pub(super) defects: Vec<Defect>,
 }
 
@@ -53,8 +58,10 @@ impl LocalShard {
                 .collect(),
             codes: vec![Vec::new(); columns.categorical.len()],
             continuous: vec![Vec::new(); columns.continuous.len()],
+            classes: columns.classes.map(Dictionary::new),
             labels: Vec::new(),
             parts: Vec::new(),
+            sequence: Vec::new(),
             defects: Vec::new(),
         }
     }
@@ -70,7 +77,11 @@ impl LocalShard {
     pub(super) fn push(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
         let first = self.rows();
         self.push_parts(batch, columns)?;
-        self.push_labels(batch.column(columns.label.index), columns, first)?;
+        let labels = batch.column(columns.label.index);
+        match columns.classes {
+            Some(class) => self.push_classes(labels, class, &columns.label.name, first)?,
+            None => self.push_labels(labels, columns, first)?,
+        }
         for (at, (column, class)) in columns.categorical.iter().enumerate() {
             let values = Categories::read(batch.column(column.index), *class, &column.name)?;
             self.dictionaries[at].encode(&values, &mut self.codes[at]);
@@ -78,22 +89,46 @@ impl LocalShard {
         for (at, column) in columns.continuous.iter().enumerate() {
             let values = numbers(batch.column(column.index), &column.name)?;
             for (value, part) in values.iter().zip(&self.parts[first..]) {
-                let value = value.unwrap_or(0.0);
-                if *part != Part::Test && !value.is_finite() {
+                if let Some(value) = value.filter(|x| *part != Part::Test && !x.is_finite()) {
                     Defect::count(&mut self.defects, &column.name, Rule::Continuous, || {
                         value.to_string()
                     });
                 }
-                self.continuous[at].push(value);
+                self.continuous[at].push(value.unwrap_or(f32::NAN));
             }
         }
         Ok(())
     }
 
     fn push_parts(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
-        let Self { parts, defects, .. } = self;
+        let Self {
+            parts,
+            defects,
+            sequence,
+            ..
+        } = self;
         match &columns.split {
             SplitBy::Nothing => parts.resize(parts.len() + batch.num_rows(), Part::Train),
+            SplitBy::Hash(column, key, share) => {
+                let hashes = batch.column(column.index).as_primitive_opt::<UInt64Type>();
+                let hashes = hashes.ok_or_else(|| Error::ColumnType {
+                    column: column.name.clone(),
+                    role: "the rows' hash",
+                    actual: batch.column(column.index).data_type().to_string(),
+                    expected: "64-bit hashes".into(),
+                })?;
+                parts.extend(hashes.values().iter().map(|hash| {
+                    match key.with(*hash).unit() < *share {
+                        true => Part::Eval,
+                        false => Part::Train,
+                    }
+                }));
+            }
+            SplitBy::Sequence(column) => {
+                let values = batch.column(column.index);
+                sequence::extend(sequence, values, &column.name)?;
+                parts.resize(parts.len() + batch.num_rows(), Part::Train);
+            }
             SplitBy::Text(column) => {
                 let array = batch.column(column.index);
                 let Categories::Text(values) = Categories::read(array, Class::Text, &column.name)?
@@ -128,6 +163,40 @@ impl LocalShard {
                 }));
             }
         }
+        Ok(())
+    }
+
+    /// Labels that are told apart; those of rows for testing are not read.
+    fn push_classes(
+        &mut self,
+        array: &ArrayRef,
+        class: Class,
+        name: &str,
+        first: usize,
+    ) -> Result<()> {
+        let parts = &self.parts[first..];
+        let read: BooleanArray = parts.iter().map(|part| Some(*part != Part::Test)).collect();
+        let fail = |source| Error::Values {
+            column: name.to_owned(),
+            expected: "classes",
+            source,
+        };
+        let array = filter(array, &read).map_err(fail)?;
+        let nulls = array.logical_null_count();
+        for _ in 0..nulls {
+            Defect::count(&mut self.defects, name, Rule::Class, || "null".into());
+        }
+        let values = Categories::read(&array, class, name)?;
+        let mut codes = Vec::with_capacity(array.len());
+        if let Some(classes) = &mut self.classes {
+            classes.encode(&values, &mut codes);
+        }
+        let mut codes = codes.into_iter();
+        let label = |part: &Part| match part {
+            Part::Test => 0.0,
+            Part::Train | Part::Eval => codes.next().map_or(f32::NAN, |code| code as f32),
+        };
+        self.labels.extend(parts.iter().map(label));
         Ok(())
     }
 

@@ -10,6 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use volley_proto::store::Classes;
+
 use super::categories::{Categories, Class};
 
 /// The code of values that were not seen in training.
@@ -65,6 +67,20 @@ impl Vocabulary {
 
     pub(crate) fn class(&self) -> Class {
         self.class
+    }
+
+    /// The values as classes, which null is not.
+    pub(crate) fn classes(&self) -> Classes {
+        match (&self.values, self.class) {
+            (Values::Text(values), _) => Classes::Text(values.clone()),
+            (Values::Whole(values), Class::Boolean) => {
+                Classes::Boolean(values.iter().map(|value| *value != 0).collect())
+            }
+            (Values::Whole(values), Class::Date) => {
+                Classes::Date(values.iter().map(|days| *days as i32).collect())
+            }
+            (Values::Whole(values), _) => Classes::Integer(values.clone()),
+        }
     }
 
     /// Distinct values, null included where it occurs.

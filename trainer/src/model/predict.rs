@@ -3,14 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array};
+use arrow::array::{Array, ArrayRef, Float32Array, ListArray, StructArray, UInt32Array};
+use arrow::buffer::OffsetBuffer;
+use arrow::compute::take;
+use arrow::datatypes::Field;
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::FeatureKind;
-use volley_proto::store::Manifest;
+use volley_proto::store::{Classes, Manifest};
 
 use super::files;
-use crate::encode::{Categories, Vocabulary, numbers};
-use crate::network::{self, Architecture, Input, Normalization, Scratch};
+use crate::encode::{Categories, Scaling, Vocabulary, numbers};
+use crate::network::{self, Architecture, Input, Normalization, Scratch, Sizes};
+use crate::train::{likeliest, probabilities};
 use crate::{Error, Result};
 
 /// Rows that go through the network at once.
@@ -23,6 +27,7 @@ pub struct Model {
     /// The weights, parameter by parameter.
     pub(super) values: Vec<Vec<f32>>,
     pub(super) running: Normalization,
+    scaling: Scaling,
     pub(super) features: Vec<Encoder>,
 }
 
@@ -55,7 +60,19 @@ impl Model {
     pub fn load(manifest: Manifest, weights: &[u8], vocabularies: &[u8]) -> Result<Self> {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
         let table_rows = vocabularies.iter().map(Vocabulary::codes).sum();
-        let architecture = Architecture::new(&manifest.spec, table_rows, manifest.output_scale);
+        let continuous = manifest.features.iter();
+        let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
+        let scaling = Scaling {
+            features: continuous.map(|feature| feature.scale).collect(),
+            label: manifest.label_scale,
+        };
+        let classes = manifest.classes.as_ref().map_or(0, Classes::len);
+        let sizes = Sizes {
+            table_rows,
+            continuous: scaling.inputs(),
+            outputs: Architecture::outputs_of(classes),
+        };
+        let architecture = Architecture::new(&manifest.spec, sizes, manifest.output_scale);
         let (values, running) = files::decode_weights(
             weights,
             &architecture.parameters(),
@@ -89,8 +106,14 @@ impl Model {
             architecture,
             values,
             running,
+            scaling,
             features,
         })
+    }
+
+    /// What its numbers are scaled by.
+    pub(crate) fn scaling(&self) -> &Scaling {
+        &self.scaling
     }
 
     /// What is known of the model besides its numbers.
@@ -98,13 +121,14 @@ impl Model {
         &self.manifest
     }
 
-    /// One `Float32` prediction a row, in the label's own scale. Finds the features by name; values
-    /// that training did not see, null among them, are predicted as such.
+    /// The [columns](Manifest::predicted) of the prediction: a number in the label's own scale; or a class, and the
+    /// probabilities of all. Finds the features by name; values that training did not see, null among them, are
+    /// predicted as such.
     ///
     /// # Errors
     /// When a feature's column is missing, or of a type that the model was not trained on.
-    pub fn predict(&self, rows: &RecordBatch) -> Result<ArrayRef> {
-        let mut predictions = Vec::with_capacity(rows.num_rows());
+    pub fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        let mut outputs = Vec::with_capacity(rows.num_rows() * self.architecture.outputs);
         let mut scratch = Scratch::default();
         for start in (0..rows.num_rows()).step_by(BATCH) {
             let rows = rows.slice(start, BATCH.min(rows.num_rows() - start));
@@ -114,28 +138,30 @@ impl Model {
             }
             let predicted =
                 network::predict(&self.architecture, &self.values, &input, &mut scratch);
-            predictions.extend(predicted);
+            outputs.extend(predicted);
         }
-        if self.manifest.exponentiates() {
-            predictions.iter_mut().for_each(|y| *y = y.exp());
+        if let Some(classes) = &self.manifest.classes {
+            return probable(classes, &outputs, rows.num_rows());
         }
-        Ok(Arc::new(Float32Array::from(predictions)))
+        let exponentiates = self.manifest.exponentiates();
+        for y in &mut outputs {
+            let label = self.scaling.label.undo(f64::from(*y));
+            *y = if exponentiates { label.exp() } else { label } as f32;
+        }
+        Ok(vec![Arc::new(Float32Array::from(outputs))])
     }
 
     fn encode(&self, batch: &RecordBatch) -> Result<Input> {
         let rows = batch.num_rows();
-        let Architecture {
-            categorical,
-            continuous,
-            ..
-        } = self.architecture;
+        let categorical = self.architecture.categorical;
         let mut input = Input {
             rows,
             codes: vec![0; rows * categorical],
-            continuous: vec![0.0; rows * continuous],
-            dropout: None,
+            continuous: Vec::with_capacity(rows * self.architecture.continuous),
+            dropout: vec![],
         };
-        let (mut code_at, mut number_at) = (0, 0);
+        let mut columns = Vec::with_capacity(self.scaling.features.len());
+        let mut code_at = 0;
         for (feature, encoder) in self.manifest.spec.features.iter().zip(&self.features) {
             let name = &feature.column;
             let column = batch
@@ -146,12 +172,7 @@ impl Model {
                 })?;
             match encoder {
                 Encoder::Continuous => {
-                    let slots = input.continuous[number_at..].iter_mut().step_by(continuous);
-                    number_at += 1;
-                    let values = numbers(column, name)?;
-                    slots
-                        .zip(&values)
-                        .for_each(|(slot, value)| *slot = value.unwrap_or(0.0));
+                    columns.push(numbers(column, name)?);
                 }
                 Encoder::Categorical { vocabulary, offset } => {
                     let mut slots = input.codes[code_at..].iter_mut().step_by(categorical);
@@ -165,6 +186,43 @@ impl Model {
                 }
             }
         }
+        let mut row = vec![None; columns.len()];
+        for at in 0..rows {
+            let values = columns
+                .iter()
+                .map(|column| column.is_valid(at).then(|| column.value(at)));
+            row.iter_mut()
+                .zip(values)
+                .for_each(|(slot, value)| *slot = value);
+            self.scaling.encode(&row, &mut input.continuous);
+        }
         Ok(input)
     }
+}
+
+/// The likeliest class of each row, and the probabilities of all classes.
+fn probable(classes: &Classes, outputs: &[f32], rows: usize) -> Result<Vec<ArrayRef>> {
+    let (values, count) = (classes.array(), classes.len());
+    let outputs = outputs.chunks_exact(Architecture::outputs_of(count));
+    let best = outputs.clone().map(|outputs| likeliest(outputs) as u32);
+    let best = UInt32Array::from_iter_values(best);
+    let mut shares = Vec::with_capacity(rows * count);
+    outputs.for_each(|outputs| probabilities(outputs, &mut shares));
+    let each = UInt32Array::from_iter_values((0..rows).flat_map(|_| 0..count as u32));
+    let fail = |source| Error::Values {
+        column: "the prediction".into(),
+        expected: "classes",
+        source,
+    };
+    let of_classes = take(&values, &each, None).map_err(fail)?;
+    let fields = classes.class_type().probability();
+    let of_classes: Vec<ArrayRef> = vec![of_classes, Arc::new(Float32Array::from(shares))];
+    let of_classes = StructArray::try_new(fields.clone(), of_classes, None).map_err(fail)?;
+    let item = Arc::new(Field::new_struct("item", fields, false));
+    let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(count, rows));
+    let all = ListArray::try_new(item, offsets, Arc::new(of_classes), None).map_err(fail)?;
+    Ok(vec![
+        take(&values, &best, None).map_err(fail)?,
+        Arc::new(all),
+    ])
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, DictionaryArray, Int64Array, StringArray};
-use arrow::datatypes::{DataType, Field, Float32Type, Int8Type, Schema};
+use arrow::array::{
+    Array, ArrayRef, AsArray, DictionaryArray, Int32Array, Int64Array, StringArray,
+};
+use arrow::datatypes::{DataType, Field, Float32Type, Int8Type, Int32Type, Schema};
 use arrow::record_batch::RecordBatch;
 use safetensors::SafeTensors;
 
@@ -38,9 +40,7 @@ fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch
 }
 
 fn predict(model: &Model, rows: &RecordBatch) -> Vec<f32> {
-    model
-        .predict(rows)
-        .unwrap()
+    model.predict(rows).unwrap()[0]
         .as_primitive::<Float32Type>()
         .values()
         .to_vec()
@@ -97,9 +97,22 @@ fn unseen_values_are_predicted_with_the_mean_embedding() {
         .iter()
         .map(|bytes| f32::from_le_bytes(*bytes))
         .collect();
-    // Seven stores come first, each embedded in four numbers.
+    // Seven stores come first, each embedded in four numbers; those of rows that are trained on count.
+    let all = rows(0..100);
+    let (stores, parts) = (
+        all["store"].as_primitive::<Int32Type>(),
+        all["part"].as_string::<i32>(),
+    );
+    let trained: Vec<_> = stores
+        .values()
+        .iter()
+        .zip(parts)
+        .filter(|(_, part)| *part == Some("TRAIN"))
+        .map(|(store, _)| *store as usize + 1)
+        .collect();
     for at in 0..4 {
-        let mean = (1..8).map(|store| table[store * 4 + at]).sum::<f32>() / 7.0;
+        let sum: f32 = trained.iter().map(|code| table[code * 4 + at]).sum();
+        let mean = sum / trained.len() as f32;
         assert!((table[at] - mean).abs() < 1e-6);
     }
     let model = load(&artifacts).unwrap();
@@ -118,6 +131,33 @@ fn unseen_values_are_predicted_with_the_mean_embedding() {
             .iter()
             .all(|prediction| prediction.is_finite())
     );
+}
+
+#[test]
+fn values_of_rows_that_are_not_trained_on_are_unseen() {
+    // The only rows of one store are evaluated, and one for testing is of another.
+    let all = rows(0..100);
+    let parts = all["part"].as_string::<i32>();
+    let of = |row: usize, store: i32| match parts.value(row) {
+        "EVAL" => 77,
+        "TEST" => 88,
+        _ => store,
+    };
+    let stores = all["store"]
+        .as_primitive::<Int32Type>()
+        .values()
+        .iter()
+        .enumerate();
+    let stores = Int32Array::from_iter_values(stores.map(|(row, store)| of(row, *store)));
+    let all = with_column(&all, "store", Arc::new(stores));
+    let model = model(&train_split(&spec(), &all, 2));
+    let store = |value| {
+        let column = Arc::new(Int32Array::from(vec![value; 3]));
+        predict(&model, &with_column(&rows(0..3), "store", column))
+    };
+    assert_eq!(store(77), store(1_000_000));
+    assert_eq!(store(88), store(1_000_000));
+    assert_ne!(store(1), store(1_000_000));
 }
 
 #[test]

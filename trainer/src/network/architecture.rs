@@ -21,16 +21,29 @@ pub(crate) struct Architecture {
     pub(crate) embedding_dim: usize,
     /// Categorical features.
     pub(crate) categorical: usize,
-    /// Continuous features.
+    /// Numbers of a row: continuous features, and which of them were null.
     pub(crate) continuous: usize,
-    /// Whether continuous features pass through batch norm.
+    /// Whether these numbers pass through batch norm.
     pub(crate) batch_norm: bool,
     /// Widths of the hidden layers.
     pub(crate) hidden: Vec<usize>,
+    /// Outputs of a row.
+    pub(crate) outputs: usize,
     /// What the output passes through.
     pub(crate) output: Output,
     /// What a scaled sigmoid is scaled by.
     pub(crate) output_scale: f64,
+}
+
+/// What the data says of a network.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Codes of all vocabularies.
+    pub(crate) table_rows: usize,
+    /// Numbers of a row.
+    pub(crate) continuous: usize,
+    /// Outputs of a row.
+    pub(crate) outputs: usize,
 }
 
 /// One parameter tensor.
@@ -59,8 +72,21 @@ impl Parameter {
 }
 
 impl Architecture {
-    /// The spec's network over vocabularies with `table_rows` codes in all.
-    pub(crate) fn new(spec: &TrainSpec, table_rows: usize, output_scale: f64) -> Self {
+    /// Outputs of a network that tells so many classes apart, or measures if there are none: two need one.
+    pub(crate) fn outputs_of(classes: usize) -> usize {
+        match classes {
+            0..=2 => 1,
+            classes => classes,
+        }
+    }
+
+    /// The spec's network of these sizes.
+    pub(crate) fn new(spec: &TrainSpec, sizes: Sizes, output_scale: f64) -> Self {
+        let Sizes {
+            table_rows,
+            continuous,
+            outputs,
+        } = sizes;
         let Network {
             embedding_dim,
             batch_norm,
@@ -68,20 +94,16 @@ impl Architecture {
             output,
             ..
         } = spec.network;
-        let count = |kind| {
-            spec.features
-                .iter()
-                .filter(|feature| feature.kind == kind)
-                .count()
-        };
-        let continuous = count(FeatureKind::Continuous);
+        let categorical = spec.features.iter();
+        let categorical = categorical.filter(|feature| feature.kind == FeatureKind::Categorical);
         Self {
             table_rows,
             embedding_dim,
-            categorical: count(FeatureKind::Categorical),
+            categorical: categorical.count(),
             continuous,
             batch_norm: batch_norm && continuous > 0,
             hidden: hidden_units.clone(),
+            outputs,
             output,
             output_scale,
         }
@@ -92,7 +114,7 @@ impl Architecture {
         self.categorical * self.embedding_dim + self.continuous
     }
 
-    /// Continuous features that pass through batch norm.
+    /// Numbers that pass through batch norm.
     pub(crate) fn normalized(&self) -> usize {
         if self.batch_norm { self.continuous } else { 0 }
     }
@@ -144,7 +166,8 @@ impl Architecture {
             dense(&format!("dense.{at}"), from, *to, true);
             from = *to;
         }
-        dense("output", from, 1, false);
+        // A network without hidden layers has these kernels only.
+        dense("output", from, self.outputs, self.hidden.is_empty());
         all
     }
 
@@ -183,6 +206,7 @@ mod tests {
             continuous: 18,
             batch_norm: true,
             hidden: vec![1000, 1000, 1000, 500],
+            outputs: 1,
             output: Output::ScaledSigmoid,
             output_scale: 12.8,
         }

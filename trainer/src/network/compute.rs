@@ -10,8 +10,15 @@ pub(crate) struct Input {
     pub(crate) codes: Vec<u32>,
     /// Normalised where there is batch norm, `[B × N]`.
     pub(crate) continuous: Vec<f32>,
-    /// What the last hidden layer's activations are multiplied by, `[B × H]`, if by anything.
-    pub(crate) dropout: Option<Vec<f32>>,
+    /// What each hidden layer's activations are multiplied by, `[B × H]` of the layer's width H, if by anything.
+    pub(crate) dropout: Vec<Option<Vec<f32>>>,
+}
+
+impl Input {
+    /// What a hidden layer's activations are multiplied by, if by anything.
+    pub(crate) fn mask(&self, layer: usize) -> Option<&[f32]> {
+        self.dropout.get(layer)?.as_deref()
+    }
 }
 
 /// A network's weights, where they are, and what computes with them.
@@ -22,11 +29,11 @@ pub(crate) trait Compute {
     /// The network with these weights, parameter by parameter.
     fn new(architecture: &Architecture, values: Vec<Vec<f32>>, device: &Self::Device) -> Self;
 
-    /// Predictions in the transformed label's scale, `[B]`.
+    /// The network's outputs, `[B × K]`.
     fn predict(&mut self, input: Input) -> Vec<f32>;
 
-    /// Writes the gradient of Σ slope·prediction over the batch into `flat`, parameter after
-    /// parameter. `slopes` gets the predictions and returns a slope for each.
+    /// Writes the gradient of Σ slope·output over the batch into `flat`, parameter after
+    /// parameter. `slopes` gets the outputs and returns a slope for each, `[B × K]`.
     fn gradient(&mut self, input: Input, slopes: impl FnOnce(&[f32]) -> Vec<f32>, flat: &mut [f32]);
 
     /// Changes the weights in place: `change` gets each parameter's numbers, in order.

@@ -5,7 +5,7 @@
 //! gradient is computed where it is sent from. What is left is [products of matrices](super::matmul).
 //!
 //! Shapes: B rows, C categorical and N continuous features, D the embedding's width, W = C·D + N
-//! the width of the first layer's input.
+//! the width of the first layer's input, K outputs.
 
 use volley_proto::spec::Output;
 
@@ -31,7 +31,7 @@ pub(crate) struct Scratch {
     workspace: Workspace,
 }
 
-/// Predictions in the transformed label's scale, `[B]`, by weights that others may use meanwhile.
+/// The network's outputs, `[B × K]`, by weights that others may use meanwhile.
 pub(crate) fn predict(
     architecture: &Architecture,
     values: &[Vec<f32>],
@@ -111,7 +111,7 @@ impl Places {
     }
 }
 
-/// Predictions of a batch. The activations stay, for [`Host::backward`].
+/// Outputs of a batch. The activations stay, for [`Host::backward`].
 fn forward(
     architecture: &Architecture,
     values: &[Vec<f32>],
@@ -139,26 +139,27 @@ fn forward(
             y,
             true,
         );
+        if let Some(mask) = input.mask(layer) {
+            y.iter_mut().zip(mask).for_each(|(y, mask)| *y *= mask);
+        }
         width = *to;
     }
     let last = &mut activations[architecture.hidden.len()];
-    if let Some(mask) = &input.dropout {
-        last.iter_mut().zip(mask).for_each(|(x, mask)| *x *= mask);
-    }
     let kernel = &values[places.dense + 2 * architecture.hidden.len()..];
-    let mut y_b = vec![0.0; rows];
+    let mut y_bxk = vec![0.0; rows * architecture.outputs];
     dense(
         workspace,
         kernel,
         Matrix::new(last, rows, width),
-        &mut y_b,
+        &mut y_bxk,
         false,
     );
     if let Some(scale) = sigmoid_scale(architecture) {
-        y_b.iter_mut()
+        y_bxk
+            .iter_mut()
             .for_each(|y| *y = scale / (1.0 + (-*y).exp()));
     }
-    y_b
+    y_bxk
 }
 
 /// What the output's sigmoid is scaled by, if it has one.
@@ -209,8 +210,8 @@ fn enter(
 }
 
 impl Host {
-    /// The gradient of Σ slope·prediction, parameter after parameter.
-    fn backward(&mut self, input: &Input, predictions: &[f32], slopes: Vec<f32>, flat: &mut [f32]) {
+    /// The gradient of Σ slope·output, parameter after parameter.
+    fn backward(&mut self, input: &Input, outputs: &[f32], slopes: Vec<f32>, flat: &mut [f32]) {
         let places = Places::of(&self.architecture);
         let mut gradients = split(flat, &self.values);
         let Self {
@@ -225,14 +226,17 @@ impl Host {
         let rows = input.rows;
         *delta = slopes;
         if let Some(scale) = sigmoid_scale(architecture) {
-            for (delta, y) in delta.iter_mut().zip(predictions) {
+            for (delta, y) in delta.iter_mut().zip(outputs) {
                 *delta *= y * (1.0 - y / scale);
             }
         }
         // The gradient of a layer's bias is computed with that of its output.
         let bias = places.dense + 2 * architecture.hidden.len() + 1;
-        gradients[bias][0] = delta.iter().sum();
-        let mut width = 1;
+        gradients[bias].fill(0.0);
+        let mut width = architecture.outputs;
+        for delta in delta.chunks_exact(width) {
+            add(gradients[bias], delta);
+        }
         for layer in (0..=architecture.hidden.len()).rev() {
             let x = &activations[layer];
             let from = x.len() / rows;
@@ -245,8 +249,7 @@ impl Host {
             before.resize(rows * from, 0.0);
             workspace.multiply(before, delta_bxw, kernel_fxw.transposed(), plain);
             if layer > 0 {
-                let last = layer == architecture.hidden.len();
-                if let Some(mask) = input.dropout.as_ref().filter(|_| last) {
+                if let Some(mask) = input.mask(layer - 1) {
                     before.iter_mut().zip(mask).for_each(|(d, mask)| *d *= mask);
                 }
                 let sums = &mut *gradients[at - 1];

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  codes ──▶ embedding ──┐
-//!                        ├─▶ dense + ReLU ─▶ … ─▶ dense + ReLU ─▶ dropout ─▶ output ─▶ activation
+//!                        ├─▶ dense + ReLU + dropout ─▶ … ─▶ output ─▶ activation
 //!  numbers ─▶ x̂ ─▶ γ·x̂+β ┘
 //! ```
 //!
@@ -19,7 +19,7 @@ mod norm;
 #[cfg(any(test, feature = "cuda"))]
 mod tensors;
 
-pub(crate) use architecture::{Architecture, Parameter, Start};
+pub(crate) use architecture::{Architecture, Parameter, Sizes, Start};
 pub(crate) use compute::{Compute, Input};
 pub(crate) use host::{Host, Scratch, predict};
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};

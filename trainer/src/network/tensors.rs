@@ -6,7 +6,7 @@
 //! order, while all ranks must agree on what each number of a gradient belongs to.
 //!
 //! Shapes: B rows, C categorical and N continuous features, D the embedding's width, W = C·D + N
-//! the width of the first layer's input, H that of the last hidden layer.
+//! the width of the first layer's input, H that of a hidden layer, K outputs.
 
 use burn::tensor::activation::{relu, sigmoid};
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -39,8 +39,8 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     }
 
     fn predict(&mut self, input: Input) -> Vec<f32> {
-        let y_b = forward(&self.architecture, &self.weights, input, &self.device);
-        floats(&y_b.into_data()).to_vec()
+        let outputs = forward(&self.architecture, &self.weights, input, &self.device);
+        floats(&outputs.into_data()).to_vec()
     }
 
     fn gradient(
@@ -52,10 +52,10 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
         let leaf =
             |tensor: &Tensor<_, 1>| Tensor::<B, 1>::from_inner(tensor.clone()).require_grad();
         let leaves: Vec<_> = self.weights.iter().map(leaf).collect();
-        let y_b = forward(&self.architecture, &leaves, input, &self.device);
-        let slopes = slopes(floats(&y_b.clone().inner().into_data()));
+        let outputs = forward(&self.architecture, &leaves, input, &self.device);
+        let slopes = slopes(floats(&outputs.clone().inner().into_data()));
         let slopes = tensor::<B>(slopes, &self.device);
-        write_gradient(leaves, (y_b * slopes).sum(), flat);
+        write_gradient(leaves, (outputs * slopes).sum(), flat);
     }
 
     fn update(&mut self, mut change: impl FnMut(usize, &mut [f32])) {
@@ -113,7 +113,7 @@ fn floats(data: &TensorData) -> &[f32] {
     data.as_slice().expect("the backend computes in f32")
 }
 
-/// Predictions in the transformed label's scale, `[B]`.
+/// The network's outputs, `[B · K]`.
 ///
 /// `parameters` are flat, in the order of [`Architecture::parameters`].
 fn forward<B: Backend>(
@@ -155,18 +155,21 @@ fn forward<B: Backend>(
     };
 
     let mut width = architecture.width();
+    let mut masks = input.dropout.into_iter();
     for to in &architecture.hidden {
         x = relu(linear(x, next().reshape([width, *to]), Some(next())));
         width = *to;
+        if let Some(mask) = masks.next().flatten() {
+            x = x * Tensor::from_data(TensorData::new(mask, [rows, width]), device);
+        }
     }
-    if let Some(mask) = input.dropout {
-        x = x * Tensor::from_data(TensorData::new(mask, [rows, width]), device);
-    }
-    let y_b = linear(x, next().reshape([width, 1]), Some(next())).reshape([rows]);
+    let outputs = architecture.outputs;
+    let y = linear(x, next().reshape([width, outputs]), Some(next()));
+    let y = y.reshape([rows * outputs]);
     match architecture.output {
-        Output::Identity => y_b,
-        Output::Sigmoid => sigmoid(y_b),
-        Output::ScaledSigmoid => sigmoid(y_b).mul_scalar(architecture.output_scale),
+        Output::Identity => y,
+        Output::Sigmoid => sigmoid(y),
+        Output::ScaledSigmoid => sigmoid(y).mul_scalar(architecture.output_scale),
     }
 }
 

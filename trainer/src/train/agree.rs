@@ -9,12 +9,15 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{Split, TrainSpec};
+use volley_proto::store::{Position, Scale};
 
 use super::coverage::Covered;
 use super::state::ShardRows;
 use crate::collective::Communicator;
-use crate::encode::{Defect, LoadedShards, Settled, Vocabulary, merge_defects};
+use crate::encode::{
+    Defect, LoadedShards, Scaling, Settled, Statistics, Vocabulary, merge_defects,
+};
 use crate::{Error, Result};
 
 /// How a rank's loading ended.
@@ -83,41 +86,74 @@ pub(super) fn on_values(
     }
 }
 
+/// Evaluates the last rows of all ranks' sequence, where one splits them.
+pub(super) fn on_sequence(
+    mut loaded: LoadedShards,
+    split: &Split,
+    communicator: &mut Communicator,
+) -> Result<LoadedShards> {
+    let Split::Sequential { share, .. } = split else {
+        return Ok(loaded);
+    };
+    let mut rows = [loaded.rows() as f64];
+    communicator.all_reduce_sum_f64(&mut rows)?;
+    let most = (rows[0] * share).floor();
+    // The first place after which there are no more than that.
+    let (mut least, mut place) = (0, u64::MAX);
+    while least < place {
+        let middle = least + (place - least) / 2;
+        let mut after = [loaded.rows_after(middle) as f64];
+        communicator.all_reduce_sum_f64(&mut after)?;
+        match after[0] <= most {
+            true => place = middle,
+            false => least = middle + 1,
+        }
+    }
+    loaded.cut(place);
+    Ok(loaded)
+}
+
 /// What a rank's settled shards hold.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Census {
-    /// What each shard holds, by its number.
-    shards: Vec<(usize, ShardRows)>,
+    /// What each shard holds, by its number, and the statistics of its training rows: of each continuous feature,
+    /// then of the transformed label.
+    shards: Vec<(usize, ShardRows, Vec<Statistics>)>,
     /// The largest transformed label that is trained on.
     largest_label: Option<f64>,
-    /// Σx over the training rows, per continuous feature.
-    totals: Vec<f64>,
+    /// Training rows of each class, if labels are classes.
+    classes: Vec<u64>,
 }
 
 impl Census {
-    /// Counts settled shards; `most` is at least the number of continuous features.
-    pub(super) fn take(shards: &[Settled], most: usize) -> Self {
+    /// Counts settled shards of rows with so many continuous features, which are not scaled yet, and classes.
+    pub(super) fn take(shards: &[Settled], features: usize, classes: usize) -> Self {
         let labels = shards.iter().flat_map(|shard| &shard.train.labels);
-        let mut totals = vec![0.0; most];
-        for rows in shards
-            .iter()
-            .map(|shard| &shard.train)
-            .filter(|rows| rows.len() > 0)
-        {
-            for row in rows
-                .continuous
-                .chunks_exact((rows.continuous.len() / rows.len()).max(1))
-            {
-                totals
-                    .iter_mut()
-                    .zip(row)
-                    .for_each(|(total, x)| *total += f64::from(*x));
+        let statistics = |shard: &Settled| {
+            let mut all = vec![Statistics::default(); features + 1];
+            for row in shard.train.continuous.chunks_exact(features.max(1)) {
+                all.iter_mut().zip(row).for_each(|(of, x)| of.add(*x));
+            }
+            shard
+                .train
+                .labels
+                .iter()
+                .for_each(|label| all[features].add(*label));
+            all
+        };
+        let mut rows_of_classes = vec![0; classes];
+        for class in labels.clone().map(|label| *label as usize) {
+            if let Some(rows) = rows_of_classes.get_mut(class) {
+                *rows += 1;
             }
         }
         Self {
-            shards: shards.iter().map(|s| (s.id, ShardRows::of(s))).collect(),
+            classes: rows_of_classes,
+            shards: shards
+                .iter()
+                .map(|shard| (shard.id, ShardRows::of(shard), statistics(shard)))
+                .collect(),
             largest_label: labels.copied().reduce(f32::max).map(f64::from),
-            totals,
         }
     }
 }
@@ -131,9 +167,26 @@ pub(super) struct World {
     pub(super) train: Covered,
     pub(super) eval_rows: u64,
     pub(super) largest_label: f64,
-    /// The mean of each continuous feature over the training rows; zeros may follow.
+    /// Of each continuous feature over the training rows.
+    pub(super) features: Vec<Statistics>,
+    /// Of the transformed label over them.
+    pub(super) label: Statistics,
+    /// Training rows of each class, if labels are classes.
+    pub(super) classes: Vec<u64>,
+    /// The means of what batch norm normalises; none before it is known how numbers are scaled.
     pub(super) means: Vec<f64>,
     pub(super) ranks: usize,
+}
+
+impl World {
+    /// The class that is the most frequent in training, the first of several, if labels are classes.
+    pub(super) fn majority(&self) -> Option<usize> {
+        let classes = 0..self.classes.len();
+        classes.reduce(|best, at| match self.classes[at] > self.classes[best] {
+            true => at,
+            false => best,
+        })
+    }
 }
 
 /// Adds up all ranks' rows.
@@ -144,13 +197,24 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
         train: Covered::default(),
         eval_rows: 0,
         largest_label: f64::NEG_INFINITY,
-        means: vec![0.0; mine.totals.len()],
+        features: vec![],
+        label: Statistics::default(),
+        classes: vec![],
+        means: vec![],
         ranks: all.len(),
     };
+    let mut statistics = BTreeMap::new();
     for census in all {
-        for (shard, rows) in census.shards {
+        world.classes.resize(census.classes.len(), 0);
+        world
+            .classes
+            .iter_mut()
+            .zip(&census.classes)
+            .for_each(|(all, rows)| *all += rows);
+        for (shard, rows, numbers) in census.shards {
             world.train.add(rows.train);
             world.eval_rows += rows.eval.rows;
+            statistics.insert(shard, numbers);
             if world.shards.insert(shard, rows).is_some() {
                 return Err(Error::SharedShard { shard });
             }
@@ -158,12 +222,18 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
         world.largest_label = world
             .largest_label
             .max(census.largest_label.unwrap_or(f64::MIN));
-        world
-            .means
-            .iter_mut()
-            .zip(census.totals)
-            .for_each(|(mean, total)| *mean += total);
     }
+    // By shard, whichever rank has it.
+    let mut merged: Vec<Statistics> = vec![];
+    for numbers in statistics.into_values() {
+        merged.resize(numbers.len(), Statistics::default());
+        merged
+            .iter_mut()
+            .zip(&numbers)
+            .for_each(|(all, of)| all.merge(of));
+    }
+    world.label = merged.pop().unwrap_or_default();
+    world.features = merged;
     if world.train.rows == 0 {
         return Err(Error::NoTrainingRows(if world.eval_rows > 0 {
             "all of them are to be evaluated"
@@ -171,11 +241,70 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
             "the query gave none that is not for testing"
         }));
     }
-    world
-        .means
-        .iter_mut()
-        .for_each(|total| *total /= world.train.rows as f64);
     Ok(world)
+}
+
+/// What a rank's origin was scaled by.
+#[derive(Debug, Serialize, Deserialize)]
+struct Scaled {
+    /// Where it stands; a model stands before all states.
+    position: Option<Position>,
+    /// The bits of its numbers, which need not come back from JSON as they are.
+    scales: Vec<(u64, u64, u64, bool)>,
+}
+
+/// How numbers are scaled: as those of the state that will be gone on from, or of the model that it starts with, or
+/// as the rows have it.
+pub(super) fn on_scaling(
+    origin: Option<(Option<Position>, &Scaling)>,
+    fitted: Scaling,
+    communicator: &mut Communicator,
+) -> Result<Scaling> {
+    let mine = origin.map(|(position, scaling)| Scaled {
+        position,
+        scales: scaling
+            .features
+            .iter()
+            .chain([&scaling.label])
+            .map(|of| {
+                (
+                    of.null.to_bits(),
+                    of.shift.to_bits(),
+                    of.unit.to_bits(),
+                    of.indicator,
+                )
+            })
+            .collect(),
+    });
+    let all = gather(&mine, "scaling", communicator)?;
+    // The newest, and the lowest rank's among those; of a model, the first rank's alone.
+    let mut newest: Option<Scaled> = None;
+    for (rank, scaled) in all.into_iter().enumerate() {
+        let Some(scaled) = scaled else { continue };
+        let counts = scaled.position.is_some() || rank == 0;
+        if counts
+            && newest
+                .as_ref()
+                .is_none_or(|newest| scaled.position > newest.position)
+        {
+            newest = Some(scaled);
+        }
+    }
+    let Some(newest) = newest else {
+        return Ok(fitted);
+    };
+    let scale = |(null, shift, unit, indicator)| Scale {
+        null: f64::from_bits(null),
+        shift: f64::from_bits(shift),
+        unit: f64::from_bits(unit),
+        indicator,
+    };
+    let mut features: Vec<_> = newest.scales.into_iter().map(scale).collect();
+    match features.pop() {
+        Some(label) if features.len() == fitted.features.len() => Ok(Scaling { features, label }),
+        // It is of other features, which is refused where it is looked at.
+        _ => Ok(fitted),
+    }
 }
 
 /// What a rank would start with.

@@ -1,22 +1,23 @@
 //! What the crate's benchmarks measure and its interface does not show. It is no interface: it
 //! changes with what it measures, and nothing but `benches/` may use it.
 
-use volley_proto::spec::Adam as Settings;
+use volley_proto::spec::TrainSpec;
 
-use super::adam::Adam;
+use super::optimizer::Optimizer as Inner;
 use crate::network::{Epilogue, Matrix, Parameter, Start, Workspace};
 
-/// Adam on weights of its own, with a gradient that stays the same.
+/// An optimizer on weights of its own, with a gradient that stays the same.
 #[derive(Debug)]
 pub struct Optimizer {
-    adam: Adam,
+    optimizer: Inner,
+    learn_rate: f64,
     weights: Vec<f32>,
     gradient: Vec<f32>,
 }
 
 impl Optimizer {
     /// The optimizer of one penalized kernel with so many weights.
-    pub fn new(settings: Settings, l2: f64, weights: usize) -> Self {
+    pub fn new(spec: &TrainSpec, weights: usize) -> Self {
         let kernel = Parameter {
             name: "kernel".into(),
             shape: vec![weights],
@@ -24,7 +25,8 @@ impl Optimizer {
             penalized: true,
         };
         Self {
-            adam: Adam::new(settings, l2, &[kernel]),
+            optimizer: Inner::new(spec, &[kernel]),
+            learn_rate: spec.optimizer.learn_rate,
             weights: vec![0.5; weights],
             gradient: (0..weights).map(|at| at as f32 / weights as f32).collect(),
         }
@@ -32,7 +34,8 @@ impl Optimizer {
 
     /// One step over all weights.
     pub fn step(&mut self) {
-        self.adam.step(&self.gradient).update(0, &mut self.weights);
+        let mut step = self.optimizer.step(&self.gradient, self.learn_rate);
+        step.update(0, &mut self.weights);
     }
 }
 

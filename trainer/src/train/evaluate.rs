@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batch::Batch;
 use super::fit::{Fit, check};
-use super::metrics::Sums;
+use super::metrics::{Evaluated, Sums};
 use super::schedule::Place;
 use crate::Result;
 use crate::encode::Settled;
@@ -40,12 +40,18 @@ impl<C: Compute> Fit<'_, C> {
                 rows: labels.len(),
                 codes,
                 continuous,
-                dropout: None,
+                dropout: vec![],
             };
-            let predictions = self.network.predict(input);
-            let transform = self.spec.label.transform;
-            for (y, label) in predictions.iter().zip(labels) {
-                sums.evaluated(self.spec.loss, transform, f64::from(*y), f64::from(label));
+            let outputs = self.network.predict(input);
+            let of = Evaluated {
+                loss: self.spec.loss,
+                transform: self.spec.label.transform,
+                scale: &self.scaling.label,
+                majority: self.majority,
+            };
+            let rows = outputs.chunks_exact(self.architecture.outputs);
+            for (outputs, label) in rows.zip(labels) {
+                sums.evaluated(&of, outputs, label);
             }
         }
         Ok(())

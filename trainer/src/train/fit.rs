@@ -15,18 +15,19 @@ use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{Keep, TrainSpec};
 use volley_proto::store::{EpochRecord, Position, RankCoverage};
 
-use super::adam::Adam;
 use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
 use super::metrics::{Sums, Trained};
+use super::optimizer::Optimizer;
+use super::pace;
 use super::rank::{Observer, Step};
 use super::schedule::{Place, Schedule, steps_per_epoch};
 use super::state::{Basis, Kept, Progress, TrainingState, Weights};
 use super::trace::{Part, Slice, Trace};
 use super::{dropout, loss};
 use crate::collective::{Buffer, Communicator};
-use crate::encode::Settled;
+use crate::encode::{Scaling, Settled};
 use crate::network::{Architecture, Compute, Input, Moments, Normalization, Parameter};
 use crate::{Error, Result};
 
@@ -46,16 +47,23 @@ pub(super) struct Fit<'a, C: Compute> {
     /// The shards' global numbers.
     ids: Vec<usize>,
     schedule: Schedule,
+    /// Passes over the rows, at most.
+    epochs: usize,
     /// What all ranks are to train on in an epoch.
     manifest: Covered,
 
     // The state.
     basis: Basis,
     global_batch: u64,
+    pub(super) scaling: Scaling,
+    /// A loss of 1 in the label's scale.
+    unit: f64,
+    /// The class that is the most frequent in training, if labels are classes.
+    pub(super) majority: Option<usize>,
     position: Position,
     pub(super) network: C,
     pub(super) running: Normalization,
-    adam: Adam,
+    optimizer: Optimizer,
     progress: Progress,
     history: Vec<EpochRecord>,
     best: Option<Best>,
@@ -112,10 +120,10 @@ impl<'a, C: Compute> Fit<'a, C> {
         let TrainingState {
             basis,
             global_batch,
+            scaling,
             position,
             weights: Weights { values, running },
-            mean,
-            square,
+            slots,
             progress,
             history,
             kept,
@@ -124,33 +132,36 @@ impl<'a, C: Compute> Fit<'a, C> {
         let steps = steps_per_epoch(world.train.rows, global_batch);
         let sizes = world.shards.iter().map(|(id, rows)| (*id, rows.train.rows));
         let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
-        let adam = Adam::new(spec.optimizer.clone(), spec.l2, &architecture.parameters());
+        let optimizer = Optimizer::new(spec, &architecture.parameters());
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
             weights: kept.weights,
         });
-        let means = world.means[..architecture.normalized()].to_vec();
         Self {
             spec,
             architecture,
             shards,
             ids,
             schedule,
+            epochs: pace::epochs(spec, steps),
             manifest: world.train,
             basis,
             global_batch,
+            unit: loss::unit(spec.loss, &scaling.label),
+            majority: world.majority(),
+            scaling,
             position,
             network: C::new(architecture, values, device),
             running,
             gradient,
-            adam: adam.resume(position.steps, mean, square),
+            optimizer: optimizer.resume(position.steps, slots),
             earlier: progress.covered,
             progress,
             history,
             best,
             own: Covered::default(),
-            moments: Moments::around(means, coverage::PIECES),
+            moments: Moments::around(world.means.clone(), coverage::PIECES),
             curve: Vec::new(),
             since: (0, 0.0),
             trace: Trace::new(spec.trace),
@@ -160,14 +171,13 @@ impl<'a, C: Compute> Fit<'a, C> {
 
     /// The state after the last whole step.
     pub(super) fn state(&self) -> TrainingState {
-        let [mean, square] = self.adam.moments().map(<[f32]>::to_vec);
         TrainingState {
             basis: self.basis.clone(),
             global_batch: self.global_batch,
+            scaling: self.scaling.clone(),
             position: self.position,
             weights: self.weights(),
-            mean,
-            square,
+            slots: self.optimizer.slots().to_vec(),
             progress: self.progress,
             history: self.history.clone(),
             kept: self.best.as_ref().map(|best| Kept {
@@ -192,7 +202,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         observer: &dyn Observer,
         cancel: &CancellationToken,
     ) -> Result<()> {
-        while self.position.epoch <= self.spec.epochs {
+        while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
             done.map_err(|error| error.at(self.position))?;
         }
@@ -200,6 +210,15 @@ impl<'a, C: Compute> Fit<'a, C> {
             self.traces = Some(gather(&slices, "trace", communicator)?);
         }
         Ok(())
+    }
+
+    /// Whether the last epoch said that it was the last.
+    fn has_stopped(&self) -> bool {
+        let last = self
+            .history
+            .last()
+            .filter(|_| self.spec.early_stop.is_some());
+        last.is_some_and(|record| record.ended.is_some())
     }
 
     /// What all ranks did when, if it was asked for.
@@ -222,6 +241,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             observer.step(&Step {
                 next: self.position,
                 steps_per_epoch: self.schedule.steps(),
+                epochs: self.epochs,
                 rows,
                 loss,
                 reducing: communicator.counters().time,
@@ -244,7 +264,9 @@ impl<'a, C: Compute> Fit<'a, C> {
             seconds: start.elapsed().as_secs_f64(),
         };
         let accounts = gather(&account, "account of an epoch", communicator)?;
-        let record = self.record(&sums, &accounts)?;
+        let mut record = self.record(&sums, &accounts)?;
+        let all = self.history.iter().chain([&record]);
+        record.ended = pace::stops(self.spec.early_stop, all);
         observer.epoch(&record);
         self.close(record);
         self.checkpoint(communicator, observer);
@@ -289,18 +311,31 @@ impl<'a, C: Compute> Fit<'a, C> {
             statistics.apply(&mut batch.continuous);
         }
         let loss = self.backward(places, batch);
-        let tail = &mut self.gradient[self.adam.len()..];
+        let tail = &mut self.gradient[self.optimizer.len()..];
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
         self.trace.ends(Part::Backward, number);
         communicator.all_reduce_sum(&mut self.gradient)?;
         self.trace.ends(Part::Gradient, number);
 
+        let (gradient, tail) = self.gradient.split_at_mut(self.optimizer.len());
+        let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
+        if !loss.is_finite() {
+            return Err(Error::Diverged {
+                epoch: self.position.epoch,
+                loss,
+            });
+        }
         // Nothing fails from here on.
-        let (gradient, tail) = self.gradient.split_at(self.adam.len());
-        let loss = f64::from(tail[0]) + f64::from(tail[1]);
+        self.optimizer.clip(gradient);
         self.running.follow(&statistics);
-        let mut step = self.adam.step(gradient);
+        let rate = pace::learn_rate(
+            &self.spec.optimizer,
+            self.position,
+            [self.schedule.steps(), self.epochs as u64],
+            &self.history,
+        );
+        let mut step = self.optimizer.step(gradient, rate);
         self.network
             .update(|parameter, weights| step.update(parameter, weights));
         self.trace.ends(Part::Update, number);
@@ -355,6 +390,16 @@ impl<'a, C: Compute> Fit<'a, C> {
             earlier: Some(self.earlier)
                 .filter(|earlier| earlier.rows > 0)
                 .map(Covered::record),
+            classes: self.majority.is_some(),
+            learn_rate: pace::learn_rate(
+                &self.spec.optimizer,
+                Position {
+                    steps: steps - 1,
+                    ..self.position
+                },
+                [self.schedule.steps(), self.epochs as u64],
+                &self.history,
+            ),
             seconds: accounts[0].seconds,
         });
         let loss = record.eval_loss.unwrap_or(record.loss);
@@ -369,7 +414,7 @@ impl<'a, C: Compute> Fit<'a, C> {
 
     /// Moves on to the next epoch.
     fn close(&mut self, record: EpochRecord) {
-        let score = record.eval_loss.unwrap_or(record.loss);
+        let score = pace::score(&record);
         let better = self.best.as_ref().is_none_or(|best| score < best.score);
         if self.spec.keep == Keep::Best && better {
             self.best = Some(Best {
@@ -389,26 +434,23 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// Fills the gradient with this rank's part of the global batch's. Returns its losses' sum.
     fn backward(&mut self, places: &[Place], batch: Batch) -> f64 {
         let rows = batch.len();
-        let gradient = &mut self.gradient[..self.adam.len()];
+        let gradient = &mut self.gradient[..self.optimizer.len()];
         if rows == 0 {
             gradient.fill(0.0);
             return 0.0;
         }
-        let rate = self.spec.network.dropout;
-        let dropout = self
-            .architecture
-            .hidden
-            .last()
-            .filter(|_| rate > 0.0)
-            .map(|units| {
-                dropout::mask(
-                    dropout::key(self.spec.seed, self.position.epoch),
-                    &self.ids,
-                    places,
-                    *units,
-                    rate,
-                )
-            });
+        let key = dropout::key(self.spec.seed, self.position.epoch);
+        let layers = self
+            .spec
+            .network
+            .dropout
+            .iter()
+            .zip(&self.architecture.hidden);
+        let dropout = layers.enumerate().map(|(layer, (rate, units))| {
+            let mask = || dropout::mask(key.with(layer as u64), &self.ids, places, *units, *rate);
+            (*rate > 0.0).then(mask)
+        });
+        let dropout = dropout.collect();
         let input = Input {
             rows,
             codes: batch.codes,
@@ -417,14 +459,15 @@ impl<'a, C: Compute> Fit<'a, C> {
         };
         let (loss, global_rows) = (self.spec.loss, self.moments.rows());
         let mut total = 0.0;
-        let slopes = |predictions: &[f32]| {
-            let labels = predictions.iter().zip(&batch.labels);
-            let errors = labels.map(|(y, label)| f64::from(*y) - f64::from(*label));
-            let slope = |error| {
-                total += loss::value(loss, error);
-                (loss::slope(loss, error) / global_rows) as f32
-            };
-            errors.map(slope).collect()
+        let mut of_row = vec![0.0; self.architecture.outputs];
+        let slopes = |outputs: &[f32]| {
+            let mut slopes = Vec::with_capacity(outputs.len());
+            let outputs = outputs.chunks_exact(of_row.len());
+            for (outputs, label) in outputs.zip(&batch.labels) {
+                total += loss::of_row(loss, outputs, *label, &mut of_row);
+                slopes.extend(of_row.iter().map(|slope| (slope / global_rows) as f32));
+            }
+            slopes
         };
         self.network.gradient(input, slopes, gradient);
         total

@@ -2,7 +2,7 @@
 //! what its steps came to.
 
 use volley_proto::spec::{LabelTransform, Loss};
-use volley_proto::store::{Coverage, EpochRecord, RankCoverage};
+use volley_proto::store::{Coverage, EpochRecord, RankCoverage, Scale};
 
 use super::loss;
 use super::state::Progress;
@@ -16,9 +16,16 @@ const LEAST_RELATIVE_LABEL: f64 = 0.001;
 enum Sum {
     EvalLoss,
     EvalAbsolute,
+    EvalSquare,
+    /// Of labels less their mean in training.
+    EvalLabel,
+    EvalLabelSquare,
     EvalRows,
     EvalRelativeSquare,
     EvalRelativeRows,
+    /// Rows whose class was the likeliest, and those of the class that is the most frequent in training.
+    EvalCorrect,
+    EvalMajority,
     ComputeSeconds,
     ReduceSeconds,
 }
@@ -40,33 +47,53 @@ pub(super) struct Trained {
     /// Of each rank of this generation.
     pub(super) ranks: Vec<RankCoverage>,
     pub(super) earlier: Option<Coverage>,
+    /// Whether labels are classes.
+    pub(super) classes: bool,
+    /// Of the last step.
+    pub(super) learn_rate: f64,
     pub(super) seconds: f64,
 }
 
+/// How rows are evaluated.
+#[derive(Debug)]
+pub(super) struct Evaluated<'a> {
+    pub(super) loss: Loss,
+    pub(super) transform: LabelTransform,
+    /// Of the transformed label.
+    pub(super) scale: &'a Scale,
+    /// The class that is the most frequent in training, if labels are classes.
+    pub(super) majority: Option<usize>,
+}
+
 impl Sums {
-    /// Counts an evaluated row: prediction and label in the transformed scale.
-    pub(super) fn evaluated(
-        &mut self,
-        loss: Loss,
-        transform: LabelTransform,
-        prediction: f64,
-        label: f64,
-    ) {
-        let error = prediction - label;
+    /// Counts an evaluated row: outputs and label as the network has them.
+    pub(super) fn evaluated(&mut self, of: &Evaluated<'_>, outputs: &[f32], label: f32) {
         self.add(Sum::EvalRows, 1.0);
-        self.add(Sum::EvalLoss, loss::value(loss, error));
-        self.add(Sum::EvalAbsolute, error.abs());
-        let original = |y: f64| match transform {
-            LabelTransform::Identity => y,
-            LabelTransform::Ln => y.exp(),
+        let mut slopes = vec![0.0; outputs.len()];
+        let unit = loss::unit(of.loss, of.scale);
+        let loss = loss::of_row(of.loss, outputs, label, &mut slopes);
+        self.add(Sum::EvalLoss, unit * loss);
+        if let Some(majority) = of.majority {
+            let counts = |class: usize| f64::from(u8::from(class == label as usize));
+            self.add(Sum::EvalCorrect, counts(loss::likeliest(outputs)));
+            self.add(Sum::EvalMajority, counts(majority));
+            return;
+        }
+        let (prediction, label) = (f64::from(outputs[0]), f64::from(label));
+        let original = |y: f64| match (of.transform, of.scale.undo(y)) {
+            (LabelTransform::Identity, y) => y,
+            (LabelTransform::Ln, y) => y.exp(),
         };
         let y = original(label);
+        let error = original(prediction) - y;
+        self.add(Sum::EvalAbsolute, error.abs());
+        self.add(Sum::EvalSquare, error * error);
+        let distance = y - original(0.0);
+        self.add(Sum::EvalLabel, distance);
+        self.add(Sum::EvalLabelSquare, distance * distance);
         if y > LEAST_RELATIVE_LABEL {
             self.add(Sum::EvalRelativeRows, 1.0);
-            self.add(
-                Sum::EvalRelativeSquare,
-                ((y - original(prediction)) / y).powi(2),
-            );
+            self.add(Sum::EvalRelativeSquare, (error / y).powi(2));
         }
     }
 
@@ -95,12 +122,27 @@ impl Sums {
             earlier: trained.earlier,
             loss: loss / covered.rows as f64,
             eval_loss: mean(Sum::EvalLoss, Sum::EvalRows),
-            eval_mae: mean(Sum::EvalAbsolute, Sum::EvalRows),
+            eval_mae: mean(Sum::EvalAbsolute, Sum::EvalRows).filter(|_| !trained.classes),
+            eval_accuracy: mean(Sum::EvalCorrect, Sum::EvalRows).filter(|_| trained.classes),
+            eval_majority: mean(Sum::EvalMajority, Sum::EvalRows).filter(|_| trained.classes),
+            eval_rmse: mean(Sum::EvalSquare, Sum::EvalRows)
+                .map(f64::sqrt)
+                .filter(|_| !trained.classes),
+            eval_r2: self.explained(),
             eval_rmspe: mean(Sum::EvalRelativeSquare, Sum::EvalRelativeRows).map(f64::sqrt),
+            learn_rate: Some(trained.learn_rate),
+            ended: None,
             seconds: trained.seconds,
             compute_seconds: self.of(Sum::ComputeSeconds) / ranks,
             reduce_seconds: self.of(Sum::ReduceSeconds) / ranks,
         }
+    }
+
+    /// The share of the evaluated labels' variance that is explained; nothing where they have none.
+    fn explained(&self) -> Option<f64> {
+        let rows = self.of(Sum::EvalRows);
+        let variance = self.of(Sum::EvalLabelSquare) - self.of(Sum::EvalLabel).powi(2) / rows;
+        (variance > 0.0).then(|| 1.0 - self.of(Sum::EvalSquare) / variance)
     }
 
     fn add(&mut self, sum: Sum, value: f64) {
@@ -120,8 +162,24 @@ mod tests {
     #[test]
     fn metrics_by_hand() {
         let mut sums = Sums::default();
-        sums.evaluated(Loss::Mse, LabelTransform::Ln, 0.5_f64.ln(), 0.0); // ŷ = ½, y = 1
-        sums.evaluated(Loss::Mse, LabelTransform::Ln, -20.0, -10.0); // y < 0.001
+        // Twice as many in the network's scale, around 3.
+        let scale = Scale {
+            shift: 3.0,
+            unit: 0.5,
+            ..Scale::IDENTITY
+        };
+        let of = Evaluated {
+            loss: Loss::Mse,
+            transform: LabelTransform::Ln,
+            scale: &scale,
+            majority: None,
+        };
+        let mut evaluated = |prediction: f64, label: f64| {
+            let [prediction, label] = [prediction, label].map(|y| scale.apply(y) as f32);
+            sums.evaluated(&of, &[prediction], label);
+        };
+        evaluated(0.5_f64.ln(), 0.0); // ŷ = ½, y = 1
+        evaluated(-20.0, -10.0); // y < 0.001
         let covered = Covered {
             rows: 3,
             checksum: 0xab,
@@ -133,14 +191,47 @@ mod tests {
         assert_eq!(record.checksum, "00000000000000ab");
         assert_eq!((record.loss, record.rows), (2.0, 3));
         let ln2 = 2_f64.ln();
-        assert!((record.eval_loss.unwrap() - (ln2 * ln2 + 100.0) / 2.0).abs() < 1e-12);
-        assert!((record.eval_mae.unwrap() - (ln2 + 10.0) / 2.0).abs() < 1e-12);
-        assert!((record.eval_rmspe.unwrap() - 0.5).abs() < 1e-12);
+        assert!((record.eval_loss.unwrap() - (ln2 * ln2 + 100.0) / 2.0).abs() < 1e-6);
+        let small = (-10.0_f64).exp() - (-20.0_f64).exp();
+        assert!((record.eval_mae.unwrap() - (0.5 + small) / 2.0).abs() < 1e-6);
+        let squares = 0.25 + small * small;
+        assert!((record.eval_rmse.unwrap() - (squares / 2.0).sqrt()).abs() < 1e-6);
+        // Around their mean, labels of 1 and almost 0 have squares of almost ½ in all.
+        let variance = (1.0 - (-10.0_f64).exp()).powi(2) / 2.0;
+        assert!((record.eval_r2.unwrap() - (1.0 - squares / variance)).abs() < 1e-5);
+        assert!((record.eval_rmspe.unwrap() - 0.5).abs() < 1e-6);
+        assert_eq!(record.eval_accuracy, None);
+    }
+
+    #[test]
+    fn classes_are_counted() {
+        let mut sums = Sums::default();
+        let of = Evaluated {
+            loss: Loss::LogLoss,
+            transform: LabelTransform::Identity,
+            scale: &Scale::IDENTITY,
+            majority: Some(2),
+        };
+        for label in [0.0, 1.0, 2.0, 2.0] {
+            sums.evaluated(&of, &[1.0, 3.0, 2.0], label);
+        }
+        let record = sums.record(Trained {
+            classes: true,
+            ..Trained::default()
+        });
+        let due = (Some(0.25), Some(0.5), None, None);
+        let actual = (
+            record.eval_accuracy,
+            record.eval_majority,
+            record.eval_mae,
+            record.eval_r2,
+        );
+        assert_eq!(actual, due);
     }
 
     #[test]
     fn nothing_evaluated_is_no_metric() {
         let record = Sums::default().record(Trained::default());
-        assert_eq!(record.eval_loss, None);
+        assert_eq!((record.eval_loss, record.eval_r2), (None, None));
     }
 }

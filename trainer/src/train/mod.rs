@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  agree      values, defects, failures of all ranks ─▶ the same vocabularies, or the same error
-//!  settle     shards in canonical order; census of rows ─▶ shard manifest, steps an epoch
+//!  settle     shards in canonical order; census of rows ─▶ shard manifest, steps an epoch, scaling of numbers
 //!  origin     the newest state of any rank, a model's weights, or fresh ones ─▶ the same state
 //!  fit        epoch: step … step │ evaluate │ account for every row ─▶ record
 //!               step: gather rows ─ all-reduce moments ─ forward, backward ─ all-reduce gradient ─ Adam
@@ -25,7 +25,6 @@
 //!
 //! Blocking: a rank has an OS thread of its own. What computes is picked here and nowhere else.
 
-mod adam;
 mod agree;
 mod batch;
 #[doc(hidden)]
@@ -36,7 +35,9 @@ mod evaluate;
 mod fit;
 mod loss;
 mod metrics;
+mod optimizer;
 mod origin;
+mod pace;
 mod publish;
 mod rank;
 mod schedule;
@@ -48,18 +49,19 @@ mod trace;
 
 use std::time::Instant;
 
-use volley_proto::spec::TrainSpec;
-use volley_proto::store::FeatureSummary;
+use volley_proto::spec::{FeatureKind, TrainSpec};
+use volley_proto::store::{Classes, FeatureSummary};
 
+pub(crate) use loss::{likeliest, probabilities};
 pub use origin::{Beginning, Origin};
 pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step};
 pub use state::TrainingState;
 
 use crate::collective::Communicator;
 use crate::device::Backend;
-use crate::encode::{LoadedShards, Settled, Vocabulary, settle};
+use crate::encode::{LoadedShards, Scaling, Settled, Vocabulary, settle};
 use crate::model::Successor;
-use crate::network::{Architecture, Compute, Host, Normalization};
+use crate::network::{Architecture, Compute, Host, Normalization, Sizes};
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use fit::{Fit, gradient_len};
@@ -120,8 +122,11 @@ fn run<C: Compute>(
         features,
         load_seconds,
         vocabularies,
+        classes,
+        trained,
         shards,
         world,
+        scaling,
         architecture,
         agreed,
     } = prepared;
@@ -168,6 +173,9 @@ fn run<C: Compute>(
             spec,
             features,
             vocabularies: &vocabularies,
+            classes,
+            trained: &trained,
+            scaling: &scaling,
             architecture: &architecture,
             world: &world,
             world_size: communicator.world_size(),
@@ -181,13 +189,21 @@ fn run<C: Compute>(
     Ok(Outcome { report, artifacts })
 }
 
+/// Of a label with more values it is likelier that they are to be measured.
+const MOST_CLASSES: usize = 10_000;
+
 /// Everything that a rank needs for its first step.
 struct Prepared {
     features: Vec<FeatureSummary>,
     load_seconds: f64,
     vocabularies: Vec<Vocabulary>,
+    /// Of a label that is one.
+    classes: Option<Classes>,
+    /// Training rows of each row of the embedding table.
+    trained: Vec<f64>,
     shards: Vec<Settled>,
     world: World,
+    scaling: Scaling,
     architecture: Architecture,
     agreed: Agreed,
 }
@@ -199,24 +215,53 @@ fn prepare(
     origin: &Origin,
     communicator: &mut Communicator,
 ) -> Result<Prepared> {
-    let (loaded, vocabularies) = agree::on_values(loaded, communicator)?;
+    let (loaded, mut vocabularies) = agree::on_values(loaded, communicator)?;
+    let classes = match loaded.has_classes() {
+        true => vocabularies.pop(),
+        false => None,
+    };
+    if let Some(classes) = &classes {
+        check_classes(spec, &classes.classes())?;
+    }
+    let loaded = agree::on_sequence(loaded, &spec.split, communicator)?;
     let load_seconds = loaded.seconds();
     let features = loaded.features;
-    let settled = |shard| settle(shard, &vocabularies, &spec.split, spec.seed);
-    let shards: Vec<Settled> = loaded.shards.into_iter().map(settled).collect();
-    let world = agree::on_rows(Census::take(&shards, features.len()), communicator)?;
-    let architecture = architecture(spec, &vocabularies, &world)?;
+    let settled = |shard| settle(shard, &vocabularies, classes.as_ref());
+    let mut shards: Vec<Settled> = loaded.shards.into_iter().map(settled).collect();
+    let continuous = features
+        .iter()
+        .filter(|feature| feature.kind == FeatureKind::Continuous);
+    let classes = classes.as_ref().map(Vocabulary::classes);
+    let count = classes.as_ref().map_or(0, Classes::len);
+    let census = Census::take(&shards, continuous.count(), count);
+    let mut world = agree::on_rows(census, communicator)?;
+    let fitted = Scaling::fit(spec, &world.features, &world.label);
+    let scaling = agree::on_scaling(origin.scaling(), fitted, communicator)?;
+    for shard in &mut shards {
+        scaling.apply(&mut shard.train);
+        scaling.apply(&mut shard.eval);
+    }
+    let trained = trained_codes(&shards, &vocabularies, communicator)?;
+    let architecture = architecture(spec, &vocabularies, &world, &scaling)?;
 
     let basis = Basis::new(spec, world.shards.clone(), &vocabularies);
-    let global_batch = spec.batch_size as u64 * world.ranks as u64;
+    let global_batch = pace::global_batch(spec.batch_size, world.train.rows, world.ranks);
     let begin = |values, running| {
         let weights = Weights { values, running };
-        TrainingState::begin(basis.clone(), global_batch, weights)
+        TrainingState::begin(
+            basis.clone(),
+            &spec.optimizer.rule,
+            global_batch,
+            scaling.clone(),
+            weights,
+        )
     };
-    let fresh = || {
-        let running = Normalization::unit(architecture.normalized());
-        begin(architecture.initial_values(spec.seed), running)
+    let population = match architecture.batch_norm {
+        true => scaling.moments(&world.features),
+        false => Normalization::unit(0),
     };
+    world.means.clone_from(&population.mean);
+    let fresh = || begin(architecture.initial_values(spec.seed), population.clone());
     let warm = |model: &Model| {
         let successor = Successor {
             features: &spec.features,
@@ -228,7 +273,7 @@ fn prepare(
     };
     let agreed = origin::agree(origin, fresh, warm, communicator).and_then(|agreed| {
         if let Some(state) = agreed.state.as_ref().or(origin.state()) {
-            state.check(&basis, spec.epochs, &architecture)?;
+            state.check(&basis, spec, &architecture)?;
         }
         let hash = agreed.hash;
         Ok((agreed, hash))
@@ -238,17 +283,50 @@ fn prepare(
         features,
         load_seconds,
         vocabularies,
+        classes,
+        trained,
         shards,
         world,
+        scaling,
         architecture,
         agreed,
     })
+}
+
+/// Checks that a label's values can be told apart.
+fn check_classes(spec: &TrainSpec, classes: &Classes) -> Result<()> {
+    match classes.len() {
+        // That there are no rows is said of rows.
+        0 | 2..=MOST_CLASSES => Ok(()),
+        found => Err(Error::Classes {
+            column: spec.label.column.clone(),
+            found,
+            most: MOST_CLASSES,
+        }),
+    }
+}
+
+/// Of each row of the embedding table, how many training rows of all ranks have it.
+fn trained_codes(
+    shards: &[Settled],
+    vocabularies: &[Vocabulary],
+    communicator: &mut Communicator,
+) -> Result<Vec<f64>> {
+    let mut rows = vec![0.0; vocabularies.iter().map(Vocabulary::codes).sum()];
+    for code in shards.iter().flat_map(|shard| &shard.train.codes) {
+        rows[*code as usize] += 1.0;
+    }
+    if !rows.is_empty() {
+        communicator.all_reduce_sum_f64(&mut rows)?;
+    }
+    Ok(rows)
 }
 
 fn architecture(
     spec: &TrainSpec,
     vocabularies: &[Vocabulary],
     world: &World,
+    scaling: &Scaling,
 ) -> Result<Architecture> {
     use volley_proto::spec::Output;
     let output_scale = match spec.network.output {
@@ -261,5 +339,10 @@ fn architecture(
         }
     };
     let table_rows = vocabularies.iter().map(Vocabulary::codes).sum();
-    Ok(Architecture::new(spec, table_rows, output_scale))
+    let sizes = Sizes {
+        table_rows,
+        continuous: scaling.inputs(),
+        outputs: Architecture::outputs_of(world.classes.len()),
+    };
+    Ok(Architecture::new(spec, sizes, output_scale))
 }

@@ -19,6 +19,7 @@ use volley_proto::store::Position;
 use super::agree::gather;
 use super::state::TrainingState;
 use crate::collective::Communicator;
+use crate::encode::Scaling;
 use crate::{Error, Model, Result};
 
 /// What this rank brings to start from.
@@ -71,6 +72,15 @@ impl Origin {
         match self {
             Self::State(state) => Some(state),
             Self::Fresh | Self::Warm(_) => None,
+        }
+    }
+
+    /// What its numbers were scaled by, and where it stands if it is a state.
+    pub(super) fn scaling(&self) -> Option<(Option<Position>, &Scaling)> {
+        match self {
+            Self::Fresh => None,
+            Self::State(state) => Some((Some(state.position), &state.scaling)),
+            Self::Warm(model) => Some((None, model.scaling())),
         }
     }
 

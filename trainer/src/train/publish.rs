@@ -3,14 +3,14 @@
 use std::time::SystemTime;
 
 use volley_proto::spec::{FeatureKind, TrainSpec};
-use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, TRACE_FILE};
+use volley_proto::store::{Classes, EpochRecord, FeatureSummary, Manifest, TRACE_FILE};
 
 use super::agree::World;
 use super::rank::Artifacts;
 use super::state::Weights;
 use super::tensorboard;
 use super::trace::{self, Slice};
-use crate::encode::{OUT_OF_VOCABULARY, Vocabulary};
+use crate::encode::{Scaling, Vocabulary};
 use crate::model::{self, VOCABULARIES, WEIGHTS};
 use crate::network::Architecture;
 
@@ -22,6 +22,11 @@ pub(super) struct Trained<'a> {
     pub(super) features: Vec<FeatureSummary>,
     /// Of the categorical features.
     pub(super) vocabularies: &'a [Vocabulary],
+    /// Of a label that is one.
+    pub(super) classes: Option<Classes>,
+    /// Training rows of each row of the embedding table.
+    pub(super) trained: &'a [f64],
+    pub(super) scaling: &'a Scaling,
     pub(super) architecture: &'a Architecture,
     pub(super) world: &'a World,
     pub(super) world_size: usize,
@@ -39,7 +44,7 @@ impl Trained<'_> {
         let parameters = self.architecture.parameters();
         if self.architecture.categorical > 0 {
             let dim = self.architecture.embedding_dim;
-            embed_unseen(&mut weights.values[0], self.vocabularies, dim);
+            embed_unseen(&mut weights.values[0], self.trained, self.vocabularies, dim);
         }
         let categorical = self
             .features
@@ -47,6 +52,13 @@ impl Trained<'_> {
             .filter(|feature| feature.kind == FeatureKind::Categorical);
         for (feature, vocabulary) in categorical.zip(self.vocabularies) {
             feature.vocabulary = Some(vocabulary.distinct());
+        }
+        let continuous = self
+            .features
+            .iter_mut()
+            .filter(|feature| feature.kind == FeatureKind::Continuous);
+        for (feature, scale) in continuous.zip(&self.scaling.features) {
+            feature.scale = *scale;
         }
         let published = SystemTime::now();
         let mut files = vec![
@@ -79,6 +91,8 @@ impl Trained<'_> {
                 .map(|parameter| parameter.len() as u64)
                 .sum(),
             output_scale: self.architecture.output_scale,
+            label_scale: self.scaling.label,
+            classes: self.classes,
             train_rows: self.world.train.rows,
             train_checksum: self.world.train.hex(),
             eval_rows: self.world.eval_rows,
@@ -90,26 +104,34 @@ impl Trained<'_> {
     }
 }
 
-/// Gives values that training did not see the mean of each feature's known embeddings: their own
-/// was never trained.
-fn embed_unseen(table: &mut [f32], vocabularies: &[Vocabulary], dim: usize) {
-    let mut rest = table;
+/// Gives values that no training row has, and those that are not known, the mean of each feature's other embeddings,
+/// weighted by how many training rows have them: their own was never trained.
+fn embed_unseen(table: &mut [f32], trained: &[f64], vocabularies: &[Vocabulary], dim: usize) {
+    let mut rest = (table, trained);
     for vocabulary in vocabularies {
-        let (feature, tail) = rest.split_at_mut(vocabulary.codes() * dim);
-        rest = tail;
-        let known = vocabulary.distinct();
-        if known == 0 {
+        let (feature, table) = rest.0.split_at_mut(vocabulary.codes() * dim);
+        let (rows, trained) = rest.1.split_at(vocabulary.codes());
+        rest = (table, trained);
+        let all: f64 = rows.iter().sum();
+        if all == 0.0 {
             continue;
         }
-        let (unseen, seen) = feature.split_at_mut((OUT_OF_VOCABULARY as usize + 1) * dim);
-        for (at, unseen) in unseen.iter_mut().enumerate() {
-            let sum: f64 = seen
-                .iter()
-                .skip(at)
-                .step_by(dim)
-                .map(|w| f64::from(*w))
-                .sum();
-            *unseen = (sum / known as f64) as f32;
+        let mut mean = vec![0.0; dim];
+        for (embedding, rows) in feature.chunks_exact(dim).zip(rows) {
+            let weight = rows / all;
+            mean.iter_mut()
+                .zip(embedding)
+                .for_each(|(mean, w)| *mean += weight * f64::from(*w));
+        }
+        let unseen = feature
+            .chunks_exact_mut(dim)
+            .zip(rows)
+            .filter(|(_, rows)| **rows == 0.0);
+        for (embedding, _) in unseen {
+            embedding
+                .iter_mut()
+                .zip(&mean)
+                .for_each(|(w, mean)| *w = *mean as f32);
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct Step {
     pub next: Position,
     /// Steps of an epoch.
     pub steps_per_epoch: u64,
+    /// Epochs that there are, at most.
+    pub epochs: usize,
     /// Rows of all ranks.
     pub rows: u64,
     /// The sum of their losses, without the L2 term.

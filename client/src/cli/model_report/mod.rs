@@ -80,7 +80,10 @@ async fn show(
 ) -> anyhow::Result<Shown> {
     let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     let label = quoted(&manifest.spec.label.column);
-    let predicted = quoted(&manifest.prediction_column());
+    if manifest.classes.is_some() {
+        bail!("not supported: --rows of a model that predicts classes; ask ML.EVALUATE");
+    }
+    let predicted = quoted(&manifest.predicted().name);
     let model = quoted(manifest.spec.model.as_str());
     let rows = rows.trim().trim_end_matches(';');
     let from = format!(

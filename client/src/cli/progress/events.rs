@@ -114,8 +114,10 @@ fn describe(event: &Event) -> Option<String> {
 fn describe_epoch(record: &EpochRecord) -> String {
     let mut line = format!("epoch {}: loss {:.5}", record.epoch, record.loss);
     let evaluated = [
-        ("validation loss", record.eval_loss),
-        ("exp_rmspe", record.eval_rmspe),
+        ("eval_loss", record.eval_loss),
+        ("eval_rmspe", record.eval_rmspe),
+        ("eval_r2", record.eval_r2),
+        ("eval_accuracy", record.eval_accuracy),
     ];
     for (name, value) in evaluated {
         line.extend(value.map(|value| format!(", {name} {value:.5}")));
@@ -123,7 +125,11 @@ fn describe_epoch(record: &EpochRecord) -> String {
     let share = |seconds: f64| 100.0 * seconds / record.seconds.max(f64::MIN_POSITIVE);
     let (compute, reduce) = (share(record.compute_seconds), share(record.reduce_seconds));
     let seconds = record.seconds;
-    line + &format!("; {seconds:.1} s ({compute:.0} % compute, {reduce:.0} % all-reduce)")
+    line += &format!("; {seconds:.1} s ({compute:.0} % compute, {reduce:.0} % all-reduce)");
+    if let Some(why) = &record.ended {
+        line += &format!("; it is the last: {why}");
+    }
+    line
 }
 
 #[cfg(test)]
@@ -141,7 +147,13 @@ mod tests {
             loss: 0.25,
             eval_loss: Some(0.5),
             eval_mae: None,
+            eval_rmse: None,
+            eval_r2: None,
             eval_rmspe: None,
+            eval_accuracy: None,
+            eval_majority: None,
+            learn_rate: None,
+            ended: None,
             seconds: 2.0,
             compute_seconds: 1.0,
             reduce_seconds: 0.5,
@@ -152,7 +164,7 @@ mod tests {
         let event = |kind| Event { event: Some(kind) };
         let epoch = Kind::Epoch(serde_json::to_vec(&record).unwrap());
         let line =
-            "epoch 2: loss 0.25000, validation loss 0.50000; 2.0 s (50 % compute, 25 % all-reduce)";
+            "epoch 2: loss 0.25000, eval_loss 0.50000; 2.0 s (50 % compute, 25 % all-reduce)";
         assert_eq!(describe(&event(epoch)).unwrap(), line);
         for (generation, executors, line) in [
             (1, &["a", "b"][..], "generation 1: 2 ranks on a, b"),

@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod documented;
+mod optimizer;
 mod settle;
 mod table;
 mod value;
@@ -14,9 +15,10 @@ mod warm_start;
 use std::time::Duration;
 
 use volley_proto::spec::{
-    Adam, AdamForm, Device, Keep, LabelTransform, Loss, Network, Output, Ranks, TooFew,
+    Device, Keep, LabelTransform, Loss, Network, NumericTransform, Output, Ranks, Task, TooFew,
 };
 
+pub use optimizer::{DecayName, EarlyStopOptions, OptimizerOptions, RuleName};
 pub(crate) use settle::{Target, check_unambiguous, needed_columns};
 pub use table::{TrainOption, train_options};
 pub use value::OptionValue;
@@ -28,32 +30,48 @@ pub use warm_start::WarmStart;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TrainOptions {
+    /// What is predicted of the label.
+    pub task: Task,
     /// The label's column.
     pub label: Option<String>,
     /// What the network predicts of the label.
     pub label_transform: LabelTransform,
+    /// Whether the network learns the label in standard deviations; where its output has no bounds, if not given.
+    pub standardize_label: Option<bool>,
+    /// How continuous features are scaled.
+    pub numeric_transform: NumericTransform,
     /// How rows are split; follows from the other two where it is not given.
     pub split_method: Option<SplitMethod>,
     /// The column that splits the rows.
     pub split_column: Option<String>,
     /// The share of rows that is evaluated.
     pub split_fraction: Option<f64>,
+    /// Columns whose values decide where a row goes in a random split.
+    pub split_key: Vec<String>,
     /// Features that pass through an embedding.
     pub categorical: Option<Vec<String>>,
     /// Features that enter as numbers.
     pub continuous: Option<Vec<String>>,
-    /// The network.
+    /// The network; its dropout is the next's.
     pub network: Network,
+    /// Share of hidden layers' units zeroed in training.
+    pub dropout: Dropout,
+    /// L1 penalty on the hidden layers' kernels.
+    pub l1: f64,
     /// L2 penalty on the hidden layers' kernels.
     pub l2: f64,
-    /// The loss.
-    pub loss: Loss,
+    /// The loss; as the task has it, where it is not given.
+    pub loss: Option<Loss>,
     /// The optimizer.
-    pub optimizer: Adam,
-    /// Rows of one rank in one step.
-    pub batch_size: usize,
-    /// Passes over the training rows.
-    pub epochs: usize,
+    pub optimizer: OptimizerOptions,
+    /// Rows of one rank in a step.
+    pub batch_size: Option<usize>,
+    /// Rows of all ranks in a step; as the number of rows asks for, where neither is given.
+    pub global_batch_size: Option<usize>,
+    /// Passes over the training rows, at most; as the number of rows asks for, where it is not given.
+    pub epochs: Option<usize>,
+    /// When training ends before that.
+    pub early_stop: EarlyStopOptions,
     /// Which epoch's weights are published.
     pub keep: Keep,
     /// How many ranks train.
@@ -88,6 +106,15 @@ pub struct TrainOptions {
     pub collective_timeout: Duration,
 }
 
+/// Share of hidden layers' units zeroed in training.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Dropout {
+    /// The same of each layer.
+    Each(f64),
+    /// One a layer.
+    Layers(Vec<f64>),
+}
+
 /// How rows are split into training and evaluation, in BigQuery ML's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitMethod {
@@ -97,6 +124,8 @@ pub enum SplitMethod {
     Custom,
     /// A share of the rows is drawn.
     Random,
+    /// A share of the rows is the last by a column.
+    Sequential,
 }
 
 /// Divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.
@@ -107,31 +136,33 @@ const DEFAULT_EVAL_FRACTION: f64 = 0.2;
 impl Default for TrainOptions {
     fn default() -> Self {
         Self {
+            task: Task::Regression,
             label: None,
             label_transform: LabelTransform::Identity,
+            standardize_label: None,
+            numeric_transform: NumericTransform::Standardize,
             split_method: None,
             split_column: None,
             split_fraction: None,
+            split_key: Vec::new(),
             categorical: None,
             continuous: None,
             network: Network {
                 embedding_dim: 10,
                 batch_norm: true,
                 hidden_units: vec![128, 64],
-                dropout: 0.0,
+                dropout: vec![],
                 output: Output::Identity,
             },
+            dropout: Dropout::Each(0.15),
+            l1: 0.0,
             l2: 0.0,
-            loss: Loss::Mse,
-            optimizer: Adam {
-                learn_rate: 1e-3,
-                beta_1: 0.9,
-                beta_2: 0.999,
-                epsilon: 1e-7,
-                form: AdamForm::Keras,
-            },
-            batch_size: 256,
-            epochs: 20,
+            loss: None,
+            optimizer: OptimizerOptions::default(),
+            batch_size: None,
+            global_batch_size: None,
+            epochs: None,
+            early_stop: EarlyStopOptions::default(),
             keep: Keep::Best,
             ranks: Ranks::All,
             min_ranks: 1,

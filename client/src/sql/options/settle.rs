@@ -3,11 +3,12 @@
 use datafusion::arrow::datatypes::{DataType, Schema};
 use url::Url;
 use volley_proto::spec::{
-    Elastic, Feature, FeatureKind, IfExists, Label, Ranks, Split, Start, TrainSpec,
+    BatchSize, Elastic, Feature, FeatureKind, IfExists, Label, LabelTransform, Loss, Network,
+    Output, Ranks, Split, Start, Task, TrainSpec,
 };
 use volley_proto::{ModelName, TrainId};
 
-use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, SplitMethod, TrainOptions};
+use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, Dropout, SplitMethod, TrainOptions};
 use crate::{Error, Result};
 
 /// What is to be published where.
@@ -33,6 +34,10 @@ impl TrainOptions {
             expected: "it names the column to predict, such as ['sales']",
         })?;
         let split = self.split()?;
+        let standardize = self.standardize_label()?;
+        let loss = self.loss()?;
+        let dropout = self.dropouts()?;
+        let batch_size = self.rows_of_a_step()?;
         let features = self.features(&label, &split, input)?;
         let ranks = match self.ranks {
             Ranks::Exactly(ranks) => Some(ranks),
@@ -52,17 +57,26 @@ impl TrainOptions {
             if_exists: target.if_exists,
             store: target.store,
             features,
+            task: self.task,
             label: Label {
                 column: label,
                 transform: self.label_transform,
+                standardize,
             },
+            numeric_transform: self.numeric_transform,
             split,
-            network: self.network,
-            loss: self.loss,
-            optimizer: self.optimizer,
+            split_key: self.split_key,
+            network: Network {
+                dropout,
+                ..self.network
+            },
+            loss,
+            optimizer: self.optimizer.settle()?,
+            l1: self.l1,
             l2: self.l2,
-            batch_size: self.batch_size,
+            batch_size,
             epochs: self.epochs,
+            early_stop: self.early_stop.settle()?,
             keep: self.keep,
             seed: self.seed,
             ranks: self.ranks,
@@ -80,39 +94,135 @@ impl TrainOptions {
         Ok(spec)
     }
 
-    fn split(&self) -> Result<Split> {
-        let method = match (self.split_method, &self.split_column, self.split_fraction) {
-            (Some(method), ..) => method,
-            (None, Some(_), _) => SplitMethod::Custom,
-            (None, None, Some(_)) => SplitMethod::Random,
-            (None, None, None) => SplitMethod::NoSplit,
-        };
-        if let (SplitMethod::NoSplit | SplitMethod::Random, Some(column)) =
-            (method, &self.split_column)
-        {
-            return Err(conflict("data_split_col", format!("'{column}'"), "custom"));
+    fn rows_of_a_step(&self) -> Result<Option<BatchSize>> {
+        match (self.global_batch_size, self.batch_size) {
+            (Some(global), Some(_)) => Err(Error::Proto(volley_proto::Error::Option {
+                option: "global_batch_size".to_owned(),
+                value: global.to_string(),
+                expected: "not with batch_size, which is of one rank".to_owned(),
+            })),
+            (None, Some(rows)) => Ok(Some(BatchSize::OfRank(rows))),
+            (global, None) => Ok(global.map(|global| BatchSize::Global { global })),
         }
-        if let (SplitMethod::NoSplit | SplitMethod::Custom, Some(share)) =
-            (method, self.split_fraction)
-        {
+    }
+
+    /// Shares of the hidden layers' units.
+    fn dropouts(&self) -> Result<Vec<f64>> {
+        let layers = self.network.hidden_units.len();
+        match &self.dropout {
+            Dropout::Each(share) => Ok(vec![*share; layers]),
+            Dropout::Layers(shares) if shares.len() == layers => Ok(shares.clone()),
+            Dropout::Layers(shares) => Err(Error::Proto(volley_proto::Error::Option {
+                option: "dropout".to_owned(),
+                value: format!("{shares:?}"),
+                expected: format!("as many as hidden_units has layers ({layers})"),
+            })),
+        }
+    }
+
+    /// The loss of the task; refuses what else is of another.
+    fn loss(&self) -> Result<Loss> {
+        let refuse = |option: &str, value: String, expected: &str| {
+            Err(Error::Proto(volley_proto::Error::Option {
+                option: option.to_owned(),
+                value,
+                expected: expected.to_owned(),
+            }))
+        };
+        let word = |value: serde_json::Result<serde_json::Value>| match value {
+            Ok(serde_json::Value::String(word)) => format!("'{word}'"),
+            _ => String::new(),
+        };
+        match (self.task, self.loss) {
+            (Task::Regression, Some(Loss::LogLoss)) => {
+                let value = "'log_loss'".to_owned();
+                refuse("loss", value, "only with model_type = 'dnn_classifier'")
+            }
+            (Task::Regression, loss) => Ok(loss.unwrap_or(Loss::Mse)),
+            (Task::Classification, Some(loss)) if loss != Loss::LogLoss => {
+                let value = word(serde_json::to_value(loss));
+                refuse(
+                    "loss",
+                    value,
+                    "'log_loss' with model_type = 'dnn_classifier'",
+                )
+            }
+            (Task::Classification, _) if self.label_transform != LabelTransform::Identity => {
+                let value = word(serde_json::to_value(self.label_transform));
+                let expected = "only with model_type = 'dnn_regressor'";
+                refuse("label_transform", value, expected)
+            }
+            (Task::Classification, _) if self.network.output != Output::Identity => {
+                let value = word(serde_json::to_value(self.network.output));
+                let expected = "only with model_type = 'dnn_regressor'";
+                refuse("activation_output", value, expected)
+            }
+            (Task::Classification, _) => Ok(Loss::LogLoss),
+        }
+    }
+
+    fn standardize_label(&self) -> Result<bool> {
+        let is_unbounded = self.network.output == Output::Identity && self.task == Task::Regression;
+        match self.standardize_label {
+            Some(true) if !is_unbounded => Err(Error::Proto(volley_proto::Error::Option {
+                option: "standardize_label".to_owned(),
+                value: "true".to_owned(),
+                expected:
+                    "only of a regressor with activation_output = 'identity': others have bounds"
+                        .to_owned(),
+            })),
+            given => Ok(given.unwrap_or(is_unbounded)),
+        }
+    }
+
+    fn split(&self) -> Result<Split> {
+        let method = match (self.split_method, &self.split_column) {
+            (Some(method), _) => method,
+            (None, Some(_)) => SplitMethod::Custom,
+            (None, None) => SplitMethod::Random,
+        };
+        use SplitMethod::{Custom, NoSplit, Random, Sequential};
+        let column = match (method, self.split_column.clone()) {
+            (NoSplit | Random, Some(column)) => {
+                return Err(conflict(
+                    "data_split_col",
+                    format!("'{column}'"),
+                    "custom' or 'seq",
+                ));
+            }
+            (Custom | Sequential, None) => {
+                return Err(Error::MissingOption {
+                    option: "data_split_col",
+                    expected: match method {
+                        Custom => {
+                            "data_split_method = 'custom' needs the column that splits the rows"
+                        }
+                        _ => {
+                            "data_split_method = 'seq' needs the column that the rows follow each other by"
+                        }
+                    },
+                });
+            }
+            (_, column) => column.unwrap_or_default(),
+        };
+        if let (NoSplit | Custom, Some(share)) = (method, self.split_fraction) {
+            let share = share.to_string();
             return Err(conflict(
                 "data_split_eval_fraction",
-                share.to_string(),
-                "random",
+                share,
+                "random' or 'seq",
             ));
         }
-        match method {
-            SplitMethod::NoSplit => Ok(Split::None),
-            SplitMethod::Random => Ok(Split::Random(
-                self.split_fraction.unwrap_or(DEFAULT_EVAL_FRACTION),
-            )),
-            SplitMethod::Custom => self.split_column.clone().map(Split::Column).ok_or(
-                Error::MissingOption {
-                    option: "data_split_col",
-                    expected: "data_split_method = 'custom' needs the column that splits the rows",
-                },
-            ),
+        if let (NoSplit | Custom | Sequential, Some(key)) = (method, self.split_key.first()) {
+            return Err(conflict("split_key", format!("'{key}'"), "random"));
         }
+        let share = self.split_fraction.unwrap_or(DEFAULT_EVAL_FRACTION);
+        Ok(match method {
+            NoSplit => Split::None,
+            Random => Split::Random(share),
+            Sequential => Split::Sequential { column, share },
+            Custom => Split::Column(column),
+        })
     }
 
     /// The features as named, categorical ones first; or, where none are, every other column.
@@ -133,7 +243,8 @@ impl TrainOptions {
         }
         let taken = |column: &str| {
             column == label
-                || matches!(split, Split::Column(split) if split == column)
+                || self.split_key.iter().any(|key| key == column)
+                || matches!(split, Split::Column(split) | Split::Sequential { column: split, .. } if split == column)
                 || self.shard_by.iter().any(|key| key == column)
         };
         input
@@ -161,7 +272,7 @@ impl TrainOptions {
 /// The columns a spec reads, each once.
 pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
     let split = match &spec.split {
-        Split::Column(column) => Some(column),
+        Split::Column(column) | Split::Sequential { column, .. } => Some(column),
         Split::None | Split::Random(_) => None,
     };
     let mut columns: Vec<&str> = Vec::new();
@@ -349,12 +460,25 @@ mod tests {
             }
             .split()
         };
-        use SplitMethod::{Custom, NoSplit, Random};
-        assert_eq!(split(None, None, None).unwrap(), Split::None);
+        use SplitMethod::{Custom, NoSplit, Random, Sequential};
+        assert_eq!(split(None, None, None).unwrap(), Split::Random(0.2));
+        assert_eq!(split(Some(NoSplit), None, None).unwrap(), Split::None);
         assert_eq!(split(None, None, Some(0.3)).unwrap(), Split::Random(0.3));
         assert_eq!(split(Some(Random), None, None).unwrap(), Split::Random(0.2));
         assert!(matches!(
             split(Some(Custom), None, None),
+            Err(Error::MissingOption { .. })
+        ));
+        let sequential = Split::Sequential {
+            column: "split".into(),
+            share: 0.3,
+        };
+        assert_eq!(
+            split(Some(Sequential), Some("split"), Some(0.3)).unwrap(),
+            sequential
+        );
+        assert!(matches!(
+            split(Some(Sequential), None, None),
             Err(Error::MissingOption { .. })
         ));
         assert!(split(Some(NoSplit), Some("split"), None).is_err());

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use volley_proto::did_you_mean;
-use volley_proto::spec::{AdamForm, Keep, LabelTransform, Loss, Output, Ranks, TooFew};
+use volley_proto::spec::{
+    AdamForm, Keep, LabelTransform, Loss, NumericTransform, Output, Ranks, Task, TooFew,
+};
 
-use super::{OptionValue, SplitMethod, TrainOptions, WarmStart};
+use super::{DecayName, Dropout, OptionValue, RuleName, SplitMethod, TrainOptions, WarmStart};
 use crate::{Error, Result};
 
 /// One option of `CREATE MODEL`, as documented.
@@ -70,24 +72,21 @@ impl TrainOptions {
     }
 }
 
-const NOT_SUPPORTED: &[(&str, &str)] = &[
-    (
-        "early_stop",
-        "all epochs are run; keep = 'best' publishes the best of them",
-    ),
-    ("max_iterations", "use epochs"),
-];
+const NOT_SUPPORTED: &[(&str, &str)] = &[("max_iterations", "use epochs")];
 
 const OPTIONS: &[TrainOption] = &[
     option(
         "model_type",
+        "'dnn_regressor', 'dnn_classifier'",
         "'dnn_regressor'",
-        "'dnn_regressor'",
-        "The kind of model.",
-        |_, value| match value.text().map(str::to_lowercase).as_deref() {
-            Some("dnn_regressor") => Ok(()),
-            Some(_) => Err(Refusal::NotSupported("use 'dnn_regressor'")),
-            None => Err(expected("'dnn_regressor'")),
+        "What is predicted: a number, or which of its values the label has (text, whole numbers, booleans or dates).",
+        |to, value| match value.text().map(str::to_lowercase).as_deref() {
+            Some("dnn_regressor") => set(&mut to.task, Task::Regression),
+            Some("dnn_classifier") => set(&mut to.task, Task::Classification),
+            Some(_) => Err(Refusal::NotSupported(
+                "use 'dnn_regressor' or 'dnn_classifier'",
+            )),
+            None => Err(expected("'dnn_regressor' or 'dnn_classifier'")),
         },
     ),
     option(
@@ -116,17 +115,43 @@ const OPTIONS: &[TrainOption] = &[
         },
     ),
     option(
-        "data_split_method",
-        "'no_split', 'custom', 'random'",
-        "'no_split', or what the next two options imply",
-        "How rows are split into training and evaluation.",
+        "standardize_label",
+        "true, false",
+        "true where activation_output is 'identity'",
+        "Whether the network learns the (transformed) label less its mean, in standard deviations of the training \
+         rows. Losses and metrics are in the label's own scale, and predictions are undone.",
+        |to, value| some_bool(&mut to.standardize_label, value),
+    ),
+    option(
+        "numeric_transform",
+        "'standardize', 'none'",
+        "'standardize'",
+        "How continuous features are scaled by what the training rows hold: less their mean in standard deviations, or \
+         not at all. Null becomes the mean; where training rows have nulls, a further input says so.",
         |to, value| {
-            if let Some("auto_split" | "seq") = value.text().map(str::to_lowercase).as_deref() {
+            let choices = [
+                ("standardize", NumericTransform::Standardize),
+                ("none", NumericTransform::None),
+            ];
+            choose(&mut to.numeric_transform, value, &choices)
+        },
+    ),
+    option(
+        "data_split_method",
+        "'no_split', 'custom', 'random', 'seq'",
+        "'random', or what the next two options imply",
+        "How rows are split into training and evaluation. 'seq' evaluates the last rows by data_split_col.",
+        |to, value| {
+            if value
+                .text()
+                .is_some_and(|text| text.eq_ignore_ascii_case("auto_split"))
+            {
                 return Err(Refusal::NotSupported(
-                    "use 'no_split', 'custom' or 'random'",
+                    "use 'random', which is the default, 'no_split', 'custom' or 'seq'",
                 ));
             }
             let choices = [
+                ("seq", Some(SplitMethod::Sequential)),
                 ("no_split", Some(SplitMethod::NoSplit)),
                 ("custom", Some(SplitMethod::Custom)),
                 ("random", Some(SplitMethod::Random)),
@@ -139,8 +164,22 @@ const OPTIONS: &[TrainOption] = &[
         "'column'",
         "(none)",
         "For 'custom': a column of 'TRAIN', 'EVAL' or 'TEST' (TEST rows only lend their values to \
-         the vocabularies), or a boolean that is true for evaluation.",
+         the vocabularies), or a boolean that is true for evaluation. For 'seq': a number, a date or a time; where it is \
+         null, rows are evaluated.",
         |to, value| column(&mut to.split_column, value),
+    ),
+    option(
+        "split_key",
+        "['column', …]",
+        "all columns that the query gives",
+        "Columns whose values decide where a row goes in a random split: rows with equal ones stay together, such as \
+         those of one customer. They are no features unless named. A row goes where it goes whatever the features, the \
+         shards and the cluster are.",
+        |to, value| {
+            let mut keys = None;
+            columns(&mut keys, value)?;
+            set(&mut to.split_key, keys.unwrap_or_default())
+        },
     ),
     option(
         "data_split_eval_fraction",
@@ -185,10 +224,14 @@ const OPTIONS: &[TrainOption] = &[
     ),
     option(
         "dropout",
-        "0 ≤ share < 1",
-        "0",
-        "Share of the last hidden layer's units zeroed in training.",
-        |to, value| number(&mut to.network.dropout, value),
+        "0 ≤ share < 1, [share, …]",
+        "0.15",
+        "Share of the hidden layers' units zeroed in training: of each layer, or one a layer.",
+        |to, value| match (value.number(), value.list(OptionValue::number)) {
+            (Some(share), _) => set(&mut to.dropout, Dropout::Each(share)),
+            (_, Some(shares)) => set(&mut to.dropout, Dropout::Layers(shares)),
+            _ => Err(expected("a number, or a list of one for each hidden layer")),
+        },
     ),
     option(
         "batch_norm",
@@ -208,6 +251,14 @@ const OPTIONS: &[TrainOption] = &[
         |to, value| number(&mut to.l2, value),
     ),
     option(
+        "l1_reg",
+        "number ≥ 0",
+        "0",
+        "L1 penalty on the hidden layers' kernels: adds l1_reg · Σ |w| to the loss. With optimizer = 'ftrl' it makes \
+         weights exactly 0.",
+        |to, value| number(&mut to.l1, value),
+    ),
+    option(
         "activation_output",
         "'identity', 'sigmoid', 'scaled_sigmoid'",
         "'identity'",
@@ -224,83 +275,222 @@ const OPTIONS: &[TrainOption] = &[
     ),
     option(
         "loss",
-        "'mae', 'mse', 'huber'",
-        "'mse'",
-        "The loss (Huber's δ is 1).",
+        "'mae', 'mse', 'huber', 'log_loss'",
+        "'mse', or 'log_loss' of a classifier",
+        "The loss (Huber's δ is 1, in standard deviations where the label is standardized). Classifiers have 'log_loss', \
+         and only they.",
         |to, value| {
             let choices = [
-                ("mae", Loss::Mae),
-                ("mse", Loss::Mse),
-                ("huber", Loss::Huber),
+                ("mae", Some(Loss::Mae)),
+                ("mse", Some(Loss::Mse)),
+                ("huber", Some(Loss::Huber)),
+                ("log_loss", Some(Loss::LogLoss)),
             ];
             choose(&mut to.loss, value, &choices)
         },
     ),
     option(
         "optimizer",
-        "'adam'",
-        "'adam'",
-        "The optimizer.",
-        |_, value| match value.text().map(str::to_lowercase).as_deref() {
-            Some("adam") => Ok(()),
-            Some("adagrad" | "ftrl" | "rmsprop" | "sgd") => {
-                Err(Refusal::NotSupported("use 'adam'"))
-            }
-            _ => Err(expected("'adam'")),
+        "'adam', 'adamw', 'sgd', 'adagrad', 'rmsprop', 'ftrl'",
+        "'adamw'",
+        "The rule by which weights follow their gradient, in Keras' form.",
+        |to, value| {
+            let choices = [
+                ("adam", RuleName::Adam),
+                ("adamw", RuleName::AdamW),
+                ("sgd", RuleName::Sgd),
+                ("adagrad", RuleName::Adagrad),
+                ("rmsprop", RuleName::RmsProp),
+                ("ftrl", RuleName::Ftrl),
+            ];
+            choose(&mut to.optimizer.rule, value, &choices)
         },
     ),
     option(
         "learn_rate",
         "number > 0",
-        "0.001",
-        "Adam's step size α.",
-        |to, value| number(&mut to.optimizer.learn_rate, value),
+        "0.004; 0.01 with 'sgd', 'adagrad' and 'ftrl'",
+        "The learning rate (Adam's step size α), before its schedule.",
+        |to, value| some_number(&mut to.optimizer.learn_rate, value),
+    ),
+    option(
+        "learn_rate_schedule",
+        "'constant', 'step', 'cosine', 'one_cycle', 'plateau'",
+        "'one_cycle'",
+        "What becomes of the learning rate: it stays; it is multiplied by decay_factor every decay_epochs; it falls to 0 \
+         along half a cosine; it rises from a 25th in the first 30 % of all steps and then falls so; or it is multiplied by \
+         decay_factor where the evaluation loss has not fallen for plateau_patience epochs.",
+        |to, value| {
+            let choices = [
+                ("constant", DecayName::Constant),
+                ("step", DecayName::Step),
+                ("cosine", DecayName::Cosine),
+                ("one_cycle", DecayName::OneCycle),
+                ("plateau", DecayName::Plateau),
+            ];
+            choose(&mut to.optimizer.decay, value, &choices)
+        },
+    ),
+    option(
+        "warmup_epochs",
+        "number ≥ 0",
+        "0",
+        "Epochs, or parts of them, in which the learning rate rises from 0 in a line.",
+        |to, value| some_number(&mut to.optimizer.warmup_epochs, value),
+    ),
+    option(
+        "decay_epochs",
+        "whole number",
+        "10",
+        "For 'step': epochs after which the learning rate is multiplied.",
+        |to, value| some_whole(&mut to.optimizer.decay_epochs, value),
+    ),
+    option(
+        "decay_factor",
+        "0 < factor < 1",
+        "0.1",
+        "For 'step' and 'plateau': what the learning rate is multiplied by.",
+        |to, value| some_number(&mut to.optimizer.decay_factor, value),
+    ),
+    option(
+        "plateau_patience",
+        "whole number",
+        "10",
+        "For 'plateau': epochs without progress.",
+        |to, value| some_whole(&mut to.optimizer.plateau_patience, value),
     ),
     option(
         "adam_beta_1",
         "0 ≤ β < 1",
         "0.9",
-        "Decay of Adam's first moment.",
-        |to, value| number(&mut to.optimizer.beta_1, value),
+        "For 'adam' and 'adamw': decay of the first moment.",
+        |to, value| some_number(&mut to.optimizer.adam_beta_1, value),
     ),
     option(
         "adam_beta_2",
         "0 ≤ β < 1",
         "0.999",
-        "Decay of Adam's second moment.",
-        |to, value| number(&mut to.optimizer.beta_2, value),
+        "For 'adam' and 'adamw': decay of the second moment.",
+        |to, value| some_number(&mut to.optimizer.adam_beta_2, value),
     ),
     option(
         "adam_epsilon",
         "number > 0",
         "1e-7",
-        "Adam's ε.",
-        |to, value| number(&mut to.optimizer.epsilon, value),
+        "For 'adam' and 'adamw': ε.",
+        |to, value| some_number(&mut to.optimizer.adam_epsilon, value),
     ),
     option(
         "adam_form",
         "'keras', 'torch'",
         "'keras'",
-        "Where ε stands: α·√(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + ε), or α·m̂ / (√v̂ + ε).",
+        "For 'adam' and 'adamw': where ε stands, α·√(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + ε), or α·m̂ / (√v̂ + ε).",
         |to, value| {
-            let choices = [("keras", AdamForm::Keras), ("torch", AdamForm::Torch)];
-            choose(&mut to.optimizer.form, value, &choices)
+            let choices = [
+                ("keras", Some(AdamForm::Keras)),
+                ("torch", Some(AdamForm::Torch)),
+            ];
+            choose(&mut to.optimizer.adam_form, value, &choices)
         },
+    ),
+    option(
+        "weight_decay",
+        "number ≥ 0",
+        "0.01",
+        "For 'adamw': before each step, the hidden layers' kernels are multiplied by 1 − α · weight_decay.",
+        |to, value| some_number(&mut to.optimizer.weight_decay, value),
+    ),
+    option(
+        "momentum",
+        "0 ≤ share < 1",
+        "0",
+        "For 'sgd' and 'rmsprop': the share of the last change that goes on.",
+        |to, value| some_number(&mut to.optimizer.momentum, value),
+    ),
+    option(
+        "nesterov",
+        "true, false",
+        "false",
+        "For 'sgd' with momentum: whether it is Nesterov's.",
+        |to, value| some_bool(&mut to.optimizer.nesterov, value),
+    ),
+    option(
+        "rho",
+        "0 ≤ ρ < 1",
+        "0.9",
+        "For 'rmsprop': decay of the squared gradients' mean.",
+        |to, value| some_number(&mut to.optimizer.rho, value),
+    ),
+    option(
+        "epsilon",
+        "number > 0",
+        "1e-7",
+        "For 'adagrad' and 'rmsprop': ε.",
+        |to, value| some_number(&mut to.optimizer.epsilon, value),
+    ),
+    option(
+        "initial_accumulator",
+        "number ≥ 0",
+        "0.1",
+        "For 'adagrad' and 'ftrl': where the sum of squared gradients starts.",
+        |to, value| some_number(&mut to.optimizer.initial_accumulator, value),
+    ),
+    option(
+        "clip_norm",
+        "number > 0",
+        "(none)",
+        "A gradient (of the loss, over all rows of a step) with a greater Euclidean norm is shortened to it.",
+        |to, value| some_number(&mut to.optimizer.clip_norm, value),
+    ),
+    option(
+        "clip_value",
+        "number > 0",
+        "(none)",
+        "Each number of the gradient is kept within ± this.",
+        |to, value| some_number(&mut to.optimizer.clip_value, value),
+    ),
+    option(
+        "global_batch_size",
+        "whole number",
+        "a 32nd of the training rows, rounded up to a power of two, from 32 to 256",
+        "Rows of a step, of all ranks together: what is learnt does not depend on how many there are.",
+        |to, value| some_whole(&mut to.global_batch_size, value),
     ),
     option(
         "batch_size",
         "whole number",
-        "256",
-        "Rows of one rank in one step; the global batch is batch_size × the ranks that training \
-         begins with.",
-        |to, value| whole(&mut to.batch_size, value),
+        "(none)",
+        "Rows of a step of one rank, instead; the global batch is batch_size × the ranks that training begins with.",
+        |to, value| some_whole(&mut to.batch_size, value),
     ),
     option(
         "epochs",
         "whole number",
-        "20",
-        "Passes over the training rows.",
-        |to, value| whole(&mut to.epochs, value),
+        "as many as make 4,000 steps, from 20 to 400",
+        "Passes over the training rows, at most.",
+        |to, value| some_whole(&mut to.epochs, value),
+    ),
+    option(
+        "early_stop",
+        "true, false",
+        "false; true with patience or min_rel_progress",
+        "Whether training ends before its last epoch once the evaluation loss (the training loss where nothing is \
+         evaluated) no longer falls.",
+        |to, value| some_bool(&mut to.early_stop.early_stop, value),
+    ),
+    option(
+        "patience",
+        "whole number",
+        "40 with early_stop",
+        "Epochs without progress after which training ends.",
+        |to, value| some_whole(&mut to.early_stop.patience, value),
+    ),
+    option(
+        "min_rel_progress",
+        "0 ≤ share < 1",
+        "0 with early_stop",
+        "The share by which the loss must fall below the least before, to be progress.",
+        |to, value| some_number(&mut to.early_stop.min_rel_progress, value),
     ),
     option(
         "keep",
@@ -378,10 +568,7 @@ const OPTIONS: &[TrainOption] = &[
         "true, false",
         "`volley.trace`",
         "Whether ranks note what they do when: `trace.json` beside the model, for ui.perfetto.dev.",
-        |to, value| match value {
-            OptionValue::Bool(on) => set(&mut to.trace, Some(*on)),
-            _ => Err(expected("true or false")),
-        },
+        |to, value| some_bool(&mut to.trace, value),
     ),
     option(
         "resume",
@@ -505,6 +692,25 @@ fn number(to: &mut f64, value: &OptionValue) -> Result<(), Refusal> {
         .map_or_else(|| Err(expected("a number")), |number| set(to, number))
 }
 
+fn some_whole(to: &mut Option<usize>, value: &OptionValue) -> Result<(), Refusal> {
+    let mut given = 0;
+    whole(&mut given, value)?;
+    set(to, Some(given))
+}
+
+fn some_number(to: &mut Option<f64>, value: &OptionValue) -> Result<(), Refusal> {
+    let mut given = 0.0;
+    number(&mut given, value)?;
+    set(to, Some(given))
+}
+
+fn some_bool(to: &mut Option<bool>, value: &OptionValue) -> Result<(), Refusal> {
+    match value {
+        OptionValue::Bool(on) => set(to, Some(*on)),
+        _ => Err(expected("true or false")),
+    }
+}
+
 fn text(value: &OptionValue) -> Option<String> {
     value.text().map(str::to_owned)
 }
@@ -571,7 +777,7 @@ mod tests {
     #[test]
     fn every_option_takes_its_documented_default() {
         for option in train_options() {
-            if option.default.starts_with(['\'', '[']) && !option.default.contains(", or")
+            if option.default.starts_with(['\'', '[']) && !option.default.contains(", ")
                 || option.default.parse::<f64>().is_ok()
                 || ["true", "false"].contains(&option.default)
             {
@@ -580,6 +786,18 @@ mod tests {
                 if option.name == "data_split_eval_fraction" {
                     default.split_fraction = Some(super::super::DEFAULT_EVAL_FRACTION);
                 }
+                let (optimizer, early_stop) = (options.optimizer, options.early_stop);
+                if let Ok(optimizer) = optimizer.settle() {
+                    let of_default = default.optimizer.clone().settle().unwrap();
+                    assert_eq!(optimizer, of_default, "{}", option.name);
+                }
+                let of_default = default.early_stop.clone().settle().unwrap();
+                assert_eq!(early_stop.settle().unwrap(), of_default, "{}", option.name);
+                let options = TrainOptions {
+                    optimizer: default.optimizer.clone(),
+                    early_stop: default.early_stop.clone(),
+                    ..options
+                };
                 assert_eq!(options, default, "{} = {}", option.name, option.default);
             }
         }
@@ -616,15 +834,39 @@ mod tests {
             ("hidden_units", "[1000, 500]", |o| {
                 o.network.hidden_units == [1000, 500]
             }),
+            ("standardize_label", "false", |o| {
+                o.standardize_label == Some(false)
+            }),
+            ("split_key", "['customer']", |o| o.split_key == ["customer"]),
+            ("numeric_transform", "'none'", |o| {
+                o.numeric_transform == NumericTransform::None
+            }),
             ("batch_norm", "false", |o| !o.network.batch_norm),
             ("l2_reg", "5e-5", |o| o.l2 == 5e-5),
             ("activation_output", "'scaled_sigmoid'", |o| {
                 o.network.output == Output::ScaledSigmoid
             }),
-            ("loss", "'mae'", |o| o.loss == Loss::Mae),
-            ("adam_form", "'torch'", |o| {
-                o.optimizer.form == AdamForm::Torch
+            ("loss", "'mae'", |o| o.loss == Some(Loss::Mae)),
+            ("model_type", "'DNN_classifier'", |o| {
+                o.task == Task::Classification
             }),
+            ("adam_form", "'torch'", |o| {
+                o.optimizer.adam_form == Some(AdamForm::Torch)
+            }),
+            ("optimizer", "'SGD'", |o| o.optimizer.rule == RuleName::Sgd),
+            ("nesterov", "true", |o| o.optimizer.nesterov == Some(true)),
+            ("learn_rate_schedule", "'cosine'", |o| {
+                o.optimizer.decay == DecayName::Cosine
+            }),
+            ("warmup_epochs", "0.5", |o| {
+                o.optimizer.warmup_epochs == Some(0.5)
+            }),
+            ("clip_norm", "1", |o| o.optimizer.clip_norm == Some(1.0)),
+            ("l1_reg", "1e-3", |o| o.l1 == 1e-3),
+            ("early_stop", "false", |o| {
+                o.early_stop.early_stop == Some(false)
+            }),
+            ("patience", "5", |o| o.early_stop.patience == Some(5)),
             ("ranks", "3", |o| o.ranks == Ranks::Exactly(3)),
             ("min_ranks", "2", |o| o.min_ranks == 2),
             ("max_ranks", "8", |o| o.max_ranks == Some(8)),
@@ -673,11 +915,18 @@ mod tests {
             ("hidden_units", "100"),
             ("embedding_dim", "0"),
             ("dropout", "'half'"),
+            ("standardize_label", "'yes'"),
+            ("numeric_transform", "'minmax'"),
             ("batch_norm", "1"),
             ("loss", "'mea'"),
             ("optimizer", "'adm'"),
             ("learn_rate", "true"),
+            ("learn_rate_schedule", "'cos'"),
+            ("early_stop", "'no'"),
+            ("patience", "0"),
+            ("nesterov", "1"),
             ("batch_size", "-1"),
+            ("global_batch_size", "0"),
             ("epochs", "2.5"),
             ("keep", "'first'"),
             ("ranks", "0"),
@@ -720,9 +969,7 @@ mod tests {
             ("model_type", "'boosted_tree_regressor'"),
             ("input_label_cols", "['a', 'b']"),
             ("data_split_method", "'auto_split'"),
-            ("data_split_method", "'SEQ'"),
-            ("optimizer", "'sgd'"),
-            ("early_stop", "true"),
+            ("max_iterations", "10"),
         ] {
             let error = try_set(option, value).unwrap_err();
             assert!(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
-use volley_proto::spec::{Adam, FeatureKind, Network, Split, TrainSpec};
+use volley_proto::spec::{FeatureKind, Network, Optimizer, Split, TrainSpec};
 use volley_proto::store::Position;
 
 use crate::encode::{Settled, Vocabulary};
@@ -137,6 +137,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         if_exists: _,
         store: _,
         epochs: _,
+        early_stop: _,
         ranks: _,
         elastic: _,
         start: _,
@@ -146,11 +147,15 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         rendezvous_timeout: _,
         collective_timeout: _,
         features,
+        task,
         label,
+        numeric_transform,
         split,
+        split_key,
         network,
         loss,
         optimizer,
+        l1,
         l2,
         batch_size,
         keep,
@@ -165,22 +170,32 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         dropout,
         output,
     } = network;
-    let Adam {
+    let Optimizer {
         learn_rate,
-        beta_1,
-        beta_2,
-        epsilon,
-        form,
+        rule,
+        schedule,
+        clip_norm,
+        clip_value,
     } = optimizer;
     let (method, of_split) = match split {
         Split::None => ("no_split", None),
         Split::Column(column) => ("custom", Some(("data_split_col", json(column)))),
+        Split::Sequential { column, share } => {
+            ("seq", Some(("data_split_col", json(&(column, share)))))
+        }
         Split::Random(share) => ("random", Some(("data_split_eval_fraction", json(share)))),
+    };
+    let batch = match batch_size {
+        Some(rows) => rows.option(),
+        None => ("global_batch_size", 0),
     };
     let order: Vec<_> = features.iter().map(|feature| &feature.column).collect();
     let mut terms = vec![
         ("input_label_cols", json(&label.column)),
+        ("model_type", json(task)),
         ("label_transform", json(&label.transform)),
+        ("standardize_label", json(&label.standardize)),
+        ("numeric_transform", json(numeric_transform)),
         (
             "categorical",
             json(&columns(spec, FeatureKind::Categorical)),
@@ -196,15 +211,17 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         ("activation_output", json(output)),
         ("loss", json(loss)),
         ("learn_rate", json(learn_rate)),
-        ("adam_beta_1", json(beta_1)),
-        ("adam_beta_2", json(beta_2)),
-        ("adam_epsilon", json(epsilon)),
-        ("adam_form", json(form)),
-        ("batch_size", json(batch_size)),
+        ("optimizer", json(rule)),
+        ("learn_rate_schedule", json(schedule)),
+        ("clip_norm", json(clip_norm)),
+        ("clip_value", json(clip_value)),
+        ("l1_reg", json(l1)),
+        (batch.0, json(&batch.1)),
         ("keep", json(keep)),
         ("seed", json(seed)),
         ("shards", json(shards)),
         ("shard_by", json(shard_by)),
+        ("split_key", json(split_key)),
     ];
     terms.extend(of_split);
     terms

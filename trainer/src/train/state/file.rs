@@ -3,7 +3,8 @@
 //! | In it | What |
 //! |---|---|
 //! | `weights.<i>`, `kept.<i>` | the parameters in the network's order, now and of the kept epoch, `f32` |
-//! | `adam.mean`, `adam.square` | Adam's moments over all parameters, `f32` |
+//! | `optimizer.<i>` | what the optimizer keeps of all parameters, `f32` |
+//! | `scaling` | what null is, shift, unit and whether nulls are indicated, of each continuous feature and the label, `f64` |
 //! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
 //! | metadata `state` | JSON: everything else; numbers in `f64` as their bits |
 
@@ -12,15 +13,16 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
-use volley_proto::store::{Coverage, EpochRecord, Position, RankCoverage};
+use volley_proto::store::{Coverage, EpochRecord, Position, RankCoverage, Scale};
 
 use super::{Basis, Kept, Progress, TrainingState, Weights};
+use crate::encode::Scaling;
 use crate::network::Normalization;
 use crate::train::coverage::Covered;
 use crate::{Error, Result};
 
 /// The layout this build writes and reads.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const METADATA: &str = "state";
 
 // Numbers are written as they lie in memory.
@@ -35,6 +37,7 @@ struct Head {
     global_batch: u64,
     position: Position,
     parameters: usize,
+    slots: usize,
     loss: Bits,
     covered: Covered,
     history: Vec<Record>,
@@ -71,7 +74,13 @@ struct Record {
     loss: Bits,
     eval_loss: Option<Bits>,
     eval_mae: Option<Bits>,
+    eval_accuracy: Option<Bits>,
+    eval_majority: Option<Bits>,
+    eval_rmse: Option<Bits>,
+    eval_r2: Option<Bits>,
     eval_rmspe: Option<Bits>,
+    learn_rate: Option<Bits>,
+    ended: Option<String>,
     seconds: Bits,
     compute_seconds: Bits,
     reduce_seconds: Bits,
@@ -90,7 +99,13 @@ impl From<&EpochRecord> for Record {
             loss: record.loss.into(),
             eval_loss: record.eval_loss.map(Bits::from),
             eval_mae: record.eval_mae.map(Bits::from),
+            eval_accuracy: record.eval_accuracy.map(Bits::from),
+            eval_majority: record.eval_majority.map(Bits::from),
+            eval_rmse: record.eval_rmse.map(Bits::from),
+            eval_r2: record.eval_r2.map(Bits::from),
             eval_rmspe: record.eval_rmspe.map(Bits::from),
+            learn_rate: record.learn_rate.map(Bits::from),
+            ended: record.ended,
             seconds: record.seconds.into(),
             compute_seconds: record.compute_seconds.into(),
             reduce_seconds: record.reduce_seconds.into(),
@@ -110,7 +125,13 @@ impl From<Record> for EpochRecord {
             loss: record.loss.into(),
             eval_loss: record.eval_loss.map(f64::from),
             eval_mae: record.eval_mae.map(f64::from),
+            eval_accuracy: record.eval_accuracy.map(f64::from),
+            eval_majority: record.eval_majority.map(f64::from),
+            eval_rmse: record.eval_rmse.map(f64::from),
+            eval_r2: record.eval_r2.map(f64::from),
             eval_rmspe: record.eval_rmspe.map(f64::from),
+            learn_rate: record.learn_rate.map(f64::from),
+            ended: record.ended,
             seconds: record.seconds.into(),
             compute_seconds: record.compute_seconds.into(),
             reduce_seconds: record.reduce_seconds.into(),
@@ -127,6 +148,7 @@ impl TrainingState {
             global_batch: self.global_batch,
             position: self.position,
             parameters: self.weights.values.len(),
+            slots: self.slots.len(),
             loss: self.progress.loss.into(),
             covered: self.progress.covered,
             history: self.history.iter().map(Record::from).collect(),
@@ -136,10 +158,26 @@ impl TrainingState {
                 .map(|kept| (kept.epoch, kept.score.into())),
         };
         let head = serde_json::to_string(&head).expect("a state's head is what JSON can say");
-        let mut tensors = vec![
-            floats("adam.mean".into(), &self.mean),
-            floats("adam.square".into(), &self.square),
-        ];
+        let scales: Vec<f64> = [&self.scaling.label]
+            .into_iter()
+            .chain(&self.scaling.features)
+            .flat_map(|of| {
+                [
+                    of.null,
+                    of.shift,
+                    of.unit,
+                    f64::from(u8::from(of.indicator)),
+                ]
+            })
+            .collect();
+        let mut tensors = vec![tensor(
+            "scaling".into(),
+            Dtype::F64,
+            scales.len(),
+            bytemuck::cast_slice(&scales),
+        )];
+        let slots = self.slots.iter().enumerate();
+        tensors.extend(slots.map(|(at, slot)| floats(format!("optimizer.{at}"), slot)));
         self.weights.write("weights", &mut tensors);
         if let Some(kept) = &self.kept {
             kept.weights.write("kept", &mut tensors);
@@ -180,10 +218,12 @@ impl TrainingState {
         let state = Self {
             basis: head.basis,
             global_batch: head.global_batch,
+            scaling: read_scaling(&tensors)?,
             position: head.position,
             weights: Weights::read("weights", head.parameters, &tensors)?,
-            mean: read_f32("adam.mean", &tensors)?,
-            square: read_f32("adam.square", &tensors)?,
+            slots: (0..head.slots)
+                .map(|at| read_f32(&format!("optimizer.{at}"), &tensors))
+                .collect::<Result<_>>()?,
             progress: Progress {
                 loss: head.loss.into(),
                 covered: head.covered,
@@ -272,6 +312,24 @@ fn read_f32(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f32>> {
 fn read_f64(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f64>> {
     let (numbers, _) = read(name, Dtype::F64, tensors)?.as_chunks::<8>();
     Ok(numbers.iter().map(|b| f64::from_le_bytes(*b)).collect())
+}
+
+fn read_scaling(tensors: &SafeTensors<'_>) -> Result<Scaling> {
+    let numbers = read_f64("scaling", tensors)?;
+    let scales = numbers.chunks_exact(4).map(|of| Scale {
+        null: of[0],
+        shift: of[1],
+        unit: of[2],
+        indicator: of[3] != 0.0,
+    });
+    let mut scales = scales.collect::<Vec<_>>().into_iter();
+    match scales.next() {
+        Some(label) => Ok(Scaling {
+            label,
+            features: scales.collect(),
+        }),
+        None => Err(wrong("its scaling is empty".into())),
+    }
 }
 
 fn read<'a>(name: &str, dtype: Dtype, tensors: &SafeTensors<'a>) -> Result<&'a [u8]> {

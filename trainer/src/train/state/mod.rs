@@ -10,11 +10,14 @@
 mod basis;
 mod file;
 
+use volley_proto::spec::{Rule, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 pub(super) use basis::{Basis, ShardRows};
 
 use super::coverage::Covered;
+use super::optimizer;
+use crate::encode::Scaling;
 use crate::network::{Architecture, Normalization, Parameter};
 use crate::{Error, Result};
 
@@ -27,12 +30,12 @@ pub struct TrainingState {
     pub(super) basis: Basis,
     /// Rows of a step over all ranks: those of the first world, whatever became of it.
     pub(super) global_batch: u64,
+    /// What its rows were scaled by.
+    pub(super) scaling: Scaling,
     pub(super) position: Position,
     pub(super) weights: Weights,
-    /// Adam's first moments, in the order of the parameters.
-    pub(super) mean: Vec<f32>,
-    /// Adam's second moments.
-    pub(super) square: Vec<f32>,
+    /// What the optimizer keeps of each weight, in the order of the parameters.
+    pub(super) slots: Vec<Vec<f32>>,
     pub(super) progress: Progress,
     /// The epochs that are over.
     pub(super) history: Vec<EpochRecord>,
@@ -68,15 +71,25 @@ pub(super) struct Kept {
 
 impl TrainingState {
     /// A training before its first step.
-    pub(super) fn begin(basis: Basis, global_batch: u64, weights: Weights) -> Self {
+    pub(super) fn begin(
+        basis: Basis,
+        rule: &Rule,
+        global_batch: u64,
+        scaling: Scaling,
+        weights: Weights,
+    ) -> Self {
         let len = weights.values.iter().map(Vec::len).sum();
+        let slots = optimizer::slots(rule);
         Self {
             basis,
             global_batch,
+            scaling,
             position: Position::START,
             weights,
-            mean: vec![0.0; len],
-            square: vec![0.0; len],
+            slots: slots
+                .into_iter()
+                .map(|(_, start)| vec![start; len])
+                .collect(),
             progress: Progress::default(),
             history: Vec::new(),
             kept: None,
@@ -88,20 +101,20 @@ impl TrainingState {
         self.position
     }
 
-    /// Checks that training on this basis, to this many epochs, can go on from here.
+    /// Checks that training on this basis, as a spec says, can go on from here.
     ///
     /// # Errors
     /// Names the option, the shard or the column that is not as it was.
     pub(super) fn check(
         &self,
         now: &Basis,
-        epochs: usize,
+        spec: &TrainSpec,
         architecture: &Architecture,
     ) -> Result<()> {
         self.basis.check(now, self.position)?;
         let Position { epoch, step, .. } = self.position;
         let begun = if step == 0 { epoch - 1 } else { epoch };
-        if begun > epochs {
+        if let Some(epochs) = spec.epochs.filter(|epochs| begun > *epochs) {
             return Err(Error::StateOption {
                 position: self.position,
                 option: "epochs".into(),
@@ -109,11 +122,11 @@ impl TrainingState {
                 now: epochs.to_string(),
             });
         }
-        self.check_lengths(architecture)
+        self.check_lengths(&spec.optimizer.rule, architecture)
     }
 
     /// A state's own checks are of its file; these are of the network it is for.
-    fn check_lengths(&self, architecture: &Architecture) -> Result<()> {
+    fn check_lengths(&self, rule: &Rule, architecture: &Architecture) -> Result<()> {
         let parameters = architecture.parameters();
         let normalized = architecture.normalized();
         let kept = self.kept.as_ref().map(|kept| &kept.weights);
@@ -122,7 +135,8 @@ impl TrainingState {
             .flatten()
             .all(|weights| weights.fits(&parameters, normalized));
         let len = parameters.iter().map(Parameter::len).sum::<usize>();
-        if fits && self.mean.len() == len && self.square.len() == len {
+        let slots = optimizer::slots(rule).len();
+        if fits && self.slots.len() == slots && self.slots.iter().all(|slot| slot.len() == len) {
             Ok(())
         } else {
             Err(Error::StateFile {

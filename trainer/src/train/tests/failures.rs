@@ -118,7 +118,7 @@ fn a_scaled_output_needs_positive_labels() {
 #[test]
 fn divergence_is_an_error() {
     let mut spec = TrainSpec {
-        epochs: 5,
+        epochs: Some(5),
         ..spec()
     };
     spec.optimizer.learn_rate = 1e30;
@@ -151,7 +151,7 @@ impl Observer for Impatient {
 #[test]
 fn cancelling_ends_training() {
     let spec = TrainSpec {
-        epochs: 1_000_000,
+        epochs: Some(1_000_000),
         ..spec()
     };
     let cancel = CancellationToken::new();
@@ -185,7 +185,7 @@ fn cancelling_ends_training() {
 #[test]
 fn a_lost_rank_is_an_error_on_the_others() {
     let spec = TrainSpec {
-        epochs: 1_000_000,
+        epochs: Some(1_000_000),
         ..spec()
     };
     let cancel = CancellationToken::new();

@@ -8,7 +8,7 @@ use crate::random::{Key, Purpose};
 
 const ROWS: usize = 3;
 
-fn architecture(output: Output) -> Architecture {
+fn architecture(output: Output, outputs: usize) -> Architecture {
     Architecture {
         table_rows: 7,
         embedding_dim: 2,
@@ -16,6 +16,7 @@ fn architecture(output: Output) -> Architecture {
         continuous: 2,
         batch_norm: true,
         hidden: vec![5, 4],
+        outputs,
         output,
         output_scale: 3.0,
     }
@@ -26,9 +27,15 @@ fn input() -> Input {
         rows: ROWS,
         codes: vec![0, 4, 2, 6, 2, 5], // one embedding twice
         continuous: vec![0.5, -1.0, 2.0, 0.25, -0.75, 1.5],
-        dropout: Some(vec![
-            2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0,
-        ]),
+        dropout: vec![
+            Some(vec![
+                1.25, 1.25, 0.0, 1.25, 1.25, 1.25, 1.25, 1.25, 1.25, 0.0, 1.25, 0.0, 1.25, 1.25,
+                1.25,
+            ]),
+            Some(vec![
+                2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0,
+            ]),
+        ],
     }
 }
 
@@ -48,7 +55,7 @@ fn weights(architecture: &Architecture) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// Σ slope · ŷ, written down once more, in `f64` and one row at a time.
+/// Σ slope · output, written down once more, in `f64` and one row at a time.
 fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) -> f64 {
     let Input {
         codes,
@@ -65,23 +72,26 @@ fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) 
             x.push(f64::from(continuous[row * 2 + n]) * weights[1][n] + weights[2][n]);
         }
         let mut layers = weights[3..].chunks(2);
-        for width in &architecture.hidden {
+        for (width, mask) in architecture.hidden.iter().zip(&dropout) {
             x = dense(&x, layers.next().unwrap(), *width);
-            x.iter_mut().for_each(|x| *x = x.max(0.0));
+            let mask = &mask.as_ref().unwrap()[row * width..(row + 1) * width];
+            x.iter_mut()
+                .zip(mask)
+                .for_each(|(x, mask)| *x = x.max(0.0) * f64::from(*mask));
         }
-        let mask = &dropout.as_ref().unwrap()[row * 4..row * 4 + 4];
-        x.iter_mut()
-            .zip(mask)
-            .for_each(|(x, mask)| *x *= f64::from(*mask));
-        let y = dense(&x, layers.next().unwrap(), 1)[0];
-        let sigmoid = 1.0 / (1.0 + (-y).exp());
-        match architecture.output {
-            Output::Identity => y,
-            Output::Sigmoid => sigmoid,
-            Output::ScaledSigmoid => sigmoid * architecture.output_scale,
-        }
+        let outputs = dense(&x, layers.next().unwrap(), architecture.outputs);
+        let activated = outputs.into_iter().map(|y| {
+            let sigmoid = 1.0 / (1.0 + (-y).exp());
+            match architecture.output {
+                Output::Identity => y,
+                Output::Sigmoid => sigmoid,
+                Output::ScaledSigmoid => sigmoid * architecture.output_scale,
+            }
+        });
+        activated.collect::<Vec<_>>()
     };
-    (0..ROWS).map(|row| slopes[row] * predict(row)).sum()
+    let outputs = (0..ROWS).flat_map(predict);
+    outputs.zip(slopes).map(|(y, slope)| slope * y).sum()
 }
 
 fn dense(x: &[f64], layer: &[Vec<f64>], width: usize) -> Vec<f64> {
@@ -104,10 +114,16 @@ fn gradients_are_finite_differences() {
 }
 
 fn gradients_of<C: Compute<Device: Default>>() {
-    for output in [Output::Identity, Output::Sigmoid, Output::ScaledSigmoid] {
-        let architecture = architecture(output);
+    for (output, outputs) in [
+        (Output::Identity, 1),
+        (Output::Sigmoid, 1),
+        (Output::ScaledSigmoid, 1),
+        (Output::Identity, 3),
+    ] {
+        let architecture = architecture(output, outputs);
         let mut weights = weights(&architecture);
-        let slopes = [0.7, -0.4, 0.9];
+        let slopes = [0.7, -0.4, 0.9, 0.3, -1.1, 0.2, 0.5, -0.6, 0.8];
+        let slopes = &slopes[..ROWS * outputs];
 
         let narrow = weights
             .iter()
@@ -119,20 +135,20 @@ fn gradients_of<C: Compute<Device: Default>>() {
         let given = |predictions: &[f32]| {
             let terms = predictions.iter().zip(slopes);
             value = terms.map(|(y, slope)| f64::from(*y) * slope).sum();
-            slopes.map(|slope| slope as f32).to_vec()
+            slopes.iter().map(|slope| *slope as f32).collect()
         };
         network.gradient(input(), given, &mut gradient);
 
-        assert!((value - reference(&architecture, &weights, &slopes)).abs() < 1e-5);
+        assert!((value - reference(&architecture, &weights, slopes)).abs() < 1e-5);
         let mut flat = gradient.iter();
         let (h, mut not_zero) = (1e-6, 0);
         for at in 0..weights.len() {
             for i in 0..weights[at].len() {
                 let center = weights[at][i];
                 weights[at][i] = center + h;
-                let above = reference(&architecture, &weights, &slopes);
+                let above = reference(&architecture, &weights, slopes);
                 weights[at][i] = center - h;
-                let below = reference(&architecture, &weights, &slopes);
+                let below = reference(&architecture, &weights, slopes);
                 weights[at][i] = center;
                 let (measured, actual) = (
                     (above - below) / (2.0 * h),

@@ -1,12 +1,20 @@
 //! Training learns, keeps the right epoch, and publishes what it evaluated.
 
-use arrow::array::{AsArray, Float32Array};
+use std::sync::Arc;
+
+use arrow::array::{AsArray, Float32Array, StringArray};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Float32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
-use volley_proto::spec::{Keep, LabelTransform, Loss, Output, TrainSpec};
+use volley_proto::spec::{
+    BatchSize, EarlyStop, Keep, LabelTransform, Loss, NumericTransform, Output, Rule, TrainSpec,
+};
+use volley_proto::store::Classes;
 
-use crate::testing::{model, rows, spec, train_split};
+use crate::Error;
+use crate::testing::{
+    classifier, load_split, model, rows, spec, told_apart, train_split, train_world,
+};
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
     let parts = batch["part"]
@@ -16,29 +24,94 @@ fn evaluated(batch: &RecordBatch) -> RecordBatch {
     filter_record_batch(batch, &parts.collect()).unwrap()
 }
 
-fn mean_absolute_error(labels: &RecordBatch, predictions: &Float32Array, ln: bool) -> f64 {
+fn mean_absolute_error(labels: &RecordBatch, predictions: &Float32Array) -> f64 {
     let labels = labels["sales"].as_primitive::<Float64Type>();
-    let scale = |y: f64| if ln { y.ln() } else { y };
     let errors = labels.values().iter().zip(predictions.values());
-    let errors = errors.map(|(y, p)| (scale(*y) - scale(f64::from(*p))).abs());
+    let errors = errors.map(|(y, p)| (y - f64::from(*p)).abs());
     errors.sum::<f64>() / labels.len() as f64
+}
+
+/// Rows whose labels are prices: this many times as large, and as much more.
+fn prices(batch: &RecordBatch, times: f64) -> RecordBatch {
+    let sales = batch["sales"].as_primitive::<Float64Type>();
+    let sales = sales.unary::<_, Float64Type>(|y| times * (y + 1.0));
+    let at = batch.schema().index_of("sales").unwrap();
+    let mut columns = batch.columns().to_vec();
+    columns[at] = Arc::new(sales);
+    RecordBatch::try_new(batch.schema(), columns).unwrap()
+}
+
+#[test]
+fn labels_of_any_size_are_learnt() {
+    let spec = |standardize| {
+        let mut spec = TrainSpec {
+            epochs: Some(12),
+            numeric_transform: NumericTransform::Standardize,
+            ..spec()
+        };
+        spec.label.standardize = standardize;
+        spec.network.dropout = vec![];
+        spec
+    };
+    let kept = |data: &RecordBatch, standardize| {
+        let outcomes = train_split(&spec(standardize), data, 1);
+        outcomes[0].report.kept.clone()
+    };
+    let small = kept(&rows(0..1500), true);
+    let large = kept(&prices(&rows(0..1500), 50_000.0), true);
+    let (r2, of_large) = (small.eval_r2.unwrap(), large.eval_r2.unwrap());
+    assert!(r2 > 0.98 && of_large > 0.98, "{r2} and {of_large}");
+    // The loss is the mean square of what is left.
+    let square = large.eval_rmse.unwrap().powi(2);
+    assert!(
+        (large.eval_loss.unwrap() / square - 1.0).abs() < 1e-3,
+        "{large:?}"
+    );
+    let without = kept(&prices(&rows(0..1500), 50_000.0), false);
+    assert!(
+        without.eval_r2.unwrap() < 0.96,
+        "else the test shows nothing: {without:?}"
+    );
+}
+
+#[test]
+fn evaluation_makes_sense_from_the_first_epoch() {
+    for numeric_transform in [NumericTransform::None, NumericTransform::Standardize] {
+        let mut spec = TrainSpec {
+            epochs: Some(1),
+            batch_size: Some(BatchSize::OfRank(100)),
+            numeric_transform,
+            ..spec()
+        };
+        spec.label.standardize = true;
+        spec.network.dropout = vec![];
+        // Twelve steps, of a distance of thousands.
+        let outcomes = train_split(&spec, &rows(0..1500), 1);
+        let kept = &outcomes[0].report.kept;
+        assert!(
+            kept.eval_loss.unwrap() < 1.2 * kept.loss,
+            "{numeric_transform:?}: {kept:?}"
+        );
+    }
 }
 
 #[test]
 fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
     let data = rows(0..1500);
-    for (transform, output) in [
-        (LabelTransform::Identity, Output::Identity),
-        (LabelTransform::Ln, Output::ScaledSigmoid),
+    for (transform, output, standardize) in [
+        (LabelTransform::Identity, Output::Identity, false),
+        (LabelTransform::Ln, Output::Identity, true),
+        (LabelTransform::Ln, Output::ScaledSigmoid, false),
     ] {
         let mut spec = TrainSpec {
-            epochs: 25,
+            epochs: Some(25),
             keep: Keep::Best,
             ..spec()
         };
         spec.label.transform = transform;
+        spec.label.standardize = standardize;
         spec.network.output = output;
-        spec.network.dropout = 0.05;
+        spec.network.dropout = vec![0.0, 0.05];
         let outcomes = train_split(&spec, &data, 2);
         let manifest = &outcomes[0].artifacts.as_ref().unwrap().manifest;
 
@@ -59,8 +132,7 @@ fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
 
         let evaluated = evaluated(&data);
         let predictions = model(&outcomes).predict(&evaluated).unwrap();
-        let ln = transform == LabelTransform::Ln;
-        let mae = mean_absolute_error(&evaluated, predictions.as_primitive::<Float32Type>(), ln);
+        let mae = mean_absolute_error(&evaluated, predictions[0].as_primitive::<Float32Type>());
         assert!(
             (mae / best.eval_mae.unwrap() - 1.0).abs() < 1e-4,
             "{mae}, {best:?}"
@@ -69,10 +141,140 @@ fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
 }
 
 #[test]
+fn classes_are_learnt_and_predicted_with_their_probabilities() {
+    for (bounds, due) in [
+        (&[3.0][..], &["low", "middle"][..]),
+        (&[2.7, 3.4], &["high", "low", "middle"]),
+    ] {
+        let data = told_apart(&rows(0..1500), bounds);
+        let spec = TrainSpec {
+            epochs: Some(12),
+            keep: Keep::Best,
+            ..classifier()
+        };
+        let outcomes = train_split(&spec, &data, 2);
+        let kept = &outcomes[0].report.kept;
+        let [accuracy, majority] = [kept.eval_accuracy, kept.eval_majority].map(Option::unwrap);
+        assert!(accuracy > 0.9 && majority < 0.7, "{kept:?}");
+        let model = model(&outcomes);
+        let classes = model.manifest().classes.as_ref().unwrap();
+        assert_eq!(
+            classes,
+            &Classes::Text(due.iter().map(|c| (*c).to_owned()).collect())
+        );
+
+        let evaluated = evaluated(&data);
+        let predicted = model.predict(&evaluated).unwrap();
+        let fields = model.manifest().predicted().fields();
+        let types = predicted.iter().map(|column| column.data_type());
+        assert!(types.eq(fields.iter().map(|field| field.data_type())));
+        let [likeliest, all] = &predicted[..] else {
+            panic!("{predicted:?}")
+        };
+        let (likeliest, labels) = (
+            likeliest.as_string::<i32>(),
+            evaluated["sales"].as_string::<i32>(),
+        );
+        let right = likeliest.iter().zip(labels).filter(|(a, b)| a == b).count();
+        assert_eq!(right as f64 / evaluated.num_rows() as f64, accuracy);
+        let mut losses = 0.0;
+        for (row, label) in labels.iter().enumerate() {
+            let of_row = all.as_list::<i32>().value(row);
+            let (of_row, shares) = (of_row.as_struct(), of_row.as_struct().column(1));
+            let shares = shares.as_primitive::<Float32Type>().values();
+            assert!((shares.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+            let names: Vec<_> = of_row
+                .column(0)
+                .as_string::<i32>()
+                .iter()
+                .flatten()
+                .collect();
+            assert_eq!(names, due);
+            let best = (0..due.len()).max_by(|a, b| shares[*a].total_cmp(&shares[*b]));
+            assert_eq!(due[best.unwrap()], likeliest.value(row));
+            let at = due.iter().position(|class| Some(*class) == label).unwrap();
+            losses -= f64::from(shares[at]).ln();
+        }
+        let loss = losses / evaluated.num_rows() as f64;
+        assert!(
+            (loss / kept.eval_loss.unwrap() - 1.0).abs() < 1e-3,
+            "{loss}, {kept:?}"
+        );
+    }
+}
+
+#[test]
+fn a_label_with_one_value_or_with_nulls_is_no_classifier_s() {
+    let failed = |data: &RecordBatch| {
+        let spec = classifier();
+        let outcomes = train_world(&spec, load_split(&spec, data, 2));
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap_err().to_string())
+    };
+    for error in failed(&told_apart(&rows(0..100), &[])) {
+        assert!(
+            error.contains("label \"sales\" has one value where"),
+            "{error}"
+        );
+    }
+    let mut rows = told_apart(&rows(0..100), &[3.0]);
+    let at = rows.schema().index_of("sales").unwrap();
+    let mut columns = rows.columns().to_vec();
+    let labels = columns[at].as_string::<i32>().iter().enumerate();
+    columns[at] = Arc::new(
+        labels
+            .map(|(row, label)| label.filter(|_| row != 0))
+            .collect::<StringArray>(),
+    );
+    rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
+    for error in failed(&rows) {
+        assert!(error.contains("1 row is not, such as null"), "{error}");
+    }
+}
+
+#[test]
+fn training_ends_early_once_it_no_longer_learns() {
+    let early_stop = EarlyStop {
+        patience: 3,
+        min_rel_progress: 0.5,
+    };
+    let spec = TrainSpec {
+        epochs: Some(50),
+        early_stop: Some(early_stop),
+        ..spec()
+    };
+    let outcomes = train_split(&spec, &rows(0..300), 2);
+    let history = &outcomes[0].artifacts.as_ref().unwrap().manifest.history;
+    assert!(history.len() < 50, "{}", history.len());
+    let (last, earlier) = history.split_last().unwrap();
+    assert!(last.ended.as_ref().unwrap().contains("for 3 epochs"));
+    assert!(earlier.iter().all(|epoch| epoch.ended.is_none()));
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_training_before_its_step() {
+    let mut spec = TrainSpec {
+        epochs: Some(5),
+        ..spec()
+    };
+    spec.optimizer.rule = Rule::Sgd {
+        momentum: 0.0,
+        nesterov: false,
+    };
+    spec.optimizer.learn_rate = 1e30;
+    let outcomes = train_world(&spec, load_split(&spec, &rows(0..300), 2));
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::Diverged { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_network_of_one_kind_of_feature_learns() {
     for categorical in [true, false] {
         let mut spec = TrainSpec {
-            epochs: 15,
+            epochs: Some(15),
             loss: Loss::Mae,
             ..spec()
         };
@@ -85,7 +287,7 @@ fn a_network_of_one_kind_of_feature_learns() {
         let history = &outcomes[0].artifacts.as_ref().unwrap().manifest.history;
         assert!(history[14].loss < history[0].loss / 2.0, "{history:?}");
         assert_eq!(
-            model(&outcomes).predict(&rows(0..2100)).unwrap().len(),
+            model(&outcomes).predict(&rows(0..2100)).unwrap()[0].len(),
             2100
         );
     }
@@ -94,7 +296,7 @@ fn a_network_of_one_kind_of_feature_learns() {
 #[test]
 fn a_linear_model_learns() {
     let mut spec = TrainSpec {
-        epochs: 40,
+        epochs: Some(40),
         l2: 0.0,
         ..spec()
     };

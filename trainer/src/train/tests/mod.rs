@@ -16,8 +16,8 @@ use super::fit::{Fit, gradient_len};
 use super::state::{Basis, Weights};
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
-use crate::encode::{Settled, settle};
-use crate::network::{Host, Normalization, Parameter, Start};
+use crate::encode::{Scaling, Settled, settle};
+use crate::network::{Host, Parameter, Start};
 use crate::testing::{load_now, rows, shards, spec};
 
 type CpuFit<'a> = Fit<'a, Host>;
@@ -33,16 +33,23 @@ fn with_fit<R>(
     let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
     let loaded = load_now(&spec, shards(&rows(0..100), 4)).unwrap();
     let vocabularies = loaded.vocabularies();
-    let settled = |shard| settle(shard, &vocabularies, &spec.split, spec.seed);
+    let settled = |shard| settle(shard, &vocabularies, None);
     let mut shards: Vec<_> = loaded.shards.into_iter().map(settled).collect();
-    let world = on_rows(Census::take(&shards, spec.features.len()), &mut alone[0]).unwrap();
-    let architecture = architecture(&spec, &vocabularies, &world).unwrap();
+    let mut world = on_rows(Census::take(&shards, 2, 0), &mut alone[0]).unwrap();
+    let scaling = Scaling::fit(&spec, &world.features, &world.label);
+    for shard in &mut shards {
+        scaling.apply(&mut shard.train);
+        scaling.apply(&mut shard.eval);
+    }
+    let running = scaling.moments(&world.features);
+    world.means.clone_from(&running.mean);
+    let architecture = architecture(&spec, &vocabularies, &world, &scaling).unwrap();
     let weights = Weights {
         values: architecture.initial_values(spec.seed),
-        running: Normalization::unit(architecture.normalized()),
+        running,
     };
     let basis = Basis::new(&spec, world.shards.clone(), &vocabularies);
-    let state = TrainingState::begin(basis, 30, weights);
+    let state = TrainingState::begin(basis, &spec.optimizer.rule, 30, scaling, weights);
     spoil(&mut shards);
     let gradient = alone[0].buffer(gradient_len(&architecture)).unwrap();
     let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &(), gradient);

@@ -7,7 +7,7 @@ use arrow::datatypes::{Date32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{Keep, TrainSpec};
+use volley_proto::spec::{BatchSize, Keep, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 use super::with_fit;
@@ -25,8 +25,8 @@ const STEPS: u64 = 7;
 /// Three epochs of a global batch of thirty.
 fn small(world_size: usize) -> TrainSpec {
     TrainSpec {
-        batch_size: 30 / world_size,
-        epochs: 3,
+        batch_size: Some(BatchSize::OfRank(30 / world_size)),
+        epochs: Some(3),
         keep: Keep::Best,
         ..spec()
     }
@@ -294,8 +294,8 @@ fn a_step_that_fails_half_way_leaves_nothing() {
             let before = fit.state();
             let error = std::thread::scope(|scope| {
                 scope.spawn(move || {
-                    // Rows, two sums of two features, three pieces; then it is gone.
-                    peer.all_reduce_sum_f64(&mut [0.0; 8]).unwrap();
+                    // Rows, two sums of two features and of where one is null, three pieces; then it is gone.
+                    peer.all_reduce_sum_f64(&mut [0.0; 10]).unwrap();
                 });
                 fit.run(&mut pair[0], &Deaf, &cancel).unwrap_err()
             });
@@ -344,12 +344,15 @@ fn epochs_may_be_raised_and_may_all_be_done() {
     assert!(model(published[0]) == model(published[1]));
     assert_eq!(published[0].manifest.history, published[1].manifest.history);
 
-    let longer = TrainSpec { epochs: 5, ..spec };
+    let longer = TrainSpec {
+        epochs: Some(5),
+        ..spec
+    };
     let raised = run(&longer, &data(), origins(&last));
     assert_same_bits(&Run::whole(&longer, 2), &raised);
 
     let shorter = TrainSpec {
-        epochs: 2,
+        epochs: Some(2),
         ..longer
     };
     for error in run(&shorter, &data(), origins(&last)).errors() {
@@ -381,9 +384,19 @@ fn a_state_of_another_spec_is_refused() {
             "[24,16]",
             "[8,16]",
         ),
-        (|s| s.batch_size = 20, "batch_size", "15", "20"),
+        (
+            |s| s.batch_size = Some(BatchSize::OfRank(20)),
+            "batch_size",
+            "15",
+            "20",
+        ),
         (|s| s.seed = 12, "seed", "11", "12"),
-        (|s| s.network.dropout = 0.5, "dropout", "0.25", "0.5"),
+        (
+            |s| s.network.dropout[1] = 0.5,
+            "dropout",
+            "[0.125,0.25]",
+            "[0.125,0.5]",
+        ),
     ];
     for (change, option, then, now) in script {
         let mut other = spec.clone();
@@ -520,7 +533,7 @@ fn checkpoints_come_as_often_as_the_spec_says_and_never_twice() {
         positions.collect()
     };
     let mut spec = TrainSpec {
-        epochs: 2,
+        epochs: Some(2),
         ..small(2)
     };
     let ends = [(2, 0, 7), (3, 0, 14)];
@@ -568,7 +581,7 @@ fn a_damaged_state_is_refused() {
     let text = String::from_utf8_lossy(&bytes);
     let format = text.find("format").unwrap();
     let mut other = bytes.to_vec();
-    let digit = format + text[format..].find('1').unwrap();
+    let digit = format + text[format..].find('2').unwrap();
     other[digit] = b'7';
     refused(&other);
 }

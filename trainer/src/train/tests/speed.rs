@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{AdamForm, Feature, FeatureKind, Loss, Output, TrainSpec};
+use volley_proto::spec::{BatchSize, Feature, FeatureKind, Loss, Output, TrainSpec};
+use volley_proto::store::Scale;
 
 use crate::collective::{Communicator, Options};
-use crate::encode::{Rows, Settled};
-use crate::network::{Architecture, Host, Normalization};
+use crate::encode::{Rows, Scaling, Settled, Statistics};
+use crate::network::{Architecture, Host, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, spec};
 use crate::train::TrainingState;
@@ -23,7 +24,7 @@ const VOCABULARIES: [usize; 18] = [
 
 fn rossmann(batch_size: usize) -> TrainSpec {
     let mut spec = TrainSpec {
-        batch_size,
+        batch_size: Some(BatchSize::OfRank(batch_size)),
         l2: 5e-5,
         loss: Loss::Mae,
         ..spec()
@@ -40,9 +41,8 @@ fn rossmann(batch_size: usize) -> TrainSpec {
         .collect();
     spec.network.embedding_dim = 10;
     spec.network.hidden_units = vec![1000, 1000, 1000, 500];
-    spec.network.dropout = 0.5;
+    spec.network.dropout = vec![0.0, 0.0, 0.0, 0.5];
     spec.network.output = Output::ScaledSigmoid;
-    spec.optimizer.form = AdamForm::Keras;
     spec
 }
 
@@ -93,17 +93,35 @@ fn step_time_of_the_rossmann_network() {
             train: held.train,
             eval_rows: 0,
             largest_label: 9.0,
-            means: vec![0.5; 36],
+            features: vec![],
+            label: Statistics::default(),
+            classes: vec![],
+            means: vec![0.5; 18],
             ranks: 1,
         };
         let table_rows = VOCABULARIES.iter().map(|values| values + 1).sum();
-        let architecture = Architecture::new(&spec, table_rows, 12.0);
+        let sizes = Sizes {
+            table_rows,
+            continuous: 18,
+            outputs: 1,
+        };
+        let architecture = Architecture::new(&spec, sizes, 12.0);
         let weights = Weights {
             values: architecture.initial_values(1),
             running: Normalization::unit(architecture.normalized()),
         };
+        let unscaled = Scaling {
+            features: vec![Scale::IDENTITY; 18],
+            label: Scale::IDENTITY,
+        };
         let basis = Basis::new(&spec, world.shards.clone(), &[]);
-        let state = TrainingState::begin(basis, batch_size as u64, weights);
+        let state = TrainingState::begin(
+            basis,
+            &spec.optimizer.rule,
+            batch_size as u64,
+            unscaled,
+            weights,
+        );
         let cancel = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {

@@ -81,7 +81,7 @@ fn embeddings_go_with_their_values_and_the_rest_as_it_is() {
     assert_eq!(&running.collect::<Vec<_>>(), of("bn.mean"));
     assert_ne!(warm.weights.running, fresh.weights.running);
     // Nothing else of the old training.
-    assert_eq!((warm.position, &warm.mean), (fresh.position, &fresh.mean));
+    assert_eq!((warm.position, &warm.slots), (fresh.position, &fresh.slots));
     assert_eq!((&warm.history, &warm.kept), (&fresh.history, &fresh.kept));
 }
 

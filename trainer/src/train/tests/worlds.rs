@@ -1,9 +1,14 @@
 //! What is trained does not depend on how many ranks train.
 
-use volley_proto::spec::{Loss, TrainSpec};
+use arrow::record_batch::RecordBatch;
+use volley_proto::spec::{
+    AdamForm, BatchSize, Decay, Loss, NumericTransform, Optimizer, Rule, Schedule, TrainSpec,
+};
 
 use crate::Outcome;
-use crate::testing::{load_now, rows, shards, spec, train_split, train_world};
+use crate::testing::{
+    classifier, load_now, rows, shards, spec, told_apart, train_split, train_world,
+};
 
 /// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
 /// over twenty steps.
@@ -53,21 +58,122 @@ pub(super) fn assert_same_weights(left: &Outcome, right: &Outcome, tolerance: f3
     }
 }
 
+/// Three epochs of a global batch of thirty.
+fn small(spec: TrainSpec) -> TrainSpec {
+    TrainSpec {
+        batch_size: Some(BatchSize::Global { global: 30 }),
+        epochs: Some(3),
+        shards: 10,
+        ..spec
+    }
+}
+
+fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &RecordBatch, what: &str) {
+    let one = train_split(spec, data, 1);
+    let kept = &one[0].report.kept;
+    assert!(kept.loss.is_finite(), "{what}: {kept:?}");
+    for world_size in [2, 5] {
+        let many = train_split(spec, data, world_size);
+        assert_same_weights(&one[0], &many[0], TOLERANCE);
+        let (left, right) = (
+            kept.eval_loss.unwrap(),
+            many[0].report.kept.eval_loss.unwrap(),
+        );
+        assert!(
+            (left / right - 1.0).abs() < 1e-5,
+            "{what}: {left} and {right}"
+        );
+        let [left, right] = [kept, &many[0].report.kept].map(|kept| kept.eval_accuracy);
+        assert_eq!(left, right, "{what}");
+    }
+}
+
+#[test]
+fn n_ranks_classify_as_one_does() {
+    for bounds in [&[3.0][..], &[2.7, 3.4]] {
+        let data = told_apart(&rows(0..300), bounds);
+        let what = format!("{} classes", bounds.len() + 1);
+        assert_n_ranks_train_what_one_does(&small(classifier()), &data, &what);
+    }
+}
+
+#[test]
+fn n_ranks_follow_every_optimizer_as_one_does() {
+    let rules = [
+        Rule::Adam {
+            beta_1: 0.9,
+            beta_2: 0.95,
+            epsilon: 1e-3,
+            form: AdamForm::Torch,
+            weight_decay: 0.1,
+        },
+        Rule::Sgd {
+            momentum: 0.9,
+            nesterov: true,
+        },
+        Rule::Adagrad {
+            initial_accumulator: 0.1,
+            epsilon: 1e-7,
+        },
+        Rule::RmsProp {
+            rho: 0.9,
+            momentum: 0.5,
+            epsilon: 1e-3,
+        },
+        Rule::Ftrl {
+            initial_accumulator: 0.1,
+        },
+    ];
+    let decays = [
+        Decay::OneCycle,
+        Decay::Cosine,
+        Decay::Constant,
+        Decay::Step {
+            epochs: 1,
+            factor: 0.5,
+        },
+        Decay::Plateau {
+            patience: 1,
+            factor: 0.5,
+        },
+    ];
+    for (rule, decay) in rules.into_iter().zip(decays) {
+        let mut spec = small(spec());
+        spec.label.standardize = true;
+        spec.numeric_transform = NumericTransform::Standardize;
+        spec.l1 = 1e-4;
+        let what = rule.name();
+        spec.optimizer = Optimizer {
+            learn_rate: 0.01,
+            rule,
+            schedule: Schedule {
+                warmup_epochs: 0.5,
+                decay,
+            },
+            clip_norm: Some(0.5),
+            clip_value: Some(0.1),
+        };
+        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), what);
+    }
+}
+
 #[test]
 fn n_ranks_train_what_one_does() {
     let data = rows(0..300); // 210 to train on: 7 steps an epoch
     for loss in [Loss::Mse, Loss::Huber, Loss::Mae] {
-        let spec = |world_size| TrainSpec {
-            batch_size: 30 / world_size,
-            epochs: 3,
+        let mut spec = TrainSpec {
+            batch_size: Some(BatchSize::Global { global: 30 }),
+            epochs: Some(3),
             shards: 10,
+            numeric_transform: NumericTransform::Standardize,
             loss,
             ..spec()
         };
-        let one = train_split(&spec(1), &data, 1);
+        spec.label.standardize = true;
+        let one = train_split(&spec, &data, 1);
         assert_eq!(one[0].report.kept.steps, 21);
         for world_size in [2, 3, 5] {
-            let many = train_split(&spec(world_size), &data, world_size);
+            let many = train_split(&spec, &data, world_size);
             assert_same_weights(&one[0], &many[0], TOLERANCE);
             let (left, right) = (&one[0].report.kept, &many[0].report.kept);
             assert_eq!((left.rows, left.steps), (right.rows, right.steps));
@@ -94,22 +200,22 @@ fn the_same_world_trains_the_same_bits() {
 #[test]
 fn ranks_without_rows_take_part() {
     let spec = TrainSpec {
-        batch_size: 10,
-        epochs: 2,
+        batch_size: Some(BatchSize::OfRank(10)),
+        epochs: Some(2),
         ..spec()
     };
     let mut all = shards(&rows(0..60), 3);
     all.retain(|(_, batches)| !batches.is_empty());
     let lonely = load_now(
         &TrainSpec {
-            batch_size: 40,
+            batch_size: Some(BatchSize::OfRank(40)),
             ..spec.clone()
         },
         all.clone(),
     );
     let one = train_world(
         &TrainSpec {
-            batch_size: 40,
+            batch_size: Some(BatchSize::OfRank(40)),
             ..spec.clone()
         },
         vec![lonely],
@@ -133,8 +239,8 @@ fn ranks_without_rows_take_part() {
 #[test]
 fn fewer_rows_than_ranks_are_enough() {
     let spec = TrainSpec {
-        epochs: 2,
-        batch_size: 4,
+        epochs: Some(2),
+        batch_size: Some(BatchSize::OfRank(4)),
         ..spec()
     };
     let ranks = (0..5).map(|rank| {
@@ -160,7 +266,8 @@ fn vocabularies_span_ranks_and_parts() {
     assert_eq!(sizes, [Some(7), None, Some(4), Some(5), None]);
     assert_eq!(manifest.parameters as usize, {
         let table = (7 + 1 + 4 + 1 + 5 + 1) * 4;
-        table + 2 * 2 + (14 * 24 + 24) + (24 * 16 + 16) + (16 + 1)
+        // Of the two numbers, one may be null.
+        table + 2 * 3 + (15 * 24 + 24) + (24 * 16 + 16) + (16 + 1)
     });
 }
 
@@ -168,7 +275,7 @@ fn vocabularies_span_ranks_and_parts() {
 fn a_trace_has_every_rank_and_step() {
     let spec = TrainSpec {
         trace: true,
-        epochs: 1,
+        epochs: Some(1),
         ..spec()
     };
     let outcomes = train_split(&spec, &rows(0..100), 2);

@@ -11,6 +11,7 @@ use super::scans;
 use super::*;
 use crate::ModelRef;
 use crate::plan::PredictExec;
+use crate::store::PredictedColumns;
 
 /// An operator's fields, as it shows them.
 struct Fields {
@@ -505,8 +506,12 @@ async fn what_is_below_an_operator_of_volley_s_arrives_as_it_was() {
         if let Some(projection) = below.downcast_ref::<ProjectionExec>() {
             below = Arc::clone(projection.input());
         }
+        let columns = PredictedColumns {
+            name: "p".to_owned(),
+            class: None,
+        };
         let predict: Arc<dyn ExecutionPlan> =
-            Arc::new(PredictExec::new(model, "p".to_owned(), Arc::clone(&below)));
+            Arc::new(PredictExec::new(model, columns, Arc::clone(&below)));
         let (_, arrived) = sent(&predict, &session);
         let mut lost = vec![];
         compare(&below, arrived.children()[0], &mut lost);

@@ -9,10 +9,15 @@ use std::fmt;
 use std::time::Duration;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use url::Url;
 
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
+
+mod optimizer;
+
+pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, Rule, Schedule};
+use optimizer::{Bounds, check_numbers};
 
 /// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`.
 pub mod split {
@@ -22,6 +27,9 @@ pub mod split {
     pub const EVAL: &str = "EVAL";
     /// The row lends its values to the vocabularies and nothing else; its label is not read.
     pub const TEST: &str = "TEST";
+
+    /// The column of the rows' hashes, where a random share of them is evaluated.
+    pub const HASH: &str = "__volley_row_hash";
 }
 
 /// One training run, complete.
@@ -39,23 +47,37 @@ pub struct TrainSpec {
     pub store: Url,
     /// The feature columns, in the order of the network's inputs.
     pub features: Vec<Feature>,
+    /// What is predicted of the label.
+    #[serde(default)]
+    pub task: Task,
     /// The label column.
     pub label: Label,
+    /// How continuous features are scaled; not at all in specs of old.
+    #[serde(default)]
+    pub numeric_transform: NumericTransform,
     /// How rows are split into training and evaluation.
     pub split: Split,
+    /// Columns whose values decide where a row goes in a random split; all that the query gives, if there are none.
+    #[serde(default)]
+    pub split_key: Vec<String>,
     /// The network.
     pub network: Network,
     /// The loss.
     pub loss: Loss,
     /// The optimizer.
-    pub optimizer: Adam,
+    pub optimizer: Optimizer,
+    /// L1 penalty on the kernels of the hidden layers: adds `l1 · Σ |w|` to the loss.
+    #[serde(default)]
+    pub l1: f64,
     /// L2 penalty on the kernels of the hidden layers: adds `l2 · Σ w²` to the loss (Keras' form).
     pub l2: f64,
-    /// Rows of one rank in one step. The global batch is `batch_size × world size` of the ranks
-    /// that training began with, and stays so when ranks are lost or join.
-    pub batch_size: usize,
-    /// Passes over the training rows.
-    pub epochs: usize,
+    /// Rows of a step; as the number of rows asks for, where it is not said.
+    pub batch_size: Option<BatchSize>,
+    /// Passes over the training rows, at most; as many as the rows ask for, where it is not said.
+    pub epochs: Option<usize>,
+    /// When training ends before that.
+    #[serde(default)]
+    pub early_stop: Option<EarlyStop>,
     /// Which epoch's weights are kept.
     pub keep: Keep,
     /// Seeds initial weights, row order and dropout masks.
@@ -85,6 +107,37 @@ pub struct TrainSpec {
     pub collective_timeout: Duration,
 }
 
+/// Rows of a step: the same from its first to its last, also when ranks are lost or join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum BatchSize {
+    /// This many of all ranks together, however many there are.
+    Global {
+        /// Rows.
+        global: usize,
+    },
+    /// This many of each rank that training begins with.
+    OfRank(usize),
+}
+
+impl BatchSize {
+    /// Rows of a step of so many ranks.
+    pub fn rows(self, ranks: usize) -> u64 {
+        match self {
+            Self::Global { global } => global as u64,
+            Self::OfRank(rows) => rows as u64 * ranks as u64,
+        }
+    }
+
+    /// The option that sets it, and the number it is set to.
+    pub fn option(self) -> (&'static str, usize) {
+        match self {
+            Self::Global { global } => ("global_batch_size", global),
+            Self::OfRank(rows) => ("batch_size", rows),
+        }
+    }
+}
+
 /// What `CREATE MODEL` does when the model exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,7 +163,7 @@ pub struct Feature {
 pub enum FeatureKind {
     /// Through an embedding; null is a value of its own.
     Categorical,
-    /// As `f32` (null is 0), batch-normalised.
+    /// As `f32`, scaled and batch-normalised; null is the mean, and an input says where it was.
     Continuous,
 }
 
@@ -121,6 +174,31 @@ pub struct Label {
     pub column: String,
     /// What the network predicts of it.
     pub transform: LabelTransform,
+    /// Whether the network learns the transformed label less its mean, in standard deviations; not in specs of old.
+    #[serde(default)]
+    pub standardize: bool,
+}
+
+/// What is predicted of the label.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// A number.
+    #[default]
+    Regression,
+    /// Which of its values it is.
+    Classification,
+}
+
+/// How continuous features are scaled before they enter the network, by what the training rows hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NumericTransform {
+    /// They enter as they are.
+    #[default]
+    None,
+    /// Less their mean, in standard deviations.
+    Standardize,
 }
 
 /// What the network predicts of the label.
@@ -141,8 +219,15 @@ pub enum Split {
     None,
     /// A column says: text as in [`split`], or a boolean that is true for evaluation.
     Column(String),
-    /// A share of the rows, drawn by a hash of the row and the seed, is evaluated.
+    /// A share of the rows, drawn by the hash of each and the seed, is evaluated: see [`split::HASH`].
     Random(f64),
+    /// This share of the rows, those with the greatest values of a column, is evaluated.
+    Sequential {
+        /// A number, a date or a time; where it is null, the row is evaluated.
+        column: String,
+        /// The share.
+        share: f64,
+    },
 }
 
 /// The network: embeddings and batch-normed numbers, dense layers with ReLU, dropout, one output.
@@ -155,8 +240,9 @@ pub struct Network {
     pub batch_norm: bool,
     /// Widths of the dense layers.
     pub hidden_units: Vec<usize>,
-    /// Share of the last hidden layer's units zeroed in training.
-    pub dropout: f64,
+    /// Share of each dense layer's units zeroed in training; in specs of old, of the last one's.
+    #[serde(deserialize_with = "shares")]
+    pub dropout: Vec<f64>,
     /// What the output unit passes through.
     pub output: Output,
 }
@@ -183,32 +269,8 @@ pub enum Loss {
     Mse,
     /// Huber's, with δ = 1.
     Huber,
-}
-
-/// Adam (Kingma & Ba 2015, arXiv:1412.6980).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Adam {
-    /// The step size α.
-    pub learn_rate: f64,
-    /// Decay of the first moment.
-    pub beta_1: f64,
-    /// Decay of the second moment.
-    pub beta_2: f64,
-    /// The ε of the denominator.
-    pub epsilon: f64,
-    /// Where ε stands.
-    pub form: AdamForm,
-}
-
-/// Where Adam's ε stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AdamForm {
-    /// `m · α·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v + ε)`, as in Keras and the paper's section 2.
-    Keras,
-    /// `α·m̂ / (√v̂ + ε)`, as in PyTorch and the paper's algorithm 1.
-    Torch,
+    /// −ln of the probability of the row's class: of classifiers, and theirs only.
+    LogLoss,
 }
 
 /// Which epoch's weights are published.
@@ -343,20 +405,41 @@ impl TrainSpec {
             }
             feature.kind.check(&feature.column, input)?;
         }
-        check_column(
-            &self.label.column,
-            "the label",
-            input,
-            "a number",
-            DataType::is_numeric,
-        )?;
+        match self.task {
+            Task::Regression => check_column(
+                &self.label.column,
+                "the label",
+                input,
+                "a number; to predict which of its values it is, use model_type = 'dnn_classifier'",
+                DataType::is_numeric,
+            )?,
+            Task::Classification => check_column(
+                &self.label.column,
+                "the label",
+                input,
+                "a whole number, text, a boolean or a date; to predict a number, use model_type = 'dnn_regressor'",
+                is_category,
+            )?,
+        }
         if let Split::Column(column) = &self.split {
             check_column(column, "data_split_col", input, "text or a boolean", |t| {
                 is_text(t) || *t == DataType::Boolean
             })?;
         }
+        if let Split::Sequential { column, .. } = &self.split {
+            check_column(
+                column,
+                "data_split_col",
+                input,
+                "a number, a date or a time",
+                is_ordered,
+            )?;
+        }
         for column in &self.shard_by {
             check_column(column, "shard_by", input, "any type", |_| true)?;
+        }
+        for column in &self.split_key {
+            check_column(column, "split_key", input, "any type", |_| true)?;
         }
         Ok(())
     }
@@ -404,8 +487,9 @@ impl TrainSpec {
 
     fn check_numbers(&self) -> Result<()> {
         let positive = [
-            ("batch_size", self.batch_size),
-            ("epochs", self.epochs),
+            self.batch_size
+                .map_or(("global_batch_size", 1), BatchSize::option),
+            ("epochs", self.epochs.unwrap_or(1)),
             ("shards", self.shards),
             ("embedding_dim", self.network.embedding_dim),
         ];
@@ -428,51 +512,24 @@ impl TrainSpec {
             _ => {}
         }
         self.check_elastic()?;
-        let Adam {
-            learn_rate,
-            beta_1,
-            beta_2,
-            epsilon,
-            ..
-        } = self.optimizer;
-        let share = |value: f64| (0.0..1.0).contains(&value);
-        let numbers = [
-            (
-                "dropout",
-                self.network.dropout,
-                share(self.network.dropout),
-                "0 ≤ dropout < 1",
-            ),
-            (
-                "l2_reg",
-                self.l2,
-                self.l2 >= 0.0 && self.l2.is_finite(),
-                "a number ≥ 0",
-            ),
-            (
-                "learn_rate",
-                learn_rate,
-                learn_rate > 0.0 && learn_rate.is_finite(),
-                "a number > 0",
-            ),
-            ("adam_beta_1", beta_1, share(beta_1), "0 ≤ β < 1"),
-            ("adam_beta_2", beta_2, share(beta_2), "0 ≤ β < 1"),
-            (
-                "adam_epsilon",
-                epsilon,
-                epsilon > 0.0 && epsilon.is_finite(),
-                "a number > 0",
-            ),
-        ];
-        if let Some((name, value, _, expected)) = numbers.iter().find(|(_, _, fine, _)| !fine) {
-            return Err(option(
-                name,
-                &value.to_string(),
-                &format!("expected {expected}"),
-            ));
+        self.optimizer.check()?;
+        if let Some(early_stop) = &self.early_stop {
+            early_stop.check()?;
         }
-        match self.split {
-            Split::Random(fraction) if !(fraction > 0.0 && fraction < 1.0) => Err(option(
+        let dropout = self.network.dropout.iter();
+        let dropout: Vec<_> = dropout
+            .map(|share| ("dropout", *share, Bounds::Share))
+            .collect();
+        check_numbers(&dropout)?;
+        check_numbers(&[
+            ("l1_reg", self.l1, Bounds::NotNegative),
+            ("l2_reg", self.l2, Bounds::NotNegative),
+        ])?;
+        match &self.split {
+            Split::Random(fraction)
+            | Split::Sequential {
+                share: fraction, ..
+            } if !(*fraction > 0.0 && *fraction < 1.0) => Err(option(
                 "data_split_eval_fraction",
                 &fraction.to_string(),
                 "expected a share between 0 and 1",
@@ -494,11 +551,7 @@ impl FeatureKind {
                 "categorical",
                 input,
                 "a whole number, text, a boolean or a date",
-                |t| {
-                    t.is_integer()
-                        || is_text(t)
-                        || matches!(t, DataType::Boolean | DataType::Date32)
-                },
+                is_category,
             ),
             Self::Continuous => {
                 check_column(column, "continuous", input, "a number or a boolean", |t| {
@@ -509,12 +562,40 @@ impl FeatureKind {
     }
 }
 
+/// Shares, or a number for a list of one.
+fn shares<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Vec<f64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Shares {
+        One(f64),
+        Each(Vec<f64>),
+    }
+    Ok(match Shares::deserialize(from)? {
+        Shares::One(share) => vec![share],
+        Shares::Each(shares) => shares,
+    })
+}
+
 /// The type of the values that a column of this type stands for.
 pub(crate) fn value_type(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => values,
         plain => plain,
     }
+}
+
+/// Whether values of a type follow each other as numbers do.
+pub fn is_ordered(data_type: &DataType) -> bool {
+    data_type.is_numeric()
+        || matches!(
+            data_type,
+            DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)
+        )
+}
+
+/// Whether values of a type are told apart rather than measured.
+fn is_category(t: &DataType) -> bool {
+    t.is_integer() || is_text(t) || matches!(t, DataType::Boolean | DataType::Date32)
 }
 
 fn is_text(data_type: &DataType) -> bool {

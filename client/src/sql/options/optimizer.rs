@@ -1,0 +1,497 @@
+//! The optimizer, its learning rate's schedule and early stopping, from options that each belong to some of them.
+
+use volley_proto::spec::{AdamForm, Decay, EarlyStop, Optimizer, Rule, Schedule};
+
+use crate::{Error, Result};
+
+/// The optimizer as options have it so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct OptimizerOptions {
+    /// The rule by which weights follow their gradient.
+    pub rule: RuleName,
+    /// The learning rate before its schedule.
+    pub learn_rate: Option<f64>,
+    /// Decay of Adam's first moment.
+    pub adam_beta_1: Option<f64>,
+    /// Decay of Adam's second moment.
+    pub adam_beta_2: Option<f64>,
+    /// Adam's ε.
+    pub adam_epsilon: Option<f64>,
+    /// Where Adam's ε stands.
+    pub adam_form: Option<AdamForm>,
+    /// AdamW's decay of weights.
+    pub weight_decay: Option<f64>,
+    /// The share of the last change that goes on.
+    pub momentum: Option<f64>,
+    /// Whether momentum is Nesterov's.
+    pub nesterov: Option<bool>,
+    /// RMSprop's ρ.
+    pub rho: Option<f64>,
+    /// ε of Adagrad and RMSprop.
+    pub epsilon: Option<f64>,
+    /// Where the sum of squared gradients starts.
+    pub initial_accumulator: Option<f64>,
+    /// The longest gradient.
+    pub clip_norm: Option<f64>,
+    /// The largest number of a gradient.
+    pub clip_value: Option<f64>,
+    /// What becomes of the learning rate.
+    pub decay: DecayName,
+    /// Epochs in which it rises from 0.
+    pub warmup_epochs: Option<f64>,
+    /// Epochs between two steps of it.
+    pub decay_epochs: Option<usize>,
+    /// What a step or a plateau multiplies it by.
+    pub decay_factor: Option<f64>,
+    /// Epochs without progress that make a plateau.
+    pub plateau_patience: Option<usize>,
+}
+
+/// A rule's name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum RuleName {
+    Adam,
+    #[default]
+    AdamW,
+    Sgd,
+    Adagrad,
+    RmsProp,
+    Ftrl,
+}
+
+/// A schedule's name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum DecayName {
+    Constant,
+    Step,
+    Cosine,
+    #[default]
+    OneCycle,
+    Plateau,
+}
+
+/// Early stopping as options have it so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct EarlyStopOptions {
+    /// Whether training may end early.
+    pub early_stop: Option<bool>,
+    /// Epochs without progress after which it does.
+    pub patience: Option<usize>,
+    /// What is progress, as a share of the loss.
+    pub min_rel_progress: Option<f64>,
+}
+
+const PATIENCE: usize = 40;
+
+impl OptimizerOptions {
+    /// The complete optimizer.
+    ///
+    /// # Errors
+    /// Names an option that is of another rule or schedule.
+    pub(super) fn settle(self) -> Result<Optimizer> {
+        self.check()?;
+        let Rule::Adam {
+            beta_1,
+            beta_2,
+            epsilon,
+            form,
+            ..
+        } = Rule::default()
+        else {
+            unreachable!("the default rule is Adam")
+        };
+        let adam = |weight_decay| Rule::Adam {
+            beta_1: self.adam_beta_1.unwrap_or(beta_1),
+            beta_2: self.adam_beta_2.unwrap_or(beta_2),
+            epsilon: self.adam_epsilon.unwrap_or(epsilon),
+            form: self.adam_form.unwrap_or(form),
+            weight_decay,
+        };
+        let momentum = self.momentum.unwrap_or(0.0);
+        let epsilon = self.epsilon.unwrap_or(1e-7);
+        let initial_accumulator = self.initial_accumulator.unwrap_or(0.1);
+        let (rule, learn_rate) = match self.rule {
+            RuleName::Adam => (adam(0.0), 4e-3),
+            RuleName::AdamW => (adam(self.weight_decay.unwrap_or(0.01)), 4e-3),
+            RuleName::Sgd => {
+                let nesterov = self.nesterov.unwrap_or(false);
+                (Rule::Sgd { momentum, nesterov }, 1e-2)
+            }
+            RuleName::Adagrad => {
+                let adagrad = Rule::Adagrad {
+                    initial_accumulator,
+                    epsilon,
+                };
+                (adagrad, 1e-2)
+            }
+            RuleName::RmsProp => {
+                let rms_prop = Rule::RmsProp {
+                    rho: self.rho.unwrap_or(0.9),
+                    momentum,
+                    epsilon,
+                };
+                (rms_prop, 4e-3)
+            }
+            RuleName::Ftrl => {
+                let ftrl = Rule::Ftrl {
+                    initial_accumulator,
+                };
+                (ftrl, 1e-2)
+            }
+        };
+        let factor = self.decay_factor.unwrap_or(0.1);
+        let decay = match self.decay {
+            DecayName::Constant => Decay::Constant,
+            DecayName::Cosine => Decay::Cosine,
+            DecayName::OneCycle => Decay::OneCycle,
+            DecayName::Step => Decay::Step {
+                epochs: self.decay_epochs.unwrap_or(10),
+                factor,
+            },
+            DecayName::Plateau => Decay::Plateau {
+                patience: self.plateau_patience.unwrap_or(10),
+                factor,
+            },
+        };
+        Ok(Optimizer {
+            learn_rate: self.learn_rate.unwrap_or(learn_rate),
+            rule,
+            schedule: Schedule {
+                warmup_epochs: self.warmup_epochs.unwrap_or(0.0),
+                decay,
+            },
+            clip_norm: self.clip_norm,
+            clip_value: self.clip_value,
+        })
+    }
+
+    /// Refuses options that nothing would read.
+    fn check(&self) -> Result<()> {
+        use DecayName::{Plateau, Step};
+        use RuleName::{Adagrad, Adam, AdamW, Ftrl, RmsProp, Sgd};
+        let number = |x: Option<f64>| x.map(|x| x.to_string());
+        let whole = |x: Option<usize>| x.map(|x| x.to_string());
+        let form = |form| match form {
+            AdamForm::Keras => "'keras'".to_owned(),
+            AdamForm::Torch => "'torch'".to_owned(),
+        };
+        let of_rules: [(&str, Option<String>, &[RuleName], &str); 11] = [
+            (
+                "adam_beta_1",
+                number(self.adam_beta_1),
+                &[Adam, AdamW],
+                "adam' or 'adamw",
+            ),
+            (
+                "adam_beta_2",
+                number(self.adam_beta_2),
+                &[Adam, AdamW],
+                "adam' or 'adamw",
+            ),
+            (
+                "adam_epsilon",
+                number(self.adam_epsilon),
+                &[Adam, AdamW],
+                "adam' or 'adamw",
+            ),
+            (
+                "adam_form",
+                self.adam_form.map(form),
+                &[Adam, AdamW],
+                "adam' or 'adamw",
+            ),
+            ("weight_decay", number(self.weight_decay), &[AdamW], "adamw"),
+            (
+                "momentum",
+                number(self.momentum),
+                &[Sgd, RmsProp],
+                "sgd' or 'rmsprop",
+            ),
+            (
+                "nesterov",
+                self.nesterov.map(|on| on.to_string()),
+                &[Sgd],
+                "sgd",
+            ),
+            ("rho", number(self.rho), &[RmsProp], "rmsprop"),
+            (
+                "epsilon",
+                number(self.epsilon),
+                &[Adagrad, RmsProp],
+                "adagrad' or 'rmsprop",
+            ),
+            (
+                "initial_accumulator",
+                number(self.initial_accumulator),
+                &[Adagrad, Ftrl],
+                "adagrad' or 'ftrl",
+            ),
+            (
+                "nesterov",
+                self.nesterov
+                    .filter(|on| *on && self.momentum.is_none())
+                    .map(|_| "true".into()),
+                &[],
+                "sgd', and with momentum",
+            ),
+        ];
+        for (option, given, rules, names) in of_rules {
+            if let Some(value) = given.filter(|_| !rules.contains(&self.rule)) {
+                return Err(unread(option, value, format!("optimizer = '{names}'")));
+            }
+        }
+        let of_schedules: [(&str, Option<String>, &[DecayName], &str); 3] = [
+            ("decay_epochs", whole(self.decay_epochs), &[Step], "step"),
+            (
+                "plateau_patience",
+                whole(self.plateau_patience),
+                &[Plateau],
+                "plateau",
+            ),
+            (
+                "decay_factor",
+                number(self.decay_factor),
+                &[Step, Plateau],
+                "step' or 'plateau",
+            ),
+        ];
+        for (option, given, schedules, names) in of_schedules {
+            if let Some(value) = given.filter(|_| !schedules.contains(&self.decay)) {
+                let with = format!("learn_rate_schedule = '{names}'");
+                return Err(unread(option, value, with));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EarlyStopOptions {
+    /// When training ends early, if it may.
+    ///
+    /// # Errors
+    /// Names an option that nothing would read.
+    pub(super) fn settle(self) -> Result<Option<EarlyStop>> {
+        let given = self.patience.is_some() || self.min_rel_progress.is_some();
+        if self.early_stop.unwrap_or(given) {
+            return Ok(Some(EarlyStop {
+                patience: self.patience.unwrap_or(PATIENCE),
+                min_rel_progress: self.min_rel_progress.unwrap_or(0.0),
+            }));
+        }
+        let given = [
+            ("patience", self.patience.map(|x| x.to_string())),
+            (
+                "min_rel_progress",
+                self.min_rel_progress.map(|x| x.to_string()),
+            ),
+        ];
+        match given.into_iter().find_map(|(name, x)| Some((name, x?))) {
+            Some((option, value)) => Err(unread(option, value, "early_stop = true".to_owned())),
+            None => Ok(None),
+        }
+    }
+}
+
+impl From<Option<EarlyStop>> for EarlyStopOptions {
+    fn from(early_stop: Option<EarlyStop>) -> Self {
+        Self {
+            early_stop: Some(early_stop.is_some()),
+            patience: early_stop.map(|of| of.patience),
+            min_rel_progress: early_stop.map(|of| of.min_rel_progress),
+        }
+    }
+}
+
+impl From<Optimizer> for OptimizerOptions {
+    fn from(optimizer: Optimizer) -> Self {
+        let Optimizer {
+            learn_rate,
+            rule,
+            schedule: Schedule {
+                warmup_epochs,
+                decay,
+            },
+            clip_norm,
+            clip_value,
+        } = optimizer;
+        let mut options = Self {
+            learn_rate: Some(learn_rate),
+            clip_norm,
+            clip_value,
+            warmup_epochs: Some(warmup_epochs),
+            ..Self::default()
+        };
+        match rule {
+            Rule::Adam {
+                beta_1,
+                beta_2,
+                epsilon,
+                form,
+                weight_decay,
+            } => {
+                options.adam_beta_1 = Some(beta_1);
+                options.adam_beta_2 = Some(beta_2);
+                options.adam_epsilon = Some(epsilon);
+                options.adam_form = Some(form);
+                options.rule = RuleName::Adam;
+                if weight_decay > 0.0 {
+                    options.rule = RuleName::AdamW;
+                    options.weight_decay = Some(weight_decay);
+                }
+            }
+            Rule::Sgd { momentum, nesterov } => {
+                options.rule = RuleName::Sgd;
+                options.momentum = Some(momentum);
+                options.nesterov = Some(nesterov);
+            }
+            Rule::Adagrad {
+                initial_accumulator,
+                epsilon,
+            } => {
+                options.rule = RuleName::Adagrad;
+                options.initial_accumulator = Some(initial_accumulator);
+                options.epsilon = Some(epsilon);
+            }
+            Rule::RmsProp {
+                rho,
+                momentum,
+                epsilon,
+            } => {
+                options.rule = RuleName::RmsProp;
+                options.rho = Some(rho);
+                options.momentum = Some(momentum);
+                options.epsilon = Some(epsilon);
+            }
+            Rule::Ftrl {
+                initial_accumulator,
+            } => {
+                options.rule = RuleName::Ftrl;
+                options.initial_accumulator = Some(initial_accumulator);
+            }
+        }
+        match decay {
+            Decay::Constant => options.decay = DecayName::Constant,
+            Decay::Cosine => options.decay = DecayName::Cosine,
+            Decay::OneCycle => options.decay = DecayName::OneCycle,
+            Decay::Step { epochs, factor } => {
+                options.decay = DecayName::Step;
+                options.decay_epochs = Some(epochs);
+                options.decay_factor = Some(factor);
+            }
+            Decay::Plateau { patience, factor } => {
+                options.decay = DecayName::Plateau;
+                options.plateau_patience = Some(patience);
+                options.decay_factor = Some(factor);
+            }
+        }
+        options
+    }
+}
+
+/// An option that nothing would read.
+fn unread(option: &str, value: String, with: String) -> Error {
+    Error::Proto(volley_proto::Error::Option {
+        option: option.to_owned(),
+        value,
+        expected: format!("only with {with}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_optimizer_comes_back_as_it_was_put_in() {
+        let rules = [
+            Rule::default(),
+            Rule::Adam {
+                beta_1: 0.5,
+                beta_2: 0.6,
+                epsilon: 0.1,
+                form: AdamForm::Torch,
+                weight_decay: 0.3,
+            },
+            Rule::Sgd {
+                momentum: 0.9,
+                nesterov: true,
+            },
+            Rule::Adagrad {
+                initial_accumulator: 0.2,
+                epsilon: 0.3,
+            },
+            Rule::RmsProp {
+                rho: 0.8,
+                momentum: 0.1,
+                epsilon: 0.2,
+            },
+            Rule::Ftrl {
+                initial_accumulator: 0.4,
+            },
+        ];
+        let decays = [
+            Decay::Constant,
+            Decay::Cosine,
+            Decay::OneCycle,
+            Decay::Step {
+                epochs: 3,
+                factor: 0.5,
+            },
+            Decay::Plateau {
+                patience: 4,
+                factor: 0.25,
+            },
+            Decay::Constant,
+        ];
+        for (rule, decay) in rules.into_iter().zip(decays) {
+            let optimizer = Optimizer {
+                learn_rate: 0.75,
+                rule,
+                schedule: Schedule {
+                    warmup_epochs: 1.5,
+                    decay,
+                },
+                clip_norm: Some(1.0),
+                clip_value: None,
+            };
+            let options = OptimizerOptions::from(optimizer.clone());
+            assert_eq!(options.settle().unwrap(), optimizer);
+        }
+    }
+
+    #[test]
+    fn options_that_nothing_reads_are_refused() {
+        let refused = |options: OptimizerOptions| options.settle().unwrap_err().to_string();
+        let of_sgd = OptimizerOptions {
+            momentum: Some(0.9),
+            ..Default::default()
+        };
+        let error = refused(of_sgd);
+        assert!(
+            error.contains("momentum") && error.contains("'sgd' or 'rmsprop'"),
+            "{error}"
+        );
+        let of_step = OptimizerOptions {
+            decay: DecayName::Plateau,
+            decay_epochs: Some(3),
+            ..Default::default()
+        };
+        assert!(refused(of_step).contains("learn_rate_schedule = 'step'"));
+        let alone = OptimizerOptions {
+            rule: RuleName::Sgd,
+            nesterov: Some(true),
+            ..Default::default()
+        };
+        assert!(refused(alone).contains("with momentum"));
+        let never = EarlyStopOptions {
+            early_stop: Some(false),
+            patience: Some(3),
+            ..Default::default()
+        };
+        assert!(never.settle().is_err());
+    }
+}

@@ -1,0 +1,454 @@
+//! How weights follow their gradient: the rule, the learning rate over time, and when training ends before its last
+//! epoch. It is what the user asked for; the arithmetic is the trainer's.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::option;
+use crate::Result;
+
+/// How weights follow their gradient.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Written")]
+pub struct Optimizer {
+    /// The learning rate before its schedule.
+    pub learn_rate: f64,
+    /// The rule.
+    pub rule: Rule,
+    /// How the learning rate changes.
+    pub schedule: Schedule,
+    /// A longer gradient (of the loss, without penalties) is shortened to this Euclidean norm.
+    pub clip_norm: Option<f64>,
+    /// Each number of the gradient, after that, is kept within ± this.
+    pub clip_value: Option<f64>,
+}
+
+/// The rule by which a step changes a weight `w` with gradient `g` at learning rate `α`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Rule {
+    /// Adam (Kingma & Ba 2015, arXiv:1412.6980).
+    Adam {
+        /// Decay of the first moment.
+        beta_1: f64,
+        /// Decay of the second moment.
+        beta_2: f64,
+        /// The ε of the denominator.
+        epsilon: f64,
+        /// Where ε stands.
+        form: AdamForm,
+        /// Before each step, kernels of hidden layers are multiplied by `1 − α·weight_decay`: AdamW (Loshchilov &
+        /// Hutter 2019, arXiv:1711.05101). 0 is Adam.
+        weight_decay: f64,
+    },
+    /// Stochastic gradient descent, in Keras' form: `v ← momentum·v − α·g`, and `w ← w + v`.
+    Sgd {
+        /// The share of the last change that goes on.
+        momentum: f64,
+        /// Whether `w ← w + momentum·v − α·g` instead (Nesterov 1983).
+        nesterov: bool,
+    },
+    /// Adagrad (Duchi, Hazan & Singer 2011), in Keras' form: `a ← a + g²`, and `w ← w − α·g / √(a + ε)`.
+    Adagrad {
+        /// Where `a` starts.
+        initial_accumulator: f64,
+        /// ε.
+        epsilon: f64,
+    },
+    /// RMSprop (Tieleman & Hinton 2012), in Keras' form: `a ← ρ·a + (1−ρ)·g²`, `v ← momentum·v + α·g / √(a + ε)`, and
+    /// `w ← w − v`.
+    RmsProp {
+        /// ρ.
+        rho: f64,
+        /// The share of the last change that goes on.
+        momentum: f64,
+        /// ε.
+        epsilon: f64,
+    },
+    /// FTRL-Proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches"), in Keras' form. The L1 and
+    /// L2 penalties are parts of its rule: L1 makes weights exactly 0.
+    Ftrl {
+        /// Where the sum of squared gradients starts.
+        initial_accumulator: f64,
+    },
+}
+
+/// Where Adam's ε stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdamForm {
+    /// `m · α·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v + ε)`, as in Keras and the paper's section 2.
+    Keras,
+    /// `α·m̂ / (√v̂ + ε)`, as in PyTorch and the paper's algorithm 1.
+    Torch,
+}
+
+/// How the learning rate changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    /// Epochs in which it rises from 0 in a line; parts of epochs count.
+    pub warmup_epochs: f64,
+    /// What becomes of it then.
+    pub decay: Decay,
+}
+
+/// What becomes of the learning rate after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Decay {
+    /// It stays.
+    Constant,
+    /// It is multiplied every so many epochs.
+    Step {
+        /// Epochs.
+        epochs: usize,
+        /// By what.
+        factor: f64,
+    },
+    /// It falls to 0 at the end of the last epoch, along half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983).
+    Cosine,
+    /// It rises from a 25th along half a cosine in the first 30 % of all steps, and falls to 0 along another (Smith &
+    /// Topin 2018, arXiv:1708.07120).
+    OneCycle,
+    /// It is multiplied where the evaluation loss (the training loss where nothing is evaluated) has not fallen for so
+    /// many epochs.
+    Plateau {
+        /// Epochs.
+        patience: usize,
+        /// By what.
+        factor: f64,
+    },
+}
+
+/// When training ends before its last epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStop {
+    /// Epochs without progress after which it ends.
+    pub patience: usize,
+    /// The share by which the evaluation loss (the training loss where nothing is evaluated) must fall below the least
+    /// before to be progress.
+    pub min_rel_progress: f64,
+}
+
+impl Rule {
+    /// The rule's name as an option's value.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Adam { weight_decay, .. } if *weight_decay > 0.0 => "adamw",
+            Self::Adam { .. } => "adam",
+            Self::Sgd { .. } => "sgd",
+            Self::Adagrad { .. } => "adagrad",
+            Self::RmsProp { .. } => "rmsprop",
+            Self::Ftrl { .. } => "ftrl",
+        }
+    }
+}
+
+impl fmt::Display for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.rule.name())?;
+        let mut numbers = vec![];
+        match self.rule {
+            Rule::Adam {
+                beta_1,
+                beta_2,
+                epsilon,
+                form,
+                weight_decay,
+            } => {
+                numbers.extend([("beta_1", beta_1), ("beta_2", beta_2), ("epsilon", epsilon)]);
+                if weight_decay > 0.0 {
+                    numbers.push(("weight_decay", weight_decay));
+                }
+                let form = match form {
+                    AdamForm::Keras => "keras",
+                    AdamForm::Torch => "torch",
+                };
+                write!(f, ", form {form}")?;
+            }
+            Rule::Sgd { momentum, nesterov } => {
+                numbers.push(("momentum", momentum));
+                if nesterov {
+                    f.write_str(", nesterov")?;
+                }
+            }
+            Rule::Adagrad {
+                initial_accumulator,
+                epsilon,
+            } => numbers.extend([
+                ("initial_accumulator", initial_accumulator),
+                ("epsilon", epsilon),
+            ]),
+            Rule::RmsProp {
+                rho,
+                momentum,
+                epsilon,
+            } => numbers.extend([("rho", rho), ("momentum", momentum), ("epsilon", epsilon)]),
+            Rule::Ftrl {
+                initial_accumulator,
+            } => numbers.push(("initial_accumulator", initial_accumulator)),
+        }
+        numbers.extend(self.clip_norm.map(|norm| ("clip_norm", norm)));
+        numbers.extend(self.clip_value.map(|value| ("clip_value", value)));
+        for (name, number) in numbers {
+            write!(f, ", {name} {number}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.decay {
+            Decay::Constant => f.write_str("constant"),
+            Decay::Step { epochs, factor } => write!(f, "step, × {factor} every {epochs} epochs"),
+            Decay::Cosine => f.write_str("cosine"),
+            Decay::OneCycle => f.write_str("one_cycle"),
+            Decay::Plateau { patience, factor } => {
+                write!(f, "plateau, × {factor} after {patience} epochs")
+            }
+        }?;
+        match self.warmup_epochs > 0.0 {
+            true => write!(f, ", warmup_epochs {}", self.warmup_epochs),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self::Adam {
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-7,
+            form: AdamForm::Keras,
+            weight_decay: 0.0,
+        }
+    }
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            warmup_epochs: 0.0,
+            decay: Decay::Constant,
+        }
+    }
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self {
+            learn_rate: 1e-3,
+            rule: Rule::default(),
+            schedule: Schedule::default(),
+            clip_norm: None,
+            clip_value: None,
+        }
+    }
+}
+
+impl Optimizer {
+    /// Checks that its numbers are within their bounds.
+    pub(super) fn check(&self) -> Result<()> {
+        let mut numbers = vec![("learn_rate", self.learn_rate, Bounds::Positive)];
+        numbers.extend(
+            self.clip_norm
+                .map(|norm| ("clip_norm", norm, Bounds::Positive)),
+        );
+        numbers.extend(
+            self.clip_value
+                .map(|value| ("clip_value", value, Bounds::Positive)),
+        );
+        match self.rule {
+            Rule::Adam {
+                beta_1,
+                beta_2,
+                epsilon,
+                weight_decay,
+                ..
+            } => numbers.extend([
+                ("adam_beta_1", beta_1, Bounds::Share),
+                ("adam_beta_2", beta_2, Bounds::Share),
+                ("adam_epsilon", epsilon, Bounds::Positive),
+                ("weight_decay", weight_decay, Bounds::NotNegative),
+            ]),
+            Rule::Sgd { momentum, .. } => numbers.push(("momentum", momentum, Bounds::Share)),
+            Rule::Adagrad {
+                initial_accumulator,
+                epsilon,
+            } => numbers.extend([
+                (
+                    "initial_accumulator",
+                    initial_accumulator,
+                    Bounds::NotNegative,
+                ),
+                ("epsilon", epsilon, Bounds::Positive),
+            ]),
+            Rule::RmsProp {
+                rho,
+                momentum,
+                epsilon,
+            } => numbers.extend([
+                ("rho", rho, Bounds::Share),
+                ("momentum", momentum, Bounds::Share),
+                ("epsilon", epsilon, Bounds::Positive),
+            ]),
+            Rule::Ftrl {
+                initial_accumulator,
+            } => numbers.push(("initial_accumulator", initial_accumulator, Bounds::Positive)),
+        }
+        numbers.push((
+            "warmup_epochs",
+            self.schedule.warmup_epochs,
+            Bounds::NotNegative,
+        ));
+        let epochs = match self.schedule.decay {
+            Decay::Constant | Decay::Cosine | Decay::OneCycle => None,
+            Decay::Step { epochs, factor } => Some(("decay_epochs", epochs, factor)),
+            Decay::Plateau { patience, factor } => Some(("plateau_patience", patience, factor)),
+        };
+        if let Some((name, epochs, factor)) = epochs {
+            if epochs == 0 {
+                return Err(option(name, "0", "expected at least 1 epoch"));
+            }
+            numbers.push(("decay_factor", factor, Bounds::ShareAboveZero));
+        }
+        check_numbers(&numbers)
+    }
+}
+
+impl EarlyStop {
+    /// Checks that its numbers are within their bounds.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.patience == 0 {
+            return Err(option("patience", "0", "expected at least 1 epoch"));
+        }
+        check_numbers(&[("min_rel_progress", self.min_rel_progress, Bounds::Share)])
+    }
+}
+
+/// What a number may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bounds {
+    Positive,
+    NotNegative,
+    Share,
+    ShareAboveZero,
+}
+
+/// Checks each number, of which the option is named.
+pub(super) fn check_numbers(numbers: &[(&str, f64, Bounds)]) -> Result<()> {
+    for (name, value, bounds) in numbers {
+        let (fine, expected) = match bounds {
+            Bounds::Positive => (*value > 0.0, "a number > 0"),
+            Bounds::NotNegative => (*value >= 0.0, "a number ≥ 0"),
+            Bounds::Share => ((0.0..1.0).contains(value), "0 ≤ number < 1"),
+            Bounds::ShareAboveZero => (*value > 0.0 && *value < 1.0, "0 < number < 1"),
+        };
+        if !(fine && value.is_finite()) {
+            return Err(option(
+                name,
+                &value.to_string(),
+                &format!("expected {expected}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// An optimizer as it stands in a manifest: those of old are Adam's numbers alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Now(Now),
+    Adam(Adam),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Now {
+    learn_rate: f64,
+    rule: Rule,
+    schedule: Schedule,
+    clip_norm: Option<f64>,
+    clip_value: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Adam {
+    learn_rate: f64,
+    beta_1: f64,
+    beta_2: f64,
+    epsilon: f64,
+    form: AdamForm,
+}
+
+impl From<Written> for Optimizer {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Now(Now {
+                learn_rate,
+                rule,
+                schedule,
+                clip_norm,
+                clip_value,
+            }) => Self {
+                learn_rate,
+                rule,
+                schedule,
+                clip_norm,
+                clip_value,
+            },
+            Written::Adam(Adam {
+                learn_rate,
+                beta_1,
+                beta_2,
+                epsilon,
+                form,
+            }) => Self {
+                learn_rate,
+                rule: Rule::Adam {
+                    beta_1,
+                    beta_2,
+                    epsilon,
+                    form,
+                    weight_decay: 0.0,
+                },
+                ..Self::default()
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_optimizer_is_read_as_it_was_written_also_before_there_were_others() {
+        let sgd = Optimizer {
+            rule: Rule::Sgd {
+                momentum: 0.9,
+                nesterov: true,
+            },
+            clip_norm: Some(1.0),
+            ..Optimizer::default()
+        };
+        for optimizer in [Optimizer::default(), sgd] {
+            let json = serde_json::to_string(&optimizer).unwrap();
+            assert_eq!(serde_json::from_str::<Optimizer>(&json).unwrap(), optimizer);
+        }
+        let old = r#"{"learn_rate":0.5,"beta_1":0.9,"beta_2":0.999,"epsilon":1e-7,"form":"keras"}"#;
+        let due = Optimizer {
+            learn_rate: 0.5,
+            ..Optimizer::default()
+        };
+        assert_eq!(serde_json::from_str::<Optimizer>(old).unwrap(), due);
+        assert!(serde_json::from_str::<Optimizer>(r#"{"learn_rate":0.5}"#).is_err());
+    }
+}

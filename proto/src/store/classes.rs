@@ -1,0 +1,116 @@
+//! The classes that a classifier tells apart, and the columns that a prediction adds.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray, Date32Array, Int64Array, StringArray};
+use datafusion::arrow::datatypes::{DataType, Field, Fields};
+use serde::{Deserialize, Serialize};
+
+/// Classes in the order of the network's outputs, which is the order of their values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Classes {
+    /// Whole numbers.
+    Integer(Vec<i64>),
+    /// Text.
+    Text(Vec<String>),
+    /// False, true.
+    Boolean(Vec<bool>),
+    /// Days since 1970-01-01.
+    Date(Vec<i32>),
+}
+
+/// What kind of values classes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassType {
+    /// Whole numbers, predicted as `Int64`.
+    Integer,
+    /// Text, predicted as `Utf8`.
+    Text,
+    /// Booleans.
+    Boolean,
+    /// Dates, predicted as `Date32`.
+    Date,
+}
+
+/// The columns that a prediction adds to its input's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PredictedColumns {
+    /// The name of the first: `predicted_<label>`, as in BigQuery ML.
+    pub name: String,
+    /// What classes are; `None` for a number.
+    pub class: Option<ClassType>,
+}
+
+impl Classes {
+    /// How many there are.
+    #[allow(clippy::len_without_is_empty)] // a model has two at least
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Integer(values) => values.len(),
+            Self::Text(values) => values.len(),
+            Self::Boolean(values) => values.len(),
+            Self::Date(values) => values.len(),
+        }
+    }
+
+    /// What they are.
+    pub fn class_type(&self) -> ClassType {
+        match self {
+            Self::Integer(_) => ClassType::Integer,
+            Self::Text(_) => ClassType::Text,
+            Self::Boolean(_) => ClassType::Boolean,
+            Self::Date(_) => ClassType::Date,
+        }
+    }
+
+    /// Their values in order.
+    pub fn array(&self) -> ArrayRef {
+        match self {
+            Self::Integer(values) => Arc::new(Int64Array::from(values.clone())),
+            Self::Text(values) => Arc::new(StringArray::from(values.clone())),
+            Self::Boolean(values) => Arc::new(BooleanArray::from(values.clone())),
+            Self::Date(values) => Arc::new(Date32Array::from(values.clone())),
+        }
+    }
+}
+
+impl ClassType {
+    /// The type of a column of such classes.
+    pub fn data_type(self) -> DataType {
+        match self {
+            Self::Integer => DataType::Int64,
+            Self::Text => DataType::Utf8,
+            Self::Boolean => DataType::Boolean,
+            Self::Date => DataType::Date32,
+        }
+    }
+
+    /// The fields of a class' probability: the class, and its share of 1.
+    pub fn probability(self) -> Fields {
+        Fields::from(vec![
+            Field::new("label", self.data_type(), false),
+            Field::new("prob", DataType::Float32, false),
+        ])
+    }
+}
+
+impl PredictedColumns {
+    /// The name of the column of all classes' probabilities.
+    pub fn probabilities(&self) -> String {
+        format!("{}_probs", self.name)
+    }
+
+    /// The columns: of a number, one; of a class, the likeliest and the probabilities of all.
+    pub fn fields(&self) -> Vec<Field> {
+        let Some(class) = self.class else {
+            return vec![Field::new(&self.name, DataType::Float32, false)];
+        };
+        let item = Field::new_struct("item", class.probability(), false);
+        vec![
+            Field::new(&self.name, class.data_type(), false),
+            Field::new_list(self.probabilities(), item, false),
+        ]
+    }
+}

@@ -1,0 +1,266 @@
+//! How fast and how long training goes: the learning rate of each step, and when the epochs end.
+//!
+//! All of it follows from the spec, the sizes and the epochs that are over, so that it is the same on every rank and
+//! after every interruption, and needs no state of its own.
+
+use volley_proto::spec::{BatchSize, Decay, EarlyStop, Optimizer, Schedule, TrainSpec};
+use volley_proto::store::{EpochRecord, Position};
+
+/// Steps that a training has at least, where its epochs are not given.
+const LEAST_STEPS: u64 = 4000;
+/// Epochs where they are not given: at least, and at most.
+const EPOCHS: [u64; 2] = [20, 400];
+/// Of a one-cycle schedule: the first rate's share of the largest, and the share of steps in which it rises.
+const ONE_CYCLE: (f64, f64) = (1.0 / 25.0, 0.3);
+
+/// Passes over rows of so many steps each: as given, or as many as make enough steps.
+pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {
+    spec.epochs.unwrap_or_else(|| {
+        let [least, most] = EPOCHS;
+        LEAST_STEPS.div_ceil(steps_per_epoch).clamp(least, most) as usize
+    })
+}
+
+/// The loss that epochs are compared by.
+pub(super) fn score(record: &EpochRecord) -> f64 {
+    record.eval_loss.unwrap_or(record.loss)
+}
+
+/// The epochs that are over, as far as they say how to go on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Past {
+    /// The least score.
+    best: f64,
+    /// Epochs since there was progress.
+    stalled: usize,
+    /// How often it stalled for as long as the plateau's patience.
+    plateaus: i32,
+}
+
+impl Past {
+    /// Of these epochs: an epoch is progress if its score is less than the least before by this share of it; a plateau
+    /// is so many epochs without.
+    fn of<'a>(
+        history: impl IntoIterator<Item = &'a EpochRecord>,
+        min_rel_progress: f64,
+        patience: usize,
+    ) -> Self {
+        let mut past = Self {
+            best: f64::INFINITY,
+            stalled: 0,
+            plateaus: 0,
+        };
+        let mut since = 0;
+        for record in history {
+            let score = score(record);
+            let due = past.best - min_rel_progress * past.best.abs();
+            if score < due || past.best.is_infinite() {
+                past.best = score;
+                (past.stalled, since) = (0, 0);
+            } else {
+                past.stalled += 1;
+                since += 1;
+                if since == patience {
+                    past.plateaus += 1;
+                    since = 0;
+                }
+            }
+        }
+        past
+    }
+}
+
+/// Why training ends after these epochs, if it does before its last.
+pub(super) fn stops<'a>(
+    early_stop: Option<EarlyStop>,
+    mut history: impl Iterator<Item = &'a EpochRecord> + Clone,
+) -> Option<String> {
+    let EarlyStop {
+        patience,
+        min_rel_progress,
+    } = early_stop?;
+    let Past { best, stalled, .. } = Past::of(history.clone(), min_rel_progress, patience);
+    (stalled >= patience).then(|| {
+        let of = match history.any(|record| record.eval_loss.is_some()) {
+            true => "the evaluation loss",
+            false => "the training loss",
+        };
+        format!("{of} has not fallen noticeably below {best:.5} for {patience} epochs")
+    })
+}
+
+/// The learning rate of the step that comes next, where there are so many steps an epoch and epochs.
+pub(super) fn learn_rate(
+    optimizer: &Optimizer,
+    at: Position,
+    [steps_per_epoch, epochs]: [u64; 2],
+    history: &[EpochRecord],
+) -> f64 {
+    let factor = factor(&optimizer.schedule, at, [steps_per_epoch, epochs], history);
+    optimizer.learn_rate * factor
+}
+
+fn factor(
+    schedule: &Schedule,
+    at: Position,
+    [steps_per_epoch, epochs]: [u64; 2],
+    history: &[EpochRecord],
+) -> f64 {
+    let warmup = schedule.warmup_epochs * steps_per_epoch as f64;
+    let done = at.steps as f64;
+    if done + 1.0 < warmup {
+        return (done + 1.0) / warmup;
+    }
+    let all = (epochs * steps_per_epoch) as f64;
+    // Of the steps after warm-up.
+    let share = ((done - warmup) / (all - warmup).max(1.0)).clamp(0.0, 1.0);
+    let falling = |share: f64| 0.5 * (1.0 + (std::f64::consts::PI * share).cos());
+    match schedule.decay {
+        Decay::Constant => 1.0,
+        Decay::Step { epochs, factor } => factor.powi(((at.epoch - 1) / epochs) as i32),
+        Decay::Cosine => falling(share),
+        Decay::OneCycle => {
+            let (first, rising) = ONE_CYCLE;
+            match share < rising {
+                true => first + (1.0 - first) * (1.0 - falling(share / rising)),
+                false => falling((share - rising) / (1.0 - rising)),
+            }
+        }
+        Decay::Plateau { patience, factor } => {
+            factor.powi(Past::of(history, 1e-4, patience).plateaus)
+        }
+    }
+}
+
+/// Rows of a step, where they are not given: enough for a gradient that is not all noise, and few enough that a small
+/// table makes several steps.
+pub(super) fn global_batch(batch_size: Option<BatchSize>, rows: u64, ranks: usize) -> u64 {
+    match batch_size {
+        Some(batch_size) => batch_size.rows(ranks),
+        None => (rows / 32).next_power_of_two().clamp(32, 256),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epochs_of(scores: &[f64]) -> Vec<EpochRecord> {
+        let record = |(at, score): (usize, &f64)| EpochRecord {
+            epoch: at + 1,
+            eval_loss: Some(*score),
+            ..EpochRecord::default()
+        };
+        scores.iter().enumerate().map(record).collect()
+    }
+
+    fn at(steps: u64) -> Position {
+        Position {
+            epoch: 1 + (steps / 10) as usize,
+            step: steps % 10,
+            steps,
+        }
+    }
+
+    #[test]
+    fn rates_rise_and_fall_as_the_schedule_says() {
+        let rates = |warmup_epochs, decay, steps: &[u64]| {
+            let schedule = Schedule {
+                warmup_epochs,
+                decay,
+            };
+            let factor = |step: &u64| factor(&schedule, at(*step), [10, 4], &[]);
+            steps.iter().map(factor).collect::<Vec<_>>()
+        };
+        let close = |actual: Vec<f64>, due: &[f64]| {
+            let near = actual.iter().zip(due).all(|(a, d)| (a - d).abs() < 1e-9);
+            assert!(near && actual.len() == due.len(), "{actual:?}, not {due:?}");
+        };
+        close(rates(0.0, Decay::Constant, &[0, 39]), &[1.0, 1.0]);
+        close(
+            rates(0.5, Decay::Constant, &[0, 3, 4, 9]),
+            &[0.2, 0.8, 1.0, 1.0],
+        );
+        let halved = Decay::Step {
+            epochs: 2,
+            factor: 0.5,
+        };
+        close(rates(0.0, halved, &[0, 19, 20, 39]), &[1.0, 1.0, 0.5, 0.5]);
+        close(rates(0.0, Decay::Cosine, &[0, 20, 40]), &[1.0, 0.5, 0.0]);
+        close(rates(2.0, Decay::Cosine, &[9, 20, 30]), &[0.5, 1.0, 0.5]);
+        close(
+            rates(0.0, Decay::OneCycle, &[0, 6, 12, 26, 40]),
+            &[0.04, 0.52, 1.0, 0.5, 0.0],
+        );
+    }
+
+    #[test]
+    fn a_plateau_is_patience_without_progress() {
+        let schedule = Schedule {
+            warmup_epochs: 0.0,
+            decay: Decay::Plateau {
+                patience: 2,
+                factor: 0.1,
+            },
+        };
+        let factor = |scores: &[f64]| {
+            let history = epochs_of(scores);
+            factor(&schedule, at(0), [10, 100], &history)
+        };
+        assert_eq!(factor(&[]), 1.0);
+        assert_eq!(factor(&[3.0, 2.0, 2.0]), 1.0);
+        assert_eq!(factor(&[3.0, 2.0, 2.0, 2.5]), 0.1);
+        assert!((factor(&[3.0, 2.0, 2.0, 2.5, 2.1, 2.1]) - 0.01).abs() < 1e-12);
+        assert_eq!(
+            factor(&[3.0, 2.0, 2.0, 1.0, 1.5]),
+            1.0,
+            "there was progress"
+        );
+    }
+
+    #[test]
+    fn training_stops_once_patience_has_run_out() {
+        let early_stop = Some(EarlyStop {
+            patience: 3,
+            min_rel_progress: 0.1,
+        });
+        assert_eq!(stops(None, epochs_of(&[1.0; 50]).iter()), None);
+        assert_eq!(stops(early_stop, [].iter()), None);
+        assert_eq!(
+            stops(early_stop, epochs_of(&[1.0, 0.95, 0.93]).iter()),
+            None
+        );
+        let why = stops(early_stop, epochs_of(&[1.0, 0.95, 0.93, 0.91]).iter()).unwrap();
+        assert!(why.contains("1.00000 for 3 epochs"), "{why}");
+        assert_eq!(
+            stops(early_stop, epochs_of(&[1.0, 0.95, 0.93, 0.8, 0.8]).iter()),
+            None
+        );
+        // Losses may be negative.
+        assert_eq!(
+            stops(early_stop, epochs_of(&[-1.0, -1.2, -1.4, -1.6]).iter()),
+            None
+        );
+    }
+
+    #[test]
+    fn small_tables_get_more_epochs_and_smaller_steps() {
+        let spec = crate::testing::spec();
+        let auto = TrainSpec {
+            epochs: None,
+            ..spec.clone()
+        };
+        assert_eq!(epochs(&spec, 1), spec.epochs.unwrap());
+        assert_eq!(
+            [1, 100, 10_000].map(|steps| epochs(&auto, steps)),
+            [400, 40, 20]
+        );
+        let of_rank = Some(BatchSize::OfRank(10));
+        assert_eq!(global_batch(of_rank, 1_000_000, 3), 30);
+        let rows = [1, 353, 4000, 1_000_000];
+        assert_eq!(
+            rows.map(|rows| global_batch(None, rows, 3)),
+            [32, 32, 128, 256]
+        );
+    }
+}
