@@ -119,7 +119,7 @@ impl Estimator {
 
     /// The loss.
     pub fn loss(mut self, loss: Loss) -> Self {
-        self.options.loss = Some(loss);
+        self.options.loss = loss.into();
         self
     }
 

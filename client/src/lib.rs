@@ -68,7 +68,7 @@ pub use jobs::{Job, JobState, Jobs, Note};
 pub use model::{DataFrameExt, Model};
 pub use session::{Output, QueryJob, Session};
 pub use sql::{
-    DecayName, Dropout, EarlyStopOptions, OptimizerOptions, OptionValue, RuleName, SplitMethod,
-    Statement, TrainOption, TrainOptions, WarmStart, train_options,
+    DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, OptimizerOptions, OptionValue,
+    RuleName, SplitMethod, Statement, TrainOption, TrainOptions, WarmStart, train_options,
 };
 pub use work::{Of, Work};

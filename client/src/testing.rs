@@ -7,9 +7,9 @@ use url::Url;
 use volley_proto::TrainId;
 use volley_proto::limits::STACK;
 use volley_proto::spec::{
-    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
-    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
-    Task, TooFew, TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
+    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
+    Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore, Scale};
 
@@ -55,6 +55,8 @@ pub(crate) fn manifest(name: &str) -> Manifest {
             output: Output::Identity,
         },
         loss: Loss::Mae,
+        sample_weight: None,
+        class_weights: ClassWeights::Equal,
         optimizer: Optimizer {
             learn_rate: 1e-3,
             rule: Rule::Adam {

@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
-    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
-    Task, TooFew, TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
+    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
+    Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
@@ -306,6 +306,8 @@ fn spec(batch_size: usize) -> TrainSpec {
             output: Output::ScaledSigmoid,
         },
         loss: Loss::Mae,
+        sample_weight: None,
+        class_weights: ClassWeights::Equal,
         optimizer: Optimizer {
             learn_rate: 1e-4,
             rule: Rule::Adam {

@@ -68,6 +68,16 @@ pub enum Error {
         /// As many as there may be.
         most: usize,
     },
+    /// A class that is given a weight does not occur.
+    #[error(
+        "option class_weights: no row that is trained on or evaluated is of class {class:?}{hint}"
+    )]
+    ClassWeight {
+        /// The class as typed.
+        class: String,
+        /// The nearest that does.
+        hint: String,
+    },
     /// No rank has a row to train on.
     #[error("there are no rows to train on: {0}")]
     NoTrainingRows(&'static str),

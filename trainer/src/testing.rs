@@ -12,9 +12,9 @@ use futures::stream;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
-    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
-    Task, TooFew, TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
+    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
+    Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
 
@@ -60,6 +60,8 @@ pub(crate) fn spec() -> TrainSpec {
             output: Output::Identity,
         },
         loss: Loss::Mse,
+        sample_weight: None,
+        class_weights: ClassWeights::Equal,
         optimizer: Optimizer {
             learn_rate: 1e-2,
             rule: Rule::Adam {

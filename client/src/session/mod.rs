@@ -31,6 +31,7 @@ mod subqueries;
 mod tables;
 mod train;
 mod unions;
+mod values;
 
 use std::fmt;
 use std::sync::Arc;
@@ -275,7 +276,7 @@ impl Session {
     }
 
     /// Plans a statement, with the models it names as they are in the store now.
-    async fn plan(&self, statement: DfStatement) -> Result<LogicalPlan> {
+    async fn plan(&self, mut statement: DfStatement) -> Result<LogicalPlan> {
         let state = self.context.state();
         let normalize = state
             .config()
@@ -296,7 +297,11 @@ impl Session {
             self.manifests.renew(model, manifest);
         }
         let tables = state.resolve_table_references(&statement)?;
-        let plan = match state.statement_to_plan(statement).await {
+        let planned = async {
+            let _view = values::plan_apart(&self.context, &mut statement).await?;
+            state.statement_to_plan(statement).await
+        };
+        let plan = match planned.await {
             Ok(plan) => plan,
             Err(error) => {
                 let missing = names::missing_table(&self.context, tables, &error);

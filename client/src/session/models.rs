@@ -124,7 +124,13 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     add("activation_output", word(&network.output));
     add("output_scale", manifest.output_scale.to_string());
     add("parameters", manifest.parameters.to_string());
-    add("loss", word(&spec.loss));
+    add("loss", spec.loss.to_string());
+    if let Some(column) = &spec.sample_weight {
+        add("sample_weight_col", column.clone());
+    }
+    if manifest.classes.is_some() {
+        add("class_weights", spec.class_weights.to_string());
+    }
     add("l2_reg", spec.l2.to_string());
     add("l1_reg", spec.l1.to_string());
     add("optimizer", spec.optimizer.to_string());

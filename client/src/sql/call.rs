@@ -18,16 +18,26 @@ use crate::{Error, Result};
 pub(super) enum Function {
     Predict,
     Evaluate,
+    ConfusionMatrix,
+    RocCurve,
     TrainingInfo,
 }
 
 impl Function {
-    const ALL: [Self; 3] = [Self::Predict, Self::Evaluate, Self::TrainingInfo];
+    const ALL: [Self; 5] = [
+        Self::Predict,
+        Self::Evaluate,
+        Self::ConfusionMatrix,
+        Self::RocCurve,
+        Self::TrainingInfo,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Predict => "PREDICT",
             Self::Evaluate => "EVALUATE",
+            Self::ConfusionMatrix => "CONFUSION_MATRIX",
+            Self::RocCurve => "ROC_CURVE",
             Self::TrainingInfo => "TRAINING_INFO",
         }
     }
@@ -36,6 +46,8 @@ impl Function {
         match self {
             Self::Predict => "expected ML.PREDICT(MODEL name, (SELECT …))",
             Self::Evaluate => "expected ML.EVALUATE(MODEL name, (SELECT …))",
+            Self::ConfusionMatrix => "expected ML.CONFUSION_MATRIX(MODEL name, (SELECT …))",
+            Self::RocCurve => "expected ML.ROC_CURVE(MODEL name, (SELECT …))",
             Self::TrainingInfo => "expected ML.TRAINING_INFO(MODEL name)",
         }
     }
@@ -102,9 +114,8 @@ impl Call {
         let model = model.ok_or_else(|| wrong("; MODEL name is missing"))?;
         match (function, &input) {
             (Function::TrainingInfo, Some(_)) => return Err(wrong("; it takes no query")),
-            (Function::Predict | Function::Evaluate, None) => {
-                return Err(wrong("; the query is missing"));
-            }
+            (Function::TrainingInfo, None) => {}
+            (_, None) => return Err(wrong("; the query is missing")),
             _ => {}
         }
         Ok(Some(Self {

@@ -10,6 +10,7 @@
 //! Nothing here does I/O: parsing and planning are functions of text, schemas and manifests.
 
 mod call;
+mod class_queries;
 mod evaluate;
 mod known;
 mod nesting;
@@ -24,8 +25,8 @@ mod values;
 pub(crate) use call::{Reference, named_models};
 pub(crate) use known::Known;
 pub use options::{
-    DecayName, Dropout, EarlyStopOptions, OptimizerOptions, OptionValue, RuleName, SplitMethod,
-    TrainOption, TrainOptions, WarmStart, train_options,
+    DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, OptimizerOptions, OptionValue,
+    RuleName, SplitMethod, TrainOption, TrainOptions, WarmStart, train_options,
 };
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse};

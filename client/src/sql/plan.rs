@@ -21,7 +21,7 @@ use volley_proto::{ModelName, ModelRef};
 
 use super::call::{Call, Function, Named};
 use super::parse::ident_name;
-use super::{check_unambiguous, evaluate, training_info};
+use super::{check_unambiguous, class_queries, evaluate, training_info};
 use crate::{Error, Result};
 
 /// The manifests that planning may need, by what names them, and the epochs of models that are
@@ -108,14 +108,22 @@ impl RelationPlanner for MlPlanner {
         };
         let plan = match call.function {
             Function::Predict => predict(&manifest, &self.store, planned(given()?)?)?,
-            Function::Evaluate => {
+            Function::Evaluate | Function::ConfusionMatrix | Function::RocCurve => {
                 let rows = planned(given()?)?;
                 evaluate::check_label(&manifest, &rows)?;
                 match &manifest.classes {
-                    None => evaluate::metrics(&manifest, predict(&manifest, &self.store, rows)?)?,
+                    None if call.function == Function::Evaluate => {
+                        evaluate::metrics(&manifest, predict(&manifest, &self.store, rows)?)?
+                    }
+                    None => {
+                        let function = call.function.name().to_owned();
+                        let reason =
+                            "it is of models that predict classes, this one predicts numbers";
+                        let reason = reason.to_owned();
+                        return Err(Error::MlFunction { function, reason }.into());
+                    }
                     Some(classes) => {
-                        let metrics = evaluate::class_metrics(&manifest, classes, &call, given()?)?;
-                        planned(metrics)?
+                        planned(class_queries::query(&manifest, classes, &call, given()?)?)?
                     }
                 }
             }

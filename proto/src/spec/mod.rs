@@ -14,7 +14,10 @@ use url::Url;
 
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
+mod loss;
 mod optimizer;
+
+pub use loss::{ClassWeights, Loss};
 
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, Rule, Schedule};
 use optimizer::{Bounds, check_numbers};
@@ -64,6 +67,12 @@ pub struct TrainSpec {
     pub network: Network,
     /// The loss.
     pub loss: Loss,
+    /// The column of the rows' weights in the loss and in metrics; 1 each, where there is none.
+    #[serde(default)]
+    pub sample_weight: Option<String>,
+    /// The weights of a classifier's classes in training.
+    #[serde(default)]
+    pub class_weights: ClassWeights,
     /// The optimizer.
     pub optimizer: Optimizer,
     /// L1 penalty on the kernels of the hidden layers: adds `l1 · Σ |w|` to the loss.
@@ -259,20 +268,6 @@ pub enum Output {
     ScaledSigmoid,
 }
 
-/// The loss, averaged over rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Loss {
-    /// Mean absolute error.
-    Mae,
-    /// Mean squared error.
-    Mse,
-    /// Huber's, with δ = 1.
-    Huber,
-    /// −ln of the probability of the row's class: of classifiers, and theirs only.
-    LogLoss,
-}
-
 /// Which epoch's weights are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -435,11 +430,29 @@ impl TrainSpec {
                 is_ordered,
             )?;
         }
+        if let Some(column) = &self.sample_weight {
+            let expected = "a number";
+            check_column(
+                column,
+                "sample_weight_col",
+                input,
+                expected,
+                DataType::is_numeric,
+            )?;
+        }
         for column in &self.shard_by {
             check_column(column, "shard_by", input, "any type", |_| true)?;
         }
+        Ok(())
+    }
+
+    /// Checks the columns that only the query of the rows reads, which is not what ranks are given.
+    ///
+    /// # Errors
+    /// Names the column that there is not.
+    pub fn check_split_key(&self, rows: &Schema) -> Result<()> {
         for column in &self.split_key {
-            check_column(column, "split_key", input, "any type", |_| true)?;
+            check_column(column, "split_key", rows, "any type", |_| true)?;
         }
         Ok(())
     }
@@ -513,6 +526,7 @@ impl TrainSpec {
         }
         self.check_elastic()?;
         self.optimizer.check()?;
+        self.loss.check()?;
         if let Some(early_stop) = &self.early_stop {
             early_stop.check()?;
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray, Date32Array, Int64Array, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Fields};
+use datafusion::arrow::util::display::array_value_to_string;
 use serde::{Deserialize, Serialize};
 
 /// Classes in the order of the network's outputs, which is the order of their values.
@@ -63,6 +64,13 @@ impl Classes {
             Self::Boolean(_) => ClassType::Boolean,
             Self::Date(_) => ClassType::Date,
         }
+    }
+
+    /// Their values in order, as text.
+    pub fn texts(&self) -> Vec<String> {
+        let array = self.array();
+        let text = |at| array_value_to_string(&array, at).unwrap_or_default();
+        (0..self.len()).map(text).collect()
     }
 
     /// Their values in order.

@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use super::{FoundCheckpoint, Manifest, ModelStore, Position};
 use crate::spec::{
-    AdamForm, BatchSize, Device, Elastic, Feature, FeatureKind, IfExists, Keep, Label,
-    LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start,
-    Task, TooFew, TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
+    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
+    Start, Task, TooFew, TrainSpec,
 };
 use crate::store::Scale;
 use crate::{Error, ModelName, TrainId};
@@ -126,6 +126,8 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
             output: Output::Identity,
         },
         loss: Loss::Mse,
+        sample_weight: None,
+        class_weights: ClassWeights::Equal,
         optimizer: Optimizer {
             learn_rate: 0.1,
             rule: Rule::Adam {

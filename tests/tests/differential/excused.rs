@@ -37,6 +37,7 @@ const KNOWN: &[(&str, &str)] = &[
         "Physical plan does not support logical expression Exists",
         "EXISTS of a CTE with a lateral join stays a subquery",
     ),
+    ("Expects PARTITION BY expression to be ordered", "as below"),
     (
         "All partition by columns should have an ordering",
         "a window partitioned and ordered by a column that a condition makes equal to another",
@@ -56,6 +57,10 @@ const KNOWN: &[(&str, &str)] = &[
     (
         "Optimizer rule 'scalar_subquery_to_join' failed",
         "a value for each row of a CTE with a lateral join",
+    ),
+    (
+        "Optimizer rule 'eliminate_group_by_constant' failed",
+        "a column and a cast of it as keys, neither of which is read",
     ),
     (
         "Optimizer rule 'eliminate_duplicated_expr' failed",

@@ -56,6 +56,11 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
         Format::Json => !of.is_nested() && of != Type::Double,
         Format::Parquet | Format::Arrow => true,
     });
+    // DataFusion alone takes `VALUES` within for rows of the table: see `docs/correctness.md`.
+    let how = match how {
+        How::Insert(_) if query.to_string().contains("VALUES") => How::CopyToFolder,
+        how => how,
+    };
     let folders: Vec<_> = columns
         .iter()
         .filter(|(_, of)| matches!(of, Type::Int | Type::Small | Type::Date | Type::Bool))

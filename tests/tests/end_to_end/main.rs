@@ -144,6 +144,97 @@ fn from_seven_tables_to_a_submission() {
 }
 
 #[test]
+fn a_classifier_is_judged_in_sql() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 700);
+    let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
+    // The middle of the labels, as both classes.
+    let rows = "SELECT id, k, x, CASE WHEN y > (SELECT median(y) FROM t) THEN 'much' ELSE 'little' END AS c FROM t";
+    query(&format!(
+        "CREATE MODEL m OPTIONS (model_type = 'dnn_classifier', input_label_cols = ['c'], categorical = ['k'], \
+         continuous = ['x'], hidden_units = [16], epochs = 15, split_key = ['id'], device = 'cpu') AS {rows}"
+    ));
+    let predicted = query(&format!(
+        "SELECT c, predicted_c, CAST(predicted_c_probs[2]['prob'] AS DOUBLE) AS p, predicted_c_probs[2]['label'] AS second \
+         FROM ML.PREDICT(MODEL m, ({rows}))"
+    ));
+    assert_eq!(predicted.len(), 700);
+    let is_much = |row: &serde_json::Value, column: &str| row[column] == "much";
+    let share = |row: &serde_json::Value| row["p"].as_f64().unwrap();
+    assert!(predicted.iter().all(|row| is_much(row, "second")));
+    let count = |expected: bool, taken: bool| {
+        let rows = predicted.iter();
+        let rows = rows
+            .filter(|row| is_much(row, "c") == expected && is_much(row, "predicted_c") == taken);
+        rows.count() as f64
+    };
+    let [tp, fp, tn, fneg] = [(true, true), (false, true), (false, false), (true, false)]
+        .map(|(expected, taken)| count(expected, taken));
+    let accuracy = (tp + tn) / 700.0;
+    assert!(accuracy > 0.8, "it learns: {accuracy}");
+    let losses = predicted.iter().map(|row| {
+        let p = share(row);
+        -(if is_much(row, "c") { p } else { 1.0 - p }).ln()
+    });
+    let (mut pairs, mut won) = (0.0, 0.0);
+    for positive in predicted.iter().filter(|row| is_much(row, "c")) {
+        for negative in predicted.iter().filter(|row| !is_much(row, "c")) {
+            let (p, n) = (share(positive), share(negative));
+            pairs += 1.0;
+            won += if p > n {
+                1.0
+            } else if p == n {
+                0.5
+            } else {
+                0.0
+            };
+        }
+    }
+    let due = [
+        ("rows", 700.0),
+        ("accuracy", accuracy),
+        ("precision", (tp / (tp + fp) + tn / (tn + fneg)) / 2.0),
+        ("recall", (tp / (tp + fneg) + tn / (tn + fp)) / 2.0),
+        (
+            "f1_score",
+            (2.0 * tp / (2.0 * tp + fp + fneg) + 2.0 * tn / (2.0 * tn + fp + fneg)) / 2.0,
+        ),
+        ("log_loss", losses.sum::<f64>() / 700.0),
+        ("roc_auc", won / pairs),
+    ];
+    let evaluated = query(&format!("SELECT * FROM ML.EVALUATE(MODEL m, ({rows}))"));
+    for (metric, due) in due {
+        let told = evaluated[0][metric].as_f64().unwrap();
+        assert!(
+            (told - due).abs() < 1e-5,
+            "{metric}: {told}, and by hand {due}"
+        );
+    }
+    let matrix = query(&format!(
+        "SELECT * FROM ML.CONFUSION_MATRIX(MODEL m, ({rows})) ORDER BY expected_label"
+    ));
+    let cells: Vec<_> = matrix
+        .iter()
+        .flat_map(|row| ["little", "much"].map(|class| row[class].as_f64().unwrap()))
+        .collect();
+    assert_eq!(cells, [tn, fp, fneg, tp]);
+    let curve = query(&format!(
+        "SELECT * FROM ML.ROC_CURVE(MODEL m, ({rows})) ORDER BY threshold"
+    ));
+    assert!((50..=110).contains(&curve.len()), "{}", curve.len());
+    for point in &curve {
+        let threshold = point["threshold"].as_f64().unwrap();
+        let taken = predicted
+            .iter()
+            .filter(|row| share(row) >= threshold - 1e-9);
+        let right = taken.filter(|row| is_much(row, "c")).count() as f64;
+        assert_eq!(point["true_positives"].as_f64().unwrap(), right, "{point}");
+        let recall = point["recall"].as_f64().unwrap();
+        assert!((recall - right / (tp + fneg)).abs() < 1e-9, "{point}");
+    }
+}
+
+#[test]
 fn a_model_lives_in_sql() {
     let cluster = Cluster::start(2);
     let table = write_table(cluster.dir(), 700);

@@ -1,10 +1,13 @@
 //! Which column of a stream plays which role: a spec resolved against a schema, once.
 
 use arrow::datatypes::{DataType, Schema};
-use volley_proto::spec::{FeatureKind, LabelTransform, Split, Task, TrainSpec, is_ordered, split};
+use volley_proto::spec::{
+    FeatureKind, LabelTransform, Loss, Split, Task, TrainSpec, is_ordered, split,
+};
 use volley_proto::store::{FeatureSummary, Scale};
 
 use super::categories::{Class, value_type};
+use super::defect::Rule;
 use crate::random::{Key, Purpose};
 use crate::{Error, Result};
 
@@ -17,6 +20,10 @@ pub(super) struct Columns {
     /// What kind of values the label's are, where they are told apart.
     pub(super) classes: Option<Class>,
     pub(super) transform: LabelTransform,
+    /// What labels must be, as numbers.
+    pub(super) rule: Rule,
+    /// The rows' weights.
+    pub(super) weight: Option<Column>,
     pub(super) split: SplitBy,
     /// Of each feature, in the spec's order; vocabularies are not known yet.
     pub(super) features: Vec<FeatureSummary>,
@@ -116,12 +123,23 @@ impl Columns {
             }
         };
         let transform = spec.label.transform;
+        let rule = match (transform, spec.loss) {
+            (LabelTransform::Ln, _) => Rule::PositiveLabel,
+            (_, Loss::Tweedie { power: 2.0 }) => Rule::AmountLabel,
+            (_, Loss::Tweedie { .. }) => Rule::CountLabel,
+            _ => Rule::Label,
+        };
+        let weight = spec.sample_weight.as_ref();
+        let weight = weight.map(|column| find(column, "the rows' weight", schema));
+        let weight = weight.transpose()?.map(|(column, _)| column);
         Ok(Self {
             categorical,
             continuous,
             label,
             classes,
             transform,
+            rule,
+            weight,
             split,
             features,
         })

@@ -32,6 +32,12 @@ pub enum Rule {
     Label,
     /// A label that is a class.
     Class,
+    /// A label that counts.
+    CountLabel,
+    /// A label that is an amount.
+    AmountLabel,
+    /// A row's weight.
+    Weight,
     /// A label whose logarithm is taken.
     PositiveLabel,
     /// A continuous feature.
@@ -51,6 +57,13 @@ impl fmt::Display for Defect {
             Rule::SplitFlag => "true or false, to split the rows",
             Rule::Label => "a finite number in every row that is trained on or evaluated",
             Rule::Class => "a class in every row that is trained on or evaluated",
+            Rule::CountLabel => {
+                "a number ≥ 0 in every row that is trained on or evaluated, since the loss is of counts"
+            }
+            Rule::AmountLabel => {
+                "a number > 0 in every row that is trained on or evaluated, since the loss is of amounts"
+            }
+            Rule::Weight => "a number ≥ 0 in every row that is trained on or evaluated",
             Rule::PositiveLabel => {
                 "a number > 0 in every row that is trained on or evaluated, since its logarithm is taken"
             }

@@ -37,6 +37,11 @@ impl Scaling {
             }
         };
         let label = match spec.label.standardize {
+            // Its logarithm starts at that of the mean.
+            true if spec.loss.has_log_link() => Scale {
+                unit: if label.mean > 0.0 { label.mean } else { 1.0 },
+                ..Scale::IDENTITY
+            },
             true => Scale {
                 shift: label.mean,
                 unit: label.deviation_or_one(),
@@ -148,6 +153,7 @@ mod tests {
             labels: labels.to_vec(),
             keys: vec![0; labels.len()],
             codes: vec![],
+            weights: vec![],
         };
         scaling.apply(&mut rows);
         let moments = scaling.moments(&features);

@@ -13,6 +13,8 @@ pub(crate) struct Rows {
     pub(crate) continuous: Vec<f32>,
     /// Transformed, and scaled with them; or the numbers of classes, `[len]`.
     pub(crate) labels: Vec<f32>,
+    /// `[len]`; none, where all are 1.
+    pub(crate) weights: Vec<f32>,
     /// A hash of each row's content: equal rows have equal keys, wherever they are. `[len]`
     pub(crate) keys: Vec<u64>,
 }
@@ -25,6 +27,26 @@ impl Rows {
     /// The wrapping sum of the keys: the same in any order.
     pub(crate) fn checksum(&self) -> u64 {
         self.keys.iter().copied().fold(0, u64::wrapping_add)
+    }
+
+    /// Gives rows their class' weight besides their own.
+    pub(crate) fn weigh(&mut self, classes: &[f64]) {
+        let weights = (0..self.len()).map(|row| {
+            let class = self.labels[row] as usize;
+            self.weight(row) * classes.get(class).map_or(1.0, |weight| *weight as f32)
+        });
+        self.weights = weights.collect();
+    }
+
+    /// A row's codes.
+    pub(crate) fn codes_of(&self, row: usize) -> &[u32] {
+        let width = self.codes.len() / self.len();
+        &self.codes[row * width..(row + 1) * width]
+    }
+
+    /// A row's weight.
+    pub(crate) fn weight(&self, row: usize) -> f32 {
+        self.weights.get(row).copied().unwrap_or(1.0)
     }
 
     fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize) {
@@ -60,6 +82,7 @@ pub(crate) fn settle(
         continuous,
         classes: label_values,
         mut labels,
+        weights,
         parts,
         ..
     } = shard;
@@ -95,7 +118,8 @@ pub(crate) fn settle(
         let numbers = continuous
             .iter()
             .map(|column| column[row])
-            .chain([labels[row]]);
+            .chain([labels[row]])
+            .chain(weights.get(row).copied());
         let key = numbers.fold(key, |key, number| key.with(u64::from(number.to_bits())));
         key.with(parts[row] as u64).hash()
     };
@@ -128,6 +152,7 @@ pub(crate) fn settle(
         rows.continuous
             .extend(continuous.iter().map(|column| column[row]));
         rows.labels.push(labels[row]);
+        rows.weights.extend(weights.get(row));
         rows.keys.push(key);
     }
     settled

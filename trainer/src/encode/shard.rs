@@ -41,6 +41,8 @@ pub(crate) struct LocalShard {
     pub(super) classes: Option<Dictionary>,
     /// Transformed, or the code of the class; 0 where the row is for testing.
     pub(super) labels: Vec<f32>,
+    /// The rows' weights; none, where all are 1.
+    pub(super) weights: Vec<f32>,
     pub(super) parts: Vec<Part>,
     /// Where each row stands in the sequence that splits them, if one does; nothing comes after all others.
     pub(super) sequence: Vec<u64>,
@@ -60,6 +62,7 @@ impl LocalShard {
             continuous: vec![Vec::new(); columns.continuous.len()],
             classes: columns.classes.map(Dictionary::new),
             labels: Vec::new(),
+            weights: Vec::new(),
             parts: Vec::new(),
             sequence: Vec::new(),
             defects: Vec::new(),
@@ -81,6 +84,18 @@ impl LocalShard {
         match columns.classes {
             Some(class) => self.push_classes(labels, class, &columns.label.name, first)?,
             None => self.push_labels(labels, columns, first)?,
+        }
+        if let Some(column) = &columns.weight {
+            let values = numbers(batch.column(column.index), &column.name)?;
+            for (value, part) in values.iter().zip(&self.parts[first..]) {
+                let fits = value.is_some_and(|x| x >= 0.0 && x.is_finite());
+                if *part != Part::Test && !fits {
+                    Defect::count(&mut self.defects, &column.name, Rule::Weight, || {
+                        value.map_or("null".into(), |value| value.to_string())
+                    });
+                }
+                self.weights.push(value.unwrap_or(0.0));
+            }
         }
         for (at, (column, class)) in columns.categorical.iter().enumerate() {
             let values = Categories::read(batch.column(column.index), *class, &column.name)?;
@@ -208,10 +223,7 @@ impl LocalShard {
         };
         let values = cast(array, &DataType::Float64).map_err(fail)?;
         let values = values.as_primitive::<Float64Type>();
-        let (rule, ln) = match columns.transform {
-            LabelTransform::Identity => (Rule::Label, false),
-            LabelTransform::Ln => (Rule::PositiveLabel, true),
-        };
+        let (rule, ln) = (columns.rule, columns.transform == LabelTransform::Ln);
         for (value, part) in values.iter().zip(&self.parts[first..]) {
             let label = match value {
                 _ if *part == Part::Test => 0.0,
@@ -219,7 +231,13 @@ impl LocalShard {
                 Some(value) => (if ln { value.ln() } else { value }) as f32,
                 None => f32::NAN,
             };
-            if !label.is_finite() {
+            let fits = match rule {
+                _ if *part == Part::Test => true,
+                Rule::CountLabel => label >= 0.0,
+                Rule::AmountLabel => label > 0.0,
+                _ => true,
+            };
+            if !(label.is_finite() && fits) {
                 Defect::count(&mut self.defects, &columns.label.name, rule, || {
                     value.map_or("null".into(), |value| value.to_string())
                 });

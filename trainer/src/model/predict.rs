@@ -144,8 +144,13 @@ impl Model {
             return probable(classes, &outputs, rows.num_rows());
         }
         let exponentiates = self.manifest.exponentiates();
+        let has_log_link = self.manifest.spec.loss.has_log_link();
         for y in &mut outputs {
-            let label = self.scaling.label.undo(f64::from(*y));
+            let y_or_exp = match has_log_link {
+                true => f64::from(*y).exp(),
+                false => f64::from(*y),
+            };
+            let label = self.scaling.label.undo(y_or_exp);
             *y = if exponentiates { label.exp() } else { label } as f32;
         }
         Ok(vec![Arc::new(Float32Array::from(outputs))])

@@ -9,6 +9,7 @@ pub(super) struct Batch {
     pub(super) codes: Vec<u32>,
     pub(super) continuous: Vec<f32>,
     pub(super) labels: Vec<f32>,
+    pub(super) weights: Vec<f32>,
     /// The wrapping sum of the rows' keys.
     pub(super) checksum: u64,
 }
@@ -31,6 +32,7 @@ impl Batch {
                 .continuous
                 .extend_from_slice(row(&rows.continuous, rows.len(), at));
             batch.labels.push(rows.labels[at]);
+            batch.weights.push(rows.weight(at));
             batch.checksum = batch.checksum.wrapping_add(rows.keys[at]);
         }
         batch

@@ -34,6 +34,7 @@ impl<C: Compute> Fit<'_, C> {
                 codes,
                 continuous,
                 labels,
+                weights,
                 ..
             } = batch;
             let input = Input {
@@ -50,8 +51,8 @@ impl<C: Compute> Fit<'_, C> {
                 majority: self.majority,
             };
             let rows = outputs.chunks_exact(self.architecture.outputs);
-            for (outputs, label) in rows.zip(labels) {
-                sums.evaluated(&of, outputs, label);
+            for (outputs, (label, weight)) in rows.zip(labels.into_iter().zip(weights)) {
+                sums.evaluated(&of, outputs, label, weight);
             }
         }
         Ok(())

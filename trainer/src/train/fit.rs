@@ -161,7 +161,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             history,
             best,
             own: Covered::default(),
-            moments: Moments::around(world.means.clone(), coverage::PIECES),
+            moments: Moments::around(world.means.clone(), coverage::PIECES + 1),
             curve: Vec::new(),
             since: (0, 0.0),
             trace: Trace::new(spec.trace),
@@ -298,19 +298,22 @@ impl<'a, C: Compute> Fit<'a, C> {
         };
         self.moments.sum(batch.len(), normalized);
         let pieces = coverage::split(batch.checksum);
-        self.moments.riders_mut().copy_from_slice(&pieces);
+        let (checksum, weight) = self.moments.riders_mut().split_at_mut(coverage::PIECES);
+        checksum.copy_from_slice(&pieces);
+        weight[0] = batch.weights.iter().map(|weight| f64::from(*weight)).sum();
         self.trace.ends(Part::Rows, number);
         communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
         self.trace.ends(Part::Moments, number);
         let all = Covered {
             rows: self.moments.rows() as u64,
-            checksum: coverage::join(self.moments.riders_mut()),
+            checksum: coverage::join(&self.moments.riders_mut()[..coverage::PIECES]),
         };
+        let weight = self.moments.riders_mut()[coverage::PIECES];
         let statistics = self.moments.normalization();
         if self.architecture.batch_norm {
             statistics.apply(&mut batch.continuous);
         }
-        let loss = self.backward(places, batch);
+        let loss = self.backward(places, batch, weight);
         let tail = &mut self.gradient[self.optimizer.len()..];
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
@@ -340,10 +343,13 @@ impl<'a, C: Compute> Fit<'a, C> {
             .update(|parameter, weights| step.update(parameter, weights));
         self.trace.ends(Part::Update, number);
         self.progress.loss += loss;
+        self.progress.weight += weight;
         self.progress.covered.add(all);
         self.own.add(mine);
         self.position.step += 1;
         self.position.steps += 1;
+        // As if all rows weighed the same.
+        let loss = loss * all.rows as f64 / weight.max(f64::MIN_POSITIVE);
         self.plot(all.rows, loss);
         Ok((all.rows, loss))
     }
@@ -431,8 +437,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.position.step = 0;
     }
 
-    /// Fills the gradient with this rank's part of the global batch's. Returns its losses' sum.
-    fn backward(&mut self, places: &[Place], batch: Batch) -> f64 {
+    /// Fills the gradient with this rank's part of the global batch's, of this weight. Returns its losses' weighted sum.
+    fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
         let rows = batch.len();
         let gradient = &mut self.gradient[..self.optimizer.len()];
         if rows == 0 {
@@ -457,15 +463,19 @@ impl<'a, C: Compute> Fit<'a, C> {
             continuous: batch.continuous,
             dropout,
         };
-        let (loss, global_rows) = (self.spec.loss, self.moments.rows());
+        // A step whose rows all weigh nothing changes nothing.
+        let loss = self.spec.loss;
+        let share = if all > 0.0 { all.recip() } else { 0.0 };
         let mut total = 0.0;
         let mut of_row = vec![0.0; self.architecture.outputs];
         let slopes = |outputs: &[f32]| {
             let mut slopes = Vec::with_capacity(outputs.len());
             let outputs = outputs.chunks_exact(of_row.len());
-            for (outputs, label) in outputs.zip(&batch.labels) {
-                total += loss::of_row(loss, outputs, *label, &mut of_row);
-                slopes.extend(of_row.iter().map(|slope| (slope / global_rows) as f32));
+            let labels = batch.labels.iter().zip(&batch.weights);
+            for (outputs, (label, weight)) in outputs.zip(labels) {
+                let weight = f64::from(*weight);
+                total += weight * loss::of_row(loss, outputs, *label, &mut of_row);
+                slopes.extend(of_row.iter().map(|slope| (weight * share * slope) as f32));
             }
             slopes
         };

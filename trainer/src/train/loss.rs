@@ -11,6 +11,12 @@ use volley_proto::store::Scale;
 /// Of a label that is a class, outputs are logits: the second class' of two, or one for each of more.
 pub(super) fn of_row(loss: Loss, outputs: &[f32], label: f32, slopes: &mut [f64]) -> f64 {
     match (loss, outputs) {
+        (Loss::Focal { gamma }, outputs) => focal(gamma, outputs, label as usize, slopes),
+        (Loss::Tweedie { power }, outputs) => {
+            let (value, slope) = deviance(power, f64::from(outputs[0]), f64::from(label));
+            slopes[0] = slope;
+            value
+        }
         (Loss::LogLoss, [logit]) => {
             let (z, y) = (f64::from(*logit), f64::from(label));
             slopes[0] = sigmoid(z) - y;
@@ -36,6 +42,43 @@ pub(super) fn of_row(loss: Loss, outputs: &[f32], label: f32, slopes: &mut [f64]
             value(loss, error)
         }
     }
+}
+
+/// The focal loss, by the log loss and its slopes: `f(p) = −(1−p)^γ ln p`, and `ln p` has the opposite slopes.
+fn focal(gamma: f64, outputs: &[f32], class: usize, slopes: &mut [f64]) -> f64 {
+    let log_loss = of_row(Loss::LogLoss, outputs, class as f32, slopes);
+    let p = (-log_loss).exp();
+    let rest = -(-log_loss).exp_m1();
+    let scale = rest.powf(gamma);
+    // d/d(−ln p): the second term is 0 · ∞ where p is 1.
+    let steep = match rest > 0.0 {
+        true => gamma * rest.powf(gamma - 1.0) * p * log_loss,
+        false => 0.0,
+    };
+    slopes.iter_mut().for_each(|slope| *slope *= scale + steep);
+    scale * log_loss
+}
+
+/// Tweedie's unit deviance of a mean with this logarithm, and its derivative by that (Jørgensen 1987).
+fn deviance(power: f64, log_mean: f64, y: f64) -> (f64, f64) {
+    let mean = log_mean.exp();
+    if power == 1.0 {
+        let part = if y > 0.0 {
+            y * (y.ln() - log_mean)
+        } else {
+            0.0
+        };
+        return (2.0 * (part - y + mean), 2.0 * (mean - y));
+    }
+    if power == 2.0 {
+        let ratio = y / mean;
+        return (2.0 * (ratio - ratio.ln() - 1.0), 2.0 * (1.0 - ratio));
+    }
+    let [first, second] = [1.0 - power, 2.0 - power];
+    let of_mean = [first, second].map(|exponent| (exponent * log_mean).exp());
+    let of_y = if y > 0.0 { y.powf(second) } else { 0.0 };
+    let value = of_y / (first * second) - y * of_mean[0] / first + of_mean[1] / second;
+    (2.0 * value, 2.0 * (of_mean[1] - y * of_mean[0]))
 }
 
 /// Appends the probability of each class, by the outputs.
@@ -70,19 +113,25 @@ pub(crate) fn likeliest(outputs: &[f32]) -> usize {
 /// What a loss of 1 between scaled labels is between labels as they are. Huber's δ is one unit of the scale.
 pub(super) fn unit(loss: Loss, scale: &Scale) -> f64 {
     match loss {
-        Loss::Mae => scale.unit,
-        Loss::Mse | Loss::Huber => scale.unit * scale.unit,
-        Loss::LogLoss => 1.0,
+        Loss::Mae | Loss::Quantile { .. } => scale.unit,
+        Loss::Mse | Loss::Huber | Loss::HuberOf { .. } => scale.unit * scale.unit,
+        Loss::Tweedie { power } => scale.unit.powf(2.0 - power),
+        Loss::LogLoss | Loss::Focal { .. } => 1.0,
     }
 }
 
-/// The loss of an error.
+/// The loss of an error: prediction less label.
 fn value(loss: Loss, error: f64) -> f64 {
+    let huber = |delta: f64| match error.abs() <= delta {
+        true => 0.5 * error * error,
+        false => delta * (error.abs() - 0.5 * delta),
+    };
     match loss {
         Loss::Mae => error.abs(),
-        Loss::Huber if error.abs() <= 1.0 => 0.5 * error * error,
-        Loss::Huber => error.abs() - 0.5,
-        Loss::Mse | Loss::LogLoss => error * error,
+        Loss::Huber => huber(1.0),
+        Loss::HuberOf { delta } => huber(delta),
+        Loss::Quantile { share } => (-share * error).max((1.0 - share) * error),
+        Loss::Mse | Loss::LogLoss | Loss::Focal { .. } | Loss::Tweedie { .. } => error * error,
     }
 }
 
@@ -92,7 +141,11 @@ fn slope(loss: Loss, error: f64) -> f64 {
         Loss::Mae if error == 0.0 => 0.0,
         Loss::Mae => error.signum(),
         Loss::Huber => error.clamp(-1.0, 1.0),
-        Loss::Mse | Loss::LogLoss => 2.0 * error,
+        Loss::HuberOf { delta } => error.clamp(-delta, delta),
+        Loss::Quantile { .. } if error == 0.0 => 0.0,
+        Loss::Quantile { share } if error < 0.0 => -share,
+        Loss::Quantile { share } => 1.0 - share,
+        Loss::Mse | Loss::LogLoss | Loss::Focal { .. } | Loss::Tweedie { .. } => 2.0 * error,
     }
 }
 
@@ -122,12 +175,40 @@ mod tests {
 
     #[test]
     fn slopes_are_the_derivatives() {
-        for loss in [Loss::Mae, Loss::Mse, Loss::Huber] {
+        let of_errors = [
+            Loss::Mae,
+            Loss::Mse,
+            Loss::Huber,
+            Loss::HuberOf { delta: 0.5 },
+            Loss::Quantile { share: 0.9 },
+        ];
+        for loss in of_errors {
             let mut slope = [f64::NAN];
             assert_eq!((of_row(loss, &[2.0], 2.0, &mut slope), slope), (0.0, [0.0]));
             for error in [-3.0, -1.5, -0.4, 0.2, 0.9, 5.0] {
                 check(loss, &[error + 7.0], 7.0);
             }
+        }
+        for power in [1.0, 1.5, 2.0] {
+            for log_mean in [-1.0, 0.0, 0.75] {
+                check(Loss::Tweedie { power }, &[log_mean], 1.5);
+                if power < 2.0 {
+                    check(Loss::Tweedie { power }, &[log_mean], 0.0);
+                }
+            }
+            let mut slope = [f64::NAN];
+            let least = of_row(Loss::Tweedie { power }, &[0.5], 0.5_f32.exp(), &mut slope);
+            assert!(
+                least.abs() < 1e-6 && slope[0].abs() < 1e-6,
+                "{power}: {least}"
+            );
+        }
+        for gamma in [0.0, 0.5, 2.0] {
+            for logit in [-2.0, 0.0, 0.5] {
+                check(Loss::Focal { gamma }, &[logit], 1.0);
+                check(Loss::Focal { gamma }, &[logit, 0.25, -1.0], 0.0);
+            }
+            check(Loss::Focal { gamma }, &[60.0], 1.0);
         }
         for logit in [-60.0, -2.0, 0.0, 0.5, 60.0] {
             check(Loss::LogLoss, &[logit], 0.0);

@@ -20,7 +20,7 @@ enum Sum {
     /// Of labels less their mean in training.
     EvalLabel,
     EvalLabelSquare,
-    EvalRows,
+    EvalWeight,
     EvalRelativeSquare,
     EvalRelativeRows,
     /// Rows whose class was the likeliest, and those of the class that is the most frequent in training.
@@ -66,15 +66,22 @@ pub(super) struct Evaluated<'a> {
 }
 
 impl Sums {
-    /// Counts an evaluated row: outputs and label as the network has them.
-    pub(super) fn evaluated(&mut self, of: &Evaluated<'_>, outputs: &[f32], label: f32) {
-        self.add(Sum::EvalRows, 1.0);
+    /// Counts an evaluated row of this weight: outputs and label as the network has them.
+    pub(super) fn evaluated(
+        &mut self,
+        of: &Evaluated<'_>,
+        outputs: &[f32],
+        label: f32,
+        weight: f32,
+    ) {
+        let weight = f64::from(weight);
+        self.add(Sum::EvalWeight, weight);
         let mut slopes = vec![0.0; outputs.len()];
         let unit = loss::unit(of.loss, of.scale);
         let loss = loss::of_row(of.loss, outputs, label, &mut slopes);
-        self.add(Sum::EvalLoss, unit * loss);
+        self.add(Sum::EvalLoss, weight * unit * loss);
         if let Some(majority) = of.majority {
-            let counts = |class: usize| f64::from(u8::from(class == label as usize));
+            let counts = |class: usize| weight * f64::from(u8::from(class == label as usize));
             self.add(Sum::EvalCorrect, counts(loss::likeliest(outputs)));
             self.add(Sum::EvalMajority, counts(majority));
             return;
@@ -84,16 +91,20 @@ impl Sums {
             (LabelTransform::Identity, y) => y,
             (LabelTransform::Ln, y) => y.exp(),
         };
+        let prediction = match of.loss.has_log_link() {
+            true => prediction.exp(),
+            false => prediction,
+        };
         let y = original(label);
         let error = original(prediction) - y;
-        self.add(Sum::EvalAbsolute, error.abs());
-        self.add(Sum::EvalSquare, error * error);
+        self.add(Sum::EvalAbsolute, weight * error.abs());
+        self.add(Sum::EvalSquare, weight * error * error);
         let distance = y - original(0.0);
-        self.add(Sum::EvalLabel, distance);
-        self.add(Sum::EvalLabelSquare, distance * distance);
+        self.add(Sum::EvalLabel, weight * distance);
+        self.add(Sum::EvalLabelSquare, weight * distance * distance);
         if y > LEAST_RELATIVE_LABEL {
-            self.add(Sum::EvalRelativeRows, 1.0);
-            self.add(Sum::EvalRelativeSquare, (error / y).powi(2));
+            self.add(Sum::EvalRelativeRows, weight);
+            self.add(Sum::EvalRelativeSquare, weight * (error / y).powi(2));
         }
     }
 
@@ -111,7 +122,11 @@ impl Sums {
     /// The record of an epoch, from sums over all ranks.
     pub(super) fn record(&self, trained: Trained) -> EpochRecord {
         let mean = |sum, rows| Some(self.of(sum) / self.of(rows)).filter(|_| self.of(rows) > 0.0);
-        let Progress { loss, covered } = trained.progress;
+        let Progress {
+            loss,
+            weight,
+            covered,
+        } = trained.progress;
         let ranks = trained.ranks.len() as f64;
         EpochRecord {
             epoch: trained.epoch,
@@ -120,12 +135,12 @@ impl Sums {
             checksum: covered.hex(),
             ranks: trained.ranks,
             earlier: trained.earlier,
-            loss: loss / covered.rows as f64,
-            eval_loss: mean(Sum::EvalLoss, Sum::EvalRows),
-            eval_mae: mean(Sum::EvalAbsolute, Sum::EvalRows).filter(|_| !trained.classes),
-            eval_accuracy: mean(Sum::EvalCorrect, Sum::EvalRows).filter(|_| trained.classes),
-            eval_majority: mean(Sum::EvalMajority, Sum::EvalRows).filter(|_| trained.classes),
-            eval_rmse: mean(Sum::EvalSquare, Sum::EvalRows)
+            loss: loss / weight,
+            eval_loss: mean(Sum::EvalLoss, Sum::EvalWeight),
+            eval_mae: mean(Sum::EvalAbsolute, Sum::EvalWeight).filter(|_| !trained.classes),
+            eval_accuracy: mean(Sum::EvalCorrect, Sum::EvalWeight).filter(|_| trained.classes),
+            eval_majority: mean(Sum::EvalMajority, Sum::EvalWeight).filter(|_| trained.classes),
+            eval_rmse: mean(Sum::EvalSquare, Sum::EvalWeight)
                 .map(f64::sqrt)
                 .filter(|_| !trained.classes),
             eval_r2: self.explained(),
@@ -140,7 +155,7 @@ impl Sums {
 
     /// The share of the evaluated labels' variance that is explained; nothing where they have none.
     fn explained(&self) -> Option<f64> {
-        let rows = self.of(Sum::EvalRows);
+        let rows = self.of(Sum::EvalWeight);
         let variance = self.of(Sum::EvalLabelSquare) - self.of(Sum::EvalLabel).powi(2) / rows;
         (variance > 0.0).then(|| 1.0 - self.of(Sum::EvalSquare) / variance)
     }
@@ -176,7 +191,7 @@ mod tests {
         };
         let mut evaluated = |prediction: f64, label: f64| {
             let [prediction, label] = [prediction, label].map(|y| scale.apply(y) as f32);
-            sums.evaluated(&of, &[prediction], label);
+            sums.evaluated(&of, &[prediction], label, 1.0);
         };
         evaluated(0.5_f64.ln(), 0.0); // ŷ = ½, y = 1
         evaluated(-20.0, -10.0); // y < 0.001
@@ -185,7 +200,11 @@ mod tests {
             checksum: 0xab,
         };
         let record = sums.record(Trained {
-            progress: Progress { loss: 6.0, covered },
+            progress: Progress {
+                loss: 6.0,
+                weight: 3.0,
+                covered,
+            },
             ..Trained::default()
         });
         assert_eq!(record.checksum, "00000000000000ab");
@@ -213,7 +232,7 @@ mod tests {
             majority: Some(2),
         };
         for label in [0.0, 1.0, 2.0, 2.0] {
-            sums.evaluated(&of, &[1.0, 3.0, 2.0], label);
+            sums.evaluated(&of, &[1.0, 3.0, 2.0], label, 2.0);
         }
         let record = sums.record(Trained {
             classes: true,

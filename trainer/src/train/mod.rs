@@ -49,7 +49,8 @@ mod trace;
 
 use std::time::Instant;
 
-use volley_proto::spec::{FeatureKind, TrainSpec};
+use volley_proto::did_you_mean;
+use volley_proto::spec::{ClassWeights, FeatureKind, TrainSpec};
 use volley_proto::store::{Classes, FeatureSummary};
 
 pub(crate) use loss::{likeliest, probabilities};
@@ -199,7 +200,7 @@ struct Prepared {
     vocabularies: Vec<Vocabulary>,
     /// Of a label that is one.
     classes: Option<Classes>,
-    /// Training rows of each row of the embedding table.
+    /// What training rows of each row of the embedding table weigh.
     trained: Vec<f64>,
     shards: Vec<Settled>,
     world: World,
@@ -240,6 +241,13 @@ fn prepare(
     for shard in &mut shards {
         scaling.apply(&mut shard.train);
         scaling.apply(&mut shard.eval);
+    }
+    if let Some(classes) = &classes
+        && let Some(weights) = class_weights(spec, classes, &world.classes)?
+    {
+        shards
+            .iter_mut()
+            .for_each(|shard| shard.train.weigh(&weights));
     }
     let trained = trained_codes(&shards, &vocabularies, communicator)?;
     let architecture = architecture(spec, &vocabularies, &world, &scaling)?;
@@ -306,15 +314,45 @@ fn check_classes(spec: &TrainSpec, classes: &Classes) -> Result<()> {
     }
 }
 
-/// Of each row of the embedding table, how many training rows of all ranks have it.
+/// The weights of classes in training, if they are not all the same.
+fn class_weights(spec: &TrainSpec, classes: &Classes, rows: &[u64]) -> Result<Option<Vec<f64>>> {
+    match &spec.class_weights {
+        ClassWeights::Equal => Ok(None),
+        ClassWeights::Balanced => {
+            let all: u64 = rows.iter().sum();
+            let weight = |rows: &u64| all as f64 / (classes.len() as f64 * (*rows).max(1) as f64);
+            Ok(Some(rows.iter().map(weight).collect()))
+        }
+        ClassWeights::Given(given) => {
+            let known = classes.texts();
+            let mut weights = vec![1.0; known.len()];
+            for (class, weight) in given {
+                let at = known.iter().position(|known| known == class);
+                let at = at.ok_or_else(|| Error::ClassWeight {
+                    class: class.clone(),
+                    hint: did_you_mean(class, known.iter().map(String::as_str)),
+                })?;
+                weights[at] = *weight;
+            }
+            Ok(Some(weights))
+        }
+    }
+}
+
+/// Of each row of the embedding table, what the training rows of all ranks that have it weigh.
 fn trained_codes(
     shards: &[Settled],
     vocabularies: &[Vocabulary],
     communicator: &mut Communicator,
 ) -> Result<Vec<f64>> {
     let mut rows = vec![0.0; vocabularies.iter().map(Vocabulary::codes).sum()];
-    for code in shards.iter().flat_map(|shard| &shard.train.codes) {
-        rows[*code as usize] += 1.0;
+    for shard in shards {
+        for row in 0..shard.train.len() {
+            let weight = f64::from(shard.train.weight(row));
+            for code in shard.train.codes_of(row) {
+                rows[*code as usize] += weight;
+            }
+        }
     }
     if !rows.is_empty() {
         communicator.all_reduce_sum_f64(&mut rows)?;

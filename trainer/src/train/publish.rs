@@ -24,7 +24,7 @@ pub(super) struct Trained<'a> {
     pub(super) vocabularies: &'a [Vocabulary],
     /// Of a label that is one.
     pub(super) classes: Option<Classes>,
-    /// Training rows of each row of the embedding table.
+    /// What training rows of each row of the embedding table weigh.
     pub(super) trained: &'a [f64],
     pub(super) scaling: &'a Scaling,
     pub(super) architecture: &'a Architecture,

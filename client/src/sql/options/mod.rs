@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod documented;
+mod loss;
 mod optimizer;
 mod settle;
 mod table;
@@ -15,9 +16,13 @@ mod warm_start;
 use std::time::Duration;
 
 use volley_proto::spec::{
-    Device, Keep, LabelTransform, Loss, Network, NumericTransform, Output, Ranks, Task, TooFew,
+    ClassWeights, Device, Keep, LabelTransform, Network, NumericTransform, Output, Ranks, Task,
+    TooFew,
 };
 
+use crate::Error;
+
+pub use loss::{LossName, LossOptions};
 pub use optimizer::{DecayName, EarlyStopOptions, OptimizerOptions, RuleName};
 pub(crate) use settle::{Target, check_unambiguous, needed_columns};
 pub use table::{TrainOption, train_options};
@@ -61,7 +66,11 @@ pub struct TrainOptions {
     /// L2 penalty on the hidden layers' kernels.
     pub l2: f64,
     /// The loss; as the task has it, where it is not given.
-    pub loss: Option<Loss>,
+    pub loss: LossOptions,
+    /// The column of the rows' weights.
+    pub sample_weight: Option<String>,
+    /// The weights of a classifier's classes.
+    pub class_weights: ClassWeights,
     /// The optimizer.
     pub optimizer: OptimizerOptions,
     /// Rows of one rank in a step.
@@ -128,6 +137,15 @@ pub enum SplitMethod {
     Sequential,
 }
 
+/// The error of an option that nothing would read.
+fn unread(option: &str, value: String, with: String) -> Error {
+    Error::Proto(volley_proto::Error::Option {
+        option: option.to_owned(),
+        value,
+        expected: format!("only with {with}"),
+    })
+}
+
 /// Divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.
 const DEFAULT_SHARDS: usize = 60;
 /// BigQuery ML's share of evaluated rows.
@@ -157,7 +175,9 @@ impl Default for TrainOptions {
             dropout: Dropout::Each(0.15),
             l1: 0.0,
             l2: 0.0,
-            loss: None,
+            loss: LossOptions::default(),
+            sample_weight: None,
+            class_weights: ClassWeights::Equal,
             optimizer: OptimizerOptions::default(),
             batch_size: None,
             global_batch_size: None,

@@ -2,7 +2,8 @@
 
 use volley_proto::spec::{AdamForm, Decay, EarlyStop, Optimizer, Rule, Schedule};
 
-use crate::{Error, Result};
+use super::unread;
+use crate::Result;
 
 /// The optimizer as options have it so far.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -390,15 +391,6 @@ impl From<Optimizer> for OptimizerOptions {
         }
         options
     }
-}
-
-/// An option that nothing would read.
-fn unread(option: &str, value: String, with: String) -> Error {
-    Error::Proto(volley_proto::Error::Option {
-        option: option.to_owned(),
-        value,
-        expected: format!("only with {with}"),
-    })
 }
 
 #[cfg(test)]

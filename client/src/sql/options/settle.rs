@@ -3,12 +3,12 @@
 use datafusion::arrow::datatypes::{DataType, Schema};
 use url::Url;
 use volley_proto::spec::{
-    BatchSize, Elastic, Feature, FeatureKind, IfExists, Label, LabelTransform, Loss, Network,
-    Output, Ranks, Split, Start, Task, TrainSpec,
+    BatchSize, ClassWeights, Elastic, Feature, FeatureKind, IfExists, Label, LabelTransform, Loss,
+    Network, Output, Ranks, Split, Start, Task, TrainSpec,
 };
 use volley_proto::{ModelName, TrainId};
 
-use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, Dropout, SplitMethod, TrainOptions};
+use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, Dropout, SplitMethod, TrainOptions, unread};
 use crate::{Error, Result};
 
 /// What is to be published where.
@@ -71,6 +71,8 @@ impl TrainOptions {
                 ..self.network
             },
             loss,
+            sample_weight: self.sample_weight,
+            class_weights: self.class_weights,
             optimizer: self.optimizer.settle()?,
             l1: self.l1,
             l2: self.l2,
@@ -91,6 +93,7 @@ impl TrainOptions {
             collective_timeout: self.collective_timeout,
         };
         spec.check(input)?;
+        spec.check_split_key(input)?;
         Ok(spec)
     }
 
@@ -122,43 +125,52 @@ impl TrainOptions {
 
     /// The loss of the task; refuses what else is of another.
     fn loss(&self) -> Result<Loss> {
-        let refuse = |option: &str, value: String, expected: &str| {
-            Err(Error::Proto(volley_proto::Error::Option {
-                option: option.to_owned(),
-                value,
-                expected: expected.to_owned(),
-            }))
-        };
+        let loss = self.loss.settle(self.task)?;
         let word = |value: serde_json::Result<serde_json::Value>| match value {
             Ok(serde_json::Value::String(word)) => format!("'{word}'"),
             _ => String::new(),
         };
-        match (self.task, self.loss) {
-            (Task::Regression, Some(Loss::LogLoss)) => {
-                let value = "'log_loss'".to_owned();
-                refuse("loss", value, "only with model_type = 'dnn_classifier'")
+        let transform = self.label_transform != LabelTransform::Identity;
+        let output = self.network.output != Output::Identity;
+        let transform = transform.then(|| {
+            (
+                "label_transform",
+                word(serde_json::to_value(self.label_transform)),
+            )
+        });
+        let output = output.then(|| {
+            (
+                "activation_output",
+                word(serde_json::to_value(self.network.output)),
+            )
+        });
+        if let Some((option, value)) = transform.or(output) {
+            if self.task == Task::Classification {
+                let with = "model_type = 'dnn_regressor'".to_owned();
+                return Err(unread(option, value, with));
             }
-            (Task::Regression, loss) => Ok(loss.unwrap_or(Loss::Mse)),
-            (Task::Classification, Some(loss)) if loss != Loss::LogLoss => {
-                let value = word(serde_json::to_value(loss));
-                refuse(
-                    "loss",
-                    value,
-                    "'log_loss' with model_type = 'dnn_classifier'",
-                )
+            if loss.has_log_link() {
+                let with = "a loss that is not 'poisson', 'gamma' or 'tweedie', of which the network predicts the \
+                            logarithm";
+                return Err(unread(option, value, with.to_owned()));
             }
-            (Task::Classification, _) if self.label_transform != LabelTransform::Identity => {
-                let value = word(serde_json::to_value(self.label_transform));
-                let expected = "only with model_type = 'dnn_regressor'";
-                refuse("label_transform", value, expected)
-            }
-            (Task::Classification, _) if self.network.output != Output::Identity => {
-                let value = word(serde_json::to_value(self.network.output));
-                let expected = "only with model_type = 'dnn_regressor'";
-                refuse("activation_output", value, expected)
-            }
-            (Task::Classification, _) => Ok(Loss::LogLoss),
         }
+        if self.class_weights != ClassWeights::Equal && self.task == Task::Regression {
+            let value = self.class_weights.to_string();
+            let with = "model_type = 'dnn_classifier'".to_owned();
+            return Err(unread("class_weights", value, with));
+        }
+        if let ClassWeights::Given(weights) = &self.class_weights
+            && let Some((class, weight)) =
+                weights.iter().find(|(_, w)| !(*w >= 0.0 && w.is_finite()))
+        {
+            return Err(Error::Proto(volley_proto::Error::Option {
+                option: "class_weights".to_owned(),
+                value: format!("{class}: {weight}"),
+                expected: "weights ≥ 0".to_owned(),
+            }));
+        }
+        Ok(loss)
     }
 
     fn standardize_label(&self) -> Result<bool> {
@@ -244,6 +256,7 @@ impl TrainOptions {
         let taken = |column: &str| {
             column == label
                 || self.split_key.iter().any(|key| key == column)
+                || self.sample_weight.as_deref() == Some(column)
                 || matches!(split, Split::Column(split) | Split::Sequential { column: split, .. } if split == column)
                 || self.shard_by.iter().any(|key| key == column)
         };
@@ -282,6 +295,7 @@ pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
         .map(|feature| &feature.column)
         .chain([&spec.label.column])
         .chain(split)
+        .chain(&spec.sample_weight)
         .chain(&spec.shard_by)
     {
         if !columns.contains(&column.as_str()) {

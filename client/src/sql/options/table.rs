@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use volley_proto::did_you_mean;
 use volley_proto::spec::{
-    AdamForm, Keep, LabelTransform, Loss, NumericTransform, Output, Ranks, Task, TooFew,
+    AdamForm, ClassWeights, Keep, LabelTransform, NumericTransform, Output, Ranks, Task, TooFew,
 };
 
-use super::{DecayName, Dropout, OptionValue, RuleName, SplitMethod, TrainOptions, WarmStart};
+use super::{
+    DecayName, Dropout, LossName, OptionValue, RuleName, SplitMethod, TrainOptions, WarmStart,
+};
 use crate::{Error, Result};
 
 /// One option of `CREATE MODEL`, as documented.
@@ -275,18 +277,84 @@ const OPTIONS: &[TrainOption] = &[
     ),
     option(
         "loss",
-        "'mae', 'mse', 'huber', 'log_loss'",
+        "'mae', 'mse', 'huber', 'quantile', 'poisson', 'gamma', 'tweedie', 'log_loss', 'focal'",
         "'mse', or 'log_loss' of a classifier",
-        "The loss (Huber's δ is 1, in standard deviations where the label is standardized). Classifiers have 'log_loss', \
-         and only they.",
+        "The loss. 'poisson' is of counts, 'gamma' of amounts above 0, 'tweedie' of amounts most of which are 0: Tweedie's \
+         unit deviance, of which the network predicts the mean's logarithm. 'log_loss' and 'focal' are of classifiers.",
+        |to, value| choose(&mut to.loss.name, value, &LossName::ALL),
+    ),
+    option(
+        "huber_delta",
+        "number > 0",
+        "1",
+        "For 'huber': δ, in standard deviations of the label where that is standardized.",
+        |to, value| some_number(&mut to.loss.huber_delta, value),
+    ),
+    option(
+        "quantile",
+        "0 < share < 1",
+        "0.5",
+        "For 'quantile': the share of labels that are below the prediction.",
+        |to, value| some_number(&mut to.loss.quantile, value),
+    ),
+    option(
+        "tweedie_power",
+        "1 ≤ power ≤ 2",
+        "1.5",
+        "For 'tweedie': the power of the mean that the variance grows with.",
+        |to, value| some_number(&mut to.loss.tweedie_power, value),
+    ),
+    option(
+        "focal_gamma",
+        "number ≥ 0",
+        "2",
+        "For 'focal': γ of −(1 − p)^γ ln p.",
+        |to, value| some_number(&mut to.loss.focal_gamma, value),
+    ),
+    option(
+        "sample_weight_col",
+        "'column'",
+        "(none)",
+        "A column of the rows' weights in the loss and in metrics. It is no feature unless named.",
+        |to, value| column(&mut to.sample_weight, value),
+    ),
+    option(
+        "auto_class_weights",
+        "true, false",
+        "false",
+        "Whether a classifier's classes weigh the same in training, however many rows they have: \
+         rows / (classes · rows of the class).",
+        |to, value| match value {
+            OptionValue::Bool(true) => set(&mut to.class_weights, ClassWeights::Balanced),
+            OptionValue::Bool(false) => Ok(()),
+            _ => Err(expected("true or false")),
+        },
+    ),
+    option(
+        "class_weights",
+        "[['class', weight], …]",
+        "1 each",
+        "Weights of a classifier's classes in training.",
         |to, value| {
-            let choices = [
-                ("mae", Some(Loss::Mae)),
-                ("mse", Some(Loss::Mse)),
-                ("huber", Some(Loss::Huber)),
-                ("log_loss", Some(Loss::LogLoss)),
-            ];
-            choose(&mut to.loss, value, &choices)
+            let pair = |value: &OptionValue| match value {
+                OptionValue::List(pair) => match &pair[..] {
+                    [
+                        OptionValue::Text(class) | OptionValue::Number(class),
+                        weight,
+                    ] => Some((class.clone(), weight.number()?)),
+                    [OptionValue::Bool(class), weight] => {
+                        Some((class.to_string(), weight.number()?))
+                    }
+                    _ => None,
+                },
+                _ => None,
+            };
+            match value.list(pair) {
+                Some(weights) => set(&mut to.class_weights, ClassWeights::Given(weights)),
+                None => Err(expected(
+                    "pairs of a class and its weight, such as [['yes', 2], ['no', 1]]",
+                )),
+            }
         },
     ),
     option(
@@ -793,7 +861,12 @@ mod tests {
                 }
                 let of_default = default.early_stop.clone().settle().unwrap();
                 assert_eq!(early_stop.settle().unwrap(), of_default, "{}", option.name);
+                if let Ok(loss) = options.loss.settle(Task::Regression) {
+                    let of_default = default.loss.settle(Task::Regression).unwrap();
+                    assert_eq!(loss, of_default, "{}", option.name);
+                }
                 let options = TrainOptions {
+                    loss: default.loss.clone(),
                     optimizer: default.optimizer.clone(),
                     early_stop: default.early_stop.clone(),
                     ..options
@@ -846,7 +919,15 @@ mod tests {
             ("activation_output", "'scaled_sigmoid'", |o| {
                 o.network.output == Output::ScaledSigmoid
             }),
-            ("loss", "'mae'", |o| o.loss == Some(Loss::Mae)),
+            ("loss", "'mae'", |o| o.loss.name == Some(LossName::Mae)),
+            ("class_weights", "[['yes', 2], [3, 0.5], [true, 1]]", |o| {
+                let due = [("yes", 2.0), ("3", 0.5), ("true", 1.0)];
+                let due = due.map(|(class, weight)| (class.to_owned(), weight));
+                o.class_weights == ClassWeights::Given(due.to_vec())
+            }),
+            ("sample_weight_col", "'w'", |o| {
+                o.sample_weight.as_deref() == Some("w")
+            }),
             ("model_type", "'DNN_classifier'", |o| {
                 o.task == Task::Classification
             }),

@@ -4,6 +4,16 @@ use super::{Known, PLAIN};
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "VALUES within a query whose rows are inserted",
+        tables: &[
+            "CREATE EXTERNAL TABLE w (d DECIMAL(12, 2), n BIGINT) STORED AS PARQUET LOCATION 'OUT/w/'",
+            "INSERT INTO w SELECT b, a FROM (VALUES (9, CAST(2.50 AS DECIMAL(12, 2)))) v (a, b)",
+        ],
+        query: "SELECT d, n FROM w",
+        means: Some("SELECT CAST(2.50 AS DECIMAL(12, 2)) AS d, 9 AS n"),
+        ..PLAIN
+    },
+    Known {
         name: "a table of a column of dictionaries",
         files: &[
             "COPY (SELECT value AS k, arrow_cast(CAST(value % 3 AS VARCHAR), 'Dictionary(Int32, Utf8)') AS s FROM range(1, 9)) TO 'DIR/t/1.parquet' STORED AS PARQUET",

@@ -39,6 +39,7 @@ struct Head {
     parameters: usize,
     slots: usize,
     loss: Bits,
+    weight: Bits,
     covered: Covered,
     history: Vec<Record>,
     /// The kept epoch and its score.
@@ -150,6 +151,7 @@ impl TrainingState {
             parameters: self.weights.values.len(),
             slots: self.slots.len(),
             loss: self.progress.loss.into(),
+            weight: self.progress.weight.into(),
             covered: self.progress.covered,
             history: self.history.iter().map(Record::from).collect(),
             kept: self
@@ -226,6 +228,7 @@ impl TrainingState {
                 .collect::<Result<_>>()?,
             progress: Progress {
                 loss: head.loss.into(),
+                weight: head.weight.into(),
                 covered: head.covered,
             },
             history: head.history.into_iter().map(EpochRecord::from).collect(),

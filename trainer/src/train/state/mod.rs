@@ -55,8 +55,10 @@ pub(super) struct Weights {
 /// What the epoch under way has come to, over all ranks and generations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Progress {
-    /// The sum of the losses of its rows.
+    /// The weighted sum of the losses of its rows.
     pub(super) loss: f64,
+    /// The sum of their weights.
+    pub(super) weight: f64,
     pub(super) covered: Covered,
 }
 

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use arrow::array::{AsArray, Float32Array, StringArray};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{Float32Type, Float64Type};
+use arrow::array::{AsArray, Float32Array, Float64Array, StringArray};
+use arrow::compute::{concat_batches, filter_record_batch};
+use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    BatchSize, EarlyStop, Keep, LabelTransform, Loss, NumericTransform, Output, Rule, TrainSpec,
+    BatchSize, ClassWeights, EarlyStop, Keep, LabelTransform, Loss, NumericTransform, Output, Rule,
+    TrainSpec,
 };
 use volley_proto::store::Classes;
 
+use super::worlds::assert_same_weights;
 use crate::Error;
 use crate::testing::{
     classifier, load_split, model, rows, spec, told_apart, train_split, train_world,
@@ -231,6 +233,138 @@ fn a_label_with_one_value_or_with_nulls_is_no_classifier_s() {
     for error in failed(&rows) {
         assert!(error.contains("1 row is not, such as null"), "{error}");
     }
+}
+
+#[test]
+fn a_row_of_weight_two_is_a_row_twice() {
+    let data = rows(0..40);
+    let with_weights = |batch: &RecordBatch, weight: f64| {
+        let mut fields = batch.schema().fields().to_vec();
+        fields.push(Arc::new(Field::new("weight", DataType::Float64, false)));
+        let mut columns = batch.columns().to_vec();
+        columns.push(Arc::new(Float64Array::from(vec![weight; batch.num_rows()])));
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+    };
+    let (first, second) = (data.slice(0, 15), data.slice(15, 25));
+    let all = |parts: &[RecordBatch]| concat_batches(&parts[0].schema(), parts).unwrap();
+    let weighed = all(&[with_weights(&first, 2.0), with_weights(&second, 1.0)]);
+    let twice = all(&[first.clone(), first, second].map(|part| with_weights(&part, 1.0)));
+    let trained = |data: &RecordBatch| {
+        let mut spec = TrainSpec {
+            epochs: Some(3),
+            batch_size: Some(BatchSize::Global { global: 1000 }),
+            sample_weight: Some("weight".into()),
+            ..spec()
+        };
+        // All that goes by the rows, whatever they weigh.
+        spec.network.batch_norm = false;
+        spec.network.dropout = vec![];
+        spec.features.retain(|feature| feature.column != "distance");
+        // Adam makes much of what rounding leaves.
+        spec.optimizer.rule = Rule::Sgd {
+            momentum: 0.0,
+            nesterov: false,
+        };
+        train_split(&spec, data, 2).remove(0)
+    };
+    let (weighed, twice) = (trained(&weighed), trained(&twice));
+    assert_same_weights(&weighed, &twice, 1e-5);
+    let [left, right] = [&weighed, &twice].map(|outcome| outcome.report.kept.clone());
+    for (left, right) in [
+        (Some(left.loss), Some(right.loss)),
+        (left.eval_loss, right.eval_loss),
+        (left.eval_mae, right.eval_mae),
+        (left.eval_r2, right.eval_r2),
+        (left.eval_rmspe, right.eval_rmspe),
+    ] {
+        let (left, right) = (left.unwrap(), right.unwrap());
+        assert!(
+            (left - right).abs() < 1e-5 * left.abs().max(1.0),
+            "{left} and {right}"
+        );
+    }
+}
+
+#[test]
+fn a_quantile_has_its_share_of_labels_below() {
+    let data = rows(0..1500);
+    for share in [0.1, 0.9] {
+        let mut spec = TrainSpec {
+            epochs: Some(15),
+            loss: Loss::Quantile { share },
+            numeric_transform: NumericTransform::Standardize,
+            ..spec()
+        };
+        spec.label.standardize = true;
+        // Without the features that tell most: what is left is noise.
+        spec.features.retain(|feature| feature.column == "distance");
+        let outcomes = train_split(&spec, &data, 1);
+        let evaluated = evaluated(&data);
+        let predicted = model(&outcomes).predict(&evaluated).unwrap();
+        let labels = evaluated["sales"].as_primitive::<Float64Type>().values();
+        let predicted = predicted[0].as_primitive::<Float32Type>().values();
+        let below = labels
+            .iter()
+            .zip(predicted)
+            .filter(|(y, p)| **y < f64::from(**p));
+        let below = below.count() as f64 / labels.len() as f64;
+        assert!((below - share).abs() < 0.08, "{below} of {share}");
+    }
+}
+
+#[test]
+fn deviances_are_learnt_in_the_label_s_scale() {
+    let data = prices(&rows(0..1500), 1000.0);
+    for power in [1.0, 1.5, 2.0] {
+        let mut spec = TrainSpec {
+            epochs: Some(15),
+            loss: Loss::Tweedie { power },
+            numeric_transform: NumericTransform::Standardize,
+            ..spec()
+        };
+        spec.label.standardize = true;
+        spec.network.dropout = vec![];
+        let outcomes = train_split(&spec, &data, 2);
+        let kept = &outcomes[0].report.kept;
+        assert!(kept.eval_r2.unwrap() > 0.9, "{power}: {kept:?}");
+        let evaluated = evaluated(&data);
+        let predicted = model(&outcomes).predict(&evaluated).unwrap();
+        let mae = mean_absolute_error(&evaluated, predicted[0].as_primitive::<Float32Type>());
+        assert!(
+            (mae / kept.eval_mae.unwrap() - 1.0).abs() < 1e-4,
+            "{mae}, {kept:?}"
+        );
+    }
+}
+
+#[test]
+fn weights_of_classes_are_by_their_names() {
+    let data = told_apart(&rows(0..300), &[3.0]);
+    let trained = |class_weights| {
+        let spec = TrainSpec {
+            epochs: Some(6),
+            class_weights,
+            ..classifier()
+        };
+        train_world(&spec, load_split(&spec, &data, 2)).remove(0)
+    };
+    let given = |class: &str| ClassWeights::Given(vec![(class.to_owned(), 50.0)]);
+    let predicted = |class: &str| {
+        let outcomes = [trained(given(class)).unwrap()];
+        let predicted = model(&outcomes).predict(&data).unwrap();
+        let predicted = predicted[0].as_string::<i32>().iter().flatten();
+        predicted.filter(|predicted| *predicted == class).count()
+    };
+    let (low, middle) = (predicted("low"), predicted("middle"));
+    assert!(
+        low + middle > data.num_rows(),
+        "each is predicted more: {low}, {middle}"
+    );
+    let error = trained(given("midle")).unwrap_err().to_string();
+    assert!(
+        error.contains("\"midle\"; did you mean \"middle\"?"),
+        "{error}"
+    );
 }
 
 #[test]

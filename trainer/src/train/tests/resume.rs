@@ -294,8 +294,9 @@ fn a_step_that_fails_half_way_leaves_nothing() {
             let before = fit.state();
             let error = std::thread::scope(|scope| {
                 scope.spawn(move || {
-                    // Rows, two sums of two features and of where one is null, three pieces; then it is gone.
-                    peer.all_reduce_sum_f64(&mut [0.0; 10]).unwrap();
+                    // Rows, two sums of two features and of where one is null, three pieces, weights; then it
+                    // is gone.
+                    peer.all_reduce_sum_f64(&mut [0.0; 11]).unwrap();
                 });
                 fit.run(&mut pair[0], &Deaf, &cancel).unwrap_err()
             });

@@ -2,7 +2,8 @@
 
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    AdamForm, BatchSize, Decay, Loss, NumericTransform, Optimizer, Rule, Schedule, TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Decay, Loss, NumericTransform, Optimizer, Rule, Schedule,
+    TrainSpec,
 };
 
 use crate::Outcome;
@@ -95,6 +96,30 @@ fn n_ranks_classify_as_one_does() {
         let what = format!("{} classes", bounds.len() + 1);
         assert_n_ranks_train_what_one_does(&small(classifier()), &data, &what);
     }
+}
+
+#[test]
+fn n_ranks_have_every_loss_as_one_does() {
+    for loss in [
+        Loss::HuberOf { delta: 0.5 },
+        Loss::Quantile { share: 0.8 },
+        Loss::Tweedie { power: 1.0 },
+        Loss::Tweedie { power: 1.5 },
+        Loss::Tweedie { power: 2.0 },
+    ] {
+        let mut spec = small(TrainSpec { loss, ..spec() });
+        spec.label.standardize = true;
+        spec.numeric_transform = NumericTransform::Standardize;
+        spec.sample_weight = Some("trend".into());
+        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), &loss.to_string());
+    }
+    let spec = small(TrainSpec {
+        loss: Loss::Focal { gamma: 2.0 },
+        class_weights: ClassWeights::Balanced,
+        ..classifier()
+    });
+    let data = told_apart(&rows(0..300), &[2.7, 3.4]);
+    assert_n_ranks_train_what_one_does(&spec, &data, "focal");
 }
 
 #[test]

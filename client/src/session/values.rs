@@ -1,0 +1,88 @@
+//! Rows of `VALUES` within a query whose rows go into a table.
+//!
+//! `INSERT INTO t VALUES (1, 2)` means values of the table's types. DataFusion 55 takes that to hold for every `VALUES`
+//! of the statement, by the places of its columns: in `INSERT INTO t SELECT b, a FROM (VALUES (9, 2.5)) v (a, b)` it
+//! makes 2.5 a value of the second column's type, and where `VALUES` has other columns than the table, it fails. So a
+//! query with `VALUES` somewhere within is planned by itself here, and what goes into the table are the rows of a view
+//! of it. To be dropped when a release tells the two apart.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use datafusion::datasource::ViewTable;
+use datafusion::error::Result;
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::sqlparser::ast::{Query, SetExpr, Statement, Visit, Visitor};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use uuid::Uuid;
+
+/// A view that a statement reads while it is planned.
+pub(super) struct View<'a> {
+    context: &'a SessionContext,
+    name: String,
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        // It has been there until now, in this session alone.
+        self.context.deregister_table(self.name.as_str()).ok();
+    }
+}
+
+/// Puts a view in the place of the query whose rows go into a table, if it has `VALUES` within.
+///
+/// # Errors
+/// When the query cannot be planned.
+pub(super) async fn plan_apart<'a>(
+    context: &'a SessionContext,
+    statement: &mut DfStatement,
+) -> Result<Option<View<'a>>> {
+    let DfStatement::Statement(statement) = statement else {
+        return Ok(None);
+    };
+    let query = match statement.as_mut() {
+        Statement::Insert(insert) => insert.source.as_mut(),
+        Statement::CreateTable(create) if !create.columns.is_empty() => create.query.as_mut(),
+        _ => None,
+    };
+    let Some(query) = query.filter(|query| has_values_within(query)) else {
+        return Ok(None);
+    };
+    let name = format!("__volley_rows_{}", Uuid::new_v4().simple());
+    let select = format!("SELECT * FROM {name}");
+    let select = Parser::new(&GenericDialect {})
+        .try_with_sql(&select)
+        .and_then(|mut parser| parser.parse_query())?;
+    let apart = std::mem::replace(query, select);
+    let apart = DfStatement::Statement(Box::new(Statement::Query(apart)));
+    let plan = context.state().statement_to_plan(apart).await?;
+    context.register_table(name.as_str(), Arc::new(ViewTable::new(plan, None)))?;
+    Ok(Some(View { context, name }))
+}
+
+/// Whether there are `VALUES` that are not all of the query.
+fn has_values_within(query: &Query) -> bool {
+    struct Find;
+    impl Visitor for Find {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+            match has_values(&query.body) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        }
+    }
+    let all = matches!(*query.body, SetExpr::Values(_)) && query.with.is_none();
+    !all && query.visit(&mut Find).is_break()
+}
+
+fn has_values(body: &SetExpr) -> bool {
+    match body {
+        SetExpr::Values(_) => true,
+        SetExpr::SetOperation { left, right, .. } => has_values(left) || has_values(right),
+        _ => false,
+    }
+}

@@ -1,0 +1,178 @@
+//! The loss, from options that each belong to one.
+
+use volley_proto::spec::{Loss, Task};
+
+use super::unread;
+use crate::Result;
+
+/// The loss as options have it so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct LossOptions {
+    /// Its name; as the task has it, where it is not given.
+    pub name: Option<LossName>,
+    /// Huber's δ.
+    pub huber_delta: Option<f64>,
+    /// The share of labels below a quantile.
+    pub quantile: Option<f64>,
+    /// Tweedie's power.
+    pub tweedie_power: Option<f64>,
+    /// The focal loss' γ.
+    pub focal_gamma: Option<f64>,
+}
+
+/// A loss' name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum LossName {
+    Mae,
+    Mse,
+    Huber,
+    Quantile,
+    Poisson,
+    Gamma,
+    Tweedie,
+    LogLoss,
+    Focal,
+}
+
+impl LossName {
+    /// All, by their names in SQL.
+    pub(super) const ALL: [(&str, Option<Self>); 9] = [
+        ("mae", Some(Self::Mae)),
+        ("mse", Some(Self::Mse)),
+        ("huber", Some(Self::Huber)),
+        ("quantile", Some(Self::Quantile)),
+        ("poisson", Some(Self::Poisson)),
+        ("gamma", Some(Self::Gamma)),
+        ("tweedie", Some(Self::Tweedie)),
+        ("log_loss", Some(Self::LogLoss)),
+        ("focal", Some(Self::Focal)),
+    ];
+}
+
+impl LossOptions {
+    /// The complete loss of a task.
+    ///
+    /// # Errors
+    /// Names an option that is of another loss, and a loss that is of another task.
+    pub(super) fn settle(&self, task: Task) -> Result<Loss> {
+        use LossName::{Focal, Gamma, Huber, LogLoss, Mae, Mse, Poisson, Quantile, Tweedie};
+        let name = self.name.unwrap_or(match task {
+            Task::Regression => Mse,
+            Task::Classification => LogLoss,
+        });
+        let of_losses = [
+            ("huber_delta", self.huber_delta, Huber, "huber"),
+            ("quantile", self.quantile, Quantile, "quantile"),
+            ("tweedie_power", self.tweedie_power, Tweedie, "tweedie"),
+            ("focal_gamma", self.focal_gamma, Focal, "focal"),
+        ];
+        for (option, given, of, named) in of_losses {
+            if let Some(value) = given.filter(|_| name != of) {
+                return Err(unread(
+                    option,
+                    value.to_string(),
+                    format!("loss = '{named}'"),
+                ));
+            }
+        }
+        let loss = match name {
+            Mae => Loss::Mae,
+            Mse => Loss::Mse,
+            Huber => match self.huber_delta {
+                Some(delta) => Loss::HuberOf { delta },
+                None => Loss::Huber,
+            },
+            Quantile => Loss::Quantile {
+                share: self.quantile.unwrap_or(0.5),
+            },
+            Poisson => Loss::Tweedie { power: 1.0 },
+            Gamma => Loss::Tweedie { power: 2.0 },
+            Tweedie => Loss::Tweedie {
+                power: self.tweedie_power.unwrap_or(1.5),
+            },
+            LogLoss => Loss::LogLoss,
+            Focal => Loss::Focal {
+                gamma: self.focal_gamma.unwrap_or(2.0),
+            },
+        };
+        if loss.is_of_classes() != (task == Task::Classification) {
+            let (value, _) = LossName::ALL
+                .into_iter()
+                .find(|(_, of)| *of == Some(name))
+                .unwrap_or_default();
+            let other = match task {
+                Task::Regression => "model_type = 'dnn_classifier'",
+                Task::Classification => "model_type = 'dnn_regressor'",
+            };
+            return Err(unread("loss", format!("'{value}'"), other.to_owned()));
+        }
+        Ok(loss)
+    }
+}
+
+impl From<Loss> for LossOptions {
+    fn from(loss: Loss) -> Self {
+        let named = |name| Self {
+            name: Some(name),
+            ..Self::default()
+        };
+        match loss {
+            Loss::Mae => named(LossName::Mae),
+            Loss::Mse => named(LossName::Mse),
+            Loss::Huber => named(LossName::Huber),
+            Loss::HuberOf { delta } => Self {
+                huber_delta: Some(delta),
+                ..named(LossName::Huber)
+            },
+            Loss::Quantile { share } => Self {
+                quantile: Some(share),
+                ..named(LossName::Quantile)
+            },
+            Loss::Tweedie { power } => Self {
+                tweedie_power: Some(power),
+                ..named(LossName::Tweedie)
+            },
+            Loss::LogLoss => named(LossName::LogLoss),
+            Loss::Focal { gamma } => Self {
+                focal_gamma: Some(gamma),
+                ..named(LossName::Focal)
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_comes_back_as_it_was_put_in() {
+        let of_numbers = [
+            Loss::Mae,
+            Loss::Mse,
+            Loss::Huber,
+            Loss::HuberOf { delta: 2.0 },
+            Loss::Quantile { share: 0.9 },
+            Loss::Tweedie { power: 1.0 },
+            Loss::Tweedie { power: 1.7 },
+        ];
+        for loss in of_numbers {
+            let options = LossOptions::from(loss);
+            assert_eq!(options.settle(Task::Regression).unwrap(), loss);
+            assert!(options.settle(Task::Classification).is_err());
+        }
+        for loss in [Loss::LogLoss, Loss::Focal { gamma: 1.0 }] {
+            let options = LossOptions::from(loss);
+            assert_eq!(options.settle(Task::Classification).unwrap(), loss);
+            assert!(options.settle(Task::Regression).is_err());
+        }
+        let unread = LossOptions {
+            quantile: Some(0.5),
+            ..LossOptions::default()
+        };
+        let error = unread.settle(Task::Regression).unwrap_err().to_string();
+        assert!(error.contains("only with loss = 'quantile'"), "{error}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Losses, and the weights of rows and classes in them. Their arithmetic is the trainer's.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::option;
+use crate::Result;
+
+/// The loss of a row; training makes its weighted mean small.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Absolute error: the median.
+    Mae,
+    /// Squared error: the mean.
+    Mse,
+    /// Huber's, with δ = 1.
+    Huber,
+    /// Huber's: ½e² of errors up to δ, δ(|e| − ½δ) of greater ones. δ is in standard deviations of the label, where
+    /// that is standardized.
+    HuberOf {
+        /// δ.
+        delta: f64,
+    },
+    /// The quantile that a share of labels is below: share·e of errors above 0 (label − prediction), (share − 1)·e of
+    /// those below (Koenker & Bassett 1978).
+    Quantile {
+        /// The share.
+        share: f64,
+    },
+    /// Tweedie's unit deviance, of counts (power 1: Poisson), of amounts above 0 (power 2: gamma) and of amounts most of
+    /// which are 0 (between). The network predicts the mean's logarithm.
+    Tweedie {
+        /// The variance grows with this power of the mean.
+        power: f64,
+    },
+    /// −ln of the probability of the row's class: of classifiers, and theirs only.
+    LogLoss,
+    /// −(1 − p)^γ ln p of the probability p of the row's class (Lin et al. 2017, arXiv:1708.02002): of classifiers.
+    Focal {
+        /// γ.
+        gamma: f64,
+    },
+}
+
+/// The weights of classes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassWeights {
+    /// All the same.
+    #[default]
+    Equal,
+    /// Rows of each class weigh as much as those of another: training rows / (classes · training rows of the class).
+    Balanced,
+    /// Of each class that is named, by its value as text; 1 of the others.
+    Given(Vec<(String, f64)>),
+}
+
+impl Loss {
+    /// Whether it is of classifiers.
+    pub fn is_of_classes(self) -> bool {
+        matches!(self, Self::LogLoss | Self::Focal { .. })
+    }
+
+    /// Whether the network predicts the logarithm of what the loss is of.
+    pub fn has_log_link(self) -> bool {
+        matches!(self, Self::Tweedie { .. })
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        let refuse = |name: &str, value: f64, expected: &str| {
+            Err(option(
+                name,
+                &value.to_string(),
+                &format!("expected {expected}"),
+            ))
+        };
+        match self {
+            Self::Quantile { share } if !(share > 0.0 && share < 1.0) => {
+                refuse("quantile", share, "0 < share < 1")
+            }
+            Self::HuberOf { delta } if !(delta > 0.0 && delta.is_finite()) => {
+                refuse("huber_delta", delta, "a number > 0")
+            }
+            Self::Tweedie { power } if !(1.0..=2.0).contains(&power) => {
+                refuse("tweedie_power", power, "1 ≤ power ≤ 2")
+            }
+            Self::Focal { gamma } if !(gamma >= 0.0 && gamma.is_finite()) => {
+                refuse("focal_gamma", gamma, "a number ≥ 0")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mae => f.write_str("mae"),
+            Self::Mse => f.write_str("mse"),
+            Self::Huber => f.write_str("huber"),
+            Self::HuberOf { delta } => write!(f, "huber, huber_delta {delta}"),
+            Self::Quantile { share } => write!(f, "quantile, quantile {share}"),
+            Self::Tweedie { power: 1.0 } => f.write_str("poisson"),
+            Self::Tweedie { power: 2.0 } => f.write_str("gamma"),
+            Self::Tweedie { power } => write!(f, "tweedie, tweedie_power {power}"),
+            Self::LogLoss => f.write_str("log_loss"),
+            Self::Focal { gamma } => write!(f, "focal, focal_gamma {gamma}"),
+        }
+    }
+}
+
+impl fmt::Display for ClassWeights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Equal => f.write_str("equal"),
+            Self::Balanced => f.write_str("balanced"),
+            Self::Given(weights) => {
+                for (at, (class, weight)) in weights.iter().enumerate() {
+                    let comma = if at == 0 { "" } else { ", " };
+                    write!(f, "{comma}{class}: {weight}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
