@@ -24,7 +24,7 @@ use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::null_supply::forget_constants;
 use super::repeated::receive_repeated_names;
-use super::sorts::{ENSURE_REQUIREMENTS, sort_as_merged};
+use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
 use super::write::{choose_dictionaries, write_folder};
 
 type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -93,7 +93,9 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
                 ));
             }
             ENSURE_REQUIREMENTS => {
+                mended.push(self::rule("limits_apart", Rewrite::Each(limit_apart)));
                 mended.push(rule);
+                mended.push(self::rule("limits_within", Rewrite::Each(limit_within)));
                 mended.push(self::rule("sort_as_merged", Rewrite::Each(sort_as_merged)));
             }
             _ => mended.push(rule),

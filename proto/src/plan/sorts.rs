@@ -1,22 +1,52 @@
-//! Sorts of partitions that are merged then, by all that they are merged by.
-//!
-//! DataFusion 55 leaves out of such a sort what is constant in each partition, which may be another value in each: the
-//! parts of a union. That is an order all the same; but sorts that keep only some first rows of each partition tell each
-//! other the last of them, and take rows for too late that come first by what was left out. To be dropped when a release
-//! compares by all of it.
-
 use std::sync::Arc;
 
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// DataFusion's rule that sorts partitions and merges them.
 pub(super) const ENSURE_REQUIREMENTS: &str = "EnsureRequirements";
+
+/// A sort that keeps its first rows, as a sort and a limit.
+pub(super) fn limit_apart(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
+    let Some(sort) = node.downcast_ref::<SortExec>() else {
+        return Ok(None);
+    };
+    let Some(fetch) = sort.fetch().filter(|_| !sort.preserve_partitioning()) else {
+        return Ok(None);
+    };
+    let whole = SortExec::new(sort.expr().clone(), Arc::clone(sort.input()));
+    let mut limit = GlobalLimitExec::new(Arc::new(whole), 0, Some(fetch));
+    limit.set_required_ordering(Some(sort.expr().clone()));
+    Ok(Some(Arc::new(limit)))
+}
+
+/// A limit set apart from a sort, in the sort and the merge again that it is above of.
+pub(super) fn limit_within(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
+    let Some(limit) = node.downcast_ref::<GlobalLimitExec>() else {
+        return Ok(None);
+    };
+    if limit.skip() > 0 || limit.required_ordering().is_none() {
+        return Ok(None);
+    }
+    let (input, fetch) = (limit.input(), limit.fetch());
+    let Some(merge) = input.downcast_ref::<SortPreservingMergeExec>() else {
+        let is_sort = input.is::<SortExec>();
+        return Ok(input.with_fetch(fetch).filter(|_| is_sort));
+    };
+    let sort = merge.input().downcast_ref::<SortExec>();
+    let sorted = sort.map_or_else(
+        || Arc::clone(merge.input()),
+        |sort| Arc::new(sort.with_fetch(fetch)),
+    );
+    let merged = replace_children_if_necessary(Arc::clone(input), vec![sorted])?;
+    Ok(merged.with_fetch(fetch))
+}
 
 /// A merge of sorted partitions, with all of its keys in the sort.
 pub(super) fn sort_as_merged(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {

@@ -154,6 +154,13 @@ impl Planner<'_> {
             let recursive = in_one_process(Arc::clone(query.recursive_term()))?;
             return replace_children_if_necessary(node, vec![first, recursive]);
         }
+        if node.is::<InterleaveExec>() {
+            let partitioning = node.output_partitioning();
+            let children = node.children().into_iter();
+            let children = children.map(|child| self.cut_spread(child, partitioning, inputs));
+            let children = children.collect::<Result<Vec<_>>>()?;
+            return Ok(Arc::new(InterleaveExec::try_new(children)?));
+        }
         let children = node.children().into_iter();
         let children = children.map(|child| self.cut(Arc::clone(child), inputs));
         let children = children.collect::<Result<Vec<_>>>()?;
@@ -171,10 +178,25 @@ impl Planner<'_> {
                 return Ok(anew);
             }
         }
-        if node.is::<InterleaveExec>() {
-            return Ok(Arc::new(InterleaveExec::try_new(children)?));
-        }
         replace_children_if_necessary(node, children)
+    }
+
+    /// A plan cut, with its rows spread so. That they are may have been concluded from columns known to be equal,
+    /// which no exchange tells its reader: they are spread once more then.
+    fn cut_spread(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        partitioning: &Partitioning,
+        inputs: &mut Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let before = inputs.len();
+        let cut = self.cut(Arc::clone(plan), inputs)?;
+        if cut.output_partitioning() == partitioning {
+            return Ok(cut);
+        }
+        inputs.truncate(before);
+        let exchange = RepartitionExec::try_new(Arc::clone(plan), partitioning.clone())?;
+        self.cut(Arc::new(exchange), inputs)
     }
 
     /// The partitions of a plan as another stage makes them, each read by whoever needs all of them.

@@ -96,6 +96,25 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "a limit above a merge join",
+        settings: &[
+            "datafusion.optimizer.prefer_hash_join = false",
+            "datafusion.execution.target_partitions = 2",
+        ],
+        query: "SELECT a.t FROM (SELECT bool_and(k > 0) AS t FROM a) a LEFT SEMI JOIN (SELECT k > 5 AS t FROM a) b ON a.t = b.t ORDER BY a.t DESC LIMIT 1",
+        means: Some("SELECT true AS t"),
+        ..WITH_AB
+    },
+    Known {
+        name: "a union of joins spread by columns known to be equal",
+        settings: &[
+            "ballista.optimizer.broadcast_join_threshold_bytes = 0",
+            "datafusion.execution.target_partitions = 6",
+        ],
+        query: "(SELECT x.k AS c, y.k AS d FROM a x JOIN b y ON x.k = y.k) UNION (SELECT z.c, (SELECT max(2) AS v FROM b w WHERE w.k = z.d) AS d FROM (SELECT k AS c, k AS d FROM a) z)",
+        ..WITH_AB
+    },
+    Known {
         name: "an unequal left join tells unmatched rows once",
         query: "SELECT a.x, b.y FROM a LEFT JOIN b ON a.x < b.y",
         ..UNEQUAL
