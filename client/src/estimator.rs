@@ -77,31 +77,43 @@ impl Estimator {
 
     /// Widths of the dense layers.
     pub fn hidden_units(mut self, widths: impl Into<Vec<usize>>) -> Self {
-        self.options.network.hidden_units = widths.into();
+        self.options.network.hidden_units = Some(widths.into());
         self
     }
 
     /// Width of every categorical feature's embedding.
     pub fn embedding_dim(mut self, width: usize) -> Self {
-        self.options.network.embedding_dim = width;
+        self.options.network.embedding_dim = Some(width);
         self
     }
 
     /// Share of the hidden layers' units zeroed in training.
     pub fn dropout(mut self, dropout: Dropout) -> Self {
-        self.options.dropout = dropout;
+        self.options.network.dropout = Some(dropout);
         self
     }
 
     /// Whether continuous features pass through batch norm.
     pub fn batch_norm(mut self, on: bool) -> Self {
-        self.options.network.batch_norm = on;
+        self.options.network.batch_norm = Some(on);
         self
     }
 
     /// What is predicted of the label.
     pub fn task(mut self, task: Task) -> Self {
         self.options.task = task;
+        self
+    }
+
+    /// Whether the model is linear: a weight for each number and for each value of a categorical feature, and no layers.
+    pub fn linear(mut self, linear: bool) -> Self {
+        self.options.linear = linear;
+        self
+    }
+
+    /// Whether a linear part is beside the layers.
+    pub fn wide(mut self, wide: bool) -> Self {
+        self.options.network.wide = Some(wide);
         self
     }
 
@@ -113,7 +125,7 @@ impl Estimator {
 
     /// L2 penalty on the hidden layers' kernels.
     pub fn l2_reg(mut self, penalty: f64) -> Self {
-        self.options.l2 = penalty;
+        self.options.l2 = Some(penalty);
         self
     }
 
@@ -161,7 +173,7 @@ impl Estimator {
 
     /// Which epoch's weights are published.
     pub fn keep(mut self, keep: Keep) -> Self {
-        self.options.keep = keep;
+        self.options.keep = Some(keep);
         self
     }
 

@@ -68,7 +68,8 @@ pub use jobs::{Job, JobState, Jobs, Note};
 pub use model::{DataFrameExt, Model};
 pub use session::{Output, QueryJob, Session};
 pub use sql::{
-    DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, OptimizerOptions, OptionValue,
-    RuleName, SplitMethod, Statement, TrainOption, TrainOptions, WarmStart, train_options,
+    DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerOptions,
+    OptionValue, RuleName, SplitMethod, Statement, TrainOption, TrainOptions, VocabularyOptions,
+    WarmStart, train_options,
 };
 pub use work::{Of, Work};

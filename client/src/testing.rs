@@ -8,8 +8,8 @@ use volley_proto::TrainId;
 use volley_proto::limits::STACK;
 use volley_proto::spec::{
     AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
-    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
-    Start, Task, TooFew, TrainSpec,
+    Label, LabelTransform, Linear, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule,
+    Split, Start, Task, TooFew, TrainSpec, VocabularyRule,
 };
 use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore, Scale};
 
@@ -38,6 +38,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
             feature("Store", categorical),
             feature("Distance", continuous),
         ],
+        vocabulary: VocabularyRule::default(),
         task: Task::Regression,
         label: Label {
             column: "Sales".into(),
@@ -53,6 +54,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
             hidden_units: vec![8, 4],
             dropout: vec![0.0, 0.0],
             output: Output::Identity,
+            linear: Linear::None,
         },
         loss: Loss::Mae,
         sample_weight: None,
@@ -69,7 +71,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
             ..Optimizer::default()
         },
         l1: 0.0,
-        l2: 0.0,
+        l2: Some(0.0),
         batch_size: Some(BatchSize::OfRank(10)),
         epochs: Some(3),
         early_stop: None,

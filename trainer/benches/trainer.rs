@@ -289,6 +289,7 @@ fn spec(batch_size: usize) -> TrainSpec {
         if_exists: IfExists::Replace,
         store: "file:///nowhere/".parse().expect("a URL"),
         features: categorical.chain(continuous).collect(),
+        vocabulary: Default::default(),
         task: Task::Regression,
         label: Label {
             column: "sales".into(),
@@ -304,6 +305,7 @@ fn spec(batch_size: usize) -> TrainSpec {
             hidden_units: vec![1000, 1000, 1000, 500],
             dropout: vec![0.0, 0.0, 0.0, 0.5],
             output: Output::ScaledSigmoid,
+            linear: Default::default(),
         },
         loss: Loss::Mae,
         sample_weight: None,
@@ -320,7 +322,7 @@ fn spec(batch_size: usize) -> TrainSpec {
             ..Optimizer::default()
         },
         l1: 0.0,
-        l2: 5e-5,
+        l2: Some(5e-5),
         batch_size: Some(BatchSize::OfRank(batch_size)),
         epochs: Some(usize::MAX),
         early_stop: None,

@@ -132,7 +132,7 @@ pub enum Error {
         /// What was expected.
         what: &'static str,
         /// The decoder's error.
-        source: serde_json::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A state of another training: an option is not as it was.
     #[error(

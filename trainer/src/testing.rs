@@ -43,6 +43,7 @@ pub(crate) fn spec() -> TrainSpec {
             feature("day", FeatureKind::Categorical),
             feature("trend", FeatureKind::Continuous),
         ],
+        vocabulary: Default::default(),
         task: Task::Regression,
         label: Label {
             column: "sales".into(),
@@ -58,6 +59,7 @@ pub(crate) fn spec() -> TrainSpec {
             hidden_units: vec![24, 16],
             dropout: vec![0.125, 0.25],
             output: Output::Identity,
+            linear: Default::default(),
         },
         loss: Loss::Mse,
         sample_weight: None,
@@ -74,7 +76,7 @@ pub(crate) fn spec() -> TrainSpec {
             ..Optimizer::default()
         },
         l1: 0.0,
-        l2: 1e-4,
+        l2: Some(1e-4),
         batch_size: Some(BatchSize::OfRank(30)),
         epochs: Some(1),
         early_stop: None,

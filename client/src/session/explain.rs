@@ -12,7 +12,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
-use volley_proto::spec::{BatchSize, Device, Feature, FeatureKind, Ranks, TrainSpec};
+use volley_proto::spec::{BatchSize, Device, Feature, FeatureKind, Linear, Ranks, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
 use super::optimizer::optimized;
@@ -214,7 +214,11 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             )
         }),
     );
-    let dim = spec.network.embedding_dim as u64;
+    let dim = match spec.network.linear {
+        Linear::None => spec.network.embedding_dim as u64,
+        Linear::Beside => spec.network.embedding_dim as u64 + 1,
+        Linear::Alone => 1,
+    };
     let dense = dense_parameters(spec, categorical * dim + continuous, continuous);
     let embeddings = if categorical > 0 {
         format!(", and {dim} for each distinct value of the {categorical} categorical features")
@@ -311,6 +315,11 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
 
 /// Trainable parameters but the embeddings'.
 fn dense_parameters(spec: &TrainSpec, width: u64, continuous: u64) -> u64 {
+    let linear = match spec.network.linear {
+        Linear::Alone => return continuous + 1,
+        Linear::Beside => continuous,
+        Linear::None => 0,
+    };
     let norm = if spec.network.batch_norm {
         2 * continuous
     } else {
@@ -318,7 +327,7 @@ fn dense_parameters(spec: &TrainSpec, width: u64, continuous: u64) -> u64 {
     };
     let layers = spec.network.hidden_units.iter().map(|width| *width as u64);
     let (dense, last) = layers.fold((0, width), |(all, from), to| (all + from * to + to, to));
-    norm + dense + last + 1
+    norm + dense + last + 1 + linear
 }
 
 /// With commas between thousands.

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::ModelName;
-use volley_proto::spec::{BatchSize, Feature, FeatureKind, Split, Start};
+use volley_proto::spec::{BatchSize, Feature, FeatureKind, Linear, Split, Start};
 use volley_proto::store::Manifest;
 
 use super::{Output, Session};
@@ -80,6 +80,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         humantime::format_rfc3339_seconds(manifest.published).to_string(),
     );
     add("train_id", spec.train_id.to_string());
+    add("model_type", spec.model_type().to_owned());
     add("label", spec.label.column.clone());
     add("label_transform", word(&spec.label.transform));
     let predicted = manifest.predicted();
@@ -117,10 +118,13 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         );
     }
     let network = &spec.network;
-    add("embedding_dim", network.embedding_dim.to_string());
-    add("hidden_units", format!("{:?}", network.hidden_units));
-    add("dropout", format!("{:?}", network.dropout));
-    add("batch_norm", network.batch_norm.to_string());
+    if network.linear != Linear::Alone {
+        add("embedding_dim", network.embedding_dim.to_string());
+        add("hidden_units", format!("{:?}", network.hidden_units));
+        add("dropout", format!("{:?}", network.dropout));
+        add("batch_norm", network.batch_norm.to_string());
+        add("wide", (network.linear == Linear::Beside).to_string());
+    }
     add("activation_output", word(&network.output));
     add("output_scale", manifest.output_scale.to_string());
     add("parameters", manifest.parameters.to_string());
@@ -131,7 +135,13 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     if manifest.classes.is_some() {
         add("class_weights", spec.class_weights.to_string());
     }
-    add("l2_reg", spec.l2.to_string());
+    add(
+        "l2_reg",
+        match spec.l2 {
+            Some(l2) => l2.to_string(),
+            None => "1 / (2 · training rows)".to_owned(),
+        },
+    );
     add("l1_reg", spec.l1.to_string());
     add("optimizer", spec.optimizer.to_string());
     add("learn_rate", spec.optimizer.learn_rate.to_string());

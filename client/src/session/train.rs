@@ -51,7 +51,8 @@ impl Session {
             let trace = traced.then(|| self.store().file_url(&name, version, TRACE_FILE));
             let trace = trace.map(|url| format!("; for ui.perfetto.dev: {}", typed(&url)));
             let trace = trace.unwrap_or_default();
-            let judged = judged(&trained.ranks).unwrap_or_default();
+            let mut judged = judged(&trained.ranks).unwrap_or_default();
+            judged.extend(disagreement(&trained.ranks));
             format!("model {name} published as version {version}{judged}{lost}{trace}")
         });
         Ok(Output {
@@ -315,22 +316,44 @@ fn by_rank(batches: &[RecordBatch]) -> arrow::error::Result<RecordBatch> {
     take_record_batch(&rows, &sort_to_indices(ranks, None, None)?)
 }
 
+/// A loss of training rows as they are evaluated that is so many times that of training says that they disagree.
+const DISAGREES: f64 = 2.0;
+
+/// A number of the first rank that has one.
+fn first(rows: &RecordBatch, column: &str) -> Option<f64> {
+    use arrow::array::AsArray;
+    use arrow::datatypes::Float64Type;
+    let column = rows.column_by_name(column)?;
+    column
+        .as_primitive_opt::<Float64Type>()?
+        .iter()
+        .flatten()
+        .next()
+}
+
+/// A warning, where the model does not do with the training rows what training came to.
+fn disagreement(rows: &RecordBatch) -> Option<String> {
+    let (trained, evaluated) = first(rows, "loss").zip(first(rows, "eval_train_loss"))?;
+    // Within rounding, nothing is many times as much as nothing.
+    let disagrees = evaluated > DISAGREES * trained && evaluated - trained > 1e-6;
+    disagrees.then(|| {
+        format!(
+            "; warning: training ended at a loss of {trained:.5}, but the model as it predicts comes to {evaluated:.5} on \
+             rows it was trained on: more steps (epochs, or a smaller global_batch_size) let its statistics settle, or \
+             use batch_norm = false"
+        )
+    })
+}
+
 /// How the model compares with predicting the mean, by the rows that were evaluated.
 fn judged(rows: &RecordBatch) -> Option<String> {
     use arrow::array::AsArray;
-    use arrow::datatypes::{Float64Type, UInt64Type};
+    use arrow::datatypes::UInt64Type;
     let evaluated = rows
         .column_by_name("eval_rows")?
         .as_primitive_opt::<UInt64Type>()?;
     let evaluated = arrow::compute::sum(evaluated).filter(|rows| *rows > 0)?;
-    let first = |column: &str| {
-        let column = rows.column_by_name(column)?;
-        column
-            .as_primitive_opt::<Float64Type>()?
-            .iter()
-            .flatten()
-            .next()
-    };
+    let first = |column: &str| first(rows, column);
     if let Some((accuracy, majority)) = first("eval_accuracy").zip(first("eval_majority")) {
         let worse = match accuracy > majority {
             true => "",

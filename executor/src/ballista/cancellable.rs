@@ -9,6 +9,9 @@
 //! Between two batches a join may look at more pairs of rows than there are seconds: its filter is
 //! decorated too, which it evaluates for a batch of pairs at a time.
 //!
+//! The one below the writer gives its rows the schema that the stage is written with: an expression that a scan
+//! computes can say less of NULLs for a file, where a column of it is a constant, than the plan does.
+//!
 //! A decorator takes the operator's place in every other respect, so that metrics and downcasts see
 //! no difference. Not here: a function, a sort or a window that computes long over what it has.
 
@@ -19,7 +22,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
@@ -139,7 +142,10 @@ impl ExecutionPlan for Cancellable {
             Box::pin(cancel.cancelled_owned())
         });
         Ok(Box::pin(Rows {
-            schema: rows.schema(),
+            schema: match self.wakes {
+                true => self.plan.schema(),
+                false => rows.schema(),
+            },
             rows: Some(rows),
             task: self.task.clone(),
             wakes,
@@ -177,8 +183,23 @@ impl Stream for Rows {
             self.rows = None;
             return Poll::Ready(Some(Err(cancelled())));
         }
-        next
+        match next {
+            Poll::Ready(Some(Ok(batch))) if self.wakes.is_some() => {
+                Poll::Ready(Some(Ok(with_schema(batch, &self.schema))))
+            }
+            next => next,
+        }
     }
+}
+
+/// The batch with this schema, if its columns are such.
+fn with_schema(batch: RecordBatch, schema: &SchemaRef) -> RecordBatch {
+    if batch.schema_ref() == schema {
+        return batch;
+    }
+    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    let columns = batch.columns().to_vec();
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows).unwrap_or(batch)
 }
 
 impl RecordBatchStream for Rows {

@@ -312,6 +312,7 @@ impl RankRun<'_> {
                 real(kept.eval_accuracy),
                 real(kept.eval_majority),
                 real(kept.eval_rmspe),
+                real(Some(report.eval_train_loss)),
                 real(Some(report.load_seconds)),
                 real(Some(report.train_seconds)),
             ],

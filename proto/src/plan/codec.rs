@@ -15,10 +15,11 @@ use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::physical_expr::proto_decode::PhysicalExprDecodeCtx;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::work_table::WorkTableExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{
     PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
@@ -68,10 +69,11 @@ enum Node {
     RepeatedNames {
         exprs: Vec<u8>,
     },
-    /// The schema is that of a plan without rows, in protobuf.
+    /// The schema is that of a plan without rows, in protobuf, and the orders are those of sorts of such plans.
     Pruned {
         operators: usize,
         schema: Vec<u8>,
+        orders: Vec<Vec<u8>>,
     },
     /// As above.
     Recursive {
@@ -265,9 +267,21 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         }
         match Node::decode(buf)? {
             None => self.inner.try_decode(buf, inputs, context, converter),
-            Some(Node::Pruned { operators, schema }) => {
+            Some(Node::Pruned {
+                operators,
+                schema,
+                orders,
+            }) => {
                 let empty = decode_plan(&schema, context, self)?;
-                Ok(Arc::new(PrunedExec::new(&empty, operators)))
+                let order = |sorted: &Vec<u8>| {
+                    let sorted = decode_plan(sorted, context, self)?;
+                    let order = sorted.output_ordering().cloned();
+                    order.ok_or_else(|| {
+                        Error::malformed("plan node", "a sort without an order").into()
+                    })
+                };
+                let orders = orders.iter().map(order).collect::<Result<Vec<_>>>()?;
+                Ok(Arc::new(PrunedExec::new(empty.schema(), orders, operators)))
             }
             Some(Node::Recursive { query, schema }) => {
                 let schema = decode_plan(&schema, context, self)?.schema();
@@ -332,9 +346,15 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             buf.extend_from_slice(task.message());
             Ok(())
         } else if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
+            let empty: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(pruned.schema()));
+            let orders = pruned.orders().into_iter();
+            let orders = orders.map(|order| {
+                encode_plan(&(Arc::new(SortExec::new(order, Arc::clone(&empty))) as _))
+            });
             Node::Pruned {
                 operators: pruned.operators(),
                 schema: encode_schema(pruned)?,
+                orders: orders.collect::<Result<_>>()?,
             }
             .encode(buf)
         } else if let Some(query) = plan.downcast_ref::<RecursiveQueryExec>() {

@@ -1,9 +1,10 @@
-//! The side of an outer join that has NULLs where a row of the other side finds no partner.
+//! Inputs of operators that put NULLs where there were values: the side of an outer join where a row of the other side
+//! finds no partner, and the input of grouping sets, of which each has NULLs for what it does not group by.
 //!
-//! What is constant on that side is not after the join. DataFusion 55 takes it for constant still
-//! (`EquivalenceGroup::join`): an `ORDER BY` of such a column sorts by nothing, in one process too. So a side
-//! with constants gets an operator that passes its rows on and says nothing of constants. It travels with the
-//! plan, because operators above conclude from it again wherever they are made. To be dropped when a
+//! What is constant below is not above, and what is equal need not be. DataFusion 55 takes it for such still
+//! (`EquivalenceGroup::join`, `AggregateExec::compute_properties`): an `ORDER BY` of such a column sorts by nothing, in
+//! one process too. So an input of which such is known gets an operator that passes its rows on and says nothing. It
+//! travels with the plan, because operators above conclude from it again wherever they are made. To be dropped when a
 //! release knows better.
 
 use std::fmt;
@@ -15,6 +16,7 @@ use datafusion::common::{JoinType, Statistics};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::projection::{ProjectionExec, make_with_child};
@@ -52,9 +54,26 @@ impl NullSupplyExec {
     }
 }
 
-/// An outer join whose null-supplying sides say nothing of constants, if they did; to be made once the kind of
-/// each join is settled.
+/// An outer join whose null-supplying sides say nothing of constants, if they did, or grouping sets whose input says
+/// nothing; to be made once the kind of each join is settled.
 pub(super) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
+    if let Some(aggregate) = node.downcast_ref::<AggregateExec>() {
+        let input = aggregate.input();
+        let is_raw = aggregate.mode().input_mode() == AggregateInputMode::Raw;
+        let supplies = is_raw && !aggregate.group_expr().is_single();
+        let known = input.equivalence_properties();
+        let forgets = supplies && !(known.eq_group().is_empty() && known.oeq_class().is_empty());
+        return Ok(match forgets {
+            true => {
+                let input = Arc::new(NullSupplyExec::new(Arc::clone(input)));
+                Some(replace_children_if_necessary(
+                    Arc::clone(node),
+                    vec![input],
+                )?)
+            }
+            false => None,
+        });
+    }
     let kind = if let Some(join) = node.downcast_ref::<HashJoinExec>() {
         *join.join_type()
     } else if let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() {
@@ -162,6 +181,24 @@ mod tests {
     use datafusion::prelude::{SessionConfig, SessionContext};
 
     use crate::plan::with_rules;
+
+    #[tokio::test]
+    async fn grouping_sets_are_in_the_order_of_a_column_that_is_constant_before_them() {
+        let config = SessionConfig::new().with_target_partitions(2);
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config)
+            .build();
+        let session = SessionContext::new_with_state(with_rules(state).build());
+        let create = "CREATE TABLE a AS SELECT value AS id, value % 2 AS k FROM range(0, 6)";
+        session.sql(create).await.unwrap().collect().await.unwrap();
+        let query =
+            "SELECT k, id FROM a WHERE k = 1 GROUP BY CUBE (k, id) ORDER BY k NULLS FIRST, id";
+        let rows = session.sql(query).await.unwrap().collect().await.unwrap();
+        let rows = pretty_format_batches(&rows).unwrap().to_string();
+        let lines = rows.lines().filter_map(|row| row.strip_prefix("| "));
+        let keys: Vec<_> = lines.skip(1).filter_map(|row| row.get(..1)).collect();
+        assert_eq!(keys.concat(), "    1111", "{rows}");
+    }
 
     #[tokio::test]
     async fn rows_are_in_the_order_of_a_column_that_is_constant_before_the_join() {

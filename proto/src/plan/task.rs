@@ -7,11 +7,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, Partitioning, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
@@ -49,7 +50,7 @@ impl TaskPlan {
     }
 }
 
-/// The part of a stage's plan that a task has no partitions of: it has none itself.
+/// The part of a union that a task has no partitions of: it has none itself.
 #[derive(Debug)]
 pub struct PrunedExec {
     operators: usize,
@@ -57,13 +58,24 @@ pub struct PrunedExec {
 }
 
 impl PrunedExec {
-    /// Stands in for a plan of so many operators that report metrics.
-    pub fn new(plan: &Arc<dyn ExecutionPlan>, operators: usize) -> Self {
+    /// Stands in for an input of so many operators that report metrics, of a union whose rows are in these orders:
+    /// no rows are in any of them, and what is known of the union is to be known of the rest of it.
+    pub fn new(schema: SchemaRef, orders: Vec<LexOrdering>, operators: usize) -> Self {
+        let known = EquivalenceProperties::new_with_orderings(schema, orders);
         Self {
             operators,
-            // No rows are in any order that the plan's are in.
-            properties: opaque(plan.equivalence_properties().clone(), 0),
+            properties: opaque(known, 0),
         }
+    }
+
+    /// The orders of the union.
+    pub(super) fn orders(&self) -> Vec<LexOrdering> {
+        self.properties
+            .eq_properties
+            .oeq_class()
+            .iter()
+            .cloned()
+            .collect()
     }
 
     /// How many operators it stands for that report metrics: tasks of a stage report of the same ones.

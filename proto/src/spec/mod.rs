@@ -16,11 +16,13 @@ use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 mod loss;
 mod optimizer;
+mod vocabulary;
 
 pub use loss::{ClassWeights, Loss};
 
-pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, Rule, Schedule};
+pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 use optimizer::{Bounds, check_numbers};
+pub use vocabulary::VocabularyRule;
 
 /// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`.
 pub mod split {
@@ -50,6 +52,9 @@ pub struct TrainSpec {
     pub store: Url,
     /// The feature columns, in the order of the network's inputs.
     pub features: Vec<Feature>,
+    /// Which values of categorical features have an embedding of their own; all in specs of old.
+    #[serde(default)]
+    pub vocabulary: VocabularyRule,
     /// What is predicted of the label.
     #[serde(default)]
     pub task: Task,
@@ -78,8 +83,9 @@ pub struct TrainSpec {
     /// L1 penalty on the kernels of the hidden layers: adds `l1 · Σ |w|` to the loss.
     #[serde(default)]
     pub l1: f64,
-    /// L2 penalty on the kernels of the hidden layers: adds `l2 · Σ w²` to the loss (Keras' form).
-    pub l2: f64,
+    /// L2 penalty on the kernels of the hidden layers, and on the linear part's weights: adds `l2 · Σ w²` to the loss
+    /// (Keras' form). Where it is not said, 1 / (2 · training rows), as scikit-learn's `C = 1`.
+    pub l2: Option<f64>,
     /// Rows of a step; as the number of rows asks for, where it is not said.
     pub batch_size: Option<BatchSize>,
     /// Passes over the training rows, at most; as many as the rows ask for, where it is not said.
@@ -172,7 +178,8 @@ pub struct Feature {
 pub enum FeatureKind {
     /// Through an embedding; null is a value of its own.
     Categorical,
-    /// As `f32`, scaled and batch-normalised; null is the mean, and an input says where it was.
+    /// As `f32`, scaled and batch-normalised; null is the mean, and an input says where it was. Dates and times are
+    /// days since 1970-01-01.
     Continuous,
 }
 
@@ -254,6 +261,23 @@ pub struct Network {
     pub dropout: Vec<f64>,
     /// What the output unit passes through.
     pub output: Output,
+    /// Its linear part; none in specs of old.
+    #[serde(default)]
+    pub linear: Linear,
+}
+
+/// The linear part of a network, added to what the layers put out: a weight for each value of a categorical feature,
+/// and one for each number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Linear {
+    /// None.
+    #[default]
+    None,
+    /// Beside the layers: "wide & deep" (Cheng et al. 2016, arXiv:1606.07792).
+    Beside,
+    /// Nothing else: linear and logistic regression.
+    Alone,
 }
 
 /// What the output unit passes through.
@@ -446,6 +470,17 @@ impl TrainSpec {
         Ok(())
     }
 
+    /// The kind of model, as its option has it.
+    pub fn model_type(&self) -> &'static str {
+        let linear = self.network.linear == Linear::Alone;
+        match (self.task, linear) {
+            (Task::Regression, false) => "dnn_regressor",
+            (Task::Classification, false) => "dnn_classifier",
+            (Task::Regression, true) => "linear_reg",
+            (Task::Classification, true) => "logistic_reg",
+        }
+    }
+
     /// Checks the columns that only the query of the rows reads, which is not what ranks are given.
     ///
     /// # Errors
@@ -498,6 +533,38 @@ impl TrainSpec {
         }
     }
 
+    /// L-BFGS goes down a convex loss that has a slope everywhere, of all rows at once.
+    fn check_lbfgs(&self) -> Result<()> {
+        if !matches!(self.optimizer.rule, Rule::Lbfgs { .. }) {
+            return Ok(());
+        }
+        let smooth = !matches!(
+            self.loss,
+            Loss::Mae | Loss::Quantile { .. } | Loss::Focal { .. }
+        );
+        let convex =
+            self.network.linear == Linear::Alone && self.network.output == Output::Identity;
+        let refused = [
+            (
+                convex,
+                "expected with model_type = 'linear_reg' or 'logistic_reg', and activation_output = 'identity'",
+            ),
+            (
+                smooth,
+                "expected with a loss other than 'mae', 'quantile' and 'focal'; 'adamw' takes these",
+            ),
+            (self.l1 == 0.0, "expected without l1_reg; 'ftrl' takes it"),
+            (
+                self.batch_size.is_none(),
+                "expected without global_batch_size and batch_size: a step takes all rows",
+            ),
+        ];
+        match refused.into_iter().find(|(fits, _)| !fits) {
+            Some((_, expected)) => Err(option("optimizer", "lbfgs", expected)),
+            None => Ok(()),
+        }
+    }
+
     fn check_numbers(&self) -> Result<()> {
         let positive = [
             self.batch_size
@@ -527,6 +594,21 @@ impl TrainSpec {
         self.check_elastic()?;
         self.optimizer.check()?;
         self.loss.check()?;
+        self.vocabulary.check()?;
+        self.check_lbfgs()?;
+        let of_rank = matches!(self.batch_size, Some(BatchSize::OfRank(_)));
+        if self.optimizer.schedule.scaling != RateScaling::None && !of_rank {
+            let value = match self.optimizer.schedule.scaling {
+                RateScaling::Sqrt => "sqrt",
+                _ => "linear",
+            };
+            return Err(option(
+                "learn_rate_scaling",
+                value,
+                "expected with batch_size alone: where the rows of all ranks are given, ranks change nothing of what is \
+                 learnt",
+            ));
+        }
         if let Some(early_stop) = &self.early_stop {
             early_stop.check()?;
         }
@@ -537,7 +619,7 @@ impl TrainSpec {
         check_numbers(&dropout)?;
         check_numbers(&[
             ("l1_reg", self.l1, Bounds::NotNegative),
-            ("l2_reg", self.l2, Bounds::NotNegative),
+            ("l2_reg", self.l2.unwrap_or(0.0), Bounds::NotNegative),
         ])?;
         match &self.split {
             Split::Random(fraction)
@@ -567,11 +649,13 @@ impl FeatureKind {
                 "a whole number, text, a boolean or a date",
                 is_category,
             ),
-            Self::Continuous => {
-                check_column(column, "continuous", input, "a number or a boolean", |t| {
-                    t.is_numeric() || *t == DataType::Boolean
-                })
-            }
+            Self::Continuous => check_column(
+                column,
+                "continuous",
+                input,
+                "a number, a boolean, a date or a time",
+                |t| is_ordered(t) || *t == DataType::Boolean,
+            ),
         }
     }
 }

@@ -72,6 +72,12 @@ pub enum Rule {
         /// Where the sum of squared gradients starts.
         initial_accumulator: f64,
     },
+    /// L-BFGS (Liu & Nocedal 1989) over all rows at once, for linear models: a step is a gradient of all of them, and
+    /// there is no learning rate. It ends where the gradient vanishes.
+    Lbfgs {
+        /// Changes that it remembers.
+        memory: usize,
+    },
 }
 
 /// Where Adam's ε stands.
@@ -92,6 +98,22 @@ pub struct Schedule {
     pub warmup_epochs: f64,
     /// What becomes of it then.
     pub decay: Decay,
+    /// Whether it grows with the ranks; it does not in specs of old.
+    #[serde(default)]
+    pub scaling: RateScaling,
+}
+
+/// How the learning rate grows with the ranks that training begins with, where each has rows of its own in a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RateScaling {
+    /// It does not.
+    #[default]
+    None,
+    /// It is multiplied by them (Goyal et al. 2017, arXiv:1706.02677).
+    Linear,
+    /// It is multiplied by their square root (Krizhevsky 2014, arXiv:1404.5997).
+    Sqrt,
 }
 
 /// What becomes of the learning rate after warm-up.
@@ -143,6 +165,7 @@ impl Rule {
             Self::Adagrad { .. } => "adagrad",
             Self::RmsProp { .. } => "rmsprop",
             Self::Ftrl { .. } => "ftrl",
+            Self::Lbfgs { .. } => "lbfgs",
         }
     }
 }
@@ -190,6 +213,7 @@ impl fmt::Display for Optimizer {
             Rule::Ftrl {
                 initial_accumulator,
             } => numbers.push(("initial_accumulator", initial_accumulator)),
+            Rule::Lbfgs { memory } => write!(f, ", memory {memory}")?,
         }
         numbers.extend(self.clip_norm.map(|norm| ("clip_norm", norm)));
         numbers.extend(self.clip_value.map(|value| ("clip_value", value)));
@@ -235,6 +259,7 @@ impl Default for Schedule {
         Self {
             warmup_epochs: 0.0,
             decay: Decay::Constant,
+            scaling: RateScaling::None,
         }
     }
 }
@@ -300,6 +325,14 @@ impl Optimizer {
             Rule::Ftrl {
                 initial_accumulator,
             } => numbers.push(("initial_accumulator", initial_accumulator, Bounds::Positive)),
+            Rule::Lbfgs { memory: 0 } => {
+                return Err(option(
+                    "optimizer",
+                    "lbfgs",
+                    "expected to remember a change at least",
+                ));
+            }
+            Rule::Lbfgs { .. } => {}
         }
         numbers.push((
             "warmup_epochs",

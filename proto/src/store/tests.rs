@@ -109,6 +109,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
             column: "x".into(),
             kind: FeatureKind::Continuous,
         }],
+        vocabulary: Default::default(),
         task: Task::Regression,
         label: Label {
             column: "y".into(),
@@ -124,6 +125,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
             hidden_units: vec![],
             dropout: vec![],
             output: Output::Identity,
+            linear: Default::default(),
         },
         loss: Loss::Mse,
         sample_weight: None,
@@ -140,7 +142,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
             ..Optimizer::default()
         },
         l1: 0.0,
-        l2: 0.0,
+        l2: Some(0.0),
         batch_size: Some(BatchSize::OfRank(1)),
         epochs: Some(1),
         early_stop: None,

@@ -17,7 +17,9 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
 use volley_proto::plan::{PrunedExec, TaskPlan};
 
 use super::check::check;
@@ -47,9 +49,6 @@ pub(super) fn restrict(
     let count = partitions(&plan);
     if slice.iter().copied().eq(0..count) {
         return Ok(plan);
-    }
-    if slice.is_empty() {
-        return Ok(Arc::new(PrunedExec::new(&plan, operators(&plan))));
     }
     if let Some(partition) = slice.iter().find(|partition| **partition >= count) {
         return internal_err!("partition {partition} of {count} in {}", plan.name());
@@ -84,14 +83,21 @@ pub(super) fn restrict(
 
 fn union(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
     let mut first = 0;
-    let mut inputs = Vec::new();
+    let mut inputs: Vec<Arc<dyn ExecutionPlan>> = Vec::new();
+    let orders = plan.equivalence_properties().oeq_class();
     for input in plan.children() {
         let end = first + partitions(input);
         let own = slice
             .iter()
             .filter(|partition| (first..end).contains(*partition));
         let own: Vec<_> = own.map(|partition| partition - first).collect();
-        inputs.push(restrict(Arc::clone(input), &own)?);
+        inputs.push(match own.is_empty() {
+            true => {
+                let orders = orders.iter().cloned().collect();
+                Arc::new(PrunedExec::new(input.schema(), orders, operators(input)))
+            }
+            false => restrict(Arc::clone(input), &own)?,
+        });
         first = end;
     }
     // A task's partitions are in ascending order, and so are those of its union.

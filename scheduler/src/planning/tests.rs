@@ -362,5 +362,5 @@ async fn a_task_has_no_partition_that_is_not_its_own() {
         .into(),
         plan,
     ));
-    assert!(restrict(merged, &[]).is_ok());
+    assert!(restrict(merged, &[]).is_err());
 }

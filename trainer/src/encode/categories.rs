@@ -7,7 +7,7 @@ use std::fmt;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, StringViewArray};
 use arrow::compute::{CastOptions, cast, cast_with_options};
-use arrow::datatypes::{DataType, Float32Type, Int64Type};
+use arrow::datatypes::{DataType, Float32Type, Int64Type, TimeUnit};
 use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
 
@@ -111,7 +111,11 @@ fn whole(array: &ArrayRef) -> Result<Int64Array, ArrowError> {
     Ok(cast.as_primitive::<Int64Type>().clone())
 }
 
-/// Reads a numeric or boolean column as `f32`; nulls stay nulls.
+/// Milliseconds of a day.
+const DAY: f64 = 86_400e3;
+
+/// Reads a column of numbers, booleans, dates or times as `f32`; nulls stay nulls. Dates and times are days since
+/// 1970-01-01, of which `f32` tells some minutes apart.
 ///
 /// # Errors
 /// When the column's type is neither.
@@ -122,14 +126,58 @@ pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float32Array> {
         source,
     };
     let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
+    let day = match plain.data_type() {
+        DataType::Date32 => Some(1.0),
+        DataType::Date64 => Some(DAY),
+        DataType::Timestamp(unit, _) => Some(match unit {
+            TimeUnit::Second => DAY / 1e3,
+            TimeUnit::Millisecond => DAY,
+            TimeUnit::Microsecond => DAY * 1e3,
+            TimeUnit::Nanosecond => DAY * 1e6,
+        }),
+        _ => None,
+    };
+    if let Some(day) = day {
+        // Through the integers of their own size: between times, a cast would read the zone's clock.
+        let plain = match plain.data_type() {
+            DataType::Date32 => cast(&plain, &DataType::Int32).map_err(fail)?,
+            _ => plain,
+        };
+        let units = cast(&plain, &DataType::Int64).map_err(fail)?;
+        let units = units.as_primitive::<Int64Type>();
+        return Ok(units.unary(|units| (units as f64 / day) as f32));
+    }
     if !(plain.data_type().is_numeric() || *plain.data_type() == DataType::Boolean) {
         return Err(Error::ColumnType {
             column: name.to_owned(),
             role: "a continuous feature",
             actual: array.data_type().to_string(),
-            expected: "a number or a boolean".into(),
+            expected: "a number, a boolean, a date or a time".into(),
         });
     }
     let cast = cast(&plain, &DataType::Float32).map_err(fail)?;
     Ok(cast.as_primitive::<Float32Type>().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Date32Array, TimestampMicrosecondArray, TimestampSecondArray};
+
+    use super::*;
+
+    #[test]
+    fn dates_and_times_are_days() {
+        let days = |array: ArrayRef| numbers(&array, "t").unwrap().iter().collect::<Vec<_>>();
+        let dates = Arc::new(Date32Array::from(vec![Some(16_000), None]));
+        assert_eq!(days(dates), [Some(16_000.0), None]);
+        let noon = 16_000 * 86_400 + 43_200;
+        let seconds = TimestampSecondArray::from(vec![Some(noon), None, Some(-43_200)]);
+        // Whatever clock they are shown by.
+        let seconds = seconds.with_timezone("+05:00");
+        assert_eq!(days(Arc::new(seconds)), [Some(16_000.5), None, Some(-0.5)]);
+        let micros = TimestampMicrosecondArray::from(vec![noon * 1_000_000]);
+        assert_eq!(days(Arc::new(micros)), [Some(16_000.5)]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use arrow::datatypes::{DataType, Schema};
 use volley_proto::spec::{
-    FeatureKind, LabelTransform, Loss, Split, Task, TrainSpec, is_ordered, split,
+    FeatureKind, LabelTransform, Loss, Split, Task, TrainSpec, VocabularyRule, is_ordered, split,
 };
 use volley_proto::store::{FeatureSummary, Scale};
 
@@ -15,6 +15,8 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) categorical: Vec<(Column, Class)>,
+    /// What their values are hashed into, if they are.
+    pub(super) buckets: Option<usize>,
     pub(super) continuous: Vec<Column>,
     pub(super) label: Column,
     /// What kind of values the label's are, where they are told apart.
@@ -132,8 +134,13 @@ impl Columns {
         let weight = spec.sample_weight.as_ref();
         let weight = weight.map(|column| find(column, "the rows' weight", schema));
         let weight = weight.transpose()?.map(|(column, _)| column);
+        let buckets = match spec.vocabulary {
+            VocabularyRule::Buckets(buckets) => Some(buckets),
+            VocabularyRule::Values { .. } => None,
+        };
         Ok(Self {
             categorical,
+            buckets,
             continuous,
             label,
             classes,

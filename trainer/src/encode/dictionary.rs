@@ -1,17 +1,21 @@
 //! A shard's own numbering of a feature's values, in the order of their first occurrence.
 //!
-//! It only grows while the shard streams, and ends as a [`Vocabulary`]'s contribution. The
-//! numbering means nothing outside the shard.
+//! It only grows while the shard streams, and ends as a [`Tally`]'s contribution. The
+//! numbering means nothing outside the shard. Where values are hashed, it numbers their buckets.
 
 use std::collections::HashMap;
 
 use super::categories::{Categories, Class};
-use super::vocabulary::{Values, Vocabulary};
+use super::tally::{Counted, Tally};
+use super::vocabulary::{Vocabulary, bucket_of_text, bucket_of_whole};
 
 /// Values and their local codes.
 #[derive(Debug)]
 pub(crate) struct Dictionary {
     class: Class,
+    /// What values are hashed into, if they are.
+    buckets: Option<usize>,
+    /// Whole numbers, or buckets.
     whole: HashMap<i64, u32>,
     text: HashMap<Box<str>, u32>,
     null: Option<u32>,
@@ -19,9 +23,11 @@ pub(crate) struct Dictionary {
 }
 
 impl Dictionary {
-    pub(super) fn new(class: Class) -> Self {
+    /// Of values as they are, or hashed into so many buckets.
+    pub(super) fn new(class: Class, buckets: Option<usize>) -> Self {
         Self {
             class,
+            buckets,
             whole: HashMap::new(),
             text: HashMap::new(),
             null: None,
@@ -34,49 +40,82 @@ impl Dictionary {
     /// # Panics
     /// If there are 2³² distinct values.
     pub(super) fn encode(&mut self, column: &Categories, codes: &mut Vec<u32>) {
+        let buckets = self.buckets;
         match column {
             Categories::Whole(array) => codes.extend(array.iter().map(|value| {
+                let value = value.map(|value| match buckets {
+                    Some(buckets) => bucket_of_whole(value, buckets) as i64,
+                    None => value,
+                });
                 match value {
-                    Some(value) => *self
-                        .whole
-                        .entry(value)
-                        .or_insert_with(|| next(&mut self.len)),
-                    None => *self.null.get_or_insert_with(|| next(&mut self.len)),
+                    Some(value) => self.code_of_whole(value),
+                    None => self.code_of_null(),
                 }
             })),
             Categories::Text(array) => codes.extend(array.iter().map(|value| match value {
-                Some(value) => match self.text.get(value) {
-                    Some(code) => *code,
-                    None => {
-                        let code = next(&mut self.len);
-                        self.text.insert(value.into(), code);
-                        code
-                    }
+                Some(value) => match buckets {
+                    Some(buckets) => self.code_of_whole(bucket_of_text(value, buckets) as i64),
+                    None => self.code_of_text(value),
                 },
-                None => *self.null.get_or_insert_with(|| next(&mut self.len)),
+                None => self.code_of_null(),
             })),
         }
     }
 
-    /// The values, sorted.
-    pub(crate) fn vocabulary(&self) -> Vocabulary {
-        let values = if self.class == Class::Text {
-            let mut values: Vec<String> = self.text.keys().map(|v| v.to_string()).collect();
-            values.sort_unstable();
-            Values::Text(values)
-        } else {
-            let mut values: Vec<i64> = self.whole.keys().copied().collect();
-            values.sort_unstable();
-            Values::Whole(values)
-        };
-        Vocabulary::new(self.class, self.null.is_some(), values)
+    fn code_of_whole(&mut self, value: i64) -> u32 {
+        let len = &mut self.len;
+        *self.whole.entry(value).or_insert_with(|| next(len))
     }
 
-    /// For every local code, the code in a vocabulary that holds all of this one's values.
+    fn code_of_text(&mut self, value: &str) -> u32 {
+        if let Some(code) = self.text.get(value) {
+            return *code;
+        }
+        let code = next(&mut self.len);
+        self.text.insert(value.into(), code);
+        code
+    }
+
+    fn code_of_null(&mut self) -> u32 {
+        let len = &mut self.len;
+        *self.null.get_or_insert_with(|| next(len))
+    }
+
+    /// Local codes.
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The values with the rows of each, given by local code; none, where they are hashed.
+    pub(super) fn tally(&self, rows: &[u64]) -> Tally {
+        let rows_of = |code: &u32| rows[*code as usize];
+        let values = match self.class {
+            Class::Text => {
+                let values = self.text.iter();
+                let values = values.map(|(value, code)| (value.to_string(), rows_of(code)));
+                let mut values: Vec<_> = values.collect();
+                values.sort_unstable();
+                Counted::Text(values)
+            }
+            _ => {
+                let values = self.whole.iter().filter(|_| self.buckets.is_none());
+                let values = values.map(|(value, code)| (*value, rows_of(code)));
+                let mut values: Vec<_> = values.collect();
+                values.sort_unstable();
+                Counted::Whole(values)
+            }
+        };
+        Tally::new(self.class, self.null.is_some(), values)
+    }
+
+    /// For every local code, the code in a vocabulary.
     pub(super) fn codes_in(&self, vocabulary: &Vocabulary) -> Vec<u32> {
         let mut codes = vec![0; self.len as usize];
         for (value, local) in &self.whole {
-            codes[*local as usize] = vocabulary.code_of_whole(*value);
+            codes[*local as usize] = match self.buckets {
+                Some(_) => vocabulary.code_of_bucket(*value as usize),
+                None => vocabulary.code_of_whole(*value),
+            };
         }
         for (value, local) in &self.text {
             codes[*local as usize] = vocabulary.code_of_text(value);

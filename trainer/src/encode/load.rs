@@ -14,7 +14,7 @@ use super::categories::Class;
 use super::columns::Columns;
 use super::defect::{self, Defect};
 use super::shard::LocalShard;
-use super::vocabulary::Vocabulary;
+use super::tally::Tally;
 use crate::{Error, Result};
 
 /// Shards that stream at once; each is one connection to whoever holds its rows.
@@ -45,21 +45,32 @@ impl LoadedShards {
         self.seconds
     }
 
-    /// The values of each categorical feature in these shards, and those of a label that is a class.
-    pub(crate) fn vocabularies(&self) -> Vec<Vocabulary> {
-        let mut merged: Vec<_> = self
-            .categories
-            .iter()
-            .chain(&self.label)
-            .map(|class| Vocabulary::empty(*class))
-            .collect();
+    /// What kind of values each categorical feature has, and a label that is a class.
+    pub(crate) fn classes(&self) -> Vec<Class> {
+        let all = self.categories.iter().chain(&self.label);
+        all.copied().collect()
+    }
+
+    /// Their values in these shards, with the rows of each.
+    pub(crate) fn tallies(&self) -> Vec<Tally> {
+        let classes = self.classes();
+        let mut parts: Vec<Vec<Tally>> = vec![vec![]; classes.len()];
         for shard in &self.shards {
-            let dictionaries = shard.dictionaries.iter().chain(&shard.classes);
-            for (vocabulary, dictionary) in merged.iter_mut().zip(dictionaries) {
-                vocabulary.merge(&dictionary.vocabulary());
-            }
+            let of_shard = parts.iter_mut().zip(shard.tallies());
+            of_shard.for_each(|(parts, tally)| parts.push(tally));
         }
+        let merged = classes.into_iter().zip(parts);
         merged
+            .map(|(class, parts)| Tally::merge(class, parts))
+            .collect()
+    }
+
+    /// The vocabularies of a rank that is alone.
+    #[cfg(test)]
+    pub(crate) fn vocabularies(&self) -> Vec<super::Vocabulary> {
+        let all = self.tallies().into_iter();
+        all.map(|tally| tally.vocabulary(&Default::default()))
+            .collect()
     }
 
     /// Whether labels are classes.

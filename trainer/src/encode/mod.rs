@@ -11,7 +11,7 @@
 //! ```
 //!
 //! While a shard streams, a categorical value gets the next free number of the shard's own
-//! dictionary. The dictionaries of all shards and ranks make one sorted [`Vocabulary`] a feature,
+//! dictionary. The [tallies](Tally) of all shards and ranks make one sorted [`Vocabulary`] a feature,
 //! the same on every rank. A settled shard's rows are in an order that depends on their content
 //! only, never on how they arrived: everything random downstream is keyed by position.
 //!
@@ -27,6 +27,7 @@ mod sequence;
 mod settle;
 mod shard;
 mod statistics;
+mod tally;
 mod vocabulary;
 
 #[cfg(test)]
@@ -39,4 +40,5 @@ pub use load::{LoadedShards, load};
 pub(crate) use scaling::Scaling;
 pub(crate) use settle::{Rows, Settled, settle};
 pub(crate) use statistics::Statistics;
+pub(crate) use tally::Tally;
 pub(crate) use vocabulary::Vocabulary;

@@ -14,6 +14,7 @@ use super::columns::{Columns, SplitBy};
 use super::defect::{Defect, Rule};
 use super::dictionary::Dictionary;
 use super::sequence;
+use super::tally::Tally;
 use crate::{Error, Result};
 
 /// What a row is for.
@@ -56,11 +57,11 @@ impl LocalShard {
             dictionaries: columns
                 .categorical
                 .iter()
-                .map(|(_, c)| Dictionary::new(*c))
+                .map(|(_, class)| Dictionary::new(*class, columns.buckets))
                 .collect(),
             codes: vec![Vec::new(); columns.categorical.len()],
             continuous: vec![Vec::new(); columns.continuous.len()],
-            classes: columns.classes.map(Dictionary::new),
+            classes: columns.classes.map(|class| Dictionary::new(class, None)),
             labels: Vec::new(),
             weights: Vec::new(),
             parts: Vec::new(),
@@ -71,6 +72,22 @@ impl LocalShard {
 
     pub(super) fn rows(&self) -> usize {
         self.parts.len()
+    }
+
+    /// The values of each categorical feature, and those of a label that is a class.
+    pub(super) fn tallies(&self) -> impl Iterator<Item = Tally> {
+        let features = self.dictionaries.iter().zip(&self.codes);
+        let features = features.map(|(dictionary, codes)| {
+            let mut rows = vec![0; dictionary.len()];
+            let counted = codes.iter().zip(&self.parts);
+            for (code, _) in counted.filter(|(_, part)| **part != Part::Test) {
+                rows[*code as usize] += 1;
+            }
+            dictionary.tally(&rows)
+        });
+        // Classes are kept however rare they are.
+        let classes = self.classes.iter();
+        features.chain(classes.map(|classes| classes.tally(&vec![0; classes.len()])))
     }
 
     /// Encodes a batch's rows.

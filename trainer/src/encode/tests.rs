@@ -9,7 +9,7 @@ use arrow::array::{
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{Field, Int8Type, Schema};
 use arrow::record_batch::RecordBatch;
-use volley_proto::spec::{FeatureKind, LabelTransform, Split, TrainSpec, split};
+use volley_proto::spec::{FeatureKind, LabelTransform, Split, TrainSpec, VocabularyRule, split};
 
 use super::{Defect, LoadedShards, Rule, Settled, settle};
 use crate::random::{Key, Purpose};
@@ -261,6 +261,24 @@ fn rows_for_testing_lend_their_values_and_need_no_label() {
         (2, vec![])
     );
     assert_eq!(settled(loaded)[0].train.len(), 1);
+}
+
+#[test]
+fn rows_for_testing_are_not_counted() {
+    let mut spec = narrow(Split::Column("e".into()));
+    spec.vocabulary = VocabularyRule::Values {
+        min_frequency: 1,
+        most: None,
+    };
+    let f = Arc::new(Int64Array::from(vec![7, 8, 9]));
+    let e = Arc::new(StringArray::from(vec!["TRAIN", "TEST", "EVAL"]));
+    let y = labels(&[1.0, 1.0, 1.0]);
+    let loaded = load(&spec, vec![batch(vec![("f", f), ("e", e), ("y", y)])]).unwrap();
+    let vocabulary = loaded.tallies().remove(0).vocabulary(&spec.vocabulary);
+    assert_eq!(
+        [7, 8, 9].map(|value| vocabulary.code_of_whole(value)),
+        [1, 0, 2]
+    );
 }
 
 #[test]

@@ -1,23 +1,23 @@
-//! A feature's vocabulary: all values that training knows, and their codes.
+//! A feature's vocabulary: the values that have a code of their own, and the codes of all.
 //!
 //! ```text
 //!  code   0                    1                    2 …
-//!         out of vocabulary    null, if it occurs   the values, ascending
+//!         out of vocabulary    null, if it occurs   the values, ascending; or buckets that values are hashed into
 //! ```
 //!
 //! Sorted and without repetition, so the same data gives the same codes in every world. Saved with
-//! the model as JSON, values in their own type.
+//! the model as JSON, values in their own type. Which values have a code is the [`Tally`](super::Tally)'s.
 
 use serde::{Deserialize, Serialize};
-
+use twox_hash::XxHash64;
 use volley_proto::store::Classes;
 
 use super::categories::{Categories, Class};
 
-/// The code of values that were not seen in training.
+/// The code of values that have none of their own: not seen in training, or not often enough.
 pub(crate) const OUT_OF_VOCABULARY: u32 = 0;
 
-/// All values of a feature.
+/// The values of a feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Vocabulary {
@@ -35,6 +35,18 @@ pub(super) enum Values {
     Whole(Vec<i64>),
     /// Text.
     Text(Vec<String>),
+    /// As many buckets, by the XXH64 of text's bytes, or of the eight little-endian ones of a whole number.
+    Hashed(usize),
+}
+
+/// The bucket of a whole number.
+pub(super) fn bucket_of_whole(value: i64, buckets: usize) -> usize {
+    (XxHash64::oneshot(0, &value.to_le_bytes()) % buckets as u64) as usize
+}
+
+/// The bucket of text.
+pub(super) fn bucket_of_text(value: &str, buckets: usize) -> usize {
+    (XxHash64::oneshot(0, value.as_bytes()) % buckets as u64) as usize
 }
 
 impl Vocabulary {
@@ -43,25 +55,6 @@ impl Vocabulary {
             class,
             null,
             values,
-        }
-    }
-
-    /// A vocabulary without values.
-    pub(crate) fn empty(class: Class) -> Self {
-        let values = match class {
-            Class::Text => Values::Text(Vec::new()),
-            _ => Values::Whole(Vec::new()),
-        };
-        Self::new(class, false, values)
-    }
-
-    /// Adds the values of another shard or rank.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.null |= other.null;
-        match (&mut self.values, &other.values) {
-            (Values::Whole(mine), Values::Whole(theirs)) => union(mine, theirs),
-            (Values::Text(mine), Values::Text(theirs)) => union(mine, theirs),
-            _ => unreachable!("one schema gives a feature one class on every rank"),
         }
     }
 
@@ -80,14 +73,16 @@ impl Vocabulary {
                 Classes::Date(values.iter().map(|days| *days as i32).collect())
             }
             (Values::Whole(values), _) => Classes::Integer(values.clone()),
+            (Values::Hashed(_), _) => unreachable!("labels are not hashed"),
         }
     }
 
-    /// Distinct values, null included where it occurs.
+    /// Distinct values that have a code, or buckets, null included where it occurs.
     pub(crate) fn distinct(&self) -> usize {
         let values = match &self.values {
             Values::Whole(values) => values.len(),
             Values::Text(values) => values.len(),
+            Values::Hashed(buckets) => *buckets,
         };
         values + usize::from(self.null)
     }
@@ -112,6 +107,11 @@ impl Vocabulary {
             Values::Text(values) => {
                 codes.extend(values.iter().map(|v| known(other.code_of_text(v))));
             }
+            Values::Hashed(buckets) => {
+                let same = other.values == self.values;
+                codes
+                    .extend((0..*buckets).map(|at| Some(other.code_at(Some(at))).filter(|_| same)));
+            }
         }
         codes
     }
@@ -125,6 +125,7 @@ impl Vocabulary {
             Values::Text(values) => {
                 self.class == Class::Text && values.windows(2).all(|pair| pair[0] < pair[1])
             }
+            Values::Hashed(buckets) => *buckets > 0,
         }
     }
 
@@ -153,6 +154,7 @@ impl Vocabulary {
     pub(super) fn code_of_whole(&self, value: i64) -> u32 {
         match &self.values {
             Values::Whole(values) => self.code_at(values.binary_search(&value).ok()),
+            Values::Hashed(buckets) => self.code_at(Some(bucket_of_whole(value, *buckets))),
             Values::Text(_) => OUT_OF_VOCABULARY,
         }
     }
@@ -164,7 +166,16 @@ impl Vocabulary {
                     .binary_search_by(|known| known.as_str().cmp(value))
                     .ok(),
             ),
+            Values::Hashed(buckets) => self.code_at(Some(bucket_of_text(value, *buckets))),
             Values::Whole(_) => OUT_OF_VOCABULARY,
+        }
+    }
+
+    /// The code of a bucket; of what is not one where values are not hashed.
+    pub(super) fn code_of_bucket(&self, bucket: usize) -> u32 {
+        match self.values {
+            Values::Hashed(buckets) if bucket < buckets => self.code_at(Some(bucket)),
+            _ => OUT_OF_VOCABULARY,
         }
     }
 
@@ -175,16 +186,6 @@ impl Vocabulary {
     }
 }
 
-/// Adds sorted values to sorted values.
-fn union<T: Ord + Clone>(mine: &mut Vec<T>, theirs: &[T]) {
-    if theirs.is_empty() {
-        return;
-    }
-    mine.extend_from_slice(theirs);
-    mine.sort(); // two runs: linear
-    mine.dedup();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,24 +193,6 @@ mod tests {
     fn text(null: bool, values: &[&str]) -> Vocabulary {
         let values = Values::Text(values.iter().map(|v| (*v).to_owned()).collect());
         Vocabulary::new(Class::Text, null, values)
-    }
-
-    #[test]
-    fn merging_sorts_and_does_not_depend_on_order() {
-        let parts = [
-            text(false, &["b", "d"]),
-            text(true, &["a", "b"]),
-            text(false, &[]),
-        ];
-        let merge = |order: [usize; 3]| {
-            let mut merged = Vocabulary::empty(Class::Text);
-            order.iter().for_each(|&part| merged.merge(&parts[part]));
-            merged
-        };
-        assert_eq!(merge([0, 1, 2]), text(true, &["a", "b", "d"]));
-        assert_eq!(merge([0, 1, 2]), merge([2, 1, 0]));
-        assert_eq!(merge([0, 1, 2]).distinct(), 4);
-        assert_eq!(merge([0, 1, 2]).codes(), 5);
     }
 
     #[test]
@@ -245,6 +228,31 @@ mod tests {
     }
 
     #[test]
+    fn hashed_values_have_the_codes_of_their_buckets() {
+        let hashed = |null, buckets| Vocabulary::new(Class::Text, null, Values::Hashed(buckets));
+        let vocabulary = hashed(true, 5);
+        assert_eq!((vocabulary.codes(), vocabulary.distinct()), (7, 6));
+        let codes: Vec<_> = (0..100)
+            .map(|n| vocabulary.code_of_text(&n.to_string()))
+            .collect();
+        assert!((2..7).all(|code| codes.contains(&code)), "{codes:?}");
+        assert!(codes.iter().all(|code| (2..7).contains(code)), "{codes:?}");
+        assert_eq!(vocabulary.code_of_null(), 1);
+        assert_eq!(
+            vocabulary.codes_in(&vocabulary)[1..],
+            (1..7).map(Some).collect::<Vec<_>>()
+        );
+        // Without null, codes begin one earlier; of other buckets none is the same.
+        assert_eq!(hashed(false, 5).codes_in(&vocabulary)[1], Some(2));
+        assert!(
+            vocabulary.codes_in(&hashed(true, 6))[2..]
+                .iter()
+                .all(Option::is_none)
+        );
+        assert!(!hashed(false, 0).is_sound());
+    }
+
+    #[test]
     fn json_keeps_types_and_soundness_is_checked() {
         let values = Values::Whole(vec![i64::MIN, -1, i64::MAX]);
         let vocabulary = Vocabulary::new(Class::Integer, false, values);
@@ -254,6 +262,9 @@ mod tests {
             vocabulary
         );
         assert!(vocabulary.is_sound());
+        let hashed = Vocabulary::new(Class::Date, true, Values::Hashed(9));
+        let json = serde_json::to_string(&hashed).unwrap();
+        assert_eq!(serde_json::from_str::<Vocabulary>(&json).unwrap(), hashed);
         assert!(!text(false, &["b", "a"]).is_sound());
         assert!(!Vocabulary::new(Class::Text, false, Values::Whole(vec![])).is_sound());
     }

@@ -34,10 +34,11 @@ impl Model {
         self.check_features(successor)?;
         self.check_shapes(successor.architecture)?;
         let mut values = self.values.clone();
-        let embedding = fresh.into_iter().next();
-        if let Some(mut table) = embedding.filter(|_| successor.architecture.categorical > 0) {
-            self.copy_embeddings(successor, &values[0], &mut table);
-            values[0] = table;
+        let mut fresh = fresh;
+        for (at, width) in successor.architecture.tables() {
+            let mut table = std::mem::take(&mut fresh[at]);
+            self.copy_rows(successor, width, &values[at], &mut table);
+            values[at] = table;
         }
         Ok((values, self.running.clone()))
     }
@@ -107,8 +108,7 @@ impl Model {
         })
     }
 
-    fn copy_embeddings(&self, successor: &Successor<'_>, from: &[f32], to: &mut [f32]) {
-        let dim = successor.architecture.embedding_dim;
+    fn copy_rows(&self, successor: &Successor<'_>, dim: usize, from: &[f32], to: &mut [f32]) {
         let (mut from, mut to) = (from, to);
         for (then, now) in self.vocabularies().zip(successor.vocabularies) {
             let (theirs, from_rest) = from.split_at(then.codes() * dim);

@@ -5,12 +5,17 @@
 
 use rand::RngExt;
 use volley_proto::spec::FeatureKind;
-use volley_proto::spec::{Network, Output, TrainSpec};
+use volley_proto::spec::{Linear, Network, Output, TrainSpec};
 
 use crate::random::{Key, Purpose};
 
 /// Half the width of the embeddings' initial range, as in Keras.
 const EMBEDDING_RANGE: f32 = 0.05;
+
+/// The table of embeddings.
+const EMBEDDING: &str = "embedding";
+/// The linear part's table of weights.
+const LINEAR_VALUES: &str = "linear.values";
 
 /// Everything that determines what the network computes, but its weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +38,8 @@ pub(crate) struct Architecture {
     pub(crate) output: Output,
     /// What a scaled sigmoid is scaled by.
     pub(crate) output_scale: f64,
+    /// The linear part.
+    pub(crate) linear: Linear,
 }
 
 /// What the data says of a network.
@@ -92,8 +99,10 @@ impl Architecture {
             batch_norm,
             ref hidden_units,
             output,
+            linear,
             ..
         } = spec.network;
+        let deep = linear != Linear::Alone;
         let categorical = spec.features.iter();
         let categorical = categorical.filter(|feature| feature.kind == FeatureKind::Categorical);
         Self {
@@ -101,12 +110,28 @@ impl Architecture {
             embedding_dim,
             categorical: categorical.count(),
             continuous,
-            batch_norm: batch_norm && continuous > 0,
-            hidden: hidden_units.clone(),
+            batch_norm: batch_norm && deep && continuous > 0,
+            hidden: match deep {
+                true => hidden_units.clone(),
+                false => vec![],
+            },
             outputs,
             output,
             output_scale,
+            linear,
         }
+    }
+
+    /// Whether there are layers.
+    pub(crate) fn is_deep(&self) -> bool {
+        self.linear != Linear::Alone
+    }
+
+    /// The parameters that have a row for each code, by their place in the order, with the rows' widths.
+    pub(crate) fn tables(&self) -> Vec<(usize, usize)> {
+        let parameters = self.parameters().into_iter().enumerate();
+        let tables = parameters.filter(|(_, p)| p.name == EMBEDDING || p.name == LINEAR_VALUES);
+        tables.map(|(at, p)| (at, p.shape[1])).collect()
     }
 
     /// Width of what enters the first dense layer.
@@ -119,7 +144,7 @@ impl Architecture {
         if self.batch_norm { self.continuous } else { 0 }
     }
 
-    /// The trainable parameters, in the order that everything keeps.
+    /// The trainable parameters, in the order that everything keeps: the layers', then the linear part's.
     pub(crate) fn parameters(&self) -> Vec<Parameter> {
         let parameter = |name: &str, shape: &[usize], start, penalized| Parameter {
             name: name.to_owned(),
@@ -128,10 +153,10 @@ impl Architecture {
             penalized,
         };
         let mut all = Vec::new();
-        if self.categorical > 0 {
+        if self.categorical > 0 && self.is_deep() {
             let shape = [self.table_rows, self.embedding_dim];
             all.push(parameter(
-                "embedding",
+                EMBEDDING,
                 &shape,
                 Start::Uniform(EMBEDDING_RANGE),
                 false,
@@ -167,7 +192,23 @@ impl Architecture {
             from = *to;
         }
         // A network without hidden layers has these kernels only.
-        dense("output", from, self.outputs, self.hidden.is_empty());
+        if self.is_deep() {
+            dense("output", from, self.outputs, self.hidden.is_empty());
+        }
+        if self.linear != Linear::None {
+            let mut linear = |name: &str, shape: &[usize], penalized| {
+                all.push(parameter(name, shape, Start::Constant(0.0), penalized));
+            };
+            if self.categorical > 0 {
+                linear(LINEAR_VALUES, &[self.table_rows, self.outputs], true);
+            }
+            if self.continuous > 0 {
+                linear("linear.numbers", &[self.continuous, self.outputs], true);
+            }
+            if !self.is_deep() {
+                linear("linear.bias", &[self.outputs], false);
+            }
+        }
         all
     }
 
@@ -209,6 +250,7 @@ mod tests {
             outputs: 1,
             output: Output::ScaledSigmoid,
             output_scale: 12.8,
+            linear: Linear::None,
         }
     }
 
@@ -228,6 +270,31 @@ mod tests {
             penalized,
             ["dense.0", "dense.1", "dense.2", "dense.3"].map(|n| format!("{n}.kernel"))
         );
+    }
+
+    #[test]
+    fn a_linear_part_is_beside_the_layers_or_alone() {
+        let named = |linear| {
+            let network = Architecture {
+                linear,
+                batch_norm: linear != Linear::Alone,
+                hidden: vec![],
+                outputs: 3,
+                ..rossmann()
+            };
+            let parameters = network.parameters().into_iter();
+            let parameters = parameters.map(|p| (p.name, p.shape, p.penalized));
+            (parameters.collect::<Vec<_>>(), network.tables())
+        };
+        let (beside, tables) = named(Linear::Beside);
+        assert_eq!((beside.len(), tables), (7, vec![(0, 10), (5, 3)]));
+        let (alone, tables) = named(Linear::Alone);
+        let due = [
+            ("linear.values".to_owned(), vec![1352, 3], true),
+            ("linear.numbers".to_owned(), vec![18, 3], true),
+            ("linear.bias".to_owned(), vec![3], false),
+        ];
+        assert_eq!((&alone[..], tables), (&due[..], vec![(0, 3)]));
     }
 
     #[test]

@@ -7,10 +7,10 @@
 //! Shapes: B rows, C categorical and N continuous features, D the embedding's width, W = C·D + N
 //! the width of the first layer's input, K outputs.
 
-use volley_proto::spec::Output;
+use volley_proto::spec::{Linear, Output};
 
 use super::matmul::{Epilogue, Matrix, Workspace};
-use super::{Architecture, Compute, Input};
+use super::{Architecture, Compute, Input, linear};
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -49,6 +49,7 @@ struct Places {
     norm: Option<usize>,
     /// The first layer's kernel; its bias is the next, then the second layer's kernel.
     dense: usize,
+    linear: linear::Places,
 }
 
 impl Compute for Host {
@@ -99,14 +100,31 @@ impl Places {
     fn of(architecture: &Architecture) -> Self {
         let Architecture {
             categorical,
+            continuous,
             batch_norm,
             ..
         } = *architecture;
-        let embeddings = usize::from(categorical > 0);
+        let deep = architecture.is_deep();
+        let embeddings = usize::from(categorical > 0 && deep);
+        let dense = embeddings + 2 * usize::from(batch_norm);
+        let mut next = match deep {
+            true => dense + 2 * (architecture.hidden.len() + 1),
+            false => 0,
+        };
+        let mut place = |is_there: bool| {
+            let at = (is_there && architecture.linear != Linear::None).then_some(next);
+            next += usize::from(at.is_some());
+            at
+        };
         Self {
-            embedding: (categorical > 0).then_some(0),
+            embedding: (embeddings > 0).then_some(0),
             norm: batch_norm.then_some(embeddings),
-            dense: embeddings + 2 * usize::from(batch_norm),
+            dense,
+            linear: linear::Places {
+                values: place(categorical > 0),
+                numbers: place(continuous > 0),
+                bias: place(!deep),
+            },
         }
     }
 }
@@ -118,11 +136,33 @@ fn forward(
     input: &Input,
     scratch: &mut Scratch,
 ) -> Vec<f32> {
+    let places = Places::of(architecture);
+    let mut y_bxk = vec![0.0; input.rows * architecture.outputs];
+    if architecture.is_deep() {
+        layers(architecture, places, values, input, scratch, &mut y_bxk);
+    }
+    linear::add_outputs(architecture, places.linear, values, input, &mut y_bxk);
+    if let Some(scale) = sigmoid_scale(architecture) {
+        y_bxk
+            .iter_mut()
+            .for_each(|y| *y = scale / (1.0 + (-*y).exp()));
+    }
+    y_bxk
+}
+
+/// What the layers put out.
+fn layers(
+    architecture: &Architecture,
+    places: Places,
+    values: &[Vec<f32>],
+    input: &Input,
+    scratch: &mut Scratch,
+    y_bxk: &mut [f32],
+) {
     let Scratch {
         activations,
         workspace,
     } = scratch;
-    let places = Places::of(architecture);
     let rows = input.rows;
     activations.resize_with(architecture.hidden.len() + 1, Vec::new);
     enter(architecture, places, values, input, &mut activations[0]);
@@ -146,20 +186,13 @@ fn forward(
     }
     let last = &mut activations[architecture.hidden.len()];
     let kernel = &values[places.dense + 2 * architecture.hidden.len()..];
-    let mut y_bxk = vec![0.0; rows * architecture.outputs];
     dense(
         workspace,
         kernel,
         Matrix::new(last, rows, width),
-        &mut y_bxk,
+        y_bxk,
         false,
     );
-    if let Some(scale) = sigmoid_scale(architecture) {
-        y_bxk
-            .iter_mut()
-            .for_each(|y| *y = scale / (1.0 + (-*y).exp()));
-    }
-    y_bxk
 }
 
 /// What the output's sigmoid is scaled by, if it has one.
@@ -229,6 +262,10 @@ impl Host {
             for (delta, y) in delta.iter_mut().zip(outputs) {
                 *delta *= y * (1.0 - y / scale);
             }
+        }
+        linear::write_gradients(architecture, places.linear, input, delta, &mut gradients);
+        if !architecture.is_deep() {
+            return;
         }
         // The gradient of a layer's bias is computed with that of its output.
         let bias = places.dense + 2 * architecture.hidden.len() + 1;

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //!  codes ──▶ embedding ──┐
-//!                        ├─▶ dense + ReLU + dropout ─▶ … ─▶ output ─▶ activation
-//!  numbers ─▶ x̂ ─▶ γ·x̂+β ┘
+//!                        ├─▶ dense + ReLU + dropout ─▶ … ─▶ output ─▶ + ─▶ activation
+//!  numbers ─▶ x̂ ─▶ γ·x̂+β ┘                                          │
+//!  codes, x̂ ─▶ linear ───────────────────────────────────────────────┘
 //! ```
+//!
+//! Either of the two ways may be missing.
 //!
 //! [`Architecture`] is arithmetic on sizes. What computes it is behind [`Compute`]: on the CPU
 //! [`Host`], written out by hand on [`matmul`]; on a GPU [`Tensors`](tensors::Tensors), on Burn. [`norm`] is batch
@@ -14,6 +17,7 @@
 mod architecture;
 mod compute;
 mod host;
+mod linear;
 mod matmul;
 mod norm;
 #[cfg(any(test, feature = "cuda"))]

@@ -12,7 +12,7 @@ use burn::tensor::activation::{relu, sigmoid};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::module::linear;
 use burn::tensor::{Int, Tensor, TensorData, Transaction};
-use volley_proto::spec::Output;
+use volley_proto::spec::{Linear, Output};
 
 use super::{Architecture, Compute, Input};
 
@@ -123,54 +123,89 @@ fn forward<B: Backend>(
     device: &B::Device,
 ) -> Tensor<B, 1> {
     let rows = input.rows;
+    let outputs = architecture.outputs;
     let mut parameters = parameters.iter().cloned();
     let mut next = || {
         parameters
             .next()
             .expect("parameters are those of the architecture")
     };
-    let mut parts: Vec<Tensor<B, 2>> = Vec::with_capacity(2);
-
-    if architecture.categorical > 0 {
-        let table = next();
-        // Gathering single numbers: on a GPU the gradient of gathering rows runs on ten threads.
-        let places = places(&input.codes, architecture.embedding_dim);
-        let len = places.len();
-        let places = Tensor::<B, 1, Int>::from_data(TensorData::new(places, [len]), device);
-        parts.push(table.gather(0, places).reshape([rows, len / rows.max(1)]));
-    }
-    if architecture.continuous > 0 {
+    let numbers = (architecture.continuous > 0).then(|| {
         let shape = [rows, architecture.continuous];
-        let mut x_bn = Tensor::from_data(TensorData::new(input.continuous, shape), device);
-        if architecture.batch_norm {
-            let (gamma, beta) = (next(), next());
-            x_bn = x_bn * gamma.unsqueeze() + beta.unsqueeze();
+        Tensor::<B, 2>::from_data(TensorData::new(input.continuous, shape), device)
+    });
+    let mut y = None;
+    if architecture.is_deep() {
+        let mut parts: Vec<Tensor<B, 2>> = Vec::with_capacity(2);
+        if architecture.categorical > 0 {
+            let embedded = gather(next(), &input.codes, architecture.embedding_dim, device);
+            let width = architecture.categorical * architecture.embedding_dim;
+            parts.push(embedded.reshape([rows, width]));
         }
-        parts.push(x_bn);
+        if let Some(x_bn) = numbers.clone() {
+            parts.push(match architecture.batch_norm {
+                true => x_bn * next().unsqueeze() + next().unsqueeze(),
+                false => x_bn,
+            });
+        }
+        let mut x = if parts.len() == 1 {
+            parts.remove(0)
+        } else {
+            Tensor::cat(parts, 1)
+        };
+        let mut width = architecture.width();
+        let mut masks = input.dropout.into_iter();
+        for to in &architecture.hidden {
+            x = relu(linear(x, next().reshape([width, *to]), Some(next())));
+            width = *to;
+            if let Some(mask) = masks.next().flatten() {
+                x = x * Tensor::from_data(TensorData::new(mask, [rows, width]), device);
+            }
+        }
+        y = Some(linear(x, next().reshape([width, outputs]), Some(next())));
     }
-    let mut x = if parts.len() == 1 {
-        parts.remove(0)
-    } else {
-        Tensor::cat(parts, 1)
-    };
-
-    let mut width = architecture.width();
-    let mut masks = input.dropout.into_iter();
-    for to in &architecture.hidden {
-        x = relu(linear(x, next().reshape([width, *to]), Some(next())));
-        width = *to;
-        if let Some(mask) = masks.next().flatten() {
-            x = x * Tensor::from_data(TensorData::new(mask, [rows, width]), device);
+    if architecture.linear != Linear::None {
+        let mut add = |part: Tensor<B, 2>| {
+            y = Some(match y.take() {
+                Some(y) => y + part,
+                None => part,
+            });
+        };
+        if architecture.categorical > 0 {
+            let weights = gather(next(), &input.codes, outputs, device);
+            let weights = weights.reshape([rows, architecture.categorical, outputs]);
+            add(weights.sum_dim(1).reshape([rows, outputs]));
+        }
+        if let Some(x_bn) = numbers {
+            add(x_bn.matmul(next().reshape([architecture.continuous, outputs])));
+        }
+        if !architecture.is_deep() {
+            add(next().reshape([1, outputs]).expand([rows, outputs]));
         }
     }
-    let outputs = architecture.outputs;
-    let y = linear(x, next().reshape([width, outputs]), Some(next()));
+    let y = y.expect("a network has layers, a linear part, or both");
     let y = y.reshape([rows * outputs]);
     match architecture.output {
         Output::Identity => y,
         Output::Sigmoid => sigmoid(y),
         Output::ScaledSigmoid => sigmoid(y).mul_scalar(architecture.output_scale),
     }
+}
+
+/// The rows of a flat table that codes pick, one after the other. Gathering single numbers: on a GPU the gradient of
+/// gathering rows runs on ten threads.
+fn gather<B: Backend>(
+    table: Tensor<B, 1>,
+    codes: &[u32],
+    width: usize,
+    device: &B::Device,
+) -> Tensor<B, 1> {
+    let places = places(codes, width);
+    let len = places.len();
+    table.gather(
+        0,
+        Tensor::<B, 1, Int>::from_data(TensorData::new(places, [len]), device),
+    )
 }
 
 /// The places of each code's embedding in the flat table.

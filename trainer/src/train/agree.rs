@@ -9,38 +9,34 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
-use volley_proto::spec::{Split, TrainSpec};
+use volley_proto::spec::{Split, TrainSpec, VocabularyRule};
 use volley_proto::store::{Position, Scale};
 
 use super::coverage::Covered;
 use super::state::ShardRows;
 use crate::collective::Communicator;
 use crate::encode::{
-    Defect, LoadedShards, Scaling, Settled, Statistics, Vocabulary, merge_defects,
+    Defect, LoadedShards, Scaling, Settled, Statistics, Tally, Vocabulary, merge_defects,
 };
 use crate::{Error, Result};
 
 /// How a rank's loading ended.
 #[derive(Debug, Serialize, Deserialize)]
 enum Loaded {
-    Ready {
-        vocabularies: Vec<Vocabulary>,
-        defects: Vec<Defect>,
-    },
-    Failed {
-        cause: String,
-    },
+    Ready { defects: Vec<Defect> },
+    Failed { cause: String },
     Cancelled,
 }
 
-/// Merges all ranks' vocabularies, or ends all ranks if one has failed.
+/// Makes the vocabularies of all ranks' values, those of a label that is a class last, or ends all ranks if one has
+/// failed.
 pub(super) fn on_values(
+    spec: &TrainSpec,
     loaded: Result<LoadedShards>,
     communicator: &mut Communicator,
 ) -> Result<(LoadedShards, Vec<Vocabulary>)> {
     let mine = match &loaded {
         Ok(shards) => Loaded::Ready {
-            vocabularies: shards.vocabularies(),
             defects: shards.defects(),
         },
         Err(Error::Cancelled) => Loaded::Cancelled,
@@ -50,40 +46,50 @@ pub(super) fn on_values(
     };
     let all = gather(&mine, "report on its rows", communicator);
     let loaded = loaded?; // this rank's own failure comes before any other
-    let mut merged: Option<Vec<Vocabulary>> = None;
     let mut found = Vec::new();
     for (rank, report) in all?.into_iter().enumerate() {
         match report {
             Loaded::Cancelled => return Err(Error::Cancelled),
             Loaded::Failed { cause } => return Err(Error::Peer { rank, cause }),
-            Loaded::Ready {
-                vocabularies,
-                defects,
-            } => {
-                found.extend(defects);
-                match &mut merged {
-                    None => merged = Some(vocabularies),
-                    Some(merged) if merged.len() == vocabularies.len() => {
-                        merged
-                            .iter_mut()
-                            .zip(&vocabularies)
-                            .for_each(|(m, v)| m.merge(v));
-                    }
-                    Some(_) => {
-                        return Err(Error::Disagreement {
-                            left: 0,
-                            right: rank,
-                            what: "features",
-                        });
-                    }
-                }
-            }
+            Loaded::Ready { defects } => found.extend(defects),
         }
     }
-    match merge_defects(found).into_iter().next() {
-        Some(defect) => Err(Error::Defect(defect)),
-        None => Ok((loaded, merged.unwrap_or_default())),
+    if let Some(defect) = merge_defects(found).into_iter().next() {
+        return Err(Error::Defect(defect));
     }
+    let vocabularies = vocabularies(spec, &loaded, communicator)?;
+    Ok((loaded, vocabularies))
+}
+
+fn vocabularies(
+    spec: &TrainSpec,
+    loaded: &LoadedShards,
+    communicator: &mut Communicator,
+) -> Result<Vec<Vocabulary>> {
+    let classes = loaded.classes();
+    let message = |rank, source| Error::PeerMessage {
+        rank,
+        what: "values",
+        source: Box::new(source),
+    };
+    let mine = communicator.rank();
+    let bytes = Tally::encode(&loaded.tallies()).map_err(|source| message(mine, source))?;
+    let mut parts: Vec<Vec<Tally>> = vec![vec![]; classes.len()];
+    for (rank, bytes) in communicator.all_gather(&bytes)?.into_iter().enumerate() {
+        let tallies = Tally::decode(&bytes, &classes).map_err(|source| message(rank, source))?;
+        let of_rank = parts.iter_mut().zip(tallies);
+        of_rank.for_each(|(parts, tally)| parts.push(tally));
+    }
+    let features = classes.len() - usize::from(loaded.has_classes());
+    let merged = classes.into_iter().zip(parts).enumerate();
+    let vocabulary = |(at, (class, parts))| {
+        let rule = match at < features {
+            true => spec.vocabulary,
+            false => VocabularyRule::default(),
+        };
+        Tally::merge(class, parts).vocabulary(&rule)
+    };
+    Ok(merged.map(vocabulary).collect())
 }
 
 /// Evaluates the last rows of all ranks' sequence, where one splits them.
@@ -372,7 +378,11 @@ pub(super) fn gather<T: Serialize + DeserializeOwned>(
 ) -> Result<Vec<T>> {
     let mine = serde_json::to_vec(mine).expect("reports are made of what JSON can say");
     let decode = |(rank, bytes): (usize, Vec<u8>)| {
-        let peer_message = |source| Error::PeerMessage { rank, what, source };
+        let peer_message = |source| Error::PeerMessage {
+            rank,
+            what,
+            source: Box::new(source),
+        };
         serde_json::from_slice(&bytes).map_err(peer_message)
     };
     communicator

@@ -25,7 +25,7 @@ impl Optimizer {
             penalized: true,
         };
         Self {
-            optimizer: Inner::new(spec, &[kernel]),
+            optimizer: Inner::new(spec, spec.l2.unwrap_or(0.0), &[kernel]),
             learn_rate: spec.optimizer.learn_rate,
             weights: vec![0.5; weights],
             gradient: (0..weights).map(|at| at as f32 / weights as f32).collect(),

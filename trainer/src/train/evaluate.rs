@@ -1,4 +1,4 @@
-//! Evaluation: this rank's evaluation rows through the network as it stands.
+//! Evaluation: this rank's evaluation rows through the network as it stands, and training rows at the end.
 
 use tokio_util::sync::CancellationToken;
 
@@ -7,26 +7,59 @@ use super::fit::{Fit, check};
 use super::metrics::{Evaluated, Sums};
 use super::schedule::Place;
 use crate::Result;
-use crate::encode::Settled;
+use crate::collective::Communicator;
+use crate::encode::{Rows, Settled};
 use crate::network::{Compute, Input};
 
 /// Rows of one batch.
 const BATCH: usize = 4096;
+/// Rows of training that are evaluated at the end, about.
+const SAMPLE: usize = 1 << 16;
 
 impl<C: Compute> Fit<'_, C> {
     /// Adds up the metrics of this rank's evaluation rows.
     pub(super) fn evaluate(&mut self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
-        let eval_rows = |(shard, settled): (usize, &Settled)| {
-            let rows = settled.eval.len() as u32;
+        self.evaluate_rows(|shard| &shard.eval, usize::MAX, sums, cancel)
+    }
+
+    /// The mean loss of training rows by the weights that are kept, as rows are evaluated: those of a sample. Where it
+    /// is far from the loss of training, a model does not do what was trained.
+    pub(super) fn evaluate_training(
+        &mut self,
+        communicator: &mut Communicator,
+        cancel: &CancellationToken,
+    ) -> Result<f64> {
+        let last = self.swap_kept();
+        let most = SAMPLE.div_ceil(self.spec.shards);
+        let mut sums = Sums::default();
+        let evaluated = self.evaluate_rows(|shard| &shard.train, most, &mut sums, cancel);
+        if let Some(last) = last {
+            self.put(&last);
+        }
+        evaluated?;
+        communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
+        Ok(sums.mean_loss().unwrap_or_default())
+    }
+
+    /// Adds up the metrics of each of this rank's shards' first rows of a part, which are in no order that means anything.
+    fn evaluate_rows(
+        &mut self,
+        part: fn(&Settled) -> &Rows,
+        most: usize,
+        sums: &mut Sums,
+        cancel: &CancellationToken,
+    ) -> Result<()> {
+        let rows = |(shard, settled): (usize, &Settled)| {
+            let rows = part(settled).len().min(most) as u32;
             (0..rows).map(move |row| Place {
                 shard: shard as u32,
                 row,
             })
         };
-        let places: Vec<Place> = self.shards.iter().enumerate().flat_map(eval_rows).collect();
+        let places: Vec<Place> = self.shards.iter().enumerate().flat_map(rows).collect();
         for places in places.chunks(BATCH) {
             check(cancel)?;
-            let mut batch = Batch::gather(self.shards, |shard| &shard.eval, places);
+            let mut batch = Batch::gather(self.shards, part, places);
             if self.architecture.batch_norm {
                 self.running.apply(&mut batch.continuous);
             }

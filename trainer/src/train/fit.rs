@@ -64,6 +64,8 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) network: C,
     pub(super) running: Normalization,
     optimizer: Optimizer,
+    /// Whether the last step found nothing to change.
+    converged: bool,
     progress: Progress,
     history: Vec<EpochRecord>,
     best: Option<Best>,
@@ -132,7 +134,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         let steps = steps_per_epoch(world.train.rows, global_batch);
         let sizes = world.shards.iter().map(|(id, rows)| (*id, rows.train.rows));
         let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
-        let optimizer = Optimizer::new(spec, &architecture.parameters());
+        let l2 = pace::l2(spec, world.train.rows);
+        let optimizer = Optimizer::new(spec, l2, &architecture.parameters());
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
@@ -156,6 +159,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             running,
             gradient,
             optimizer: optimizer.resume(position.steps, slots),
+            converged: false,
             earlier: progress.covered,
             progress,
             history,
@@ -195,6 +199,22 @@ impl<'a, C: Compute> Fit<'a, C> {
         }
     }
 
+    /// Puts the weights that are kept into the network, and returns those that were there, if they are others.
+    pub(super) fn swap_kept(&mut self) -> Option<Weights> {
+        let kept = self.best.as_ref()?.weights.clone();
+        let last = self.weights();
+        self.put(&kept);
+        Some(last)
+    }
+
+    /// Puts weights into the network.
+    pub(super) fn put(&mut self, weights: &Weights) {
+        let Weights { values, running } = weights;
+        self.network
+            .update(|at, numbers| numbers.copy_from_slice(&values[at]));
+        self.running.clone_from(running);
+    }
+
     /// Trains what is left of the epochs.
     pub(super) fn run(
         &mut self,
@@ -214,10 +234,8 @@ impl<'a, C: Compute> Fit<'a, C> {
 
     /// Whether the last epoch said that it was the last.
     fn has_stopped(&self) -> bool {
-        let last = self
-            .history
-            .last()
-            .filter(|_| self.spec.early_stop.is_some());
+        let may_end = self.spec.early_stop.is_some() || self.optimizer.converges();
+        let last = self.history.last().filter(|_| may_end);
         last.is_some_and(|record| record.ended.is_some())
     }
 
@@ -266,7 +284,11 @@ impl<'a, C: Compute> Fit<'a, C> {
         let accounts = gather(&account, "account of an epoch", communicator)?;
         let mut record = self.record(&sums, &accounts)?;
         let all = self.history.iter().chain([&record]);
-        record.ended = pace::stops(self.spec.early_stop, all);
+        let stops = pace::stops(self.spec.early_stop, all);
+        record.ended = match self.converged {
+            true => Some("the gradient has vanished".to_owned()),
+            false => stops,
+        };
         observer.epoch(&record);
         self.close(record);
         self.checkpoint(communicator, observer);
@@ -333,14 +355,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.optimizer.clip(gradient);
         self.running.follow(&statistics);
         let rate = pace::learn_rate(
-            &self.spec.optimizer,
+            self.spec,
+            self.global_batch,
             self.position,
             [self.schedule.steps(), self.epochs as u64],
             &self.history,
         );
-        let mut step = self.optimizer.step(gradient, rate);
-        self.network
-            .update(|parameter, weights| step.update(parameter, weights));
+        self.converged = self.optimizer.apply(gradient, rate, &mut self.network);
         self.trace.ends(Part::Update, number);
         self.progress.loss += loss;
         self.progress.weight += weight;
@@ -398,7 +419,8 @@ impl<'a, C: Compute> Fit<'a, C> {
                 .map(Covered::record),
             classes: self.majority.is_some(),
             learn_rate: pace::learn_rate(
-                &self.spec.optimizer,
+                self.spec,
+                self.global_batch,
                 Position {
                     steps: steps - 1,
                     ..self.position

@@ -119,6 +119,12 @@ impl Sums {
         &mut self.0
     }
 
+    /// The mean loss of evaluated rows, if there are any.
+    pub(super) fn mean_loss(&self) -> Option<f64> {
+        let weight = self.of(Sum::EvalWeight);
+        (weight > 0.0).then(|| self.of(Sum::EvalLoss) / weight)
+    }
+
     /// The record of an epoch, from sums over all ranks.
     pub(super) fn record(&self, trained: Trained) -> EpochRecord {
         let mean = |sum, rows| Some(self.of(sum) / self.of(rows)).filter(|_| self.of(rows) > 0.0);
@@ -136,7 +142,7 @@ impl Sums {
             ranks: trained.ranks,
             earlier: trained.earlier,
             loss: loss / weight,
-            eval_loss: mean(Sum::EvalLoss, Sum::EvalWeight),
+            eval_loss: self.mean_loss(),
             eval_mae: mean(Sum::EvalAbsolute, Sum::EvalWeight).filter(|_| !trained.classes),
             eval_accuracy: mean(Sum::EvalCorrect, Sum::EvalWeight).filter(|_| trained.classes),
             eval_majority: mean(Sum::EvalMajority, Sum::EvalWeight).filter(|_| trained.classes),

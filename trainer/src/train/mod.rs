@@ -33,6 +33,7 @@ mod coverage;
 mod dropout;
 mod evaluate;
 mod fit;
+mod lbfgs;
 mod loss;
 mod metrics;
 mod optimizer;
@@ -153,10 +154,15 @@ fn run<C: Compute>(
         &device,
         gradient,
     );
-    if let Err(error) = fit.run(communicator, observer, cancel) {
-        let state = Some(Box::new(fit.state()));
-        return Err(Interrupted { error, state });
-    }
+    let fitted = fit.run(communicator, observer, cancel);
+    let evaluated = fitted.and_then(|()| fit.evaluate_training(communicator, cancel));
+    let eval_train_loss = match evaluated {
+        Ok(loss) => loss,
+        Err(error) => {
+            let state = Some(Box::new(fit.state()));
+            return Err(Interrupted { error, state });
+        }
+    };
     let (curve, traces) = (fit.take_curve(), fit.take_traces());
     let (history, kept_epoch, weights) = fit.state().finish();
 
@@ -166,6 +172,7 @@ fn run<C: Compute>(
         eval_rows: sum(|shard| shard.eval.len()),
         epochs: history.len(),
         kept: history[kept_epoch - 1].clone(),
+        eval_train_loss,
         load_seconds,
         train_seconds: start.elapsed().as_secs_f64(),
     };
@@ -216,7 +223,7 @@ fn prepare(
     origin: &Origin,
     communicator: &mut Communicator,
 ) -> Result<Prepared> {
-    let (loaded, mut vocabularies) = agree::on_values(loaded, communicator)?;
+    let (loaded, mut vocabularies) = agree::on_values(spec, loaded, communicator)?;
     let classes = match loaded.has_classes() {
         true => vocabularies.pop(),
         false => None,
@@ -253,7 +260,7 @@ fn prepare(
     let architecture = architecture(spec, &vocabularies, &world, &scaling)?;
 
     let basis = Basis::new(spec, world.shards.clone(), &vocabularies);
-    let global_batch = pace::global_batch(spec.batch_size, world.train.rows, world.ranks);
+    let global_batch = pace::global_batch(spec, world.train.rows, world.ranks);
     let begin = |values, running| {
         let weights = Weights { values, running };
         TrainingState::begin(

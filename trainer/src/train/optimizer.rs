@@ -6,7 +6,8 @@
 
 use volley_proto::spec::{AdamForm, Rule, TrainSpec};
 
-use crate::network::Parameter;
+use super::lbfgs;
+use crate::network::{Compute, Parameter};
 
 /// The optimizer's settings and state.
 #[derive(Debug)]
@@ -39,12 +40,13 @@ pub(super) fn slots(rule: &Rule) -> Vec<(&'static str, f32)> {
         Rule::Ftrl {
             initial_accumulator,
         } => vec![("square", *initial_accumulator as f32), ("linear", 0.0)],
+        Rule::Lbfgs { memory } => lbfgs::slots(*memory),
     }
 }
 
 impl Optimizer {
-    /// A spec's optimizer of these parameters, before its first step.
-    pub(super) fn new(spec: &TrainSpec, parameters: &[Parameter]) -> Self {
+    /// A spec's optimizer of these parameters, with this L2 penalty, before its first step.
+    pub(super) fn new(spec: &TrainSpec, l2: f64, parameters: &[Parameter]) -> Self {
         let mut len = 0;
         let spans = parameters.iter().map(|parameter| {
             let start = len;
@@ -62,7 +64,7 @@ impl Optimizer {
             clip_norm: spec.optimizer.clip_norm,
             clip_value: spec.optimizer.clip_value,
             l1: spec.l1,
-            l2: spec.l2,
+            l2,
             steps: 0,
             len,
             parameters,
@@ -93,6 +95,11 @@ impl Optimizer {
         self.len
     }
 
+    /// Whether its steps end by themselves.
+    pub(super) fn converges(&self) -> bool {
+        matches!(self.rule, Rule::Lbfgs { .. })
+    }
+
     /// Shortens a gradient that is too long.
     pub(super) fn clip(&self, gradient: &mut [f32]) {
         if let Some(most) = self.clip_norm {
@@ -107,6 +114,36 @@ impl Optimizer {
             let most = most as f32;
             gradient.iter_mut().for_each(|g| *g = g.clamp(-most, most));
         }
+    }
+
+    /// Changes a network's weights by their gradient. Returns whether it has vanished, where the rule ends then.
+    pub(super) fn apply(
+        &mut self,
+        gradient: &[f32],
+        learn_rate: f64,
+        network: &mut impl Compute,
+    ) -> bool {
+        if !self.converges() {
+            let mut step = self.step(gradient, learn_rate);
+            network.update(|parameter, weights| step.update(parameter, weights));
+            return false;
+        }
+        self.steps = self.steps.saturating_add(1);
+        let mut weights = network.values().concat();
+        let mut gradient: Vec<f64> = gradient.iter().map(|g| f64::from(*g)).collect();
+        let ends = self.parameters.iter().skip(1).map(|(start, _)| *start);
+        for ((start, penalized), end) in self.parameters.iter().zip(ends.chain([self.len])) {
+            if *penalized {
+                let terms = gradient[*start..end].iter_mut().zip(&weights[*start..end]);
+                terms.for_each(|(g, w)| *g += 2.0 * self.l2 * f64::from(*w));
+            }
+        }
+        let vanished = lbfgs::step(&mut self.slots, &gradient, &mut weights);
+        network.update(|parameter, values| {
+            let start = self.parameters[parameter].0;
+            values.copy_from_slice(&weights[start..start + values.len()]);
+        });
+        vanished
     }
 
     /// Begins a step at a learning rate: every parameter is to be [updated](Step::update) once.
@@ -232,6 +269,7 @@ impl Step<'_> {
                     *w = (z.clamp(-l1, l1) - *z) / (root / rate + 2.0 * l2);
                 }
             }
+            Rule::Lbfgs { .. } => unreachable!("its steps are of all weights at once"),
         }
     }
 }
@@ -245,8 +283,8 @@ mod tests {
     fn optimizer(rule: Rule, [l1, l2]: [f64; 2], parameters: &[Parameter]) -> Optimizer {
         let mut spec = testing::spec();
         spec.optimizer.rule = rule;
-        (spec.l1, spec.l2) = (l1, l2);
-        Optimizer::new(&spec, parameters)
+        spec.l1 = l1;
+        Optimizer::new(&spec, l2, parameters)
     }
 
     fn adam(form: AdamForm, weight_decay: f64) -> Rule {
@@ -377,7 +415,7 @@ mod tests {
         let mut spec = testing::spec();
         spec.optimizer.clip_norm = Some(2.5);
         spec.optimizer.clip_value = Some(1.75);
-        let optimizer = Optimizer::new(&spec, &[parameter(2, true)]);
+        let optimizer = Optimizer::new(&spec, 0.0, &[parameter(2, true)]);
         let mut gradient = [3.0, -4.0];
         optimizer.clip(&mut gradient);
         assert_eq!(gradient, [1.5, -1.75]);

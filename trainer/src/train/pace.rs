@@ -3,7 +3,7 @@
 //! All of it follows from the spec, the sizes and the epochs that are over, so that it is the same on every rank and
 //! after every interruption, and needs no state of its own.
 
-use volley_proto::spec::{BatchSize, Decay, EarlyStop, Optimizer, Schedule, TrainSpec};
+use volley_proto::spec::{BatchSize, Decay, EarlyStop, RateScaling, Rule, Schedule, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 /// Steps that a training has at least, where its epochs are not given.
@@ -13,12 +13,23 @@ const EPOCHS: [u64; 2] = [20, 400];
 /// Of a one-cycle schedule: the first rate's share of the largest, and the share of steps in which it rises.
 const ONE_CYCLE: (f64, f64) = (1.0 / 25.0, 0.3);
 
+/// Passes over all rows of a rule that ends by itself, at most, where their epochs are not given.
+const MOST_PASSES: usize = 200;
+
 /// Passes over rows of so many steps each: as given, or as many as make enough steps.
 pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {
+    if let (None, Rule::Lbfgs { .. }) = (spec.epochs, &spec.optimizer.rule) {
+        return MOST_PASSES;
+    }
     spec.epochs.unwrap_or_else(|| {
         let [least, most] = EPOCHS;
         LEAST_STEPS.div_ceil(steps_per_epoch).clamp(least, most) as usize
     })
+}
+
+/// The L2 penalty of a training of so many rows: as given, or scikit-learn's of `C = 1`.
+pub(super) fn l2(spec: &TrainSpec, rows: u64) -> f64 {
+    spec.l2.unwrap_or(0.5 / rows.max(1) as f64)
 }
 
 /// The loss that epochs are compared by.
@@ -89,15 +100,26 @@ pub(super) fn stops<'a>(
     })
 }
 
-/// The learning rate of the step that comes next, where there are so many steps an epoch and epochs.
+/// The learning rate of the step that comes next, where there are so many steps an epoch and epochs, of so many rows.
 pub(super) fn learn_rate(
-    optimizer: &Optimizer,
+    spec: &TrainSpec,
+    global_batch: u64,
     at: Position,
     [steps_per_epoch, epochs]: [u64; 2],
     history: &[EpochRecord],
 ) -> f64 {
-    let factor = factor(&optimizer.schedule, at, [steps_per_epoch, epochs], history);
-    optimizer.learn_rate * factor
+    let schedule = &spec.optimizer.schedule;
+    let factor = factor(schedule, at, [steps_per_epoch, epochs], history);
+    let ranks = match spec.batch_size {
+        Some(BatchSize::OfRank(rows)) => global_batch as f64 / rows as f64,
+        Some(BatchSize::Global { .. }) | None => 1.0,
+    };
+    let scale = match schedule.scaling {
+        RateScaling::None => 1.0,
+        RateScaling::Linear => ranks,
+        RateScaling::Sqrt => ranks.sqrt(),
+    };
+    spec.optimizer.learn_rate * scale * factor
 }
 
 fn factor(
@@ -134,16 +156,18 @@ fn factor(
 
 /// Rows of a step, where they are not given: enough for a gradient that is not all noise, and few enough that a small
 /// table makes several steps.
-pub(super) fn global_batch(batch_size: Option<BatchSize>, rows: u64, ranks: usize) -> u64 {
-    match batch_size {
-        Some(batch_size) => batch_size.rows(ranks),
-        None => (rows / 32).next_power_of_two().clamp(32, 256),
+pub(super) fn global_batch(spec: &TrainSpec, rows: u64, ranks: usize) -> u64 {
+    match (spec.batch_size, &spec.optimizer.rule) {
+        (_, Rule::Lbfgs { .. }) => rows,
+        (Some(batch_size), _) => batch_size.rows(ranks),
+        (None, _) => (rows / 32).next_power_of_two().clamp(32, 256),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     fn epochs_of(scores: &[f64]) -> Vec<EpochRecord> {
         let record = |(at, score): (usize, &f64)| EpochRecord {
@@ -168,6 +192,7 @@ mod tests {
             let schedule = Schedule {
                 warmup_epochs,
                 decay,
+                scaling: RateScaling::None,
             };
             let factor = |step: &u64| factor(&schedule, at(*step), [10, 4], &[]);
             steps.iter().map(factor).collect::<Vec<_>>()
@@ -195,6 +220,19 @@ mod tests {
     }
 
     #[test]
+    fn rates_grow_with_the_ranks_where_each_has_its_rows() {
+        let rate = |scaling| {
+            let mut spec = testing::spec();
+            spec.batch_size = Some(BatchSize::OfRank(10));
+            spec.optimizer.learn_rate = 0.5;
+            spec.optimizer.schedule.scaling = scaling;
+            learn_rate(&spec, 40, at(0), [10, 4], &[])
+        };
+        let all = [RateScaling::None, RateScaling::Linear, RateScaling::Sqrt].map(rate);
+        assert_eq!(all, [0.5, 2.0, 1.0]);
+    }
+
+    #[test]
     fn a_plateau_is_patience_without_progress() {
         let schedule = Schedule {
             warmup_epochs: 0.0,
@@ -202,6 +240,7 @@ mod tests {
                 patience: 2,
                 factor: 0.1,
             },
+            scaling: RateScaling::None,
         };
         let factor = |scores: &[f64]| {
             let history = epochs_of(scores);
@@ -256,11 +295,18 @@ mod tests {
             [400, 40, 20]
         );
         let of_rank = Some(BatchSize::OfRank(10));
-        assert_eq!(global_batch(of_rank, 1_000_000, 3), 30);
+        let of = |batch_size, rows| {
+            global_batch(
+                &TrainSpec {
+                    batch_size,
+                    ..testing::spec()
+                },
+                rows,
+                3,
+            )
+        };
+        assert_eq!(of(of_rank, 1_000_000), 30);
         let rows = [1, 353, 4000, 1_000_000];
-        assert_eq!(
-            rows.map(|rows| global_batch(None, rows, 3)),
-            [32, 32, 128, 256]
-        );
+        assert_eq!(rows.map(|rows| of(None, rows)), [32, 32, 128, 256]);
     }
 }

@@ -42,9 +42,9 @@ impl Trained<'_> {
     /// The files and the manifest of the kept weights.
     pub(super) fn publish(mut self, mut weights: Weights) -> Artifacts {
         let parameters = self.architecture.parameters();
-        if self.architecture.categorical > 0 {
-            let dim = self.architecture.embedding_dim;
-            embed_unseen(&mut weights.values[0], self.trained, self.vocabularies, dim);
+        for (at, width) in self.architecture.tables() {
+            let table = &mut weights.values[at];
+            embed_unseen(table, self.trained, self.vocabularies, width);
         }
         let categorical = self
             .features

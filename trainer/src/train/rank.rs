@@ -81,6 +81,8 @@ pub struct RankReport {
     pub epochs: usize,
     /// The kept epoch, over all ranks.
     pub kept: EpochRecord,
+    /// The mean loss of training rows (a sample of them) by the kept weights, as rows are evaluated, over all ranks.
+    pub eval_train_loss: f64,
     /// Seconds from the first row to the last.
     pub load_seconds: f64,
     /// Seconds of everything after that.

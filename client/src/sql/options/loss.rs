@@ -103,8 +103,8 @@ impl LossOptions {
                 .find(|(_, of)| *of == Some(name))
                 .unwrap_or_default();
             let other = match task {
-                Task::Regression => "model_type = 'dnn_classifier'",
-                Task::Classification => "model_type = 'dnn_regressor'",
+                Task::Regression => "model_type = 'dnn_classifier' or 'logistic_reg'",
+                Task::Classification => "model_type = 'dnn_regressor' or 'linear_reg'",
             };
             return Err(unread("loss", format!("'{value}'"), other.to_owned()));
         }

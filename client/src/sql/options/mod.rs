@@ -7,26 +7,29 @@
 #[cfg(test)]
 mod documented;
 mod loss;
+mod network;
 mod optimizer;
 mod settle;
 mod table;
 mod value;
+mod vocabulary;
 mod warm_start;
 
 use std::time::Duration;
 
 use volley_proto::spec::{
-    ClassWeights, Device, Keep, LabelTransform, Network, NumericTransform, Output, Ranks, Task,
-    TooFew,
+    ClassWeights, Device, Keep, LabelTransform, NumericTransform, Ranks, Task, TooFew,
 };
 
 use crate::Error;
 
 pub use loss::{LossName, LossOptions};
+pub use network::{Dropout, NetworkOptions};
 pub use optimizer::{DecayName, EarlyStopOptions, OptimizerOptions, RuleName};
 pub(crate) use settle::{Target, check_unambiguous, needed_columns};
 pub use table::{TrainOption, train_options};
 pub use value::OptionValue;
+pub use vocabulary::VocabularyOptions;
 pub use warm_start::WarmStart;
 
 /// Options as given so far; the rest at their defaults.
@@ -37,6 +40,8 @@ pub use warm_start::WarmStart;
 pub struct TrainOptions {
     /// What is predicted of the label.
     pub task: Task,
+    /// Whether the model is linear: without layers, by L-BFGS unless another optimizer is given.
+    pub linear: bool,
     /// The label's column.
     pub label: Option<String>,
     /// What the network predicts of the label.
@@ -57,14 +62,14 @@ pub struct TrainOptions {
     pub categorical: Option<Vec<String>>,
     /// Features that enter as numbers.
     pub continuous: Option<Vec<String>>,
-    /// The network; its dropout is the next's.
-    pub network: Network,
-    /// Share of hidden layers' units zeroed in training.
-    pub dropout: Dropout,
+    /// Which values of categorical features have an embedding of their own.
+    pub vocabulary: VocabularyOptions,
+    /// The network.
+    pub network: NetworkOptions,
     /// L1 penalty on the hidden layers' kernels.
     pub l1: f64,
     /// L2 penalty on the hidden layers' kernels.
-    pub l2: f64,
+    pub l2: Option<f64>,
     /// The loss; as the task has it, where it is not given.
     pub loss: LossOptions,
     /// The column of the rows' weights.
@@ -81,8 +86,8 @@ pub struct TrainOptions {
     pub epochs: Option<usize>,
     /// When training ends before that.
     pub early_stop: EarlyStopOptions,
-    /// Which epoch's weights are published.
-    pub keep: Keep,
+    /// Which epoch's weights are published; the best's, but the last one's of L-BFGS, where it is not given.
+    pub keep: Option<Keep>,
     /// How many ranks train.
     pub ranks: Ranks,
     /// Training goes on with no fewer ranks.
@@ -113,15 +118,6 @@ pub struct TrainOptions {
     pub rendezvous_timeout: Duration,
     /// How long one collective operation may wait for a peer.
     pub collective_timeout: Duration,
-}
-
-/// Share of hidden layers' units zeroed in training.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Dropout {
-    /// The same of each layer.
-    Each(f64),
-    /// One a layer.
-    Layers(Vec<f64>),
 }
 
 /// How rows are split into training and evaluation, in BigQuery ML's words.
@@ -155,6 +151,7 @@ impl Default for TrainOptions {
     fn default() -> Self {
         Self {
             task: Task::Regression,
+            linear: false,
             label: None,
             label_transform: LabelTransform::Identity,
             standardize_label: None,
@@ -165,16 +162,10 @@ impl Default for TrainOptions {
             split_key: Vec::new(),
             categorical: None,
             continuous: None,
-            network: Network {
-                embedding_dim: 10,
-                batch_norm: true,
-                hidden_units: vec![128, 64],
-                dropout: vec![],
-                output: Output::Identity,
-            },
-            dropout: Dropout::Each(0.15),
+            vocabulary: VocabularyOptions::default(),
+            network: NetworkOptions::default(),
             l1: 0.0,
-            l2: 0.0,
+            l2: None,
             loss: LossOptions::default(),
             sample_weight: None,
             class_weights: ClassWeights::Equal,
@@ -183,7 +174,7 @@ impl Default for TrainOptions {
             global_batch_size: None,
             epochs: None,
             early_stop: EarlyStopOptions::default(),
-            keep: Keep::Best,
+            keep: None,
             ranks: Ranks::All,
             min_ranks: 1,
             max_ranks: None,

@@ -1,6 +1,6 @@
 //! The optimizer, its learning rate's schedule and early stopping, from options that each belong to some of them.
 
-use volley_proto::spec::{AdamForm, Decay, EarlyStop, Optimizer, Rule, Schedule};
+use volley_proto::spec::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 
 use super::unread;
 use crate::Result;
@@ -9,8 +9,9 @@ use crate::Result;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OptimizerOptions {
-    /// The rule by which weights follow their gradient.
-    pub rule: RuleName,
+    /// The rule by which weights follow their gradient; L-BFGS of linear models and AdamW of others, where it is not
+    /// given.
+    pub rule: Option<RuleName>,
     /// The learning rate before its schedule.
     pub learn_rate: Option<f64>,
     /// Decay of Adam's first moment.
@@ -38,7 +39,9 @@ pub struct OptimizerOptions {
     /// The largest number of a gradient.
     pub clip_value: Option<f64>,
     /// What becomes of the learning rate.
-    pub decay: DecayName,
+    pub decay: Option<DecayName>,
+    /// How it grows with the ranks.
+    pub rate_scaling: RateScaling,
     /// Epochs in which it rises from 0.
     pub warmup_epochs: Option<f64>,
     /// Epochs between two steps of it.
@@ -50,16 +53,16 @@ pub struct OptimizerOptions {
 }
 
 /// A rule's name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum RuleName {
     Adam,
-    #[default]
     AdamW,
     Sgd,
     Adagrad,
     RmsProp,
     Ftrl,
+    Lbfgs,
 }
 
 /// A schedule's name.
@@ -72,6 +75,19 @@ pub enum DecayName {
     #[default]
     OneCycle,
     Plateau,
+}
+
+impl DecayName {
+    fn to_text(self) -> String {
+        let name = match self {
+            Self::Constant => "constant",
+            Self::Step => "step",
+            Self::Cosine => "cosine",
+            Self::OneCycle => "one_cycle",
+            Self::Plateau => "plateau",
+        };
+        format!("'{name}'")
+    }
 }
 
 /// Early stopping as options have it so far.
@@ -87,14 +103,20 @@ pub struct EarlyStopOptions {
 }
 
 const PATIENCE: usize = 40;
+/// Changes that L-BFGS remembers, as in scikit-learn.
+const MEMORY: usize = 10;
 
 impl OptimizerOptions {
-    /// The complete optimizer.
+    /// The complete optimizer, of a linear model or of another.
     ///
     /// # Errors
     /// Names an option that is of another rule or schedule.
-    pub(super) fn settle(self) -> Result<Optimizer> {
-        self.check()?;
+    pub(super) fn settle(self, linear: bool) -> Result<Optimizer> {
+        let name = self.rule.unwrap_or(match linear {
+            true => RuleName::Lbfgs,
+            false => RuleName::AdamW,
+        });
+        self.check(name)?;
         let Rule::Adam {
             beta_1,
             beta_2,
@@ -115,7 +137,8 @@ impl OptimizerOptions {
         let momentum = self.momentum.unwrap_or(0.0);
         let epsilon = self.epsilon.unwrap_or(1e-7);
         let initial_accumulator = self.initial_accumulator.unwrap_or(0.1);
-        let (rule, learn_rate) = match self.rule {
+        let (rule, learn_rate) = match name {
+            RuleName::Lbfgs => (Rule::Lbfgs { memory: MEMORY }, 1.0),
             RuleName::Adam => (adam(0.0), 4e-3),
             RuleName::AdamW => (adam(self.weight_decay.unwrap_or(0.01)), 4e-3),
             RuleName::Sgd => {
@@ -145,7 +168,8 @@ impl OptimizerOptions {
             }
         };
         let factor = self.decay_factor.unwrap_or(0.1);
-        let decay = match self.decay {
+        let decay = match self.decay.unwrap_or_default() {
+            _ if name == RuleName::Lbfgs => Decay::Constant,
             DecayName::Constant => Decay::Constant,
             DecayName::Cosine => Decay::Cosine,
             DecayName::OneCycle => Decay::OneCycle,
@@ -164,6 +188,7 @@ impl OptimizerOptions {
             schedule: Schedule {
                 warmup_epochs: self.warmup_epochs.unwrap_or(0.0),
                 decay,
+                scaling: self.rate_scaling,
             },
             clip_norm: self.clip_norm,
             clip_value: self.clip_value,
@@ -171,9 +196,9 @@ impl OptimizerOptions {
     }
 
     /// Refuses options that nothing would read.
-    fn check(&self) -> Result<()> {
+    fn check(&self, rule: RuleName) -> Result<()> {
         use DecayName::{Plateau, Step};
-        use RuleName::{Adagrad, Adam, AdamW, Ftrl, RmsProp, Sgd};
+        use RuleName::{Adagrad, Adam, AdamW, Ftrl, Lbfgs, RmsProp, Sgd};
         let number = |x: Option<f64>| x.map(|x| x.to_string());
         let whole = |x: Option<usize>| x.map(|x| x.to_string());
         let form = |form| match form {
@@ -241,9 +266,21 @@ impl OptimizerOptions {
             ),
         ];
         for (option, given, rules, names) in of_rules {
-            if let Some(value) = given.filter(|_| !rules.contains(&self.rule)) {
+            if let Some(value) = given.filter(|_| !rules.contains(&rule)) {
                 return Err(unread(option, value, format!("optimizer = '{names}'")));
             }
+        }
+        let of_steps = [
+            ("learn_rate", number(self.learn_rate)),
+            ("learn_rate_schedule", self.decay.map(DecayName::to_text)),
+            ("warmup_epochs", number(self.warmup_epochs)),
+            ("clip_norm", number(self.clip_norm)),
+            ("clip_value", number(self.clip_value)),
+        ];
+        let of_steps = of_steps.into_iter().find_map(|(name, x)| Some((name, x?)));
+        if let (Lbfgs, Some((option, value))) = (rule, of_steps) {
+            let with = "another optimizer than 'lbfgs', which finds the length of its steps itself";
+            return Err(unread(option, value, with.to_owned()));
         }
         let of_schedules: [(&str, Option<String>, &[DecayName], &str); 3] = [
             ("decay_epochs", whole(self.decay_epochs), &[Step], "step"),
@@ -261,7 +298,9 @@ impl OptimizerOptions {
             ),
         ];
         for (option, given, schedules, names) in of_schedules {
-            if let Some(value) = given.filter(|_| !schedules.contains(&self.decay)) {
+            if let Some(value) =
+                given.filter(|_| !schedules.contains(&self.decay.unwrap_or_default()))
+            {
                 let with = format!("learn_rate_schedule = '{names}'");
                 return Err(unread(option, value, with));
             }
@@ -312,10 +351,12 @@ impl From<Optimizer> for OptimizerOptions {
         let Optimizer {
             learn_rate,
             rule,
-            schedule: Schedule {
-                warmup_epochs,
-                decay,
-            },
+            schedule:
+                Schedule {
+                    warmup_epochs,
+                    decay,
+                    scaling,
+                },
             clip_norm,
             clip_value,
         } = optimizer;
@@ -324,6 +365,7 @@ impl From<Optimizer> for OptimizerOptions {
             clip_norm,
             clip_value,
             warmup_epochs: Some(warmup_epochs),
+            rate_scaling: scaling,
             ..Self::default()
         };
         match rule {
@@ -338,14 +380,14 @@ impl From<Optimizer> for OptimizerOptions {
                 options.adam_beta_2 = Some(beta_2);
                 options.adam_epsilon = Some(epsilon);
                 options.adam_form = Some(form);
-                options.rule = RuleName::Adam;
+                options.rule = Some(RuleName::Adam);
                 if weight_decay > 0.0 {
-                    options.rule = RuleName::AdamW;
+                    options.rule = Some(RuleName::AdamW);
                     options.weight_decay = Some(weight_decay);
                 }
             }
             Rule::Sgd { momentum, nesterov } => {
-                options.rule = RuleName::Sgd;
+                options.rule = Some(RuleName::Sgd);
                 options.momentum = Some(momentum);
                 options.nesterov = Some(nesterov);
             }
@@ -353,7 +395,7 @@ impl From<Optimizer> for OptimizerOptions {
                 initial_accumulator,
                 epsilon,
             } => {
-                options.rule = RuleName::Adagrad;
+                options.rule = Some(RuleName::Adagrad);
                 options.initial_accumulator = Some(initial_accumulator);
                 options.epsilon = Some(epsilon);
             }
@@ -362,7 +404,7 @@ impl From<Optimizer> for OptimizerOptions {
                 momentum,
                 epsilon,
             } => {
-                options.rule = RuleName::RmsProp;
+                options.rule = Some(RuleName::RmsProp);
                 options.rho = Some(rho);
                 options.momentum = Some(momentum);
                 options.epsilon = Some(epsilon);
@@ -370,21 +412,27 @@ impl From<Optimizer> for OptimizerOptions {
             Rule::Ftrl {
                 initial_accumulator,
             } => {
-                options.rule = RuleName::Ftrl;
+                options.rule = Some(RuleName::Ftrl);
                 options.initial_accumulator = Some(initial_accumulator);
+            }
+            Rule::Lbfgs { .. } => {
+                return Self {
+                    rule: Some(RuleName::Lbfgs),
+                    ..Self::default()
+                };
             }
         }
         match decay {
-            Decay::Constant => options.decay = DecayName::Constant,
-            Decay::Cosine => options.decay = DecayName::Cosine,
-            Decay::OneCycle => options.decay = DecayName::OneCycle,
+            Decay::Constant => options.decay = Some(DecayName::Constant),
+            Decay::Cosine => options.decay = Some(DecayName::Cosine),
+            Decay::OneCycle => options.decay = Some(DecayName::OneCycle),
             Decay::Step { epochs, factor } => {
-                options.decay = DecayName::Step;
+                options.decay = Some(DecayName::Step);
                 options.decay_epochs = Some(epochs);
                 options.decay_factor = Some(factor);
             }
             Decay::Plateau { patience, factor } => {
-                options.decay = DecayName::Plateau;
+                options.decay = Some(DecayName::Plateau);
                 options.plateau_patience = Some(patience);
                 options.decay_factor = Some(factor);
             }
@@ -446,18 +494,32 @@ mod tests {
                 schedule: Schedule {
                     warmup_epochs: 1.5,
                     decay,
+                    scaling: RateScaling::Sqrt,
                 },
                 clip_norm: Some(1.0),
                 clip_value: None,
             };
             let options = OptimizerOptions::from(optimizer.clone());
-            assert_eq!(options.settle().unwrap(), optimizer);
+            assert_eq!(options.settle(false).unwrap(), optimizer);
         }
     }
 
     #[test]
+    fn linear_models_are_solved_unless_another_optimizer_is_given() {
+        let solved = OptimizerOptions::default().settle(true).unwrap();
+        assert_eq!(solved.rule, Rule::Lbfgs { memory: MEMORY });
+        let back = OptimizerOptions::from(solved.clone());
+        assert_eq!(back.settle(true).unwrap(), solved);
+        let ftrl = OptimizerOptions {
+            rule: Some(RuleName::Ftrl),
+            ..Default::default()
+        };
+        assert_eq!(ftrl.settle(true).unwrap().rule.name(), "ftrl");
+    }
+
+    #[test]
     fn options_that_nothing_reads_are_refused() {
-        let refused = |options: OptimizerOptions| options.settle().unwrap_err().to_string();
+        let refused = |options: OptimizerOptions| options.settle(false).unwrap_err().to_string();
         let of_sgd = OptimizerOptions {
             momentum: Some(0.9),
             ..Default::default()
@@ -468,17 +530,27 @@ mod tests {
             "{error}"
         );
         let of_step = OptimizerOptions {
-            decay: DecayName::Plateau,
+            decay: Some(DecayName::Plateau),
             decay_epochs: Some(3),
             ..Default::default()
         };
         assert!(refused(of_step).contains("learn_rate_schedule = 'step'"));
         let alone = OptimizerOptions {
-            rule: RuleName::Sgd,
+            rule: Some(RuleName::Sgd),
             nesterov: Some(true),
             ..Default::default()
         };
         assert!(refused(alone).contains("with momentum"));
+        let of_others = OptimizerOptions {
+            decay: Some(DecayName::OneCycle),
+            ..Default::default()
+        };
+        assert!(of_others.clone().settle(false).is_ok());
+        let error = of_others.settle(true).unwrap_err().to_string();
+        assert!(
+            error.contains("'one_cycle'") && error.contains("'lbfgs'"),
+            "{error}"
+        );
         let never = EarlyStopOptions {
             early_stop: Some(false),
             patience: Some(3),

@@ -3,12 +3,12 @@
 use datafusion::arrow::datatypes::{DataType, Schema};
 use url::Url;
 use volley_proto::spec::{
-    BatchSize, ClassWeights, Elastic, Feature, FeatureKind, IfExists, Label, LabelTransform, Loss,
-    Network, Output, Ranks, Split, Start, Task, TrainSpec,
+    BatchSize, ClassWeights, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
+    Loss, Output, Ranks, Rule, Split, Start, Task, TrainSpec,
 };
 use volley_proto::{ModelName, TrainId};
 
-use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, Dropout, SplitMethod, TrainOptions, unread};
+use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, SplitMethod, TrainOptions, unread};
 use crate::{Error, Result};
 
 /// What is to be published where.
@@ -36,8 +36,16 @@ impl TrainOptions {
         let split = self.split()?;
         let standardize = self.standardize_label()?;
         let loss = self.loss()?;
-        let dropout = self.dropouts()?;
         let batch_size = self.rows_of_a_step()?;
+        let optimizer = self.optimizer.clone().settle(self.linear)?;
+        let keep = self.keep.unwrap_or(match optimizer.rule {
+            // What it comes to is the solution, and not the best of some epochs.
+            Rule::Lbfgs { .. } => Keep::Last,
+            _ => Keep::Best,
+        });
+        // A logistic regression without a penalty has no solution where a line tells the classes apart.
+        let is_logistic = self.linear && self.task == Task::Classification;
+        let l2 = self.l2.or((!is_logistic).then_some(0.0));
         let features = self.features(&label, &split, input)?;
         let ranks = match self.ranks {
             Ranks::Exactly(ranks) => Some(ranks),
@@ -57,6 +65,7 @@ impl TrainOptions {
             if_exists: target.if_exists,
             store: target.store,
             features,
+            vocabulary: self.vocabulary.settle()?,
             task: self.task,
             label: Label {
                 column: label,
@@ -66,20 +75,17 @@ impl TrainOptions {
             numeric_transform: self.numeric_transform,
             split,
             split_key: self.split_key,
-            network: Network {
-                dropout,
-                ..self.network
-            },
+            network: self.network.settle(self.linear)?,
             loss,
             sample_weight: self.sample_weight,
             class_weights: self.class_weights,
-            optimizer: self.optimizer.settle()?,
+            optimizer,
             l1: self.l1,
-            l2: self.l2,
+            l2,
             batch_size,
             epochs: self.epochs,
             early_stop: self.early_stop.settle()?,
-            keep: self.keep,
+            keep,
             seed: self.seed,
             ranks: self.ranks,
             elastic,
@@ -109,20 +115,6 @@ impl TrainOptions {
         }
     }
 
-    /// Shares of the hidden layers' units.
-    fn dropouts(&self) -> Result<Vec<f64>> {
-        let layers = self.network.hidden_units.len();
-        match &self.dropout {
-            Dropout::Each(share) => Ok(vec![*share; layers]),
-            Dropout::Layers(shares) if shares.len() == layers => Ok(shares.clone()),
-            Dropout::Layers(shares) => Err(Error::Proto(volley_proto::Error::Option {
-                option: "dropout".to_owned(),
-                value: format!("{shares:?}"),
-                expected: format!("as many as hidden_units has layers ({layers})"),
-            })),
-        }
-    }
-
     /// The loss of the task; refuses what else is of another.
     fn loss(&self) -> Result<Loss> {
         let loss = self.loss.settle(self.task)?;
@@ -146,7 +138,7 @@ impl TrainOptions {
         });
         if let Some((option, value)) = transform.or(output) {
             if self.task == Task::Classification {
-                let with = "model_type = 'dnn_regressor'".to_owned();
+                let with = "model_type = 'dnn_regressor' or 'linear_reg'".to_owned();
                 return Err(unread(option, value, with));
             }
             if loss.has_log_link() {
@@ -157,7 +149,7 @@ impl TrainOptions {
         }
         if self.class_weights != ClassWeights::Equal && self.task == Task::Regression {
             let value = self.class_weights.to_string();
-            let with = "model_type = 'dnn_classifier'".to_owned();
+            let with = "model_type = 'dnn_classifier' or 'logistic_reg'".to_owned();
             return Err(unread("class_weights", value, with));
         }
         if let ClassWeights::Given(weights) = &self.class_weights
@@ -272,9 +264,10 @@ impl TrainOptions {
                         column,
                         role: "a feature",
                         actual: field.data_type().to_string(),
-                        expected: "text, a boolean, a date or a number; leave it out of the \
+                        expected:
+                            "text, a boolean, a date, a time or a number; leave it out of the \
                                    SELECT, or name the features in categorical and continuous"
-                            .into(),
+                                .into(),
                     })),
                 }
             })
@@ -328,6 +321,7 @@ fn kind_of(data_type: &DataType) -> Option<FeatureKind> {
         | DataType::Utf8View
         | DataType::Boolean
         | DataType::Date32 => Some(FeatureKind::Categorical),
+        DataType::Timestamp(..) | DataType::Date64 => Some(FeatureKind::Continuous),
         number if number.is_numeric() => Some(FeatureKind::Continuous),
         _ => None,
     }

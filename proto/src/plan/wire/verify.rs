@@ -13,6 +13,7 @@ use datafusion::error::Result;
 use datafusion::physical_expr::window::{
     PlainAggregateWindowExpr, SlidingAggregateWindowExpr, WindowExpr,
 };
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
 };
@@ -33,6 +34,19 @@ pub(in crate::plan) fn verify(
         return not_impl_err!(
             "an operator that does not survive its way to an executor: {meant} would arrive as {found}"
         );
+    }
+    if let (Some(meant), Some(found)) = (
+        sent.downcast_ref::<HashJoinExec>(),
+        arrived.downcast_ref::<HashJoinExec>(),
+    ) {
+        // It keeps the order of its right side where it knows of one.
+        let [meant, found] = [meant, found].map(|join| join.right().output_ordering().is_some());
+        if meant && !found && sent.maintains_input_order()[1] {
+            return not_impl_err!(
+                "the order of the right side of {}, which does not survive its way to an executor",
+                describe(arrived.as_ref())?
+            );
+        }
     }
     let orders = arrived.required_input_ordering();
     let inputs = sent.children().into_iter().zip(arrived.children());

@@ -115,6 +115,21 @@ pub(super) const KNOWN: &[Known] = &[
         ..WITH_AB
     },
     Known {
+        name: "a join that keeps the order of a union, of which a task has a part",
+        files: &[
+            "COPY (SELECT value AS id, value AS k FROM generate_series(1, 3) WHERE value > 5) TO 'DIR/t0/1.csv' STORED AS CSV",
+            "COPY (SELECT 5 AS id, NULL AS k, DATE '2021-05-06' AS c2 UNION ALL SELECT 8, 5, DATE '2020-12-21') TO 'DIR/t1/1.csv' STORED AS CSV",
+            "COPY (SELECT 1 AS id, 1 AS k) TO 'DIR/t0/2.csv' STORED AS CSV",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t0 (id BIGINT, k INT) STORED AS CSV LOCATION 'DIR/t0/' OPTIONS ('format.has_header' 'true')",
+            "CREATE EXTERNAL TABLE t1 (id BIGINT, k BIGINT, c2 DATE) STORED AS CSV LOCATION 'DIR/t1/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT y.id, CAST(rank() OVER (ORDER BY u.c DESC NULLS LAST, u.d DESC) AS BIGINT) AS r FROM ((SELECT 1 AS c, id AS d FROM t0) UNION ALL (SELECT CAST(extract(month FROM c2) AS BIGINT) AS c, id AS d FROM t1)) u LEFT JOIN t1 y ON u.c = y.k",
+        means: Some("SELECT * FROM (VALUES (NULL, 1), (8, 2), (NULL, 3)) AS t (id, r)"),
+        ..PLAIN
+    },
+    Known {
         name: "an unequal left join tells unmatched rows once",
         query: "SELECT a.x, b.y FROM a LEFT JOIN b ON a.x < b.y",
         ..UNEQUAL

@@ -24,6 +24,15 @@ const FAILS: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "grouping sets of a constant, in an order",
+        query: "SELECT k, c, count(*) AS n FROM (SELECT 8 AS c, value AS k FROM generate_series(1, 3)) t WHERE k = 2 GROUP BY CUBE (c, k) ORDER BY k DESC NULLS FIRST, c DESC NULLS FIRST",
+        means: Some(
+            "SELECT * FROM (VALUES (NULL, NULL, 1), (NULL, 8, 1), (2, NULL, 1), (2, 8, 1)) AS t (k, c, n) ORDER BY k DESC NULLS FIRST, c DESC NULLS FIRST",
+        ),
+        order: &["k", "c"],
+        ..PLAIN
+    },
+    Known {
         name: "a value of several rows in a projection",
         query: "SELECT k, (SELECT k FROM u) AS x FROM t",
         ..FAILS

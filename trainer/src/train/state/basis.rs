@@ -147,7 +147,8 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         rendezvous_timeout: _,
         collective_timeout: _,
         features,
-        task,
+        vocabulary,
+        task: _,
         label,
         numeric_transform,
         split,
@@ -171,6 +172,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         hidden_units,
         dropout,
         output,
+        linear,
     } = network;
     let Optimizer {
         learn_rate,
@@ -194,7 +196,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     let order: Vec<_> = features.iter().map(|feature| &feature.column).collect();
     let mut terms = vec![
         ("input_label_cols", json(&label.column)),
-        ("model_type", json(task)),
+        ("model_type", spec.model_type().to_owned()),
         ("label_transform", json(&label.transform)),
         ("standardize_label", json(&label.standardize)),
         ("numeric_transform", json(numeric_transform)),
@@ -204,6 +206,10 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         ),
         ("continuous", json(&columns(spec, FeatureKind::Continuous))),
         ("features", json(&order)),
+        (
+            "min_frequency, max_vocabulary, hash_buckets",
+            json(vocabulary),
+        ),
         ("data_split_method", json(&method)),
         ("hidden_units", json(hidden_units)),
         ("embedding_dim", json(embedding_dim)),
@@ -211,6 +217,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         ("batch_norm", json(batch_norm)),
         ("l2_reg", json(l2)),
         ("activation_output", json(output)),
+        ("wide", json(linear)),
         ("loss", json(loss)),
         ("sample_weight_col", json(sample_weight)),
         ("class_weights", json(class_weights)),

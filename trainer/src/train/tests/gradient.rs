@@ -1,24 +1,26 @@
 //! The network's gradient against finite differences of an independent network in `f64`.
 
 use burn::backend::{Autodiff, Flex};
-use volley_proto::spec::Output;
+use volley_proto::spec::{Linear, Output};
 
 use crate::network::{Architecture, Compute, Host, Input, Tensors};
 use crate::random::{Key, Purpose};
 
 const ROWS: usize = 3;
 
-fn architecture(output: Output, outputs: usize) -> Architecture {
+fn architecture(output: Output, outputs: usize, linear: Linear) -> Architecture {
+    let deep = linear != Linear::Alone;
     Architecture {
         table_rows: 7,
         embedding_dim: 2,
         categorical: 2,
         continuous: 2,
-        batch_norm: true,
-        hidden: vec![5, 4],
+        batch_norm: deep,
+        hidden: if deep { vec![5, 4] } else { vec![] },
         outputs,
         output,
         output_scale: 3.0,
+        linear,
     }
 }
 
@@ -63,7 +65,10 @@ fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) 
         dropout,
         ..
     } = input();
-    let predict = |row: usize| {
+    let outputs_of = |row: usize| {
+        if !architecture.is_deep() {
+            return (vec![0.0; architecture.outputs], weights);
+        }
         let mut x = Vec::new();
         for code in &codes[row * 2..row * 2 + 2] {
             x.extend_from_slice(&weights[0][*code as usize * 2..*code as usize * 2 + 2]);
@@ -80,6 +85,25 @@ fn reference(architecture: &Architecture, weights: &[Vec<f64>], slopes: &[f64]) 
                 .for_each(|(x, mask)| *x = x.max(0.0) * f64::from(*mask));
         }
         let outputs = dense(&x, layers.next().unwrap(), architecture.outputs);
+        (outputs, &weights[9..])
+    };
+    let predict = |row: usize| {
+        let (mut outputs, rest) = outputs_of(row);
+        for (k, y) in outputs.iter_mut().enumerate() {
+            if let [values, numbers, bias @ ..] = rest {
+                let codes = &codes[row * 2..row * 2 + 2];
+                let width = architecture.outputs;
+                *y += codes
+                    .iter()
+                    .map(|code| values[*code as usize * width + k])
+                    .sum::<f64>();
+                let x = continuous[row * 2..row * 2 + 2].iter().enumerate();
+                *y += x
+                    .map(|(n, x)| f64::from(*x) * numbers[n * width + k])
+                    .sum::<f64>();
+                *y += bias.first().map_or(0.0, |bias| bias[k]);
+            }
+        }
         let activated = outputs.into_iter().map(|y| {
             let sigmoid = 1.0 / (1.0 + (-y).exp());
             match architecture.output {
@@ -114,13 +138,16 @@ fn gradients_are_finite_differences() {
 }
 
 fn gradients_of<C: Compute<Device: Default>>() {
-    for (output, outputs) in [
-        (Output::Identity, 1),
-        (Output::Sigmoid, 1),
-        (Output::ScaledSigmoid, 1),
-        (Output::Identity, 3),
+    for (output, outputs, linear) in [
+        (Output::Identity, 1, Linear::None),
+        (Output::Sigmoid, 1, Linear::None),
+        (Output::ScaledSigmoid, 1, Linear::Beside),
+        (Output::Identity, 3, Linear::None),
+        (Output::Identity, 3, Linear::Beside),
+        (Output::Identity, 1, Linear::Alone),
+        (Output::Identity, 3, Linear::Alone),
     ] {
-        let architecture = architecture(output, outputs);
+        let architecture = architecture(output, outputs, linear);
         let mut weights = weights(&architecture);
         let slopes = [0.7, -0.4, 0.9, 0.3, -1.1, 0.2, 0.5, -0.6, 0.8];
         let slopes = &slopes[..ROWS * outputs];
@@ -157,7 +184,7 @@ fn gradients_of<C: Compute<Device: Default>>() {
                 let name = &architecture.parameters()[at].name;
                 assert!(
                     (measured - actual).abs() < 1e-4,
-                    "{output:?} {name}[{i}]: {actual}, {measured}"
+                    "{output:?} {linear:?} {name}[{i}]: {actual}, {measured}"
                 );
                 not_zero += usize::from(actual != 0.0);
             }

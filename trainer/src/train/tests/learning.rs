@@ -431,7 +431,7 @@ fn a_network_of_one_kind_of_feature_learns() {
 fn a_linear_model_learns() {
     let mut spec = TrainSpec {
         epochs: Some(40),
-        l2: 0.0,
+        l2: Some(0.0),
         ..spec()
     };
     spec.network.hidden_units.clear();

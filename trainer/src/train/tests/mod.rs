@@ -4,6 +4,7 @@ mod coverage;
 mod failures;
 mod gradient;
 mod learning;
+mod linear;
 mod resume;
 mod speed;
 mod warm;

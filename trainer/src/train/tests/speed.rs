@@ -25,7 +25,7 @@ const VOCABULARIES: [usize; 18] = [
 fn rossmann(batch_size: usize) -> TrainSpec {
     let mut spec = TrainSpec {
         batch_size: Some(BatchSize::OfRank(batch_size)),
-        l2: 5e-5,
+        l2: Some(5e-5),
         loss: Loss::Mae,
         ..spec()
     };

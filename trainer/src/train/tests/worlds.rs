@@ -2,8 +2,8 @@
 
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    AdamForm, BatchSize, ClassWeights, Decay, Loss, NumericTransform, Optimizer, Rule, Schedule,
-    TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Decay, Loss, NumericTransform, Optimizer, RateScaling, Rule,
+    Schedule, TrainSpec,
 };
 
 use crate::Outcome;
@@ -174,6 +174,7 @@ fn n_ranks_follow_every_optimizer_as_one_does() {
             schedule: Schedule {
                 warmup_epochs: 0.5,
                 decay,
+                scaling: RateScaling::None,
             },
             clip_norm: Some(0.5),
             clip_value: Some(0.1),

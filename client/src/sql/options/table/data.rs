@@ -1,0 +1,183 @@
+//! Options of what is predicted from which rows and columns.
+
+use volley_proto::spec::{LabelTransform, NumericTransform, Task};
+
+use super::super::SplitMethod;
+use super::set::{choose, column, columns, expected, set, some_bool, some_whole, text};
+use super::{Refusal, TrainOption, option};
+
+pub(super) const DATA: &[TrainOption] = &[
+    option(
+        "model_type",
+        "'dnn_regressor', 'dnn_classifier', 'linear_reg', 'logistic_reg'",
+        "'dnn_regressor'",
+        "What is predicted: a number, or which of its values the label has (text, whole numbers, booleans or dates); by a \
+         network of layers, or by a linear model: a weight for each number and for each value of a categorical feature.",
+        |to, value| {
+            let choices = [
+                ("dnn_regressor", (Task::Regression, false)),
+                ("dnn_classifier", (Task::Classification, false)),
+                ("linear_reg", (Task::Regression, true)),
+                ("logistic_reg", (Task::Classification, true)),
+            ];
+            let name = value.text().map(str::to_lowercase);
+            let found = choices
+                .iter()
+                .find(|(known, _)| Some(*known) == name.as_deref());
+            match (found, name) {
+                (Some((_, (task, linear))), _) => {
+                    (to.task, to.linear) = (*task, *linear);
+                    Ok(())
+                }
+                (None, Some(_)) => Err(Refusal::NotSupported(
+                    "use 'dnn_regressor', 'dnn_classifier', 'linear_reg' or 'logistic_reg'",
+                )),
+                (None, None) => {
+                    let mut kind = (to.task, to.linear);
+                    choose(&mut kind, value, &choices)
+                }
+            }
+        },
+    ),
+    option(
+        "input_label_cols",
+        "['column']",
+        "(needed)",
+        "The column to predict.",
+        |to, value| match value.list(text).as_deref() {
+            Some([label]) => set(&mut to.label, Some(label.clone())),
+            Some([_, _, ..]) => Err(Refusal::NotSupported("a model has exactly one label")),
+            _ => Err(expected("a list of one column, such as ['sales']")),
+        },
+    ),
+    option(
+        "label_transform",
+        "'identity', 'ln'",
+        "'identity'",
+        "What the network predicts of the label. With 'ln', loss and L2 are in the logarithm's \
+         scale and predictions are exponentiated.",
+        |to, value| {
+            let choices = [
+                ("identity", LabelTransform::Identity),
+                ("ln", LabelTransform::Ln),
+            ];
+            choose(&mut to.label_transform, value, &choices)
+        },
+    ),
+    option(
+        "standardize_label",
+        "true, false",
+        "true where activation_output is 'identity'",
+        "Whether the network learns the (transformed) label less its mean, in standard deviations of the training \
+         rows. Losses and metrics are in the label's own scale, and predictions are undone.",
+        |to, value| some_bool(&mut to.standardize_label, value),
+    ),
+    option(
+        "numeric_transform",
+        "'standardize', 'none'",
+        "'standardize'",
+        "How continuous features are scaled by what the training rows hold: less their mean in standard deviations, or \
+         not at all. Null becomes the mean; where training rows have nulls, a further input says so.",
+        |to, value| {
+            let choices = [
+                ("standardize", NumericTransform::Standardize),
+                ("none", NumericTransform::None),
+            ];
+            choose(&mut to.numeric_transform, value, &choices)
+        },
+    ),
+    option(
+        "data_split_method",
+        "'no_split', 'custom', 'random', 'seq'",
+        "'random', or what the next two options imply",
+        "How rows are split into training and evaluation. 'seq' evaluates the last rows by data_split_col.",
+        |to, value| {
+            if value
+                .text()
+                .is_some_and(|text| text.eq_ignore_ascii_case("auto_split"))
+            {
+                return Err(Refusal::NotSupported(
+                    "use 'random', which is the default, 'no_split', 'custom' or 'seq'",
+                ));
+            }
+            let choices = [
+                ("seq", Some(SplitMethod::Sequential)),
+                ("no_split", Some(SplitMethod::NoSplit)),
+                ("custom", Some(SplitMethod::Custom)),
+                ("random", Some(SplitMethod::Random)),
+            ];
+            choose(&mut to.split_method, value, &choices)
+        },
+    ),
+    option(
+        "data_split_col",
+        "'column'",
+        "(none)",
+        "For 'custom': a column of 'TRAIN', 'EVAL' or 'TEST' (TEST rows only lend their values to \
+         the vocabularies), or a boolean that is true for evaluation. For 'seq': a number, a date or a time; where it is \
+         null, rows are evaluated.",
+        |to, value| column(&mut to.split_column, value),
+    ),
+    option(
+        "split_key",
+        "['column', …]",
+        "all columns that the query gives",
+        "Columns whose values decide where a row goes in a random split: rows with equal ones stay together, such as \
+         those of one customer. They are no features unless named. A row goes where it goes whatever the features, the \
+         shards and the cluster are.",
+        |to, value| {
+            let mut keys = None;
+            columns(&mut keys, value)?;
+            set(&mut to.split_key, keys.unwrap_or_default())
+        },
+    ),
+    option(
+        "data_split_eval_fraction",
+        "0 < share < 1",
+        "0.2",
+        "For 'random': the share of rows that is evaluated.",
+        |to, value| match value.number() {
+            Some(share) if share > 0.0 && share < 1.0 => set(&mut to.split_fraction, Some(share)),
+            _ => Err(expected("a share between 0 and 1")),
+        },
+    ),
+    option(
+        "categorical",
+        "['column', …]",
+        "with no continuous either: every text, boolean and date column",
+        "Features that pass through an embedding. Null is a value of its own.",
+        |to, value| columns(&mut to.categorical, value),
+    ),
+    option(
+        "continuous",
+        "['column', …]",
+        "with no categorical either: every column of numbers, and of timestamps",
+        "Features that enter as numbers. Null is their mean, with an input that says so. Dates and timestamps are days \
+         since 1970-01-01, with fractions.",
+        |to, value| columns(&mut to.continuous, value),
+    ),
+    option(
+        "min_frequency",
+        "whole number",
+        "(none: all values)",
+        "A categorical feature's values have an embedding of their own if they occur in so many rows that are not for \
+         testing. All others share one.",
+        |to, value| some_whole(&mut to.vocabulary.min_frequency, value),
+    ),
+    option(
+        "max_vocabulary",
+        "whole number",
+        "(none: all values)",
+        "The most values of a categorical feature that have an embedding of their own: the most frequent ones. All \
+         others share one.",
+        |to, value| some_whole(&mut to.vocabulary.max_vocabulary, value),
+    ),
+    option(
+        "hash_buckets",
+        "whole number",
+        "(none)",
+        "Values of categorical features are hashed into so many buckets instead, which have an embedding each: for \
+         columns of more values than memory has room for.",
+        |to, value| some_whole(&mut to.vocabulary.hash_buckets, value),
+    ),
+];

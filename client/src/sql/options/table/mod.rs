@@ -1,0 +1,99 @@
+//! Every option once: its name, what it takes, its default, what it does, and how it is set.
+
+mod data;
+mod learning;
+mod network;
+mod running;
+mod set;
+#[cfg(test)]
+mod tests;
+
+use volley_proto::did_you_mean;
+
+use data::DATA;
+use learning::LEARNING;
+use network::NETWORK;
+use running::RUNNING;
+
+use super::{OptionValue, TrainOptions};
+use crate::{Error, Result};
+
+/// One option of `CREATE MODEL`, as documented.
+#[derive(Debug)]
+pub struct TrainOption {
+    /// The option's name.
+    pub name: &'static str,
+    /// The values it takes.
+    pub values: &'static str,
+    /// The value where it is not given.
+    pub default: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    set: Set,
+}
+
+type Set = fn(&mut TrainOptions, &OptionValue) -> Result<(), Refusal>;
+
+/// Why a value was not taken.
+enum Refusal {
+    /// It is none of the option's values.
+    Expected(String),
+    /// It means something that Volley cannot do.
+    NotSupported(&'static str),
+}
+
+/// All options, in the order of the documentation.
+pub fn train_options() -> impl Iterator<Item = &'static TrainOption> {
+    [DATA, NETWORK, LEARNING, RUNNING].into_iter().flatten()
+}
+
+impl TrainOptions {
+    /// Sets an option by its name in SQL.
+    ///
+    /// # Errors
+    /// Names the option, the value, and what would be right.
+    pub fn set(&mut self, option: &str, value: &OptionValue) -> Result<()> {
+        let name = option.to_lowercase();
+        if let Some((_, what)) = NOT_SUPPORTED.iter().find(|(known, _)| *known == name) {
+            return Err(Error::NotSupported {
+                what: format!("option {name}: {what}"),
+            });
+        }
+        let Some(known) = train_options().find(|known| known.name == name) else {
+            let names: Vec<_> = train_options().map(|known| known.name).collect();
+            return Err(Error::UnknownOption {
+                option: option.to_owned(),
+                hint: did_you_mean(option, names.iter().copied()),
+                known: names.join(", "),
+            });
+        };
+        (known.set)(self, value).map_err(|refusal| match refusal {
+            Refusal::Expected(expected) => Error::Proto(volley_proto::Error::Option {
+                option: name,
+                value: value.to_string(),
+                expected: format!("expected {expected}"),
+            }),
+            Refusal::NotSupported(instead) => Error::NotSupported {
+                what: format!("{name} = {value}: {instead}"),
+            },
+        })
+    }
+}
+
+const NOT_SUPPORTED: &[(&str, &str)] = &[("max_iterations", "use epochs")];
+
+const fn option(
+    name: &'static str,
+    values: &'static str,
+    default: &'static str,
+    about: &'static str,
+    set: Set,
+) -> TrainOption {
+    TrainOption {
+        name,
+        values,
+        default,
+        about,
+        set,
+    }
+}

@@ -1,0 +1,169 @@
+//! Options of the network and its loss.
+
+use volley_proto::spec::{ClassWeights, Output};
+
+use super::super::{Dropout, LossName, OptionValue};
+use super::set::{choose, column, expected, number, set, some_bool, some_number, some_whole};
+use super::{TrainOption, option};
+
+pub(super) const NETWORK: &[TrainOption] = &[
+    option(
+        "hidden_units",
+        "[width, …]",
+        "[128, 64]",
+        "Widths of the dense layers, first to last.",
+        |to, value| match value.list(OptionValue::number) {
+            Some(widths) => set(&mut to.network.hidden_units, Some(widths)),
+            None => Err(expected("a list of whole numbers, such as [128, 64]")),
+        },
+    ),
+    option(
+        "embedding_dim",
+        "whole number",
+        "10",
+        "Width of every categorical feature's embedding.",
+        |to, value| some_whole(&mut to.network.embedding_dim, value),
+    ),
+    option(
+        "dropout",
+        "0 ≤ share < 1, [share, …]",
+        "0.15",
+        "Share of the hidden layers' units zeroed in training: of each layer, or one a layer.",
+        |to, value| match (value.number(), value.list(OptionValue::number)) {
+            (Some(share), _) => set(&mut to.network.dropout, Some(Dropout::Each(share))),
+            (_, Some(shares)) => set(&mut to.network.dropout, Some(Dropout::Layers(shares))),
+            _ => Err(expected("a number, or a list of one for each hidden layer")),
+        },
+    ),
+    option(
+        "wide",
+        "true, false",
+        "false",
+        "Whether a linear part is beside the layers: a weight for each number and for each value of a categorical \
+         feature, added to what the layers put out (\"wide & deep\").",
+        |to, value| some_bool(&mut to.network.wide, value),
+    ),
+    option(
+        "batch_norm",
+        "true, false",
+        "true",
+        "Whether continuous features pass through batch norm.",
+        |to, value| match value {
+            OptionValue::Bool(on) => set(&mut to.network.batch_norm, Some(*on)),
+            _ => Err(expected("true or false")),
+        },
+    ),
+    option(
+        "l2_reg",
+        "number ≥ 0",
+        "0; 1 / (2 · training rows) of 'logistic_reg'",
+        "L2 penalty on the hidden layers' kernels and on a linear part's weights: adds l2_reg · Σ w² to the loss. That of \
+         'logistic_reg' is scikit-learn's C = 1; 1 / (2 · rows · C) is any other.",
+        |to, value| some_number(&mut to.l2, value),
+    ),
+    option(
+        "l1_reg",
+        "number ≥ 0",
+        "0",
+        "L1 penalty on the hidden layers' kernels: adds l1_reg · Σ |w| to the loss. With optimizer = 'ftrl' it makes \
+         weights exactly 0.",
+        |to, value| number(&mut to.l1, value),
+    ),
+    option(
+        "activation_output",
+        "'identity', 'sigmoid', 'scaled_sigmoid'",
+        "'identity'",
+        "What the output passes through. 'scaled_sigmoid' is the logistic function × 1.2 × the \
+         largest transformed training label.",
+        |to, value| {
+            let choices = [
+                ("identity", Output::Identity),
+                ("sigmoid", Output::Sigmoid),
+                ("scaled_sigmoid", Output::ScaledSigmoid),
+            ];
+            choose(&mut to.network.output, value, &choices)
+        },
+    ),
+    option(
+        "loss",
+        "'mae', 'mse', 'huber', 'quantile', 'poisson', 'gamma', 'tweedie', 'log_loss', 'focal'",
+        "'mse', or 'log_loss' of a classifier",
+        "The loss. 'poisson' is of counts, 'gamma' of amounts above 0, 'tweedie' of amounts most of which are 0: Tweedie's \
+         unit deviance, of which the network predicts the mean's logarithm. 'log_loss' and 'focal' are of classifiers.",
+        |to, value| choose(&mut to.loss.name, value, &LossName::ALL),
+    ),
+    option(
+        "huber_delta",
+        "number > 0",
+        "1",
+        "For 'huber': δ, in standard deviations of the label where that is standardized.",
+        |to, value| some_number(&mut to.loss.huber_delta, value),
+    ),
+    option(
+        "quantile",
+        "0 < share < 1",
+        "0.5",
+        "For 'quantile': the share of labels that are below the prediction.",
+        |to, value| some_number(&mut to.loss.quantile, value),
+    ),
+    option(
+        "tweedie_power",
+        "1 ≤ power ≤ 2",
+        "1.5",
+        "For 'tweedie': the power of the mean that the variance grows with.",
+        |to, value| some_number(&mut to.loss.tweedie_power, value),
+    ),
+    option(
+        "focal_gamma",
+        "number ≥ 0",
+        "2",
+        "For 'focal': γ of −(1 − p)^γ ln p.",
+        |to, value| some_number(&mut to.loss.focal_gamma, value),
+    ),
+    option(
+        "sample_weight_col",
+        "'column'",
+        "(none)",
+        "A column of the rows' weights in the loss and in metrics. It is no feature unless named.",
+        |to, value| column(&mut to.sample_weight, value),
+    ),
+    option(
+        "auto_class_weights",
+        "true, false",
+        "false",
+        "Whether a classifier's classes weigh the same in training, however many rows they have: \
+         rows / (classes · rows of the class).",
+        |to, value| match value {
+            OptionValue::Bool(true) => set(&mut to.class_weights, ClassWeights::Balanced),
+            OptionValue::Bool(false) => Ok(()),
+            _ => Err(expected("true or false")),
+        },
+    ),
+    option(
+        "class_weights",
+        "[['class', weight], …]",
+        "1 each",
+        "Weights of a classifier's classes in training.",
+        |to, value| {
+            let pair = |value: &OptionValue| match value {
+                OptionValue::List(pair) => match &pair[..] {
+                    [
+                        OptionValue::Text(class) | OptionValue::Number(class),
+                        weight,
+                    ] => Some((class.clone(), weight.number()?)),
+                    [OptionValue::Bool(class), weight] => {
+                        Some((class.to_string(), weight.number()?))
+                    }
+                    _ => None,
+                },
+                _ => None,
+            };
+            match value.list(pair) {
+                Some(weights) => set(&mut to.class_weights, ClassWeights::Given(weights)),
+                None => Err(expected(
+                    "pairs of a class and its weight, such as [['yes', 2], ['no', 1]]",
+                )),
+            }
+        },
+    ),
+];

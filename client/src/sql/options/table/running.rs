@@ -1,0 +1,156 @@
+//! Options of where training runs, and what it starts from.
+
+use volley_proto::spec::{Ranks, TooFew};
+
+use super::super::{OptionValue, WarmStart};
+use super::set::{choose, columns, duration, expected, set, some_bool, whole};
+use super::{TrainOption, option};
+
+pub(super) const RUNNING: &[TrainOption] = &[
+    option(
+        "ranks",
+        "whole number, 'all'",
+        "'all'",
+        "How many executors train: exactly so many, or every one there is when training starts.",
+        |to, value| match (value.text(), value.number()) {
+            (Some(all), _) if all.eq_ignore_ascii_case("all") => set(&mut to.ranks, Ranks::All),
+            (_, Some(ranks)) if ranks > 0 => set(&mut to.ranks, Ranks::Exactly(ranks)),
+            _ => Err(expected("a whole number from 1, or 'all'")),
+        },
+    ),
+    option(
+        "min_ranks",
+        "whole number",
+        "1",
+        "When executors are lost, training goes on with no fewer ranks than this.",
+        |to, value| whole(&mut to.min_ranks, value),
+    ),
+    option(
+        "max_ranks",
+        "whole number",
+        "ranks, or no limit with 'all'",
+        "When executors join, training grows to no more ranks than this.",
+        |to, value| {
+            let mut ranks = 0;
+            whole(&mut ranks, value)?;
+            set(&mut to.max_ranks, Some(ranks))
+        },
+    ),
+    option(
+        "regroup_timeout",
+        "'duration'",
+        "'30s'",
+        "How long a replacement for a lost rank is waited for before fewer ranks go on.",
+        |to, value| duration(&mut to.regroup_timeout, value),
+    ),
+    option(
+        "on_too_few_ranks",
+        "'wait', 'fail'",
+        "'fail'",
+        "When fewer than min_ranks are left: wait until enough executors have joined, or fail \
+         once regroup_timeout has passed.",
+        |to, value| {
+            let choices = [("wait", TooFew::Wait), ("fail", TooFew::Fail)];
+            choose(&mut to.too_few, value, &choices)
+        },
+    ),
+    option(
+        "checkpoint_every",
+        "whole number",
+        "(none)",
+        "Steps between checkpoints, besides the one after every epoch.",
+        |to, value| match value.number() {
+            Some(steps) if steps > 0 => set(&mut to.checkpoint_every, Some(steps)),
+            _ => Err(expected("a whole number of steps, from 1")),
+        },
+    ),
+    option(
+        "trace",
+        "true, false",
+        "`volley.trace`",
+        "Whether ranks note what they do when: `trace.json` beside the model, for ui.perfetto.dev.",
+        |to, value| some_bool(&mut to.trace, value),
+    ),
+    option(
+        "resume",
+        "true, false",
+        "false",
+        "Whether training goes on from the newest checkpoint that an unfinished run of the same \
+         model left.",
+        |to, value| match value {
+            OptionValue::Bool(on) => set(&mut to.resume, *on),
+            _ => Err(expected("true or false")),
+        },
+    ),
+    option(
+        "warm_start",
+        "true, false, 'model', 'model@version'",
+        "false",
+        "Whose weights training starts from: with true, those of the model's own newest version. \
+         The network's shape must be the same.",
+        |to, value| match value {
+            OptionValue::Bool(false) => set(&mut to.warm_start, None),
+            OptionValue::Bool(true) => set(&mut to.warm_start, Some(WarmStart::SameModel)),
+            _ => match value.text().map(str::parse) {
+                Some(Ok(model)) => set(&mut to.warm_start, Some(model)),
+                _ => Err(expected("true, false, 'model' or 'model@version'")),
+            },
+        },
+    ),
+    option(
+        "shards",
+        "whole number",
+        "60, or the most ranks where that is more",
+        "Virtual shards that rows are hashed into; each rank takes a slice of them.",
+        |to, value| {
+            let mut shards = 0;
+            whole(&mut shards, value)?;
+            set(&mut to.shards, Some(shards))
+        },
+    ),
+    option(
+        "shard_by",
+        "['column', …]",
+        "all columns",
+        "Columns whose hash picks a row's shard. They are not features unless named so.",
+        |to, value| {
+            let mut keys = None;
+            columns(&mut keys, value)?;
+            set(&mut to.shard_by, keys.unwrap_or_default())
+        },
+    ),
+    option(
+        "device",
+        "'auto', 'cpu', 'cuda:N'",
+        "'auto'",
+        "Where ranks compute; 'auto' is the GPU where an executor has one.",
+        |to, value| match value.text().map(|text| text.to_lowercase().parse()) {
+            Some(Ok(device)) => set(&mut to.device, device),
+            _ => Err(expected("'auto', 'cpu' or 'cuda:N'")),
+        },
+    ),
+    option(
+        "seed",
+        "whole number",
+        "0",
+        "Seeds initial weights, row order and dropout masks.",
+        |to, value| match value.number() {
+            Some(seed) => set(&mut to.seed, seed),
+            None => Err(expected("a whole number from 0")),
+        },
+    ),
+    option(
+        "rendezvous_timeout",
+        "'duration'",
+        "'60s'",
+        "How long ranks wait for each other to arrive.",
+        |to, value| duration(&mut to.rendezvous_timeout, value),
+    ),
+    option(
+        "collective_timeout",
+        "'duration'",
+        "'60s'",
+        "How long one collective operation may wait for a peer.",
+        |to, value| duration(&mut to.collective_timeout, value),
+    ),
+];

@@ -1,0 +1,275 @@
+//! What each option takes, and refuses.
+
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use volley_proto::TrainId;
+use volley_proto::spec::{
+    AdamForm, ClassWeights, IfExists, LabelTransform, NumericTransform, Output, Ranks, RateScaling,
+    Start, Task, TooFew,
+};
+
+use super::super::{DecayName, LossName, RuleName, SplitMethod, Target, WarmStart};
+use super::*;
+
+fn typed(sql: &str) -> OptionValue {
+    use datafusion::sql::sqlparser::{dialect::GenericDialect, parser::Parser};
+    let mut parser = Parser::new(&GenericDialect {}).try_with_sql(sql).unwrap();
+    OptionValue::of(&parser.parse_expr().unwrap()).unwrap()
+}
+
+fn try_set(option: &str, value: &str) -> Result<TrainOptions> {
+    let mut options = TrainOptions::default();
+    options.set(option, &typed(value))?;
+    Ok(options)
+}
+
+#[test]
+fn every_option_takes_its_documented_default() {
+    let y = Field::new("y", DataType::Float64, true);
+    let input = Schema::new(vec![Field::new("x", DataType::Float64, true), y]);
+    let target = Target {
+        train_id: TrainId::generate(),
+        model: "m".parse().unwrap(),
+        if_exists: IfExists::Fail,
+        store: "file:///tmp/models".parse().unwrap(),
+        start: Start::Fresh,
+    };
+    let spec = |options: TrainOptions| {
+        let label = Some("y".to_owned());
+        TrainOptions { label, ..options }.spec(target.clone(), &input)
+    };
+    let default = spec(TrainOptions::default()).unwrap();
+    for option in train_options() {
+        if option.default.starts_with(['\'', '[']) && !option.default.contains(", ")
+            || option.default.parse::<f64>().is_ok()
+            || ["true", "false"].contains(&option.default)
+        {
+            let options = try_set(option.name, option.default).unwrap();
+            // Some are of another loss or optimizer than the default's.
+            if let Ok(spec) = spec(options) {
+                assert_eq!(spec, default, "{} = {}", option.name, option.default);
+            }
+        }
+    }
+}
+
+#[test]
+fn sets_what_was_typed() {
+    type Check = fn(&TrainOptions) -> bool;
+    let cases: &[(&str, &str, Check)] = &[
+        ("MODEL_TYPE", "'DNN_REGRESSOR'", |o| {
+            *o == TrainOptions::default()
+        }),
+        ("input_label_cols", "['Sales']", |o| {
+            o.label.as_deref() == Some("Sales")
+        }),
+        ("label_transform", "'ln'", |o| {
+            o.label_transform == LabelTransform::Ln
+        }),
+        ("data_split_method", "'CUSTOM'", |o| {
+            o.split_method == Some(SplitMethod::Custom)
+        }),
+        ("data_split_col", "'split'", |o| {
+            o.split_column.as_deref() == Some("split")
+        }),
+        ("data_split_eval_fraction", "0.1", |o| {
+            o.split_fraction == Some(0.1)
+        }),
+        ("categorical", "['a', 'b']", |o| {
+            o.categorical.as_ref().unwrap().len() == 2
+        }),
+        ("continuous", "[]", |o| {
+            o.continuous.as_ref().unwrap().is_empty()
+        }),
+        ("hidden_units", "[1000, 500]", |o| {
+            o.network.hidden_units.as_deref() == Some(&[1000, 500])
+        }),
+        ("standardize_label", "false", |o| {
+            o.standardize_label == Some(false)
+        }),
+        ("split_key", "['customer']", |o| o.split_key == ["customer"]),
+        ("numeric_transform", "'none'", |o| {
+            o.numeric_transform == NumericTransform::None
+        }),
+        ("batch_norm", "false", |o| {
+            o.network.batch_norm == Some(false)
+        }),
+        ("wide", "true", |o| o.network.wide == Some(true)),
+        ("l2_reg", "5e-5", |o| o.l2 == Some(5e-5)),
+        ("activation_output", "'scaled_sigmoid'", |o| {
+            o.network.output == Output::ScaledSigmoid
+        }),
+        ("loss", "'mae'", |o| o.loss.name == Some(LossName::Mae)),
+        ("class_weights", "[['yes', 2], [3, 0.5], [true, 1]]", |o| {
+            let due = [("yes", 2.0), ("3", 0.5), ("true", 1.0)];
+            let due = due.map(|(class, weight)| (class.to_owned(), weight));
+            o.class_weights == ClassWeights::Given(due.to_vec())
+        }),
+        ("sample_weight_col", "'w'", |o| {
+            o.sample_weight.as_deref() == Some("w")
+        }),
+        ("model_type", "'DNN_classifier'", |o| {
+            o.task == Task::Classification && !o.linear
+        }),
+        ("model_type", "'logistic_reg'", |o| {
+            o.task == Task::Classification && o.linear
+        }),
+        ("adam_form", "'torch'", |o| {
+            o.optimizer.adam_form == Some(AdamForm::Torch)
+        }),
+        ("optimizer", "'SGD'", |o| {
+            o.optimizer.rule == Some(RuleName::Sgd)
+        }),
+        ("nesterov", "true", |o| o.optimizer.nesterov == Some(true)),
+        ("learn_rate_schedule", "'cosine'", |o| {
+            o.optimizer.decay == Some(DecayName::Cosine)
+        }),
+        ("warmup_epochs", "0.5", |o| {
+            o.optimizer.warmup_epochs == Some(0.5)
+        }),
+        ("min_frequency", "3", |o| {
+            o.vocabulary.min_frequency == Some(3)
+        }),
+        ("max_vocabulary", "100", |o| {
+            o.vocabulary.max_vocabulary == Some(100)
+        }),
+        ("hash_buckets", "64", |o| {
+            o.vocabulary.hash_buckets == Some(64)
+        }),
+        ("learn_rate_scaling", "'sqrt'", |o| {
+            o.optimizer.rate_scaling == RateScaling::Sqrt
+        }),
+        ("clip_norm", "1", |o| o.optimizer.clip_norm == Some(1.0)),
+        ("l1_reg", "1e-3", |o| o.l1 == 1e-3),
+        ("early_stop", "false", |o| {
+            o.early_stop.early_stop == Some(false)
+        }),
+        ("patience", "5", |o| o.early_stop.patience == Some(5)),
+        ("ranks", "3", |o| o.ranks == Ranks::Exactly(3)),
+        ("min_ranks", "2", |o| o.min_ranks == 2),
+        ("max_ranks", "8", |o| o.max_ranks == Some(8)),
+        ("regroup_timeout", "'5s'", |o| {
+            o.regroup_timeout.as_secs() == 5
+        }),
+        ("on_too_few_ranks", "'WAIT'", |o| o.too_few == TooFew::Wait),
+        ("checkpoint_every", "100", |o| {
+            o.checkpoint_every == Some(100)
+        }),
+        ("trace", "true", |o| o.trace == Some(true)),
+        ("resume", "true", |o| o.resume),
+        ("warm_start", "true", |o| {
+            o.warm_start == Some(WarmStart::SameModel)
+        }),
+        ("warm_start", "'m@2'", |o| {
+            o.warm_start == Some("m@2".parse().unwrap())
+        }),
+        ("shards", "12", |o| o.shards == Some(12)),
+        ("shard_by", "['Store']", |o| o.shard_by == ["Store"]),
+        ("device", "'cuda:1'", |o| {
+            o.device == volley_proto::spec::Device::Cuda(1)
+        }),
+        ("seed", "42", |o| o.seed == 42),
+        ("rendezvous_timeout", "'2min'", |o| {
+            o.rendezvous_timeout.as_secs() == 120
+        }),
+    ];
+    for (option, value, check) in cases {
+        let options = try_set(option, value).unwrap();
+        assert!(check(&options), "{option} = {value}");
+    }
+}
+
+#[test]
+fn refuses_wrong_values_by_name() {
+    for (option, value) in [
+        ("model_type", "1"),
+        ("input_label_cols", "'Sales'"),
+        ("input_label_cols", "[]"),
+        ("label_transform", "'log'"),
+        ("data_split_col", "['split']"),
+        ("data_split_eval_fraction", "1"),
+        ("categorical", "[1]"),
+        ("hidden_units", "[1.5]"),
+        ("hidden_units", "100"),
+        ("embedding_dim", "0"),
+        ("dropout", "'half'"),
+        ("standardize_label", "'yes'"),
+        ("numeric_transform", "'minmax'"),
+        ("batch_norm", "1"),
+        ("loss", "'mea'"),
+        ("optimizer", "'adm'"),
+        ("learn_rate", "true"),
+        ("learn_rate_schedule", "'cos'"),
+        ("early_stop", "'no'"),
+        ("patience", "0"),
+        ("nesterov", "1"),
+        ("batch_size", "-1"),
+        ("global_batch_size", "0"),
+        ("epochs", "2.5"),
+        ("keep", "'first'"),
+        ("ranks", "0"),
+        ("ranks", "'some'"),
+        ("min_ranks", "0"),
+        ("max_ranks", "'all'"),
+        ("regroup_timeout", "30"),
+        ("on_too_few_ranks", "'stop'"),
+        ("checkpoint_every", "0"),
+        ("resume", "'true'"),
+        ("warm_start", "1"),
+        ("warm_start", "'a b'"),
+        ("warm_start", "'m@0'"),
+        ("shard_by", "'Store'"),
+        ("device", "'gpu'"),
+        ("seed", "-1"),
+        ("collective_timeout", "60"),
+        ("collective_timeout", "'0s'"),
+    ] {
+        let error = try_set(option, value).unwrap_err();
+        let Error::Proto(volley_proto::Error::Option {
+            option: named,
+            value: shown,
+            expected,
+        }) = error
+        else {
+            panic!("{option} = {value}: {error}");
+        };
+        assert_eq!((named.as_str(), shown.as_str()), (option, value));
+        assert!(
+            expected.starts_with("expected "),
+            "{option} = {value}: {expected}"
+        );
+    }
+}
+
+#[test]
+fn says_what_it_cannot_do() {
+    for (option, value) in [
+        ("model_type", "'boosted_tree_regressor'"),
+        ("input_label_cols", "['a', 'b']"),
+        ("data_split_method", "'auto_split'"),
+        ("max_iterations", "10"),
+    ] {
+        let error = try_set(option, value).unwrap_err();
+        assert!(
+            matches!(error, Error::NotSupported { .. }),
+            "{option} = {value}: {error}"
+        );
+    }
+}
+
+#[test]
+fn suggests_the_nearest_option() {
+    let error = try_set("learning_rate", "1").unwrap_err();
+    let Error::UnknownOption {
+        option,
+        hint,
+        known,
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (option.as_str(), hint.as_str()),
+        ("learning_rate", "; did you mean \"learn_rate\"?")
+    );
+    assert!(train_options().all(|option| known.contains(option.name)));
+}
