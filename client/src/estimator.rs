@@ -123,7 +123,7 @@ impl Estimator {
         self
     }
 
-    /// L2 penalty on the hidden layers' kernels.
+    /// L2 penalty on the hidden layers' kernels and on a linear part's weights.
     pub fn l2_reg(mut self, penalty: f64) -> Self {
         self.options.l2 = Some(penalty);
         self

@@ -12,7 +12,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
-use volley_proto::spec::{BatchSize, Device, Feature, FeatureKind, Linear, Ranks, TrainSpec};
+use volley_proto::spec::{BatchSize, Device, Feature, FeatureKind, Linear, Ranks, Rule, TrainSpec};
 use volley_proto::tables::{Executor, Stage};
 
 use super::optimizer::optimized;
@@ -214,14 +214,19 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             )
         }),
     );
-    let dim = match spec.network.linear {
-        Linear::None => spec.network.embedding_dim as u64,
-        Linear::Beside => spec.network.embedding_dim as u64 + 1,
-        Linear::Alone => 1,
+    // Of a value of a categorical feature: in the first layer's input, and in all.
+    let (dim, of_value) = match spec.network.linear {
+        Linear::None => (spec.network.embedding_dim as u64, 0),
+        Linear::Beside => (spec.network.embedding_dim as u64, 1),
+        Linear::Alone => (0, 1),
     };
+    let solved = matches!(spec.optimizer.rule, Rule::Lbfgs { .. });
     let dense = dense_parameters(spec, categorical * dim + continuous, continuous);
     let embeddings = if categorical > 0 {
-        format!(", and {dim} for each distinct value of the {categorical} categorical features")
+        let of_value = dim + of_value;
+        format!(
+            ", and {of_value} for each distinct value of the {categorical} categorical features"
+        )
     } else {
         String::new()
     };
@@ -248,11 +253,13 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             }
             (Some(rows), None) => format!("{} rows", grouped(rows)),
             (None, Some(of_rank)) => format!("{of_rank} rows of each rank"),
+            (None, None) if solved => "all rows".to_owned(),
             (None, None) => "by the number of rows, 256 at most".to_owned(),
         },
     );
     let epochs = match spec.epochs {
         Some(epochs) => format!("{epochs} epochs"),
+        None if solved => "200 epochs at most".to_owned(),
         None => "epochs by the number of rows".to_owned(),
     };
     let steps = rows
@@ -266,6 +273,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
                 "~{} an epoch if all rows are trained on, {epochs}",
                 grouped(steps),
             ),
+            None if solved => format!("1 an epoch, {epochs}"),
             None => format!("not known, {epochs}"),
         },
     );
@@ -276,17 +284,24 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             _ => format!("≥ {} all-reduced a step", bytes(dense * NUMBER)),
         },
     );
-    // Weights, gradient and two numbers of the optimizer; each layer's output and its gradient.
+    // Weights, gradient and what the optimizer keeps; each layer's output and its gradient.
     let widths: u64 = spec
         .network
         .hidden_units
         .iter()
         .map(|width| *width as u64)
         .sum();
-    let batch = of_rank.or(global_batch).unwrap_or(256);
+    let batch = match solved {
+        true => rank_rows.unwrap_or(0),
+        false => of_rank.or(global_batch).unwrap_or(256),
+    };
     let activations = 2 * NUMBER * batch * (widths + categorical * dim + continuous);
 
-    let state = 4 * NUMBER * dense + activations;
+    let kept = match spec.optimizer.rule {
+        Rule::Lbfgs { memory } => 2 * memory as u64 + 4,
+        _ => 4,
+    };
+    let state = kept * NUMBER * dense + activations;
     line(
         "a rank's memory",
         format!(

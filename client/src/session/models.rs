@@ -7,7 +7,9 @@ use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::ModelName;
-use volley_proto::spec::{BatchSize, Feature, FeatureKind, Linear, Split, Start};
+use volley_proto::spec::{
+    BatchSize, Feature, FeatureKind, Linear, Rule, Split, Start, VocabularyRule,
+};
 use volley_proto::store::Manifest;
 
 use super::{Output, Session};
@@ -117,6 +119,20 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
             format!("{kind}, {}{values}", learnt.data_type),
         );
     }
+    match spec.vocabulary {
+        VocabularyRule::Values {
+            min_frequency,
+            most,
+        } => {
+            if min_frequency > 0 {
+                add("min_frequency", min_frequency.to_string());
+            }
+            if let Some(most) = most {
+                add("max_vocabulary", most.to_string());
+            }
+        }
+        VocabularyRule::Buckets(buckets) => add("hash_buckets", buckets.to_string()),
+    }
     let network = &spec.network;
     if network.linear != Linear::Alone {
         add("embedding_dim", network.embedding_dim.to_string());
@@ -144,8 +160,10 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     );
     add("l1_reg", spec.l1.to_string());
     add("optimizer", spec.optimizer.to_string());
-    add("learn_rate", spec.optimizer.learn_rate.to_string());
-    add("learn_rate_schedule", spec.optimizer.schedule.to_string());
+    if !matches!(spec.optimizer.rule, Rule::Lbfgs { .. }) {
+        add("learn_rate", spec.optimizer.learn_rate.to_string());
+        add("learn_rate_schedule", spec.optimizer.schedule.to_string());
+    }
     match spec.batch_size.map(BatchSize::option) {
         Some((option, rows)) => add(option, rows.to_string()),
         None => add("global_batch_size", "by the number of rows".to_owned()),

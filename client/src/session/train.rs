@@ -43,6 +43,7 @@ impl Session {
         let (target, rows, options) = self.target(create).await?;
         let name = target.model.clone();
         let traced = self.is_traced(&options);
+        let normalizes = !options.linear && options.network.batch_norm.unwrap_or(true);
         let trained = self.train(rows, options, target, text).await?;
         let message = trained.version.map(|version| {
             let lost = trained.lost.as_ref();
@@ -52,7 +53,7 @@ impl Session {
             let trace = trace.map(|url| format!("; for ui.perfetto.dev: {}", typed(&url)));
             let trace = trace.unwrap_or_default();
             let mut judged = judged(&trained.ranks).unwrap_or_default();
-            judged.extend(disagreement(&trained.ranks));
+            judged.extend(normalizes.then(|| disagreement(&trained.ranks)).flatten());
             format!("model {name} published as version {version}{judged}{lost}{trace}")
         });
         Ok(Output {
@@ -334,8 +335,7 @@ fn first(rows: &RecordBatch, column: &str) -> Option<f64> {
 /// A warning, where the model does not do with the training rows what training came to.
 fn disagreement(rows: &RecordBatch) -> Option<String> {
     let (trained, evaluated) = first(rows, "loss").zip(first(rows, "eval_train_loss"))?;
-    // Within rounding, nothing is many times as much as nothing.
-    let disagrees = evaluated > DISAGREES * trained && evaluated - trained > 1e-6;
+    let disagrees = evaluated > DISAGREES * trained && evaluated > f64::from(f32::EPSILON);
     disagrees.then(|| {
         format!(
             "; warning: training ended at a loss of {trained:.5}, but the model as it predicts comes to {evaluated:.5} on \
@@ -392,6 +392,26 @@ mod tests {
     use crate::session::optimized;
     use crate::sql::Kind;
     use crate::testing::{on_a_deep_stack, session};
+
+    #[test]
+    fn a_model_that_does_other_than_was_trained_is_told_of() {
+        use arrow::array::Float64Array;
+        let said = |trained: f64, evaluated: f64| {
+            let number = |x: f64| Arc::new(Float64Array::from(vec![x])) as arrow::array::ArrayRef;
+            let columns = [
+                ("loss", number(trained)),
+                ("eval_train_loss", number(evaluated)),
+            ];
+            disagreement(&RecordBatch::try_from_iter(columns).unwrap())
+        };
+        assert_eq!(said(2.1, 2.5), None);
+        assert_eq!(said(0.0, 1e-12), None);
+        let warning = said(2.1, 26.0).unwrap();
+        assert!(
+            warning.contains("2.10000") && warning.contains("batch_norm = false"),
+            "{warning}"
+        );
+    }
 
     #[test]
     fn reads_only_what_it_needs() {

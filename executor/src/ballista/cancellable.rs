@@ -10,7 +10,9 @@
 //! decorated too, which it evaluates for a batch of pairs at a time.
 //!
 //! The one below the writer gives its rows the schema that the stage is written with: an expression that a scan
-//! computes can say less of NULLs for a file, where a column of it is a constant, than the plan does.
+//! computes can say less of NULLs for a file, where a column of it is a constant, than the plan does. And it gives views
+//! of text buffers of their own: a join's rows point into all text of its other side, which would be written with each
+//! batch.
 //!
 //! A decorator takes the operator's place in every other respect, so that metrics and downcasts see
 //! no difference. Not here: a function, a sort or a window that computes long over what it has.
@@ -21,7 +23,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::array::{ArrayRef, AsArray, GenericByteViewArray};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::datatypes::{ByteViewType, DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
@@ -36,6 +40,9 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::join_filter::stop_in_filter;
 use super::tasks::{Running, cancelled};
+
+/// Bytes that a column's buffers may hold, whatever they show.
+const LITTLE: usize = 16 << 10;
 
 /// The plan below a stage's writer, so that it stops with its task.
 ///
@@ -185,10 +192,36 @@ impl Stream for Rows {
         }
         match next {
             Poll::Ready(Some(Ok(batch))) if self.wakes.is_some() => {
-                Poll::Ready(Some(Ok(with_schema(batch, &self.schema))))
+                Poll::Ready(Some(Ok(with_schema(own_buffers(batch), &self.schema))))
             }
             next => next,
         }
+    }
+}
+
+/// The batch, whose views of text or bytes hold little more than they show.
+fn own_buffers(batch: RecordBatch) -> RecordBatch {
+    let owned: Vec<_> = batch.columns().iter().map(own_buffer).collect();
+    if owned.iter().all(Option::is_none) {
+        return batch;
+    }
+    let columns = batch.columns().iter().zip(owned);
+    let columns = columns.map(|(column, owned)| owned.unwrap_or_else(|| Arc::clone(column)));
+    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(batch.schema(), columns.collect(), &rows).unwrap_or(batch)
+}
+
+/// The views with buffers of their own, if they hold much more than they show.
+fn own_buffer(column: &ArrayRef) -> Option<ArrayRef> {
+    fn compact<T: ByteViewType>(views: &GenericByteViewArray<T>) -> Option<ArrayRef> {
+        let held: usize = views.data_buffers().iter().map(Buffer::len).sum();
+        let much = held > LITTLE && held / 2 > views.total_buffer_bytes_used();
+        much.then(|| Arc::new(views.gc()) as ArrayRef)
+    }
+    match column.data_type() {
+        DataType::Utf8View => compact(column.as_string_view()),
+        DataType::BinaryView => compact(column.as_binary_view()),
+        _ => None,
     }
 }
 
@@ -205,5 +238,32 @@ fn with_schema(batch: RecordBatch, schema: &SchemaRef) -> RecordBatch {
 impl RecordBatchStream for Rows {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::StringViewArray;
+
+    use super::*;
+
+    #[test]
+    fn views_of_a_little_of_much_text_get_buffers_of_their_own() {
+        let text = |at: usize| format!("{at:0100}");
+        let all = StringViewArray::from_iter_values((0..1000).map(text));
+        let held = |batch: &RecordBatch| {
+            let views = batch.column(0).as_string_view();
+            views.data_buffers().iter().map(Buffer::len).sum::<usize>()
+        };
+        let batch = |views: StringViewArray| {
+            let views: ArrayRef = Arc::new(views);
+            RecordBatch::try_from_iter([("text", views)]).unwrap()
+        };
+        let few = own_buffers(batch(all.slice(500, 10)));
+        assert_eq!(held(&few), 1000);
+        let read: Vec<_> = few.column(0).as_string_view().iter().flatten().collect();
+        assert_eq!(read, (500..510).map(text).collect::<Vec<_>>());
+        // What holds what it shows stays as it is.
+        assert_eq!(held(&own_buffers(batch(all))), 100_000);
     }
 }

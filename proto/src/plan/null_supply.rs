@@ -31,7 +31,8 @@ use super::train::only;
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// Rows of which no column is known to be constant, nor an order: a sort-merge join sorts above it, where an
-/// order by a constant is one too, and no other join keeps the order of a side that it supplies NULLs for.
+/// order by a constant is one too; no other join keeps the order of a side that it supplies NULLs for, and grouping sets
+/// keep none.
 #[derive(Debug)]
 pub struct NullSupplyExec {
     input: Plan,

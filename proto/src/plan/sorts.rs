@@ -1,3 +1,15 @@
+//! Sorts: what DataFusion's rule of orders spoils about those that keep only some first rows.
+//!
+//! DataFusion 55 takes a sort that keeps rows for a merge that does, and then tells an operator below it to keep as few:
+//! sorts that a merge join needs of its inputs dropped rows that had yet to find theirs. A limit of its own, which no
+//! sort is asked to carry while orders are settled, stays where it was.
+//!
+//! And it leaves out of the sort of partitions that are merged then what is constant in each partition, which may be
+//! another value in each: the parts of a union. That is an order all the same; but sorts that keep only some first rows
+//! of each partition tell each other the last of them, and take rows for too late that come first by what was left out.
+//!
+//! To be dropped when a release keeps limits where they are, and compares by all that is merged by.
+
 use std::sync::Arc;
 
 use datafusion::config::ConfigOptions;
@@ -26,7 +38,7 @@ pub(super) fn limit_apart(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>
     Ok(Some(Arc::new(limit)))
 }
 
-/// A limit set apart from a sort, in the sort and the merge again that it is above of.
+/// A limit set apart from a sort, in the sort and the merge again that it is above of, which may have limits of their own.
 pub(super) fn limit_within(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(limit) = node.downcast_ref::<GlobalLimitExec>() else {
         return Ok(None);
@@ -34,18 +46,19 @@ pub(super) fn limit_within(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan
     if limit.skip() > 0 || limit.required_ordering().is_none() {
         return Ok(None);
     }
-    let (input, fetch) = (limit.input(), limit.fetch());
+    let input = limit.input();
+    let least = |own: Option<usize>| own.into_iter().chain(limit.fetch()).min();
     let Some(merge) = input.downcast_ref::<SortPreservingMergeExec>() else {
         let is_sort = input.is::<SortExec>();
-        return Ok(input.with_fetch(fetch).filter(|_| is_sort));
+        return Ok(input.with_fetch(least(input.fetch())).filter(|_| is_sort));
     };
     let sort = merge.input().downcast_ref::<SortExec>();
     let sorted = sort.map_or_else(
         || Arc::clone(merge.input()),
-        |sort| Arc::new(sort.with_fetch(fetch)),
+        |sort| Arc::new(sort.with_fetch(least(sort.fetch()))),
     );
     let merged = replace_children_if_necessary(Arc::clone(input), vec![sorted])?;
-    Ok(merged.with_fetch(fetch))
+    Ok(merged.with_fetch(least(merge.fetch())))
 }
 
 /// A merge of sorted partitions, with all of its keys in the sort.

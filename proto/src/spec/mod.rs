@@ -80,7 +80,7 @@ pub struct TrainSpec {
     pub class_weights: ClassWeights,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// L1 penalty on the kernels of the hidden layers: adds `l1 · Σ |w|` to the loss.
+    /// L1 penalty on the kernels of the hidden layers, and on the linear part's weights: adds `l1 · Σ |w|` to the loss.
     #[serde(default)]
     pub l1: f64,
     /// L2 penalty on the kernels of the hidden layers, and on the linear part's weights: adds `l2 · Σ w²` to the loss
@@ -559,8 +559,13 @@ impl TrainSpec {
                 "expected without global_batch_size and batch_size: a step takes all rows",
             ),
         ];
+        if self.keep == Keep::Best {
+            let expected =
+                "expected 'last' with optimizer = 'lbfgs': what it comes to is the solution";
+            return Err(option("keep", "'best'", expected));
+        }
         match refused.into_iter().find(|(fits, _)| !fits) {
-            Some((_, expected)) => Err(option("optimizer", "lbfgs", expected)),
+            Some((_, expected)) => Err(option("optimizer", "'lbfgs'", expected)),
             None => Ok(()),
         }
     }
@@ -599,8 +604,8 @@ impl TrainSpec {
         let of_rank = matches!(self.batch_size, Some(BatchSize::OfRank(_)));
         if self.optimizer.schedule.scaling != RateScaling::None && !of_rank {
             let value = match self.optimizer.schedule.scaling {
-                RateScaling::Sqrt => "sqrt",
-                _ => "linear",
+                RateScaling::Sqrt => "'sqrt'",
+                _ => "'linear'",
             };
             return Err(option(
                 "learn_rate_scaling",

@@ -235,9 +235,13 @@ impl fmt::Display for Schedule {
                 write!(f, "plateau, × {factor} after {patience} epochs")
             }
         }?;
-        match self.warmup_epochs > 0.0 {
-            true => write!(f, ", warmup_epochs {}", self.warmup_epochs),
-            false => Ok(()),
+        if self.warmup_epochs > 0.0 {
+            write!(f, ", warmup_epochs {}", self.warmup_epochs)?;
+        }
+        match self.scaling {
+            RateScaling::None => Ok(()),
+            RateScaling::Linear => f.write_str(", × ranks"),
+            RateScaling::Sqrt => f.write_str(", × √ranks"),
         }
     }
 }

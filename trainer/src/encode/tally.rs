@@ -136,7 +136,7 @@ impl Tally {
         }
     }
 
-    /// Adds a peer's tallies to those of this rank, of the same features: a list of parts a feature.
+    /// A rank's tallies, one a feature of these classes.
     ///
     /// # Errors
     /// When the bytes are no such stream, or of other features.

@@ -116,7 +116,7 @@ impl Vocabulary {
         codes
     }
 
-    /// Whether it is what [`merge`](Self::merge) makes: read from a file, it may be anything.
+    /// Whether it is what a [tally](super::Tally) makes: read from a file, it may be anything.
     pub(crate) fn is_sound(&self) -> bool {
         match &self.values {
             Values::Whole(values) => {

@@ -38,6 +38,22 @@ impl Batch {
         batch
     }
 
+    /// Some of its rows; the checksum is all rows'.
+    pub(super) fn slice(&self, first: usize, rows: usize) -> Self {
+        let part = |values: &[f32]| {
+            let width = values.len() / self.len();
+            values[first * width..(first + rows) * width].to_vec()
+        };
+        let width = self.codes.len() / self.len();
+        Self {
+            codes: self.codes[first * width..(first + rows) * width].to_vec(),
+            continuous: part(&self.continuous),
+            labels: part(&self.labels),
+            weights: part(&self.weights),
+            checksum: self.checksum,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.labels.len()
     }

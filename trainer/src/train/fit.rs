@@ -35,6 +35,15 @@ use crate::{Error, Result};
 /// leaves over, since a gradient is `f32`.
 const TAIL: usize = 2;
 
+/// Epochs of one step each between checkpoints.
+const EPOCHS_A_CHECKPOINT: usize = 10;
+
+/// How often a step is taken back before training ends for want of a loss.
+const MOST_RETREATS: usize = 20;
+
+/// Rows whose gradient is computed at once.
+const PIECE: usize = 1 << 16;
+
 /// Points of the curve in an epoch, about.
 const POINTS: u64 = 100;
 
@@ -270,13 +279,19 @@ impl<'a, C: Compute> Fit<'a, C> {
                 self.checkpoint(communicator, observer);
             }
         }
-        let mut sums = Sums::default();
         let reduce = (communicator.counters().time - reducing).as_secs_f64();
-        sums.spent(start.elapsed().as_secs_f64() - reduce, reduce);
-        self.trace.begins();
-        self.evaluate(&mut sums, cancel)?;
-        self.trace.ends(Part::Evaluate, self.position.steps);
-        communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
+        let compute = start.elapsed().as_secs_f64() - reduce;
+        let mut sums = self.evaluated([compute, reduce], communicator, cancel)?;
+        // A step may have gone to where rows that are not trained on have no loss.
+        let is_lost = |sums: &Sums| sums.mean_loss().is_some_and(|loss| !loss.is_finite());
+        let mut retreats = 0;
+        while is_lost(&sums)
+            && retreats < MOST_RETREATS
+            && self.optimizer.retreat(&mut self.network)
+        {
+            sums = self.evaluated([compute, reduce], communicator, cancel)?;
+            retreats += 1;
+        }
         let account = Account {
             covered: self.own,
             seconds: start.elapsed().as_secs_f64(),
@@ -290,9 +305,30 @@ impl<'a, C: Compute> Fit<'a, C> {
             false => stops,
         };
         observer.epoch(&record);
+        let is_last = record.ended.is_some() || self.position.epoch == self.epochs;
+        let epoch = self.position.epoch;
         self.close(record);
-        self.checkpoint(communicator, observer);
+        // Where an epoch is a step, writing the state takes longer than the step.
+        if !self.optimizer.converges() || is_last || epoch.is_multiple_of(EPOCHS_A_CHECKPOINT) {
+            self.checkpoint(communicator, observer);
+        }
         Ok(())
+    }
+
+    /// The sums of all ranks' evaluation rows, and of the seconds they spent before.
+    fn evaluated(
+        &mut self,
+        [compute, reduce]: [f64; 2],
+        communicator: &mut Communicator,
+        cancel: &CancellationToken,
+    ) -> Result<Sums> {
+        let mut sums = Sums::default();
+        sums.spent(compute, reduce);
+        self.trace.begins();
+        self.evaluate(&mut sums, cancel)?;
+        self.trace.ends(Part::Evaluate, self.position.steps);
+        communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
+        Ok(sums)
     }
 
     fn checkpoint(&mut self, communicator: &Communicator, observer: &dyn Observer) {
@@ -345,13 +381,15 @@ impl<'a, C: Compute> Fit<'a, C> {
 
         let (gradient, tail) = self.gradient.split_at_mut(self.optimizer.len());
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
-        if !loss.is_finite() {
+        let retreats = !loss.is_finite() && self.optimizer.retreat(&mut self.network);
+        if !loss.is_finite() && !retreats {
             return Err(Error::Diverged {
                 epoch: self.position.epoch,
                 loss,
             });
         }
         // Nothing fails from here on.
+        let loss = if retreats { f64::from(f32::MAX) } else { loss };
         self.optimizer.clip(gradient);
         self.running.follow(&statistics);
         let rate = pace::learn_rate(
@@ -361,7 +399,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             [self.schedule.steps(), self.epochs as u64],
             &self.history,
         );
-        self.converged = self.optimizer.apply(gradient, rate, &mut self.network);
+        self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network);
         self.trace.ends(Part::Update, number);
         self.progress.loss += loss;
         self.progress.weight += weight;
@@ -461,12 +499,31 @@ impl<'a, C: Compute> Fit<'a, C> {
 
     /// Fills the gradient with this rank's part of the global batch's, of this weight. Returns its losses' weighted sum.
     fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
+        let len = self.optimizer.len();
         let rows = batch.len();
-        let gradient = &mut self.gradient[..self.optimizer.len()];
         if rows == 0 {
-            gradient.fill(0.0);
+            self.gradient[..len].fill(0.0);
             return 0.0;
         }
+        if rows <= PIECE {
+            return self.backward_piece(places, batch, all);
+        }
+        let mut sums = vec![0.0; len];
+        let mut total = 0.0;
+        for (at, places) in places.chunks(PIECE).enumerate() {
+            let piece = batch.slice(at * PIECE, places.len());
+            total += self.backward_piece(places, piece, all);
+            let terms = sums.iter_mut().zip(&self.gradient[..len]);
+            terms.for_each(|(sum, g)| *sum += f64::from(*g));
+        }
+        let gradient = self.gradient[..len].iter_mut().zip(sums);
+        gradient.for_each(|(g, sum)| *g = sum as f32);
+        total
+    }
+
+    fn backward_piece(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
+        let rows = batch.len();
+        let gradient = &mut self.gradient[..self.optimizer.len()];
         let key = dropout::key(self.spec.seed, self.position.epoch);
         let layers = self
             .spec

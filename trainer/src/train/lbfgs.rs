@@ -11,6 +11,8 @@
 const TOO_FAR: f64 = 0.1;
 /// Bounds of the share that a way is cut to.
 const CUT: [f64; 2] = [0.1, 0.9];
+/// The least cosine between a change and the bend of the slope along it.
+const LEAST_CURVATURE: f64 = 1e-8;
 /// A gradient whose largest number is below has vanished, as far as `f32` tells.
 const VANISHED: f64 = 1e-5;
 
@@ -50,7 +52,9 @@ pub(super) fn step(slots: &mut [Vec<f32>], gradient: &[f64], weights: &mut [f32]
             .map(|(g, s)| g - f64::from(*s))
             .collect();
         let curvature = dot64(&bend, &change);
-        if curvature > f64::EPSILON * dot64(&bend, &bend) {
+        // Of less than rounding has, nothing is learnt.
+        let least = LEAST_CURVATURE * (dot64(&bend, &bend) * dot64(&change, &change)).sqrt();
+        if curvature > least {
             pairs.rotate_right(2);
             store(&mut pairs[0], &change);
             store(&mut pairs[1], &bend);
@@ -61,7 +65,21 @@ pub(super) fn step(slots: &mut [Vec<f32>], gradient: &[f64], weights: &mut [f32]
     let direction = direction(pairs, gradient);
     let moved = weights.iter_mut().zip(direction);
     moved.for_each(|(w, d)| *w = (f64::from(*w) - d) as f32);
-    false
+    // A step that no weight can tell is the last.
+    weights.iter().zip(&*point).all(|(w, from)| w == from)
+}
+
+/// Goes most of the way back, after a step that went to where there is no loss. Says whether there is a way back.
+///
+/// # Panics
+/// As [`step`].
+pub(super) fn retreat(slots: &[Vec<f32>], weights: &mut [f32]) -> bool {
+    let [point, slope, ..] = slots else {
+        panic!("a point and a slope are kept");
+    };
+    let moved = weights.iter_mut().zip(point);
+    moved.for_each(|(w, from)| *w = from + CUT[0] as f32 * (*w - from));
+    slope.iter().any(|g| *g != 0.0) && weights.iter().all(|w| w.is_finite())
 }
 
 /// The inverse of the curvature that the pairs tell of, times the gradient: algorithm 2 of the paper.

@@ -139,11 +139,28 @@ impl Optimizer {
             }
         }
         let vanished = lbfgs::step(&mut self.slots, &gradient, &mut weights);
+        self.put(&weights, network);
+        vanished
+    }
+
+    /// Goes back from where a step has no loss, where the rule can. Says whether it has.
+    pub(super) fn retreat(&self, network: &mut impl Compute) -> bool {
+        if !self.converges() {
+            return false;
+        }
+        let mut weights = network.values().concat();
+        let retreats = lbfgs::retreat(&self.slots, &mut weights);
+        if retreats {
+            self.put(&weights, network);
+        }
+        retreats
+    }
+
+    fn put(&self, weights: &[f32], network: &mut impl Compute) {
         network.update(|parameter, values| {
             let start = self.parameters[parameter].0;
             values.copy_from_slice(&weights[start..start + values.len()]);
         });
-        vanished
     }
 
     /// Begins a step at a learning rate: every parameter is to be [updated](Step::update) once.

@@ -14,6 +14,9 @@ use volley_proto::wire::{Event, WatchRequest};
 /// How often the scheduler is asked while nothing is new.
 const INTERVAL: Duration = Duration::from_millis(250);
 
+/// Epochs between two questions that have a line each.
+const READABLE: usize = 3;
+
 /// The events of one training run.
 #[derive(Debug)]
 pub(super) struct Events {
@@ -54,7 +57,7 @@ impl Events {
                     let events = answer.into_inner().events;
                     self.request.seen += events.len() as u64;
                     if !events.is_empty() {
-                        return Some(events.iter().filter_map(describe).collect());
+                        return Some(describe_all(&events));
                     }
                     sleep(INTERVAL).await;
                 }
@@ -80,6 +83,18 @@ async fn connect(scheduler: &str) -> Option<TrainingClient<Channel>> {
             None
         }
     }
+}
+
+/// Events in lines; of epochs that came faster than one can read, the last.
+fn describe_all(events: &[Event]) -> Vec<String> {
+    let is_epoch = |event: &&Event| matches!(event.event, Some(Kind::Epoch(_)));
+    let epochs = events.iter().filter(is_epoch).count();
+    let last = events.iter().rfind(is_epoch);
+    let shown = events.iter().filter(|event| {
+        let is_last = last.is_some_and(|last| std::ptr::eq(last, *event));
+        epochs <= READABLE || is_last || !is_epoch(event)
+    });
+    shown.filter_map(describe).collect()
 }
 
 /// An event in a line; nothing for one that this build does not know.
@@ -137,6 +152,32 @@ mod tests {
     use volley_proto::wire::Started;
 
     use super::*;
+
+    #[test]
+    fn epochs_that_come_fast_do_not_each_have_a_line() {
+        let epoch = |epoch| {
+            let record = EpochRecord {
+                epoch,
+                seconds: 1.0,
+                ..EpochRecord::default()
+            };
+            let record = serde_json::to_vec(&record).unwrap();
+            Event {
+                event: Some(Kind::Epoch(record)),
+            }
+        };
+        let note = Event {
+            event: Some(Kind::Note("a note".into())),
+        };
+        let lines = |epochs: usize| {
+            let events: Vec<_> = (1..=epochs).map(epoch).chain([note.clone()]).collect();
+            describe_all(&events)
+        };
+        assert_eq!(lines(3).len(), 4);
+        let few = lines(40);
+        assert_eq!((few.len(), few[1].as_str()), (2, "a note"));
+        assert!(few[0].starts_with("epoch 40: "), "{few:?}");
+    }
 
     #[test]
     fn events_read_as_lines() {

@@ -66,9 +66,10 @@ pub struct TrainOptions {
     pub vocabulary: VocabularyOptions,
     /// The network.
     pub network: NetworkOptions,
-    /// L1 penalty on the hidden layers' kernels.
+    /// L1 penalty on the hidden layers' kernels and on a linear part's weights.
     pub l1: f64,
-    /// L2 penalty on the hidden layers' kernels.
+    /// L2 penalty on the hidden layers' kernels and on a linear part's weights; 0, or scikit-learn's of a logistic
+    /// regression, where it is not given.
     pub l2: Option<f64>,
     /// The loss; as the task has it, where it is not given.
     pub loss: LossOptions,

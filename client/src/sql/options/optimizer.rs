@@ -9,8 +9,8 @@ use crate::Result;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OptimizerOptions {
-    /// The rule by which weights follow their gradient; L-BFGS of linear models and AdamW of others, where it is not
-    /// given.
+    /// The rule by which weights follow their gradient; L-BFGS of linear models that it can solve, FTRL of those with an
+    /// L1 penalty, and AdamW of others, where it is not given.
     pub rule: Option<RuleName>,
     /// The learning rate before its schedule.
     pub learn_rate: Option<f64>,
@@ -107,15 +107,12 @@ const PATIENCE: usize = 40;
 const MEMORY: usize = 10;
 
 impl OptimizerOptions {
-    /// The complete optimizer, of a linear model or of another.
+    /// The complete optimizer; by this rule, where none is given.
     ///
     /// # Errors
     /// Names an option that is of another rule or schedule.
-    pub(super) fn settle(self, linear: bool) -> Result<Optimizer> {
-        let name = self.rule.unwrap_or(match linear {
-            true => RuleName::Lbfgs,
-            false => RuleName::AdamW,
-        });
+    pub(super) fn settle(self, default: RuleName) -> Result<Optimizer> {
+        let name = self.rule.unwrap_or(default);
         self.check(name)?;
         let Rule::Adam {
             beta_1,
@@ -500,26 +497,27 @@ mod tests {
                 clip_value: None,
             };
             let options = OptimizerOptions::from(optimizer.clone());
-            assert_eq!(options.settle(false).unwrap(), optimizer);
+            assert_eq!(options.settle(RuleName::AdamW).unwrap(), optimizer);
         }
     }
 
     #[test]
-    fn linear_models_are_solved_unless_another_optimizer_is_given() {
-        let solved = OptimizerOptions::default().settle(true).unwrap();
+    fn what_is_given_goes_before_the_default() {
+        let solved = OptimizerOptions::default().settle(RuleName::Lbfgs).unwrap();
         assert_eq!(solved.rule, Rule::Lbfgs { memory: MEMORY });
         let back = OptimizerOptions::from(solved.clone());
-        assert_eq!(back.settle(true).unwrap(), solved);
+        assert_eq!(back.settle(RuleName::AdamW).unwrap(), solved);
         let ftrl = OptimizerOptions {
             rule: Some(RuleName::Ftrl),
             ..Default::default()
         };
-        assert_eq!(ftrl.settle(true).unwrap().rule.name(), "ftrl");
+        assert_eq!(ftrl.settle(RuleName::Lbfgs).unwrap().rule.name(), "ftrl");
     }
 
     #[test]
     fn options_that_nothing_reads_are_refused() {
-        let refused = |options: OptimizerOptions| options.settle(false).unwrap_err().to_string();
+        let refused =
+            |options: OptimizerOptions| options.settle(RuleName::AdamW).unwrap_err().to_string();
         let of_sgd = OptimizerOptions {
             momentum: Some(0.9),
             ..Default::default()
@@ -545,8 +543,8 @@ mod tests {
             decay: Some(DecayName::OneCycle),
             ..Default::default()
         };
-        assert!(of_others.clone().settle(false).is_ok());
-        let error = of_others.settle(true).unwrap_err().to_string();
+        assert!(of_others.clone().settle(RuleName::AdamW).is_ok());
+        let error = of_others.settle(RuleName::Lbfgs).unwrap_err().to_string();
         assert!(
             error.contains("'one_cycle'") && error.contains("'lbfgs'"),
             "{error}"

@@ -8,7 +8,7 @@ use volley_proto::spec::{
 };
 use volley_proto::{ModelName, TrainId};
 
-use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, SplitMethod, TrainOptions, unread};
+use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, RuleName, SplitMethod, TrainOptions, unread};
 use crate::{Error, Result};
 
 /// What is to be published where.
@@ -37,7 +37,7 @@ impl TrainOptions {
         let standardize = self.standardize_label()?;
         let loss = self.loss()?;
         let batch_size = self.rows_of_a_step()?;
-        let optimizer = self.optimizer.clone().settle(self.linear)?;
+        let optimizer = self.optimizer.clone().settle(self.rule(loss))?;
         let keep = self.keep.unwrap_or(match optimizer.rule {
             // What it comes to is the solution, and not the best of some epochs.
             Rule::Lbfgs { .. } => Keep::Last,
@@ -101,6 +101,17 @@ impl TrainOptions {
         spec.check(input)?;
         spec.check_split_key(input)?;
         Ok(spec)
+    }
+
+    /// The rule, where none is given: a linear model is solved if it can be.
+    fn rule(&self, loss: Loss) -> RuleName {
+        let bends = !matches!(loss, Loss::Mae | Loss::Quantile { .. } | Loss::Focal { .. });
+        let whole = self.batch_size.is_none() && self.global_batch_size.is_none();
+        match self.linear {
+            true if self.l1 > 0.0 => RuleName::Ftrl,
+            true if bends && whole && self.network.output == Output::Identity => RuleName::Lbfgs,
+            _ => RuleName::AdamW,
+        }
     }
 
     fn rows_of_a_step(&self) -> Result<Option<BatchSize>> {

@@ -130,6 +130,21 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "a limit within a limit, in one order",
+        query: "SELECT * FROM (SELECT k FROM a ORDER BY k LIMIT 3) x ORDER BY k LIMIT 5",
+        means: Some("SELECT * FROM (VALUES (1), (2), (3)) AS t (k)"),
+        order: &["k"],
+        ..WITH_AB
+    },
+    Known {
+        name: "a limit within a limit, in one order of one partition",
+        settings: &["datafusion.execution.target_partitions = 1"],
+        query: "SELECT * FROM (SELECT k FROM b ORDER BY k DESC LIMIT 3) x ORDER BY k DESC LIMIT 5",
+        means: Some("SELECT * FROM (VALUES (100), (99), (98)) AS t (k)"),
+        order: &["k"],
+        ..WITH_AB
+    },
+    Known {
         name: "an unequal left join tells unmatched rows once",
         query: "SELECT a.x, b.y FROM a LEFT JOIN b ON a.x < b.y",
         ..UNEQUAL

@@ -22,7 +22,7 @@ use crate::train::coverage::Covered;
 use crate::{Error, Result};
 
 /// The layout this build writes and reads.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const METADATA: &str = "state";
 
 // Numbers are written as they lie in memory.

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use arrow::array::{AsArray, StringArray};
+use arrow::array::{AsArray, Float64Array, StringArray};
 use arrow::datatypes::{Float32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
-use volley_proto::spec::{Keep, Linear, NumericTransform, Rule, TrainSpec, VocabularyRule};
+use volley_proto::spec::{Keep, Linear, Loss, NumericTransform, Rule, TrainSpec, VocabularyRule};
 
-use super::worlds::assert_same_weights;
-use crate::Outcome;
-use crate::testing::{classifier, model, rows, spec, told_apart, train_split};
+use super::worlds::{assert_same_weights, weights};
+use crate::testing::{
+    Seat, classifier, load_now, model, rows, shards, spec, told_apart, train_seats, train_split,
+};
+use crate::{Origin, Outcome};
 
 /// The spec's linear model, solved.
-fn linear(mut spec: TrainSpec) -> TrainSpec {
+pub(super) fn linear(mut spec: TrainSpec) -> TrainSpec {
     spec.network.linear = Linear::Alone;
     spec.network.hidden_units.clear();
     spec.network.dropout.clear();
@@ -77,6 +79,65 @@ fn classes_are_told_apart_as_far_as_the_penalty_lets_them() {
         assert!(little.eval_accuracy.unwrap() > 0.9, "{little:?}");
         assert!(much.eval_loss > little.eval_loss, "{much:?}");
     }
+}
+
+#[test]
+fn a_step_to_where_there_is_no_loss_is_taken_back() {
+    // A feature of which one row has so much that the first curvature says nothing of it.
+    let data = rows(0..300);
+    let trend = data["trend"].as_primitive::<Float64Type>().iter();
+    let trend = trend.enumerate().map(|(at, x)| match at {
+        7 => Some(1e5),
+        _ => x,
+    });
+    let at = data.schema().index_of("trend").unwrap();
+    let mut columns = data.columns().to_vec();
+    columns[at] = Arc::new(trend.collect::<Float64Array>());
+    let data = RecordBatch::try_new(data.schema(), columns).unwrap();
+    for power in [1.0, 1.5, 2.0] {
+        let mut spec = linear(spec());
+        spec.loss = Loss::Tweedie { power };
+        spec.label.standardize = true;
+        spec.numeric_transform = NumericTransform::None;
+        let one = train_split(&spec, &data, 1);
+        let history = &one[0].artifacts.as_ref().unwrap().manifest.history;
+        let (first, last) = (history[0].loss, history.last().unwrap().loss);
+        assert!(last < first, "power {power}: {first} to {last}");
+        let two = train_split(&spec, &data, 2);
+        assert_eq!(
+            two[0].report.kept.loss.is_finite(),
+            one[0].report.kept.loss.is_finite()
+        );
+    }
+}
+
+#[test]
+fn weights_go_with_their_values_to_another_training_and_unseen_ones_are_their_mean() {
+    let spec = linear(spec());
+    let old = train_split(&spec, &rows(0..300), 1);
+    let warm = Seat {
+        origin: Origin::Warm(model(&old)),
+        ..Seat::fresh(load_now(&spec, shards(&rows(0..300), spec.shards)))
+    };
+    let again = train_seats(&spec, vec![warm]).remove(0).unwrap();
+    // The solution is a place to stay.
+    let epochs = again.artifacts.as_ref().unwrap().manifest.history.len();
+    assert!(epochs < old[0].report.epochs, "{epochs}");
+    assert_same_weights(&old[0], &again, 1e-2);
+    let all = weights(&old[0]);
+    let values = &all
+        .iter()
+        .find(|(name, _)| name == "linear.values")
+        .unwrap()
+        .1;
+    // Unseen stores, then seven: the mean of these by their rows.
+    let (unseen, stores) = (values[0], &values[1..8]);
+    let (least, most) = stores
+        .iter()
+        .fold((f32::MAX, f32::MIN), |(least, most), w| {
+            (least.min(*w), most.max(*w))
+        });
+    assert!(least < unseen && unseen < most, "{unseen} of {stores:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{BatchSize, Keep, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
+use super::linear::linear;
 use super::with_fit;
 use super::worlds::{TOLERANCE, assert_same_weights};
 use crate::collective::{Communicator, Options};
@@ -188,6 +189,22 @@ fn assert_same_bits(left: &Run, right: &Run) {
         ..run.last_state()
     });
     assert_eq!(left, right);
+}
+
+#[test]
+fn a_solver_goes_on_where_it_was() {
+    let spec = linear(spec());
+    let fresh = |stop_after| vec![(Origin::Fresh, stop_after), (Origin::Fresh, stop_after)];
+    let whole = run(&spec, &data(), fresh(None));
+    let broken = run(&spec, &data(), fresh(Some(5)));
+    let states = broken.ends.into_iter().map(|end| {
+        let state = end.unwrap_err().state.unwrap();
+        (Origin::State(*state), None)
+    });
+    let resumed = run(&spec, &data(), states.collect());
+    let [whole, resumed] = [whole, resumed].map(|mut run| run.ends.remove(0).unwrap());
+    assert_same_weights(&whole, &resumed, 0.0);
+    assert_eq!(whole.report.epochs, resumed.report.epochs);
 }
 
 #[test]
@@ -582,7 +599,7 @@ fn a_damaged_state_is_refused() {
     let text = String::from_utf8_lossy(&bytes);
     let format = text.find("format").unwrap();
     let mut other = bytes.to_vec();
-    let digit = format + text[format..].find('2').unwrap();
+    let digit = format + text[format..].find(|c: char| c.is_ascii_digit()).unwrap();
     other[digit] = b'7';
     refused(&other);
 }

@@ -10,7 +10,7 @@ pub(super) const LEARNING: &[TrainOption] = &[
     option(
         "optimizer",
         "'adam', 'adamw', 'sgd', 'adagrad', 'rmsprop', 'ftrl', 'lbfgs'",
-        "'adamw'; 'lbfgs' of linear models",
+        "'adamw'; 'lbfgs' of linear models that it can solve, 'ftrl' of those with l1_reg",
         "The rule by which weights follow their gradient, in Keras' form. 'lbfgs' solves linear models: its steps are of \
          all rows at once, and end where the gradient vanishes.",
         |to, value| {
@@ -132,7 +132,7 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "weight_decay",
         "number ≥ 0",
         "0.01",
-        "For 'adamw': before each step, the hidden layers' kernels are multiplied by 1 − α · weight_decay.",
+        "For 'adamw': before each step, the hidden layers' kernels and a linear part's weights are multiplied by 1 − α · weight_decay.",
         |to, value| some_number(&mut to.optimizer.weight_decay, value),
     ),
     option(

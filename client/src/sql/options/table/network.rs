@@ -65,7 +65,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "l1_reg",
         "number ≥ 0",
         "0",
-        "L1 penalty on the hidden layers' kernels: adds l1_reg · Σ |w| to the loss. With optimizer = 'ftrl' it makes \
+        "L1 penalty on the hidden layers' kernels and on a linear part's weights: adds l1_reg · Σ |w| to the loss. With optimizer = 'ftrl' it makes \
          weights exactly 0.",
         |to, value| number(&mut to.l1, value),
     ),
