@@ -24,12 +24,14 @@ pub(super) struct Events {
     scheduler: String,
     client: Option<TrainingClient<Channel>>,
     request: WatchRequest,
+    /// Whether each epoch is told of, for a program that reads them.
+    all: bool,
     /// The scheduler does not answer any more.
     over: bool,
 }
 
 impl Events {
-    pub(super) fn of(scheduler: &str, id: TrainId) -> Self {
+    pub(super) fn of(scheduler: &str, id: TrainId, all: bool) -> Self {
         let request = WatchRequest {
             train_id: id.to_string(),
             seen: 0,
@@ -38,6 +40,7 @@ impl Events {
             scheduler: scheduler.to_owned(),
             client: None,
             request,
+            all,
             over: false,
         }
     }
@@ -57,7 +60,8 @@ impl Events {
                     let events = answer.into_inner().events;
                     self.request.seen += events.len() as u64;
                     if !events.is_empty() {
-                        return Some(describe_all(&events));
+                        let most = if self.all { usize::MAX } else { READABLE };
+                        return Some(describe_all(&events, most));
                     }
                     sleep(INTERVAL).await;
                 }
@@ -85,14 +89,14 @@ async fn connect(scheduler: &str) -> Option<TrainingClient<Channel>> {
     }
 }
 
-/// Events in lines; of epochs that came faster than one can read, the last.
-fn describe_all(events: &[Event]) -> Vec<String> {
+/// Events in lines; of more epochs than `most`, the last.
+fn describe_all(events: &[Event], most: usize) -> Vec<String> {
     let is_epoch = |event: &&Event| matches!(event.event, Some(Kind::Epoch(_)));
     let epochs = events.iter().filter(is_epoch).count();
     let last = events.iter().rfind(is_epoch);
     let shown = events.iter().filter(|event| {
         let is_last = last.is_some_and(|last| std::ptr::eq(last, *event));
-        epochs <= READABLE || is_last || !is_epoch(event)
+        epochs <= most || is_last || !is_epoch(event)
     });
     shown.filter_map(describe).collect()
 }
@@ -171,7 +175,7 @@ mod tests {
         };
         let lines = |epochs: usize| {
             let events: Vec<_> = (1..=epochs).map(epoch).chain([note.clone()]).collect();
-            describe_all(&events)
+            describe_all(&events, READABLE)
         };
         assert_eq!(lines(3).len(), 4);
         let few = lines(40);

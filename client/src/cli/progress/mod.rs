@@ -56,7 +56,7 @@ impl Progress {
         Self {
             work: Work::of(scheduler),
             subject: Subject::Training(id),
-            events: Some(Events::of(scheduler, id)),
+            events: Some(Events::of(scheduler, id, style == Style::Json)),
             show: Mutex::new(Show::new(style)),
         }
     }
