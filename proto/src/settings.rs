@@ -35,6 +35,11 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config
         .optimizer
         .enable_physical_uncorrelated_scalar_subquery = true;
+    // Ballista turns them off, for they cannot be sent: tasks find their own.
+    config.optimizer.enable_dynamic_filter_pushdown = true;
+    config.optimizer.enable_topk_dynamic_filter_pushdown = true;
+    config.optimizer.enable_join_dynamic_filter_pushdown = true;
+    config.optimizer.enable_aggregate_dynamic_filter_pushdown = true;
     // DataFusion 55 takes parts of structs to where they are stored, and mistakes columns of joins and unions there.
     config.optimizer.enable_leaf_expression_pushdown = false;
     // Its planner and its expressions do not agree on whether `x IS NOT TRUE` can be NULL.

@@ -42,6 +42,7 @@ use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::cancellable;
 use super::complete::{RowsMissing, complete};
+use super::learnt_filters::learn_filters;
 use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
 use crate::files::naming_files;
@@ -94,7 +95,7 @@ impl ExecutionEngine for VolleyEngine {
         partitions: Vec<usize>,
         plan: Arc<dyn ExecutionPlan>,
         work_dir: &str,
-        _: &SessionConfig,
+        session: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
         let identity = TaskIdentity {
             job_id: job_id.to_string(),
@@ -109,13 +110,14 @@ impl ExecutionEngine for VolleyEngine {
             Ok(TreeNodeRecursion::Continue)
         })?;
         let of_task = (&identity, &running);
-        let plan = plan.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
         // The root is the stage's writer; what it writes is what can be stopped.
-        let writer = plan.data;
+        let writer = plan;
         let [input] = writer.children()[..] else {
             return internal_err!("a stage is written by an operator with one input");
         };
-        let input = cancellable(Arc::clone(input), &running)?;
+        let input = learn_filters(Arc::clone(input), session.options())?;
+        let input = input.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
+        let input = cancellable(input.data, &running)?;
         let below = Arc::clone(&input);
         let folder = work_dir.to_owned();
         let writer = if writer.is::<ShuffleWriterExec>() {

@@ -6,6 +6,7 @@ mod connections;
 mod engine;
 mod flight;
 mod join_filter;
+mod learnt_filters;
 mod local_files;
 mod process;
 mod runtime;
