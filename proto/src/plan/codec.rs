@@ -459,12 +459,14 @@ fn decode_plan(
     Converter.proto_to_execution_plan(&message, &context)
 }
 
-/// Refuses a plan that would not arrive on an executor as it is here.
+/// Refuses a plan that would not arrive on an executor as it is here. Returns its message.
 ///
 /// # Errors
 /// Names the operator that cannot be sent, or what of it would be lost.
-pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<()> {
+pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<Vec<u8>> {
     let codec = VolleyPhysicalCodec::default();
-    let arrived = decode_plan(&encode_plan(plan)?, context, &codec)?;
-    verify(plan, &arrived)
+    let message = encode_plan(plan)?;
+    let arrived = decode_plan(&message, context, &codec)?;
+    verify(plan, &arrived)?;
+    Ok(message)
 }

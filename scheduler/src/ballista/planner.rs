@@ -28,7 +28,7 @@ use volley_proto::spec::{TooFew, TrainSpec};
 use super::VolleyClusterState;
 use super::panics::{Caught, caught, caught_rule};
 use crate::placement::never_fits;
-use crate::planning::{order_to_keep, stages};
+use crate::planning::{order_to_keep, reuse_exchanges, stages};
 
 /// Builds sessions that plan Volley's nodes for this cluster: each query has a copy of one session, with
 /// its own settings.
@@ -132,7 +132,7 @@ async fn planned(plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn Ex
         true => order_to_keep(&physical),
         false => None,
     };
-    stages(physical, order, &session.task_ctx())
+    reuse_exchanges(stages(physical, order, &session.task_ctx())?)
 }
 
 /// Whether a query asks for the order of its rows.

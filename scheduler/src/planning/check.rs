@@ -65,18 +65,20 @@ fn shared_state(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     }
 }
 
-/// Refuses a stage's plan that would reach an executor as another one.
+/// Refuses a stage's plan that would reach an executor as another one. Returns the message that it is sent as, but for
+/// what it reads.
 ///
 /// # Errors
 /// Names the operator that cannot be sent, or what of it would be lost.
-pub(super) fn check_wire(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<()> {
+pub(super) fn check_wire(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<Vec<u8>> {
     let with_readers = Arc::clone(plan).transform_up(|node| {
         let Some(input) = node.downcast_ref::<StageInput>() else {
             return Ok(Transformed::no(node));
         };
         let partitioning = input.properties().output_partitioning().clone();
         let locations = vec![Vec::new(); partitioning.partition_count()];
-        let reader = ShuffleReaderExec::try_new(0, locations, input.schema(), partitioning)?;
+        let (index, schema) = (input.index(), input.schema());
+        let reader = ShuffleReaderExec::try_new(index, locations, schema, partitioning)?;
         Ok(Transformed::yes(Arc::new(reader) as Arc<dyn ExecutionPlan>))
     });
     verify_sent(&with_readers.data()?, context)

@@ -9,6 +9,7 @@
 //!     │  check       orders, distributions, shared state, and the way over the wire
 //!     ▼
 //!   StageExec ── exchange ── StageExec ── …      the engine below sees no operator to change
+//!     │  reuse       one exchange where several would have the same rows
 //!     │  resolve     inputs that are known now
 //!     │  restrict    to a task's partitions, then check again
 //!     ▼
@@ -20,11 +21,13 @@
 mod check;
 mod enforce;
 mod restrict;
+mod reuse;
 mod stage;
 mod stages;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use restrict::task_plan;
+pub(crate) use reuse::reuse_exchanges;
 pub(crate) use stage::{find, in_stages};
 pub(crate) use stages::{order_to_keep, stages};

@@ -26,11 +26,17 @@ use datafusion::physical_plan::{
 pub(crate) struct StageExec {
     plan: Arc<dyn ExecutionPlan>,
     inputs: Vec<Arc<dyn ExecutionPlan>>,
+    /// The plan as it is sent, but for what it reads.
+    message: Arc<[u8]>,
     properties: Arc<PlanProperties>,
 }
 
 impl StageExec {
-    pub(super) fn new(plan: Arc<dyn ExecutionPlan>, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Self {
+    pub(super) fn new(
+        plan: Arc<dyn ExecutionPlan>,
+        inputs: Vec<Arc<dyn ExecutionPlan>>,
+        message: Arc<[u8]>,
+    ) -> Self {
         let properties = Arc::new(PlanProperties::new(
             EquivalenceProperties::new(plan.schema()),
             Partitioning::UnknownPartitioning(plan.output_partitioning().partition_count()),
@@ -40,8 +46,24 @@ impl StageExec {
         Self {
             plan,
             inputs,
+            message,
             properties,
         }
+    }
+
+    /// The same over other exchanges of the same rows.
+    pub(super) fn reading(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Self {
+        Self::new(Arc::clone(&self.plan), inputs, Arc::clone(&self.message))
+    }
+
+    /// The exchanges that it reads.
+    pub(super) fn inputs(&self) -> &[Arc<dyn ExecutionPlan>] {
+        &self.inputs
+    }
+
+    /// The plan as it is sent, but for what it reads.
+    pub(super) fn message(&self) -> &[u8] {
+        &self.message
     }
 
     /// The plan, which reads [`StageInput`]s.
@@ -177,6 +199,11 @@ impl StageInput {
         }
     }
 
+    /// Which of the stage's exchanges it is.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
     /// The exchange, and its partitions.
     #[cfg(test)]
     pub(super) fn reads(&self) -> (usize, &[usize]) {
@@ -185,6 +212,10 @@ impl StageInput {
 
     /// A reader of these partitions.
     pub(super) fn read(&self, reader: &ShuffleReaderExec) -> Result<Arc<dyn ExecutionPlan>> {
+        let (due, schema) = (self.schema(), reader.schema());
+        if due.fields().len() != schema.fields().len() {
+            return internal_err!("an exchange of {schema} where {due} is read");
+        }
         let locations = self.partitions.iter().map(|partition| {
             let locations = reader.partition.get(*partition).cloned();
             locations.ok_or_else(|| {
@@ -246,7 +277,7 @@ impl ExecutionPlan for StageExec {
                 self.inputs.len()
             );
         }
-        Ok(Arc::new(Self::new(Arc::clone(&self.plan), inputs)))
+        Ok(Arc::new(self.reading(inputs)))
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

@@ -86,7 +86,7 @@ impl Planner<'_> {
         if let Some(order) = order {
             plan = enforce_order(plan, order.into())?;
         }
-        check_wire(&plan, self.context)?;
+        let message = check_wire(&plan, self.context)?;
         // What is known of values tells that rows are spread as they must be. But orders are concluded otherwise
         // where columns are known to be equal or constant, and those above were made without.
         let plan = match check(&plan) {
@@ -97,7 +97,7 @@ impl Planner<'_> {
                 plan
             }
         };
-        Ok(Arc::new(StageExec::new(plan, inputs)))
+        Ok(Arc::new(StageExec::new(plan, inputs, message.into())))
     }
 
     /// The stage's own part of the plan; what it reads of others is added to `inputs`.

@@ -35,7 +35,7 @@ type Plan = Arc<dyn ExecutionPlan>;
 
 /// A session as the scheduler plans in, and its tables of CSV files: `a` of two, `b` of one, `e` of two without
 /// rows, `s` of three in the order of `k`.
-async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempDir) {
+pub(super) async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut config = session_config()
         .with_target_partitions(3)
@@ -89,7 +89,7 @@ async fn table(
     session.sql(&create).await.unwrap();
 }
 
-async fn plan(session: &SessionContext, sql: &str) -> Plan {
+pub(super) async fn plan(session: &SessionContext, sql: &str) -> Plan {
     let frame = session.sql(sql).await.unwrap();
     let plan = frame.create_physical_plan().await;
     plan.unwrap_or_else(|e| panic!("{sql}: {e}"))
