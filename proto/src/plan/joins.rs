@@ -10,7 +10,8 @@
 //! | all of it           | all of it           | either                 | one                  |
 //!
 //! A task that has all of the left side and a part of the right cannot say which rows of the left found
-//! no partner: another task may have it. So only the first form sends a side to every task. Joins
+//! no partner: another task may have it. So only the first form sends a side to every task, where that is
+//! fewer bytes to read than both sides are. Joins
 //! without equal keys, and `NOT IN`, cannot be partitioned by keys; they have the last form.
 
 use std::sync::Arc;
@@ -27,7 +28,10 @@ use datafusion::physical_plan::joins::{
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use super::OneTaskExec;
+use super::{OneTaskExec, join_order};
+
+/// Two more stages take as long as reading and hashing about so many bytes.
+const EXCHANGE: u64 = 16 << 20;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -96,16 +100,25 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     }
     let limit = broadcast_limit(config);
     let (left, right) = (size(join.left()), size(join.right()));
-    let small = |size: Option<u64>| size.filter(|size| *size < limit);
-    let as_left = small(left).filter(|_| is_of_the_right(kind));
+    let exchanges = config.optimizer.repartition_joins;
+    let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
+    // Every task reads and hashes all of a side that is sent to it; exchanged, each row of both is once in one.
+    let small = |side: Option<u64>, other: Option<u64>| {
+        let all = |side: u64| tasks.saturating_mul(side);
+        let exchanged = |other: u64| other.saturating_add(EXCHANGE);
+        let pays =
+            |side| other.is_none_or(|other| all(side) <= exchanged(other).saturating_add(side));
+        side.filter(|side| *side < limit && (!exchanges || pays(*side)))
+    };
+    let as_left = small(left, right).filter(|_| is_of_the_right(kind));
     let swaps = kind.supports_swap();
-    let as_right = small(right).filter(|_| swaps && is_of_the_right(kind.swap()));
+    let as_right = small(right, left).filter(|_| swaps && is_of_the_right(kind.swap()));
     let collect = PartitionMode::CollectLeft;
     match (as_left, as_right) {
         (Some(left), Some(right)) if right < left => join.swap_inputs(collect),
         (Some(_), _) => join.builder().with_partition_mode(collect).build_exec(),
         (None, Some(_)) => join.swap_inputs(collect),
-        (None, None) if config.optimizer.repartition_joins => {
+        (None, None) if exchanges => {
             let partitioned = PartitionMode::Partitioned;
             match (left, right) {
                 (Some(left), Some(right)) if swaps && right < left => join.swap_inputs(partitioned),
@@ -163,6 +176,9 @@ fn broadcast_limit(config: &ConfigOptions) -> u64 {
 
 /// About how many bytes a plan's rows take, if anything is known of it.
 fn size(plan: &Plan) -> Option<u64> {
+    if let Some(rows) = join_order::rows(plan) {
+        return Some((rows * row_bytes(&plan.schema()) as f64) as u64);
+    }
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
     let statistics = statistics.ok()?;
     let bytes = match statistics.num_rows.get_value() {
@@ -276,6 +292,13 @@ mod tests {
             let plan = plan(&format!("SELECT * FROM {query}"), limit).await;
             assert!(plan.contains(expected), "{query}: {plan}");
         }
+        // The side whose rows are not the answer is small enough, but larger than both sides' parts.
+        let large = 100_000_000;
+        let many = "(SELECT a.id FROM many a, many b WHERE a.id < b.id LIMIT 4000000)";
+        let query = format!("SELECT * FROM few LEFT SEMI JOIN {many} m USING (id)");
+        let semi = plan(&query, large).await;
+        let expected = "mode=Partitioned, join_type=LeftSemi";
+        assert!(semi.contains(expected), "{semi}");
         let none = plan("SELECT * FROM few JOIN many USING (id)", 0).await;
         assert!(none.contains("mode=Partitioned"), "{none}");
     }

@@ -77,6 +77,18 @@ fn order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(reordered(&plan, &tree)?.unwrap_or(plan))
 }
 
+/// About how many rows a tree of inner joins has, if it is one, and anything is known of its relations. DataFusion's
+/// own estimate looks at one column of a key, and takes each join for itself.
+pub(super) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Option<f64> {
+    if !is_join(plan) {
+        return None;
+    }
+    let tree = flatten(plan).ok()?;
+    let known = (2..=graph::MOST).contains(&tree.relations.len());
+    let graph = known.then(|| estimate::graph(&tree).ok()).flatten()??;
+    Some(Sizes::new(&graph).rows(graph.all()))
+}
+
 /// The tree in a clearly better order.
 fn reordered(
     plan: &Arc<dyn ExecutionPlan>,
