@@ -21,10 +21,19 @@ impl Machine {
             line.and_then(|line| line.split_once(':'))
                 .map(|(_, value)| value.trim().to_owned())
         };
+        // Virtual machines name no more than a maker; what a processor can do is told by its family and model.
+        let cpu = read("/proc/cpuinfo");
+        let processor = ["model name", "cpu family", "model\t"].map(|name| field(&cpu, name));
+        let processor = match processor {
+            [Some(name), Some(family), Some(model)] => {
+                format!("{name} (family {family}, model {model})")
+            }
+            [name, ..] => name.unwrap_or_default(),
+        };
         let kib = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
         let kib: f64 = kib.trim_end_matches(" kB").parse().unwrap_or(0.0);
         Self {
-            processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
+            processor,
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             memory_gib: kib / 1024.0 / 1024.0,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
