@@ -9,19 +9,23 @@
 //! - A join's partitions wait until each has told of the left side, also one whose stream is dropped before it was asked
 //!   for rows. Where an operator above may do that to some partitions, the join learns nothing.
 //! - A join by parts finds a key's part by the number of parts, of which a task may have but some.
-//! - Statistics of files know nothing of floats that are not numbers.
+//! - Statistics of files know nothing of floats that are not numbers, nor of what is computed from a column.
 //! - A filter below a limit lets rows in that were beyond it.
+//! - A sort of all rows makes an operator of a filter that nothing below takes.
 
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{CastExpr, Column, DynamicFilterPhysicalExpr};
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -54,15 +58,67 @@ pub(super) fn learn_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> 
     let mut config = config.clone();
     config.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     let rule = Arc::new(FilterPushdown::new_post_optimization()) as _;
-    let mut plan = fence(plan, true)?;
+    let mut learning = fence(Arc::clone(&plan), true)?;
     for rule in mended_rules(&[rule]) {
-        plan = rule.optimize(plan, &config)?;
+        learning = rule.optimize(learning, &config)?;
     }
     let open = |node: Plan| match node.downcast_ref::<Fence>() {
         Some(Fence(node)) => Ok(Transformed::yes(Arc::clone(node))),
         None => Ok(Transformed::no(node)),
     };
-    plan.transform_up(open).data()
+    let learning = learning.transform_up(open).data()?;
+    // Tasks of a stage report of the same operators.
+    let fits = have_same_operators(&plan, &learning) && prunes_by_columns(&learning)?;
+    Ok(match fits {
+        true => learning,
+        false => plan,
+    })
+}
+
+/// Whether scans are to skip data by columns only, or by wider integers of them: the least and the greatest value of a
+/// column are not those of an expression of it, which DataFusion takes them for below a cast.
+fn prunes_by_columns(plan: &Plan) -> Result<bool> {
+    let mut by_columns = true;
+    plan.apply(|node| {
+        if !node.is::<DataSourceExec>() {
+            return Ok(TreeNodeRecursion::Continue);
+        }
+        let schema = file_schema(node);
+        node.apply_expressions(&mut |expr| {
+            Arc::clone(expr).apply(|expr| {
+                let learnt = expr.downcast_ref::<DynamicFilterPhysicalExpr>();
+                let mut keys = learnt.into_iter().flat_map(PhysicalExpr::children);
+                by_columns &= keys.all(|key| is_column(key, schema.as_ref()));
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(by_columns)
+}
+
+/// The schema that a scan's filters are about.
+fn file_schema(node: &Plan) -> Option<SchemaRef> {
+    let scan = node.downcast_ref::<DataSourceExec>()?;
+    let scan = scan.data_source().downcast_ref::<FileScanConfig>()?;
+    Some(Arc::clone(scan.file_source().table_schema().table_schema()))
+}
+
+fn is_column(expr: &Arc<dyn PhysicalExpr>, schema: Option<&SchemaRef>) -> bool {
+    let Some(cast) = expr.downcast_ref::<CastExpr>() else {
+        return expr.is::<Column>();
+    };
+    let from = schema.and_then(|schema| cast.expr().data_type(schema).ok());
+    cast.expr().is::<Column>()
+        && cast.cast_type().is_integer()
+        && from.is_some_and(|from| from.is_integer())
+}
+
+fn have_same_operators(a: &Plan, b: &Plan) -> bool {
+    let (inputs, others) = (a.children(), b.children());
+    let mut pairs = inputs.iter().zip(&others);
+    a.name() == b.name()
+        && inputs.len() == others.len()
+        && pairs.all(|(a, b)| have_same_operators(a, b))
 }
 
 /// The plan with fences around what must not learn filters or let them past. Either all of its partitions are asked for
@@ -103,7 +159,8 @@ fn may_learn(node: &Plan, all_or_none: bool) -> bool {
     if let Some(sort) = node.downcast_ref::<SortExec>() {
         let schema = sort.input().schema();
         let mut keys = sort.expr().iter();
-        return sort.fetch().is_none() || keys.all(|key| is_known(&key.expr, &schema));
+        // One of all rows would filter them itself by what its input does not take.
+        return sort.fetch().is_some() && keys.all(|key| is_known(&key.expr, &schema));
     }
     if node.fetch().is_some() {
         return false;
@@ -305,6 +362,9 @@ mod tests {
             // Statistics do not tell of NaN.
             "SELECT many.id FROM few JOIN many USING (f)",
             "SELECT id FROM many ORDER BY f LIMIT 3",
+            // Nor of what is computed from a column.
+            "SELECT id FROM many ORDER BY CAST(id - 5000 AS BOOLEAN), id LIMIT 3",
+            "SELECT count(*) FROM (SELECT id = 5001 AS b FROM few) f JOIN many ON f.b = CAST(many.id AS BOOLEAN)",
             // Of the first rows, those without a partner are not to be replaced by others.
             "SELECT m.f FROM few JOIN (SELECT * FROM many LIMIT 50) m USING (id)",
         ] {

@@ -1,15 +1,20 @@
 //! Sorts, where a plan has promised an order that an exchange forgets.
 //!
 //! DataFusion's own enforcement also takes sorts away, moves them, and turns windows around, by what is
-//! known of a plan as a whole. Here nothing but sorts is added.
+//! known of a plan as a whole. Here nothing but sorts is added, which have the limits that relied on the order.
 
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
-use datafusion::physical_expr::{LexOrdering, LexRequirement};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{LexOrdering, LexRequirement, PhysicalSortExpr};
 use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
@@ -80,8 +85,81 @@ pub(super) fn enforce_order(
     if known.ordering_satisfy_requirement(order.clone())? {
         return Ok(plan);
     }
+    if let Some(limit) = plan.downcast_ref::<GlobalLimitExec>() {
+        let input = enforce_order(Arc::clone(limit.input()), order)?;
+        return replace_children_if_necessary(plan, vec![input]);
+    }
     let order: LexOrdering = order.into();
+    let plan = match plan.is::<UnionExec>() {
+        true => union_in_order(&plan, &order)?,
+        false => plan,
+    };
+    let known = plan.equivalence_properties();
+    if known.ordering_satisfy(order.clone())? {
+        return Ok(plan);
+    }
     let spread = partitions(&plan) > 1;
+    let (plan, limit) = without_limit(plan)?;
     let sort = SortExec::new(order, plan).with_preserve_partitioning(spread);
-    Ok(Arc::new(sort))
+    Ok(Arc::new(sort.with_fetch(limit)))
+}
+
+/// A union of inputs in an order: each may have a limit of its own.
+fn union_in_order(
+    union: &Arc<dyn ExecutionPlan>,
+    order: &LexOrdering,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let inputs = union.children().into_iter().map(|input| {
+        let schema = input.schema();
+        let named = order.iter().cloned().map(|mut key| {
+            let renamed = Arc::clone(&key.expr).transform(|expr| {
+                let Some(column) = expr.downcast_ref::<Column>() else {
+                    return Ok(Transformed::no(expr));
+                };
+                let name = schema.field(column.index()).name();
+                let renamed = Column::new(name, column.index());
+                Ok(Transformed::yes(Arc::new(renamed) as _))
+            })?;
+            key.expr = renamed.data;
+            Ok(key)
+        });
+        let named = named.collect::<Result<Vec<PhysicalSortExpr>>>()?;
+        match LexOrdering::new(named) {
+            Some(order) => enforce_order(Arc::clone(input), order.into()),
+            None => Ok(Arc::clone(input)),
+        }
+    });
+    UnionExec::try_new(inputs.collect::<Result<_>>()?)
+}
+
+/// A plan without the limit of each of its partitions, and the limit. It took the first rows of an order that is forgotten
+/// now: they are taken when the rows are in order again.
+fn without_limit(plan: Arc<dyn ExecutionPlan>) -> Result<(Arc<dyn ExecutionPlan>, Option<usize>)> {
+    // These make the order that they take the first rows of.
+    if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
+        return Ok((plan, None));
+    }
+    if let Some(limit) = plan.downcast_ref::<LocalLimitExec>() {
+        let (input, below) = without_limit(Arc::clone(limit.input()))?;
+        return Ok((input, least(below, Some(limit.fetch()))));
+    }
+    let limit = plan.fetch();
+    let plan = match limit.and_then(|_| plan.with_fetch(None)) {
+        Some(unlimited) => unlimited,
+        None => plan,
+    };
+    // Each of its rows is one of its input's, in the same place.
+    let [input] = plan.children()[..] else {
+        return Ok((plan, limit));
+    };
+    if !plan.is::<ProjectionExec>() {
+        return Ok((plan, limit));
+    }
+    let (input, below) = without_limit(Arc::clone(input))?;
+    let plan = replace_children_if_necessary(plan, vec![input])?;
+    Ok((plan, least(below, limit)))
+}
+
+fn least(a: Option<usize>, b: Option<usize>) -> Option<usize> {
+    a.into_iter().chain(b).min()
 }

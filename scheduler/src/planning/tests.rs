@@ -56,7 +56,7 @@ pub(super) async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempD
         &session,
         dir.path(),
         "s",
-        &[(1, 30), (20, 40), (5, 8)],
+        &[(20, 40), (1, 30), (5, 8)],
         order,
     )
     .await;
@@ -191,6 +191,9 @@ const ORDERED: &[&str] = &[
     "SELECT k, w FROM s ORDER BY k, w DESC",
     "SELECT b.k, x.w FROM b LEFT JOIN (SELECT * FROM a WHERE w = 7) x USING (k) \
      ORDER BY x.w NULLS FIRST, b.k",
+    // A join keeps its right side's order, which an exchange forgets, and has the limit.
+    "SELECT s.k, s.w FROM a JOIN s USING (v) ORDER BY s.k LIMIT 3",
+    "SELECT s.k, s.w + 1 AS x FROM a JOIN s USING (v) ORDER BY s.k LIMIT 7 OFFSET 2",
     // Each side has a constant of its own in the first column.
     "(SELECT 'b' AS x, CAST(row_number() OVER (ORDER BY k) AS BIGINT) AS n FROM a) UNION ALL \
      (SELECT 'a' AS x, 1 AS n FROM a) ORDER BY x, n DESC",
@@ -200,6 +203,10 @@ const SETTINGS: &[&[(&str, &str)]] = &[
     &[],
     // Nothing is small enough to be sent to every task.
     &[("ballista.optimizer.broadcast_join_threshold_bytes", "0")],
+    &[
+        ("ballista.optimizer.broadcast_join_threshold_bytes", "0"),
+        ("datafusion.optimizer.prefer_existing_sort", "true"),
+    ],
     &[("datafusion.optimizer.prefer_hash_join", "false")],
     &[
         ("datafusion.optimizer.repartition_joins", "false"),

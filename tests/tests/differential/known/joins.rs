@@ -51,6 +51,27 @@ const LARGE: &[&str] = &[
     "CREATE EXTERNAL TABLE r (id INT, k INT) STORED AS CSV LOCATION 'DIR/r/' OPTIONS ('format.has_header' 'true')",
 ];
 
+/// Files in an order, of which the first has not the first rows, and joins that exchange them.
+const IN_ORDER: Known = Known {
+    settings: &[
+        "ballista.optimizer.broadcast_join_threshold_bytes = 0",
+        "datafusion.optimizer.prefer_existing_sort = true",
+        "datafusion.execution.target_partitions = 3",
+    ],
+    files: &[
+        "COPY (SELECT value AS k, value % 3 AS v FROM generate_series(2000, 4000)) TO 'DIR/s/1.csv' STORED AS CSV",
+        "COPY (SELECT value AS k, value % 3 AS v FROM generate_series(1, 3000)) TO 'DIR/s/2.csv' STORED AS CSV",
+        "COPY (SELECT value AS k, value % 3 AS v FROM generate_series(500, 800)) TO 'DIR/s/3.csv' STORED AS CSV",
+        "COPY (SELECT value AS k, value % 3 AS v FROM generate_series(1, 10)) TO 'DIR/t/1.csv' STORED AS CSV",
+    ],
+    tables: &[
+        "CREATE EXTERNAL TABLE s (k INT, v INT) STORED AS CSV WITH ORDER (k ASC) LOCATION 'DIR/s/' OPTIONS ('format.has_header' 'true')",
+        "CREATE EXTERNAL TABLE t (k INT, v INT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+    ],
+    order: &["k"],
+    ..PLAIN
+};
+
 const UNEQUAL: Known = Known {
     files: ONE_TWO_FILES,
     tables: ONE_TWO,
@@ -224,6 +245,16 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT r.id FROM l JOIN r ON l.k = r.k WHERE l.v % 1 = 0 ORDER BY r.id",
         order: &["id"],
         ..PLAIN
+    },
+    Known {
+        name: "the first rows of a join in the order of a side that is exchanged",
+        query: "SELECT s.k FROM t JOIN s USING (v) ORDER BY s.k LIMIT 5",
+        ..IN_ORDER
+    },
+    Known {
+        name: "the first rows of a union of joins in the order of sides that are exchanged",
+        query: "SELECT k FROM (SELECT s.k FROM t JOIN s USING (v) UNION ALL SELECT s.k + 1 AS k FROM t JOIN s USING (v)) q ORDER BY k LIMIT 5",
+        ..IN_ORDER
     },
     Known {
         name: "the order of a join with constants",

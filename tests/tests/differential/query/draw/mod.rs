@@ -12,7 +12,9 @@ mod select;
 mod source;
 mod window;
 
-use super::{Body, Cte, Expr, Key, Named, Query};
+use std::mem::take;
+
+use super::{Body, Cte, Expr, Item, Key, Named, Query, Select, Source};
 use crate::dice::Dice;
 use crate::tables::{Table, Type};
 
@@ -131,7 +133,12 @@ impl Draw<'_> {
         match self.dice.below(100) {
             0..35 => {}
             35..65 => self.order_by_some(&mut query, &shape),
-            65..90 => self.limit_in_order(&mut query, &shape),
+            65..90 => {
+                self.limit_in_order(&mut query, &shape);
+                if self.dice.chance(15) {
+                    query = self.limit_again(query, &shape);
+                }
+            }
             _ => {
                 if self.dice.chance(50) {
                     self.order_by_some(&mut query, &shape);
@@ -149,6 +156,9 @@ impl Draw<'_> {
         if self.dice.chance(20) {
             self.limit_in_order(&mut query, &shape);
             shape.rows = shape.rows.min(query.limit.unwrap_or(usize::MAX));
+            if self.dice.chance(15) {
+                query = self.limit_again(query, &shape);
+            }
         }
         (query, shape)
     }
@@ -332,6 +342,38 @@ impl Draw<'_> {
         if self.dice.chance(30) {
             query.offset = Some(self.dice.weighted(&[(1, 0), (3, 1), (3, 4), (1, 50)]));
         }
+    }
+
+    /// Takes some of the rows that a limit left, in the same order.
+    fn limit_again(&mut self, mut within: Query, shape: &Relation) -> Query {
+        let alias = self.alias();
+        let (with, order, total) = (take(&mut within.with), within.order.clone(), within.total);
+        let items = shape.columns.iter().map(|column| Item {
+            expr: Expr {
+                parts: vec![format!("{alias}.{}", column.name).into()],
+                of: column.of,
+            },
+            name: column.name.clone(),
+        });
+        let items = items.collect();
+        let query = Box::new(within);
+        let mut query = Query::of(Body::Select(Box::new(Select {
+            distinct: false,
+            items,
+            from: Some(Source::Query { query, alias }),
+            filters: Vec::new(),
+            group: None,
+            having: None,
+            qualify: None,
+        })));
+        (query.with, query.order, query.total) = (with, order, total);
+        if total {
+            query.limit = Some(self.dice.weighted(&[(1, 0), (4, 1), (6, 5), (6, 20)]));
+            if self.dice.chance(30) {
+                query.offset = Some(self.dice.weighted(&[(3, 1), (3, 4)]));
+            }
+        }
+        query
     }
 
     fn key(&mut self, name: String) -> Key {
