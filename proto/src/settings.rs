@@ -35,7 +35,7 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config
         .optimizer
         .enable_physical_uncorrelated_scalar_subquery = true;
-    // Ballista turns them off, for they cannot be sent: tasks find their own.
+    // Ballista turns dynamic filters off, for they cannot be sent: tasks make their own.
     config.optimizer.enable_dynamic_filter_pushdown = true;
     config.optimizer.enable_topk_dynamic_filter_pushdown = true;
     config.optimizer.enable_join_dynamic_filter_pushdown = true;

@@ -42,7 +42,7 @@ use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::cancellable;
 use super::complete::{RowsMissing, complete};
-use super::learnt_filters::learn_filters;
+use super::dynamic_filters::push_dynamic_filters;
 use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
 use crate::files::naming_files;
@@ -115,7 +115,7 @@ impl ExecutionEngine for VolleyEngine {
         let [input] = writer.children()[..] else {
             return internal_err!("a stage is written by an operator with one input");
         };
-        let input = learn_filters(Arc::clone(input), session.options())?;
+        let input = push_dynamic_filters(Arc::clone(input), session.options())?;
         let input = input.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
         let input = cancellable(input.data, &running)?;
         let below = Arc::clone(&input);

@@ -3,10 +3,10 @@
 mod cancellable;
 mod complete;
 mod connections;
+mod dynamic_filters;
 mod engine;
 mod flight;
 mod join_filter;
-mod learnt_filters;
 mod local_files;
 mod process;
 mod runtime;

@@ -43,19 +43,19 @@ pub(super) struct KeepFilters(pub(super) PlanRule);
 
 impl PhysicalOptimizerRule for KeepFilters {
     fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
-        let mark = |node: Plan| match misreads(&node).iter().any(|misread| *misread) {
-            true => Ok(Transformed::yes(Arc::new(Mark(node)) as Plan)),
-            false => Ok(Transformed::no(node)),
+        let mark = |node: Plan| {
+            let misreads = misreads(&node).iter().any(|misread| *misread);
+            Ok(match misreads && !node.is::<Mark>() {
+                true => Transformed::yes(Mark::misreading(node)),
+                false => Transformed::no(node),
+            })
         };
-        let marked = plan.transform_up(mark)?;
-        let optimized = self.0.optimize(marked.data, config)?;
-        if !marked.transformed {
-            return Ok(optimized);
-        }
+        let marked = plan.transform_up(mark).data()?;
         let unmark = |node: Plan| match node.downcast_ref::<Mark>() {
-            Some(Mark(node)) => Ok(Transformed::yes(Arc::clone(node))),
+            Some(Mark { node, .. }) => Ok(Transformed::yes(Arc::clone(node))),
             None => Ok(Transformed::no(node)),
         };
+        let optimized = self.0.optimize(marked, config)?;
         optimized.transform_up(unmark).data()
     }
 
@@ -176,16 +176,27 @@ fn source_of_join(
     }
 }
 
-/// An operator that takes no filter on a column that it would misread.
+/// The operator, which neither produces a filter nor lets one past, until the next rule that [keeps
+/// filters](KeepFilters) has run.
+pub fn without_filters(node: Plan) -> Plan {
+    let takes_none = true;
+    Arc::new(Mark { node, takes_none })
+}
+
+/// An operator that takes no filter on a column that it would misread, or none at all.
 #[derive(Debug)]
-struct Mark(Plan);
+struct Mark {
+    node: Plan,
+    takes_none: bool,
+}
 
 impl Mark {
-    /// Whether no filter is let past: a filter operator with fewer columns than its input takes in what its
-    /// input refuses, and looks for that by name as well.
-    fn takes_none(&self) -> bool {
-        let filter = self.0.downcast_ref::<FilterExec>();
-        filter.is_some_and(|filter| filter.projection().is_some())
+    /// A filter operator with fewer columns than its input takes in what its input refuses, and looks for that by
+    /// name as well: it lets no filter past.
+    fn misreading(node: Plan) -> Plan {
+        let filter = node.downcast_ref::<FilterExec>();
+        let takes_none = filter.is_some_and(|filter| filter.projection().is_some());
+        Arc::new(Self { node, takes_none })
     }
 }
 
@@ -201,27 +212,28 @@ impl ExecutionPlan for Mark {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.0.properties()
+        self.node.properties()
     }
 
     fn children(&self) -> Vec<&Plan> {
-        self.0.children()
+        self.node.children()
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        self.0.maintains_input_order()
+        self.node.maintains_input_order()
     }
 
     fn apply_expressions(
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        self.0.apply_expressions(f)
+        self.node.apply_expressions(f)
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
-        let node = replace_children_if_necessary(Arc::clone(&self.0), children)?;
-        Ok(Arc::new(Self(node)))
+        let node = replace_children_if_necessary(Arc::clone(&self.node), children)?;
+        let takes_none = self.takes_none;
+        Ok(Arc::new(Self { node, takes_none }))
     }
 
     fn gather_filters_for_pushdown(
@@ -230,14 +242,14 @@ impl ExecutionPlan for Mark {
         parent_filters: Vec<Arc<dyn PhysicalExpr>>,
         config: &ConfigOptions,
     ) -> Result<FilterDescription> {
-        if self.takes_none() {
+        if self.takes_none {
             let children = self.children();
             return Ok(FilterDescription::all_unsupported(
                 &parent_filters,
                 &children,
             ));
         }
-        let misreads = misreads(&self.0);
+        let misreads = misreads(&self.node);
         let filters = parent_filters.into_iter().map(|filter| {
             let columns = collect_columns(&filter);
             let is_misread = |column: &Column| misreads.get(column.index()) == Some(&true);
@@ -248,7 +260,8 @@ impl ExecutionPlan for Mark {
             }
         });
         let filters = filters.collect();
-        self.0.gather_filters_for_pushdown(phase, filters, config)
+        self.node
+            .gather_filters_for_pushdown(phase, filters, config)
     }
 
     fn handle_child_pushdown_result(
@@ -257,9 +270,11 @@ impl ExecutionPlan for Mark {
         result: ChildPushdownResult,
         config: &ConfigOptions,
     ) -> Result<FilterPushdownPropagation<Plan>> {
-        match self.takes_none() {
+        match self.takes_none {
             true => Ok(FilterPushdownPropagation::if_all(result)),
-            false => self.0.handle_child_pushdown_result(phase, result, config),
+            false => self
+                .node
+                .handle_child_pushdown_result(phase, result, config),
         }
     }
 

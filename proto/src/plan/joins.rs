@@ -30,8 +30,8 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::{OneTaskExec, join_order};
 
-/// Two more stages take as long as reading and hashing about so many bytes.
-const EXCHANGE: u64 = 16 << 20;
+/// Two more stages take about as long as reading and hashing so many bytes.
+const EXCHANGE_BYTES: u64 = 16 << 20;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -105,7 +105,7 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     // Every task reads and hashes all of a side that is sent to it; exchanged, each row of both is once in one.
     let small = |side: Option<u64>, other: Option<u64>| {
         let all = |side: u64| tasks.saturating_mul(side);
-        let exchanged = |other: u64| other.saturating_add(EXCHANGE);
+        let exchanged = |other: u64| other.saturating_add(EXCHANGE_BYTES);
         let pays =
             |side| other.is_none_or(|other| all(side) <= exchanged(other).saturating_add(side));
         side.filter(|side| *side < limit && (!exchanges || pays(*side)))

@@ -47,6 +47,7 @@ mod wire;
 mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
+pub use filters::without_filters;
 pub use joins::is_of_the_right;
 pub use logical_rule::{LogicalRule, around, top_down, whole_plan};
 pub use null_supply::NullSupplyExec;

@@ -33,7 +33,7 @@ type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 const JOIN_SELECTION: &str = "join_selection";
 /// DataFusion's rule that refuses plans whose orders do not hold.
 const SANITY_CHECK: &str = "SanityCheckPlan";
-/// DataFusion's rule that pushes down filters of what is learnt while a plan runs, and no others.
+/// DataFusion's rule that pushes down dynamic filters, and no others.
 const DYNAMIC_FILTERS: &str = "FilterPushdown(Post)";
 
 /// A session with Volley's rules.
@@ -42,8 +42,8 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         rule("estimate_scans", Rewrite::Each(estimate_scan)),
         rule("order_joins", Rewrite::Whole(order_joins)),
     ];
-    // Stages are checked when they are made, and again when they run: what a sort can mend is no error. Tasks push down
-    // what their operators learn.
+    // Stages are checked when they are made, and again when they run: what a sort can mend is no error. Dynamic filters
+    // are pushed down in tasks.
     let dropped = [SANITY_CHECK, DYNAMIC_FILTERS];
     let defaults = mended_rules(state.physical_optimizers()).into_iter();
     for default in defaults.filter(|rule| !dropped.contains(&rule.name())) {

@@ -90,16 +90,18 @@ pub(super) fn enforce_order(
         return replace_children_if_necessary(plan, vec![input]);
     }
     let order: LexOrdering = order.into();
-    let plan = match plan.is::<UnionExec>() {
-        true => union_in_order(&plan, &order)?,
-        false => plan,
+    let (plan, limit) = match plan.is::<UnionExec>() {
+        true => {
+            let union = union_in_order(&plan, &order)?;
+            let known = union.equivalence_properties();
+            if known.ordering_satisfy(order.clone())? {
+                return Ok(union);
+            }
+            (union, None)
+        }
+        false => without_limit(plan)?,
     };
-    let known = plan.equivalence_properties();
-    if known.ordering_satisfy(order.clone())? {
-        return Ok(plan);
-    }
     let spread = partitions(&plan) > 1;
-    let (plan, limit) = without_limit(plan)?;
     let sort = SortExec::new(order, plan).with_preserve_partitioning(spread);
     Ok(Arc::new(sort.with_fetch(limit)))
 }

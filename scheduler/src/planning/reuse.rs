@@ -11,15 +11,14 @@ use std::sync::Arc;
 
 use ballista_core::execution_plans::UnresolvedShuffleExec;
 use datafusion::common::internal_err;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::error::Result;
+use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{Partitioning, PhysicalExpr};
-use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use super::stage::{StageExec, partitions};
+use super::stage::{StageExec, is_volatile_operator, partitions};
 
 /// Stages of which no two do the same. The first of each kind stays where it was; in the place of another's exchange is
 /// what reads that of the first.
@@ -38,10 +37,10 @@ pub(crate) fn reuse_exchanges(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Ex
 #[derive(PartialEq, Eq, Hash)]
 struct Exchange {
     /// The plan that writes it, and the exchanges which that reads.
-    message: Vec<u8>,
+    message: Arc<[u8]>,
     reads: Vec<usize>,
-    /// The columns and the number of partitions that rows are spread over, or none where they stay.
-    spread: Option<(Vec<usize>, usize)>,
+    /// The columns that rows are hashed by and the number of partitions, or none where rows stay in theirs.
+    hashed_by: Option<(Vec<usize>, usize)>,
 }
 
 /// The exchanges so far, by their ids: the engine below numbers them as it meets them, inputs first.
@@ -80,11 +79,11 @@ impl Exchanges {
             Some(exchange) => exchange.partitioning().clone(),
             None => Partitioning::UnknownPartitioning(partitions(children[0])),
         };
-        let key = match spread(&partitioning) {
-            Some(spread) if !varies(writes.plan())? => Some(Exchange {
-                message: writes.message().to_vec(),
+        let key = match hashed_by(&partitioning) {
+            Some(hashed_by) if !has_volatile(writes.plan())? => Some(Exchange {
+                message: Arc::clone(writes.message()),
                 reads,
-                spread,
+                hashed_by,
             }),
             _ => None,
         };
@@ -101,8 +100,8 @@ impl Exchanges {
     }
 }
 
-/// How rows are spread over partitions, if by columns or not at all.
-fn spread(partitioning: &Partitioning) -> Option<Option<(Vec<usize>, usize)>> {
+/// What rows are hashed by, if by columns or not at all.
+fn hashed_by(partitioning: &Partitioning) -> Option<Option<(Vec<usize>, usize)>> {
     let Partitioning::Hash(keys, count) = partitioning else {
         return Some(None);
     };
@@ -112,16 +111,9 @@ fn spread(partitioning: &Partitioning) -> Option<Option<(Vec<usize>, usize)>> {
     Some(Some((columns.collect::<Option<_>>()?, *count)))
 }
 
-/// Whether a plan's rows are others each time.
-fn varies(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    let mut varies = false;
-    plan.apply(|node| {
-        node.apply_expressions(&mut |expr: &Arc<dyn PhysicalExpr>| {
-            varies |= is_volatile(expr);
-            Ok(TreeNodeRecursion::Continue)
-        })
-    })?;
-    Ok(varies)
+/// Whether any operator of a plan has a volatile function.
+fn has_volatile(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    plan.exists(|node| is_volatile_operator(node.as_ref()))
 }
 
 #[cfg(test)]
@@ -200,6 +192,18 @@ mod tests {
             let stages = shown(&format!("SELECT {one} UNION ALL SELECT {other}")).await;
             let last = stages.last().unwrap();
             assert_eq!(reads(last), [1, 2], "{stages:#?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn first_rows_and_extremes_are_reused() {
+        for query in [
+            "SELECT v, k FROM a ORDER BY k LIMIT 3",
+            "SELECT max(k) AS k, min(v) AS v FROM a",
+        ] {
+            let stages = shown(&format!("({query}) UNION ALL ({query})")).await;
+            let last = stages.last().unwrap();
+            assert_eq!(reads(last), [1, 1], "{stages:#?}");
         }
     }
 

@@ -9,11 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use ballista_core::execution_plans::ShuffleReaderExec;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, Partitioning, PhysicalExpr};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::{
@@ -62,7 +64,7 @@ impl StageExec {
     }
 
     /// The plan as it is sent, but for what it reads.
-    pub(super) fn message(&self) -> &[u8] {
+    pub(super) fn message(&self) -> &Arc<[u8]> {
         &self.message
     }
 
@@ -93,6 +95,16 @@ impl StageExec {
         };
         plan.transform_up(with_inputs).data()
     }
+}
+
+/// Whether an operator has a volatile function: its rows are others each time.
+pub(super) fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
+    let mut volatile = false;
+    node.apply_expressions(&mut |expr| {
+        volatile |= is_volatile(expr);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(volatile)
 }
 
 pub(super) fn partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
@@ -213,7 +225,12 @@ impl StageInput {
     /// A reader of these partitions.
     pub(super) fn read(&self, reader: &ShuffleReaderExec) -> Result<Arc<dyn ExecutionPlan>> {
         let (due, schema) = (self.schema(), reader.schema());
-        if due.fields().len() != schema.fields().len() {
+        let types = |schema: &SchemaRef| {
+            let fields = schema.fields().iter();
+            fields.map(|field| field.data_type().clone()).collect()
+        };
+        let [due_types, types]: [Vec<_>; 2] = [types(&due), types(&schema)];
+        if due_types != types {
             return internal_err!("an exchange of {schema} where {due} is read");
         }
         let locations = self.partitions.iter().map(|partition| {

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 
 use datafusion::common::not_impl_err;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::{LexOrdering, Partitioning};
-use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -34,7 +33,7 @@ use volley_proto::plan::{NullSupplyExec, OneTaskExec};
 
 use super::check::{check, check_wire};
 use super::enforce::{enforce_order, enforce_orders};
-use super::stage::{StageExec, StageInput, partitions};
+use super::stage::{StageExec, StageInput, is_volatile_operator, partitions};
 
 /// Files of so many bytes are read again by each task, rather than sent to it by another stage.
 const REREAD_BYTES: u64 = 1 << 20;
@@ -260,15 +259,10 @@ fn gathers(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// Whether each task may make these rows for itself: they are cheap, and the same each time.
 fn is_reread(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || plan.is::<NullSupplyExec>() {
-        let mut varies = false;
-        plan.apply_expressions(&mut |expr| {
-            varies |= is_volatile(expr);
-            Ok(TreeNodeRecursion::Continue)
-        })?;
         let Some(input) = plan.children().first().copied() else {
             return Ok(false);
         };
-        return Ok(!varies && is_reread(input)?);
+        return Ok(!is_volatile_operator(plan.as_ref())? && is_reread(input)?);
     }
     if plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() {
         return Ok(true);

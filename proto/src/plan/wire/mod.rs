@@ -127,11 +127,17 @@ impl PhysicalProtoConverterExtension for Converter {
         let sent = arrow.unwrap_or_else(|| Arc::clone(plan));
         let mut message =
             PhysicalPlanNode::try_from_physical_plan_with_converter(sent, codec, self)?;
-        // The engine asks no converter for the inputs of an operator that is none of its own.
-        if let Some(PhysicalPlanType::Extension(extension)) = &mut message.physical_plan_type {
-            for (input, encoded) in plan.children().into_iter().zip(&mut extension.inputs) {
-                *encoded = self.execution_plan_to_proto(input, codec)?;
+        match &mut message.physical_plan_type {
+            // The engine asks no converter for the inputs of an operator that is none of its own.
+            Some(PhysicalPlanType::Extension(extension)) => {
+                for (input, encoded) in plan.children().into_iter().zip(&mut extension.inputs) {
+                    *encoded = self.execution_plan_to_proto(input, codec)?;
+                }
             }
+            // Tasks make dynamic filters of their own. These have ids, by which no two messages would be the same.
+            Some(PhysicalPlanType::Sort(sort)) => sort.dynamic_filter = None,
+            Some(PhysicalPlanType::Aggregate(aggregate)) => aggregate.dynamic_filter = None,
+            _ => {}
         }
         let Some(lost) = lost else {
             return Ok(message);

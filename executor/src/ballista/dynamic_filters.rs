@@ -1,56 +1,49 @@
-//! Filters that a task's operators learn while they run, and that its scans skip data by.
+//! Dynamic filters within a task: joins and sorts tell scans which row groups to skip.
 //!
-//! A join that has all of its left side knows which keys the right side may have, and a sort of the first rows what
-//! comes too late: DataFusion's dynamic filters. They are shared memory and cannot be sent, so they are pushed down
-//! here, within each task, once its plan has arrived. Not here: filters for scans of other stages.
+//! A hash join that has collected its build side knows the keys that its probe side may have, and a top-k sort knows
+//! which rows come too late. DataFusion's dynamic filters are memory that such an operator shares with a scan, and
+//! cannot be sent: they are pushed down here, once a task's plan has arrived. Not here: filters across stages.
 //!
-//! DataFusion 55 is kept from what it does wrong or could wait for without an end:
+//! DataFusion 55 is kept from wrong rows and from waiting without an end:
 //!
-//! - A join's partitions wait until each has told of the left side, also one whose stream is dropped before it was asked
-//!   for rows. Where an operator above may do that to some partitions, the join learns nothing.
-//! - A join by parts finds a key's part by the number of parts, of which a task may have but some.
-//! - Statistics of files know nothing of floats that are not numbers, nor of what is computed from a column.
-//! - A filter below a limit lets rows in that were beyond it.
-//! - A sort of all rows makes an operator of a filter that nothing below takes.
+//! - Partitions of a join wait until each has reported its build side, also one whose stream is dropped before it was
+//!   polled. Where an operator above may do that to some partitions, the join has no dynamic filter.
+//! - A partitioned join routes keys by the number of partitions, of which a task may have but some: it has none.
+//! - Row-group statistics leave out NaN, and are not those of an expression of a column: keys are columns, and no floats.
+//! - Below a limit, a filter would let rows in that were beyond it.
+//! - A sort without a limit turns a filter that its input does not take into an operator of its own.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::internal_err;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{CastExpr, Column, DynamicFilterPhysicalExpr};
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::filter_pushdown::{
-    ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
-};
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-    replace_children_if_necessary,
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_proto::plan::mended_rules;
+use volley_proto::plan::{mended_rules, without_filters};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// What a task runs below its writer, with filters that are learnt, as far as the settings allow.
+/// What a task runs below its writer, with dynamic filters pushed down, as far as the settings allow.
 ///
 /// # Errors
 /// When an operator does not take its inputs back.
-pub(super) fn learn_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
+pub(super) fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
     if !config.optimizer.enable_dynamic_filter_pushdown {
         return Ok(plan);
     }
@@ -58,25 +51,20 @@ pub(super) fn learn_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> 
     let mut config = config.clone();
     config.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     let rule = Arc::new(FilterPushdown::new_post_optimization()) as _;
-    let mut learning = fence(Arc::clone(&plan), true)?;
+    let mut filtered = exclude(Arc::clone(&plan), true)?;
     for rule in mended_rules(&[rule]) {
-        learning = rule.optimize(learning, &config)?;
+        filtered = rule.optimize(filtered, &config)?;
     }
-    let open = |node: Plan| match node.downcast_ref::<Fence>() {
-        Some(Fence(node)) => Ok(Transformed::yes(Arc::clone(node))),
-        None => Ok(Transformed::no(node)),
-    };
-    let learning = learning.transform_up(open).data()?;
-    // Tasks of a stage report of the same operators.
-    let fits = have_same_operators(&plan, &learning) && prunes_by_columns(&learning)?;
+    // Tasks of a stage report metrics of the same operators.
+    let fits = have_same_operators(&plan, &filtered) && prunes_by_columns(&filtered)?;
     Ok(match fits {
-        true => learning,
+        true => filtered,
         false => plan,
     })
 }
 
-/// Whether scans are to skip data by columns only, or by wider integers of them: the least and the greatest value of a
-/// column are not those of an expression of it, which DataFusion takes them for below a cast.
+/// Whether scans prune row groups by columns only, or by integers cast to integers: DataFusion casts a column's minimum
+/// and maximum as it casts the column, and of a cast to a boolean, say, they are not the minimum and the maximum.
 fn prunes_by_columns(plan: &Plan) -> Result<bool> {
     let mut by_columns = true;
     plan.apply(|node| {
@@ -86,8 +74,8 @@ fn prunes_by_columns(plan: &Plan) -> Result<bool> {
         let schema = file_schema(node);
         node.apply_expressions(&mut |expr| {
             Arc::clone(expr).apply(|expr| {
-                let learnt = expr.downcast_ref::<DynamicFilterPhysicalExpr>();
-                let mut keys = learnt.into_iter().flat_map(PhysicalExpr::children);
+                let dynamic = expr.downcast_ref::<DynamicFilterPhysicalExpr>();
+                let mut keys = dynamic.into_iter().flat_map(PhysicalExpr::children);
                 by_columns &= keys.all(|key| is_column(key, schema.as_ref()));
                 Ok(TreeNodeRecursion::Continue)
             })
@@ -121,46 +109,45 @@ fn have_same_operators(a: &Plan, b: &Plan) -> bool {
         && pairs.all(|(a, b)| have_same_operators(a, b))
 }
 
-/// The plan with fences around what must not learn filters or let them past. Either all of its partitions are asked for
-/// rows or none is, or else some may be dropped before.
-fn fence(plan: Plan, all_or_none: bool) -> Result<Plan> {
-    let of_inputs = asked(&plan, all_or_none);
+/// The plan with the operators excluded that must neither produce dynamic filters nor let them past. Either all of its
+/// partitions are polled or none is; or else some may be dropped before.
+fn exclude(plan: Plan, all_or_none: bool) -> Result<Plan> {
+    let of_inputs = polled(&plan, all_or_none);
     let inputs = plan.children().into_iter().zip(of_inputs);
-    let inputs = inputs.map(|(input, all_or_none)| fence(Arc::clone(input), all_or_none));
+    let inputs = inputs.map(|(input, all_or_none)| exclude(Arc::clone(input), all_or_none));
     let inputs = inputs.collect::<Result<_>>()?;
-    let is_open = may_learn(&plan, all_or_none);
+    let takes_part = takes_part(&plan, all_or_none);
     let plan = replace_children_if_necessary(plan, inputs)?;
-    Ok(match is_open {
+    Ok(match takes_part {
         true => plan,
-        false => Arc::new(Fence(plan)),
+        false => without_filters(plan),
     })
 }
 
-/// Of each input, whether either all of its partitions are asked for rows or none is.
-fn asked(node: &Plan, all_or_none: bool) -> Vec<bool> {
+/// Of each input, whether either all of its partitions are polled or none is.
+fn polled(node: &Plan, all_or_none: bool) -> Vec<bool> {
     if node.is::<CoalescePartitionsExec>() || node.is::<SortPreservingMergeExec>() {
         return vec![true];
     }
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
-        // The left side is one partition. Tasks' partitions of the right side are asked alike, by what is in it.
+        // The build side is one partition. Partitions of the probe side are polled or not by what is in it.
         let shares = *join.partition_mode() == PartitionMode::CollectLeft;
         return vec![all_or_none, all_or_none && shares];
     }
-    let asks_at_once = node.is::<ProjectionExec>()
+    let polls_each = node.is::<ProjectionExec>()
         || node.is::<FilterExec>()
         || node.is::<AggregateExec>()
         || node.is::<SortExec>()
         || node.is::<UnionExec>();
-    vec![all_or_none && asks_at_once; node.children().len()]
+    vec![all_or_none && polls_each; node.children().len()]
 }
 
-/// Whether filters may be learnt by an operator and pass it.
-fn may_learn(node: &Plan, all_or_none: bool) -> bool {
+/// Whether an operator may produce dynamic filters, and let others past.
+fn takes_part(node: &Plan, all_or_none: bool) -> bool {
     if let Some(sort) = node.downcast_ref::<SortExec>() {
         let schema = sort.input().schema();
         let mut keys = sort.expr().iter();
-        // One of all rows would filter them itself by what its input does not take.
-        return sort.fetch().is_some() && keys.all(|key| is_known(&key.expr, &schema));
+        return sort.fetch().is_some() && keys.all(|key| is_covered(&key.expr, &schema));
     }
     if node.fetch().is_some() {
         return false;
@@ -171,15 +158,15 @@ fn may_learn(node: &Plan, all_or_none: bool) -> bool {
     let (schema, partitions) = (join.right().schema(), join.right().output_partitioning());
     *join.partition_mode() == PartitionMode::CollectLeft
         && (all_or_none || partitions.partition_count() == 1)
-        && join.on().iter().all(|(_, key)| is_known(key, &schema))
+        && join.on().iter().all(|(_, key)| is_covered(key, &schema))
 }
 
-/// Whether files' statistics say all of an expression's values.
-fn is_known(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
-    expr.data_type(schema).is_ok_and(|known| {
-        known.is_integer()
+/// Whether row-group statistics of a key's type cover all of its values.
+fn is_covered(key: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
+    key.data_type(schema).is_ok_and(|of| {
+        of.is_integer()
             || matches!(
-                known,
+                of,
                 DataType::Boolean
                     | DataType::Binary
                     | DataType::BinaryView
@@ -195,72 +182,6 @@ fn is_known(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     })
 }
 
-/// An operator that learns no filter and lets none past.
-#[derive(Debug)]
-struct Fence(Plan);
-
-impl DisplayAs for Fence {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fence")
-    }
-}
-
-impl ExecutionPlan for Fence {
-    fn name(&self) -> &str {
-        "Fence"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.0.properties()
-    }
-
-    fn children(&self) -> Vec<&Plan> {
-        self.0.children()
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        self.0.maintains_input_order()
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        self.0.apply_expressions(f)
-    }
-
-    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
-        let node = replace_children_if_necessary(Arc::clone(&self.0), children)?;
-        Ok(Arc::new(Self(node)))
-    }
-
-    fn gather_filters_for_pushdown(
-        &self,
-        _: FilterPushdownPhase,
-        parent_filters: Vec<Arc<dyn PhysicalExpr>>,
-        _: &ConfigOptions,
-    ) -> Result<FilterDescription> {
-        let children = self.children();
-        Ok(FilterDescription::all_unsupported(
-            &parent_filters,
-            &children,
-        ))
-    }
-
-    fn handle_child_pushdown_result(
-        &self,
-        _: FilterPushdownPhase,
-        result: ChildPushdownResult,
-        _: &ConfigOptions,
-    ) -> Result<FilterPushdownPropagation<Plan>> {
-        Ok(FilterPushdownPropagation::if_all(result))
-    }
-
-    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        internal_err!("a fence is no operator")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use datafusion::dataframe::DataFrameWriteOptions;
@@ -270,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// A session whose plans learn nothing by themselves, with `few`, of ten rows, and `many`, of ten thousand in row
+    /// A session whose planner makes no dynamic filters, with `few`, of ten rows, and `many`, of ten thousand in row
     /// groups of a thousand.
     async fn session(partitions: usize) -> (SessionContext, TempDir) {
         let config = SessionConfig::new()
@@ -306,18 +227,18 @@ mod tests {
         displayable(plan.as_ref()).indent(false).to_string()
     }
 
-    /// The plan of a query, with what it learns.
-    async fn learnt(session: &SessionContext, query: &str) -> Plan {
+    /// The plan of a query, with its dynamic filters.
+    async fn filtered(session: &SessionContext, query: &str) -> Plan {
         let plan = session.sql(query).await.unwrap();
         let plan = plan.create_physical_plan().await.unwrap();
         assert!(!shown(&plan).contains("DynamicFilter"), "{}", shown(&plan));
         let mut config = ConfigOptions::new();
         config.optimizer.enable_dynamic_filter_pushdown = false;
-        let same = learn_filters(Arc::clone(&plan), &config).unwrap();
+        let same = push_dynamic_filters(Arc::clone(&plan), &config).unwrap();
         assert_eq!(shown(&same), shown(&plan), "as it was asked for");
-        let learnt = learn_filters(plan, &ConfigOptions::new()).unwrap();
-        assert!(!shown(&learnt).contains("Fence"), "{}", shown(&learnt));
-        learnt
+        let filtered = push_dynamic_filters(plan, &ConfigOptions::new()).unwrap();
+        assert!(!shown(&filtered).contains("Mark"), "{}", shown(&filtered));
+        filtered
     }
 
     fn scanned(plan: &Plan) -> usize {
@@ -332,13 +253,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scan_skips_what_no_key_is_in() {
+    async fn a_scan_skips_row_groups_without_a_key() {
         for partitions in [1, 3] {
             let (session, _dir) = session(partitions).await;
             let query = "SELECT many.f FROM few JOIN many USING (id)";
-            let plan = learnt(&session, query).await;
+            let plan = filtered(&session, query).await;
             assert!(shown(&plan).contains("DynamicFilter"), "{}", shown(&plan));
-            // As on an executor, where tasks may not learn by themselves.
             let mut config = session.copied_config();
             config
                 .options_mut()
@@ -357,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_go_wrong_learns_nothing() {
+    async fn no_filter_is_pushed_where_rows_would_be_lost() {
         for query in [
             // Statistics do not tell of NaN.
             "SELECT many.id FROM few JOIN many USING (f)",
@@ -369,7 +289,7 @@ mod tests {
             "SELECT m.f FROM few JOIN (SELECT * FROM many LIMIT 50) m USING (id)",
         ] {
             let (session, _dir) = session(1).await;
-            let plan = shown(&learnt(&session, query).await);
+            let plan = shown(&filtered(&session, query).await);
             assert!(!plan.contains("DynamicFilter"), "{plan}");
         }
     }
