@@ -185,6 +185,7 @@ fn is_covered(key: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
 #[cfg(test)]
 mod tests {
     use datafusion::dataframe::DataFrameWriteOptions;
+    use datafusion::execution::TaskContext;
     use datafusion::physical_plan::{collect, displayable};
     use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
     use tempfile::TempDir;

@@ -30,6 +30,7 @@ mod merge_joins;
 mod null_safe_joins;
 mod null_supply;
 mod one_task;
+mod own_equalities;
 mod partitions;
 mod planner;
 mod predict;

@@ -23,6 +23,7 @@ use super::logical_rule::{LogicalRule, around, top_down};
 use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::null_supply::forget_constants;
+use super::own_equalities::hide_own_equalities;
 use super::repeated::receive_repeated_names;
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
 use super::write::{choose_dictionaries, write_folder};
@@ -90,6 +91,10 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
             name if FILTER_PUSHDOWN.contains(&name) => mended.push(Arc::new(KeepFilters(rule))),
             JOIN_SELECTION => {
                 mended.push(rule);
+                mended.push(self::rule(
+                    "hide_own_equalities",
+                    Rewrite::Each(hide_own_equalities),
+                ));
                 // Once the kind of each join is settled.
                 mended.push(self::rule(
                     "forget_constants",

@@ -297,4 +297,9 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT count(*) AS n FROM b LEFT ANTI JOIN a ON b.k < a.k",
         ..WITH_AB
     },
+    Known {
+        name: "rows in the order of a value that equals an expression of itself",
+        query: "SELECT array_agg(b.k ORDER BY -b.k, a.k, b.k) AS ks FROM a RIGHT JOIN b ON true WHERE nullif(b.k, -1) = b.k AND b.k < 4",
+        ..WITH_AB
+    },
 ];
