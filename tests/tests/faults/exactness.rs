@@ -4,7 +4,7 @@ use volley_tests::Cluster;
 
 use crate::dice::Dice;
 use crate::fault::{Fault, effort, say, seed};
-use crate::fitting::{Fit, difference, setup, weights};
+use crate::fitting::{Fit, differences, setup, weights};
 use crate::scene::{self, Loss};
 
 pub(crate) const FAULTS: &[Fault] = &[
@@ -41,7 +41,8 @@ fn replaced() {
         Loss::Kill.strike(&mut cluster, executors[round]);
         assert_eq!(fit.await_generation(2).len(), 2);
         let (interrupted, _) = fit.trained(&cluster);
-        let difference = difference(&whole, &interrupted);
+        let differences = differences(&whole, &interrupted);
+        let difference = differences.into_iter().fold(0.0, f64::max);
         say(&format!("exactness: losses differ by {difference:.1e}"));
         assert!(difference < 1e-6, "losses differ by {difference}");
         assert_eq!(weights(&cluster, "whole"), weights(&cluster, name));
@@ -64,9 +65,16 @@ fn fewer() {
     Loss::Kill.strike(&mut cluster, executors[2]);
     assert_eq!(fit.await_generation(3).len(), 1);
     let (fewer, _) = fit.trained(&cluster);
-    let difference = difference(&whole, &fewer);
-    say(&format!("exactness: losses differ by {difference:.1e}"));
-    assert!(difference < 1e-4, "losses differ by {difference}");
+    let differences = differences(&whole, &fewer);
+    let largest = |differences: &[f64]| differences.iter().copied().fold(0.0, f64::max);
+    let (soon, difference) = (largest(&differences[..20]), largest(&differences));
+    say(&format!(
+        "exactness: losses differ by {soon:.1e} in 20 epochs, and by {difference:.1e} at most"
+    ));
+    assert!(soon < 1e-4, "losses differ by {soon}");
+    // Sums of fewer ranks are rounded otherwise. Epochs later, that may decide whether a unit next to zero is off for a
+    // row, and no two runs are alike from there on: by 0.4 %, once in a hundred times.
+    assert!(difference < 0.02, "losses differ by {difference}");
 }
 
 /// The job ends with too few ranks, and another goes on from its checkpoint.

@@ -249,14 +249,17 @@ pub(crate) fn versions(cluster: &Cluster, name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The largest relative difference between the losses of two histories.
-pub(crate) fn difference(one: &Value, other: &Value) -> f64 {
-    let losses = |manifest: &Value| -> Vec<f64> {
+/// The relative differences between the losses of two histories, by epoch.
+pub(crate) fn differences(one: &Value, other: &Value) -> Vec<f64> {
+    let losses = |manifest: &Value| -> Vec<[f64; 2]> {
         let of = |epoch: &Value| ["loss", "eval_loss"].map(|loss| epoch[loss].as_f64().unwrap());
-        history(manifest).iter().flat_map(of).collect()
+        history(manifest).iter().map(of).collect()
     };
     let (one, other) = (losses(one), losses(other));
     assert_eq!(one.len(), other.len());
-    let relative = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(f64::MIN_POSITIVE);
-    one.iter().zip(&other).map(relative).fold(0.0, f64::max)
+    let relative = |(a, b): (f64, f64)| (a - b).abs() / a.abs().max(f64::MIN_POSITIVE);
+    let of_epoch = |([loss, eval], [other, other_eval]): (&[f64; 2], &[f64; 2])| {
+        relative((*loss, *other)).max(relative((*eval, *other_eval)))
+    };
+    one.iter().zip(&other).map(of_epoch).collect()
 }
