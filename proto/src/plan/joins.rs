@@ -33,6 +33,9 @@ use super::{OneTaskExec, join_order};
 /// Two more stages take about as long as reading and hashing so many bytes.
 const EXCHANGE_BYTES: u64 = 16 << 20;
 
+/// Hashing a row takes about as long as reading so many bytes.
+const HASH_BYTES: u64 = 32;
+
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// A join as it is to be done; to be made as soon as DataFusion has chosen.
@@ -103,25 +106,29 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     let exchanges = config.optimizer.repartition_joins;
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
     // Every task reads and hashes all of a side that is sent to it; exchanged, each row of both is once in one.
-    let small = |side: Option<u64>, other: Option<u64>| {
-        let all = |side: u64| tasks.saturating_mul(side);
-        let exchanged = |other: u64| other.saturating_add(EXCHANGE_BYTES);
-        let pays =
-            |side| other.is_none_or(|other| all(side) <= exchanged(other).saturating_add(side));
-        side.filter(|side| *side < limit && (!exchanges || pays(*side)))
+    let small = |side: Option<Size>, other: Option<Size>| {
+        let pays = |side: Size| {
+            let all = tasks.saturating_mul(side.cost());
+            let exchanged = |other: Size| other.cost().saturating_add(EXCHANGE_BYTES);
+            other.is_none_or(|other| all <= exchanged(other).saturating_add(side.cost()))
+        };
+        side.filter(|side| side.bytes < limit && (!exchanges || pays(*side)))
     };
     let as_left = small(left, right).filter(|_| is_of_the_right(kind));
     let swaps = kind.supports_swap();
     let as_right = small(right, left).filter(|_| swaps && is_of_the_right(kind.swap()));
+    let is_less = |one: Size, other: Size| one.cost() < other.cost();
     let collect = PartitionMode::CollectLeft;
     match (as_left, as_right) {
-        (Some(left), Some(right)) if right < left => join.swap_inputs(collect),
+        (Some(left), Some(right)) if is_less(right, left) => join.swap_inputs(collect),
         (Some(_), _) => join.builder().with_partition_mode(collect).build_exec(),
         (None, Some(_)) => join.swap_inputs(collect),
         (None, None) if exchanges => {
             let partitioned = PartitionMode::Partitioned;
             match (left, right) {
-                (Some(left), Some(right)) if swaps && right < left => join.swap_inputs(partitioned),
+                (Some(left), Some(right)) if swaps && is_less(right, left) => {
+                    join.swap_inputs(partitioned)
+                }
                 _ => join.builder().with_partition_mode(partitioned).build_exec(),
             }
         }
@@ -148,8 +155,9 @@ fn nested_loop_join(
         return Ok(None);
     }
     let sizes = size(join.left()).zip(size(join.right()));
-    let right_is_smaller =
-        sizes.is_some_and(|(left, right)| right < left || right < broadcast_limit(config));
+    let right_is_smaller = sizes.is_some_and(|(left, right)| {
+        right.bytes < left.bytes || right.bytes < broadcast_limit(config)
+    });
     if kind.supports_swap() && is_of_the_right(kind.swap()) && right_is_smaller {
         return join.swap_inputs().map(Some);
     }
@@ -165,7 +173,8 @@ fn one_task(input: &Plan) -> Plan {
 }
 
 /// Bytes below which a side is sent to every task.
-fn broadcast_limit(config: &ConfigOptions) -> u64 {
+#[must_use]
+pub fn broadcast_limit(config: &ConfigOptions) -> u64 {
     let ballista = config.extensions.get::<BallistaConfig>();
     let limit = match ballista {
         Some(ballista) => ballista.broadcast_join_threshold_bytes(),
@@ -174,23 +183,47 @@ fn broadcast_limit(config: &ConfigOptions) -> u64 {
     u64::try_from(limit).unwrap_or(u64::MAX)
 }
 
-/// About how many bytes a plan's rows take, if anything is known of it.
-fn size(plan: &Plan) -> Option<u64> {
+/// How large a plan's rows are, about.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    rows: u64,
+    bytes: u64,
+}
+
+impl Size {
+    fn new(rows: u64, schema: &Schema) -> Self {
+        let row = u64::try_from(row_bytes(schema)).unwrap_or(u64::MAX);
+        Self {
+            rows,
+            bytes: rows.saturating_mul(row),
+        }
+    }
+
+    /// What sending and hashing them costs, in bytes.
+    fn cost(self) -> u64 {
+        self.bytes
+            .saturating_add(self.rows.saturating_mul(HASH_BYTES))
+    }
+}
+
+/// How large a plan's rows are, if anything is known of it.
+fn size(plan: &Plan) -> Option<Size> {
     if let Some(rows) = join_order::rows(plan) {
-        return Some((rows * row_bytes(&plan.schema()) as f64) as u64);
+        return Some(Size::new(rows as u64, &plan.schema()));
     }
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
     let statistics = statistics.ok()?;
-    let bytes = match statistics.num_rows.get_value() {
-        // What is said of bytes is of files as often as of rows, and 0 where nobody counted.
-        Some(rows) => rows.saturating_mul(row_bytes(&plan.schema())),
-        None => *statistics.total_byte_size.get_value()?,
-    };
-    u64::try_from(bytes).ok()
+    // What is said of bytes is of files as often as of rows, and 0 where nobody counted.
+    if let Some(rows) = statistics.num_rows.get_value() {
+        return Some(Size::new(u64::try_from(*rows).ok()?, &plan.schema()));
+    }
+    let bytes = u64::try_from(*statistics.total_byte_size.get_value()?).ok()?;
+    Some(Size { rows: 0, bytes })
 }
 
 /// About how many bytes a row takes in memory.
-fn row_bytes(schema: &Schema) -> usize {
+#[must_use]
+pub fn row_bytes(schema: &Schema) -> usize {
     let field = |data_type: &DataType| data_type.primitive_width().unwrap_or(32);
     let fields = schema.fields().iter();
     fields.map(|f| field(f.data_type())).sum::<usize>().max(8)

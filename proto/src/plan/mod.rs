@@ -49,7 +49,7 @@ mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
 pub use filters::without_filters;
-pub use joins::is_of_the_right;
+pub use joins::{broadcast_limit, is_of_the_right, row_bytes};
 pub use logical_rule::{LogicalRule, around, top_down, whole_plan};
 pub use null_supply::NullSupplyExec;
 pub use one_task::OneTaskExec;

@@ -13,6 +13,7 @@ use datafusion::common::{JoinType, NullEquality};
 use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr::expressions::col;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
@@ -135,7 +136,8 @@ fn run<'a>(stage: &'a Plan, context: &'a Arc<TaskContext>) -> BoxFuture<'a, Vec<
                     .collect();
                 Ok(Transformed::yes(source(&rows, &node)))
             });
-            let task = task.data().unwrap();
+            // Tasks share no operators: each has a message of its own.
+            let task = reset_plan_states(task.data().unwrap()).unwrap();
             assert_eq!(partitions(&task), 1, "{}", task.name());
             let rows = task.execute(0, Arc::clone(context)).unwrap();
             made.push(rows.try_collect().await.unwrap());
@@ -334,6 +336,29 @@ async fn an_exchange_inside_of_a_stage_is_refused() {
     let exchange: Plan = Arc::new(RepartitionExec::try_new(plan, by).unwrap());
     let error = check(&exchange).unwrap_err().to_string();
     assert!(error.contains("inside of a stage"), "{error}");
+}
+
+/// What the stage of all joins of a query reads of others.
+async fn reads(settings: &[(&str, &str)], sql: &str) -> usize {
+    let (session, _dir) = session(settings).await;
+    let plan = plan(&session, sql).await;
+    let staged = stages(plan, None, &session.task_ctx()).unwrap();
+    staged.children().len()
+}
+
+#[tokio::test]
+async fn small_files_are_read_by_each_task_that_needs_them() {
+    let join = "SELECT s.k FROM s JOIN a USING (v) JOIN b ON a.w = b.w";
+    assert_eq!(reads(&[], join).await, 0);
+    let unequal = "SELECT s.k FROM s RIGHT JOIN a ON s.k < a.k AND s.w > 2";
+    assert_eq!(reads(&[], unequal).await, 0);
+    // They may be others for each task.
+    let first = "SELECT s.k FROM s JOIN (SELECT * FROM a LIMIT 3) USING (v)";
+    assert_ne!(reads(&[], first).await, 0);
+    let drawn = "SELECT s.k FROM s JOIN (SELECT * FROM a WHERE random() < 0.5) USING (v)";
+    assert_ne!(reads(&[], drawn).await, 0);
+    let sent = [("ballista.optimizer.broadcast_join_threshold_bytes", "1")];
+    assert_ne!(reads(&sent, unequal).await, 0);
 }
 
 #[tokio::test]

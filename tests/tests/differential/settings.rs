@@ -133,7 +133,8 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     if dice.chance(20) {
         settings.push(Setting::of(ON[0], false));
     }
-    if dice.chance(25) {
+    // Sides of small tables are read by each task, unless.
+    if dice.chance(50) {
         let (key, values) = THRESHOLDS[0];
         settings.push(Setting::of(key, dice.pick(values)));
     }

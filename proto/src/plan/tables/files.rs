@@ -13,10 +13,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::catalog::{ScanArgs, ScanResult, Session, TableProvider};
-use datafusion::common::{Constraint, Constraints, not_impl_err};
+use datafusion::common::{ColumnStatistics, Constraint, Constraints, Statistics, not_impl_err};
 use datafusion::datasource::TableType;
 use datafusion::datasource::listing::{
-    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl, PartitionedFile,
 };
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
@@ -116,6 +116,20 @@ impl Files {
         only.is_none_or(|only| only.contains(file.location.as_ref()))
     }
 
+    /// Which columns a scan reads or filters by, unless it reads all.
+    fn needed_columns(&self, args: &ScanArgs) -> Option<Vec<bool>> {
+        let schema = self.schema();
+        let mut needed = vec![false; schema.fields().len()];
+        for column in args.projection()? {
+            *needed.get_mut(*column)? = true;
+        }
+        let filters = args.filters().unwrap_or_default().iter();
+        for column in filters.flat_map(Expr::column_refs) {
+            needed[schema.index_of(&column.name).ok()?] = true;
+        }
+        Some(needed)
+    }
+
     /// A scan of what belongs to the table.
     fn restrict(
         &self,
@@ -157,6 +171,41 @@ impl Files {
             .build();
         Ok(DataSourceExec::from_data_source(scan))
     }
+}
+
+/// A scan with statistics of the columns that it needs. They are sent with each task: of other columns they take longer
+/// to encode than the plan.
+fn with_statistics_of(plan: Arc<dyn ExecutionPlan>, needed: &[bool]) -> Arc<dyn ExecutionPlan> {
+    let exec = plan.downcast_ref::<DataSourceExec>();
+    let scan = exec.and_then(|exec| exec.data_source().downcast_ref::<FileScanConfig>());
+    let Some(scan) = scan else {
+        return plan;
+    };
+    let of_needed = |known: &Statistics| {
+        let mut known = known.clone();
+        let columns = known.column_statistics.iter_mut().zip(needed);
+        for (column, _) in columns.filter(|(_, needed)| !**needed) {
+            *column = ColumnStatistics::new_unknown();
+        }
+        known
+    };
+    let of_file = |file: &PartitionedFile| {
+        let mut file = file.clone();
+        file.statistics = file.statistics.map(|known| Arc::new(of_needed(&known)));
+        file
+    };
+    let groups = scan.file_groups.iter().map(|group| {
+        let files = FileGroup::new(group.iter().map(of_file).collect());
+        match group.file_statistics(None) {
+            Some(known) => files.with_statistics(Arc::new(of_needed(known))),
+            None => files,
+        }
+    });
+    let statistics = of_needed(&scan.statistics());
+    let scan = FileScanConfigBuilder::from(scan.clone())
+        .with_file_groups(groups.collect())
+        .with_statistics(statistics);
+    DataSourceExec::from_data_source(scan.build())
 }
 
 fn is_text(data_type: &DataType) -> bool {
@@ -238,11 +287,19 @@ impl TableProvider for Files {
             Some(_) => args.with_limit(None),
             None => args,
         };
-        match self.listing.scan_with_args(session, args).await {
-            Ok(scan) if self.only.is_none() => Ok(scan),
-            Ok(scan) => Ok(ScanResult::new(self.restrict(scan.into_inner(), session)?)),
-            Err(error) => Err(self.blame(session, error).await),
-        }
+        let needed = self.needed_columns(&args);
+        let scan = match self.listing.scan_with_args(session, args).await {
+            Ok(scan) => scan.into_inner(),
+            Err(error) => return Err(self.blame(session, error).await),
+        };
+        let scan = match self.only {
+            Some(_) => self.restrict(scan, session)?,
+            None => scan,
+        };
+        Ok(ScanResult::new(match needed {
+            Some(needed) => with_statistics_of(scan, &needed),
+            None => scan,
+        }))
     }
 
     fn supports_filters_pushdown(
