@@ -28,10 +28,13 @@ use datafusion::physical_plan::joins::{
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
+use super::reread::is_reread;
 use super::{OneTaskExec, join_order};
 
-/// Two more stages take about as long as reading and hashing so many bytes.
-const EXCHANGE_BYTES: u64 = 16 << 20;
+/// Another stage takes about as long as reading and hashing so many bytes.
+const STAGE_BYTES: u64 = 8 << 20;
+/// Each side that is exchanged is another stage.
+const EXCHANGE_BYTES: u64 = 2 * STAGE_BYTES;
 
 /// Hashing a row takes about as long as reading so many bytes.
 const HASH_BYTES: u64 = 32;
@@ -102,7 +105,7 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
         return in_one_task(join);
     }
     let limit = broadcast_limit(config);
-    let (left, right) = (size(join.left()), size(join.right()));
+    let (left, right) = (side(join.left(), config)?, side(join.right(), config)?);
     let exchanges = config.optimizer.repartition_joins;
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
     // Every task reads and hashes all of a side that is sent to it; exchanged, each row of both is once in one.
@@ -117,16 +120,17 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     let as_left = small(left, right).filter(|_| is_of_the_right(kind));
     let swaps = kind.supports_swap();
     let as_right = small(right, left).filter(|_| swaps && is_of_the_right(kind.swap()));
-    let is_less = |one: Size, other: Size| one.cost() < other.cost();
     let collect = PartitionMode::CollectLeft;
     match (as_left, as_right) {
-        (Some(left), Some(right)) if is_less(right, left) => join.swap_inputs(collect),
+        (Some(left), Some(right)) if right.cost_whole() < left.cost_whole() => {
+            join.swap_inputs(collect)
+        }
         (Some(_), _) => join.builder().with_partition_mode(collect).build_exec(),
         (None, Some(_)) => join.swap_inputs(collect),
         (None, None) if exchanges => {
             let partitioned = PartitionMode::Partitioned;
             match (left, right) {
-                (Some(left), Some(right)) if swaps && is_less(right, left) => {
+                (Some(left), Some(right)) if swaps && right.cost() < left.cost() => {
                     join.swap_inputs(partitioned)
                 }
                 _ => join.builder().with_partition_mode(partitioned).build_exec(),
@@ -173,8 +177,7 @@ fn one_task(input: &Plan) -> Plan {
 }
 
 /// Bytes below which a side is sent to every task.
-#[must_use]
-pub fn broadcast_limit(config: &ConfigOptions) -> u64 {
+pub(super) fn broadcast_limit(config: &ConfigOptions) -> u64 {
     let ballista = config.extensions.get::<BallistaConfig>();
     let limit = match ballista {
         Some(ballista) => ballista.broadcast_join_threshold_bytes(),
@@ -188,6 +191,8 @@ pub fn broadcast_limit(config: &ConfigOptions) -> u64 {
 struct Size {
     rows: u64,
     bytes: u64,
+    /// Whether a task reads them for itself, and waits for no other stage.
+    is_reread: bool,
 }
 
 impl Size {
@@ -196,13 +201,20 @@ impl Size {
         Self {
             rows,
             bytes: rows.saturating_mul(row),
+            is_reread: false,
         }
     }
 
-    /// What sending and hashing them costs, in bytes.
+    /// What reading and hashing them costs, in bytes.
     fn cost(self) -> u64 {
-        self.bytes
-            .saturating_add(self.rows.saturating_mul(HASH_BYTES))
+        let hashed = self.rows.saturating_mul(HASH_BYTES);
+        self.bytes.saturating_add(hashed)
+    }
+
+    /// What it costs that all of them are hashed where the rows of another side come by.
+    fn cost_whole(self) -> u64 {
+        let stage = if self.is_reread { 0 } else { STAGE_BYTES };
+        self.cost().saturating_add(stage)
     }
 }
 
@@ -218,12 +230,21 @@ fn size(plan: &Plan) -> Option<Size> {
         return Some(Size::new(u64::try_from(*rows).ok()?, &plan.schema()));
     }
     let bytes = u64::try_from(*statistics.total_byte_size.get_value()?).ok()?;
-    Some(Size { rows: 0, bytes })
+    Some(Size {
+        rows: 0,
+        bytes,
+        is_reread: false,
+    })
+}
+
+/// The size of a join's side.
+fn side(plan: &Plan, config: &ConfigOptions) -> Result<Option<Size>> {
+    let is_reread = is_reread(plan, config)?;
+    Ok(size(plan).map(|size| Size { is_reread, ..size }))
 }
 
 /// About how many bytes a row takes in memory.
-#[must_use]
-pub fn row_bytes(schema: &Schema) -> usize {
+pub(super) fn row_bytes(schema: &Schema) -> usize {
     let field = |data_type: &DataType| data_type.primitive_width().unwrap_or(32);
     let fields = schema.fields().iter();
     fields.map(|f| field(f.data_type())).sum::<usize>().max(8)

@@ -18,7 +18,9 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use super::stage::{StageExec, is_volatile_operator, partitions};
+use volley_proto::plan::is_volatile_operator;
+
+use super::stage::{StageExec, partitions};
 
 /// Stages of which no two do the same. The first of each kind stays where it was; in the place of another's exchange is
 /// what reads that of the first.

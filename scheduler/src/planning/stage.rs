@@ -15,7 +15,6 @@ use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, Partitioning, PhysicalExpr};
-use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::{
@@ -95,16 +94,6 @@ impl StageExec {
         };
         plan.transform_up(with_inputs).data()
     }
-}
-
-/// Whether an operator has a volatile function: its rows are others each time.
-pub(super) fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
-    let mut volatile = false;
-    node.apply_expressions(&mut |expr| {
-        volatile |= is_volatile(expr);
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(volatile)
 }
 
 pub(super) fn partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {

@@ -8,38 +8,27 @@ use std::sync::Arc;
 
 use datafusion::common::not_impl_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::{LexOrdering, Partitioning};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::empty::EmptyExec;
-use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PartitionMode,
 };
-use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_proto::plan::{
-    NullSupplyExec, OneTaskExec, broadcast_limit, is_of_the_right, row_bytes,
-};
+use volley_proto::plan::{OneTaskExec, is_reread, spreads_over_threads};
 
 use super::check::{check, check_wire};
 use super::enforce::{enforce_order, enforce_orders};
-use super::stage::{StageExec, StageInput, is_volatile_operator, partitions};
-
-/// What takes so many bytes to read is read by each task that needs it, rather than sent to it by another stage.
-const REREAD_BYTES: u64 = 2 << 20;
+use super::stage::{StageExec, StageInput, partitions};
 
 /// The plan as stages, the last one on top. Its rows come in `order`, if one is asked for.
 ///
@@ -141,7 +130,7 @@ impl Planner<'_> {
         } else if let Some([whole, spread]) = replicated(node.as_ref()) {
             let [whole, spread] = [Arc::clone(whole), Arc::clone(spread)];
             let apart = partitions(&spread) > 1 && partitions(&whole) == 1;
-            let whole = if self.is_reread(&whole)? {
+            let whole = if is_reread(&whole, self.context.session_config().options())? {
                 in_one_task(whole)?
             } else if apart && !gathers(&whole) {
                 self.gather(whole, None, inputs)?
@@ -201,13 +190,6 @@ impl Planner<'_> {
         self.cut(Arc::new(exchange), inputs)
     }
 
-    /// Whether each task may make these rows for itself: they are cheap, and the same each time.
-    fn is_reread(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-        let limit = broadcast_limit(self.context.session_config().options());
-        let bytes = reread_bytes(plan)?;
-        Ok(bytes.is_some_and(|bytes| bytes <= limit.min(REREAD_BYTES)))
-    }
-
     /// The partitions of a plan as another stage makes them, each read by whoever needs all of them.
     fn gather(
         &self,
@@ -264,70 +246,6 @@ fn gathers(plan: &Arc<dyn ExecutionPlan>) -> bool {
         return false;
     };
     partitions(gathered) > 1
-}
-
-/// How many bytes a task reads to make all rows of a plan, if it may.
-fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
-    // The first rows of several partitions may be others each time.
-    if plan.fetch().is_some() || is_volatile_operator(plan.as_ref())? {
-        return Ok(None);
-    }
-    if plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() {
-        return Ok(Some(0));
-    }
-    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
-        return Ok(scanned_bytes(plan, scan));
-    }
-    let join = plan.downcast_ref::<HashJoinExec>();
-    let joins = join.is_some_and(|join| {
-        *join.partition_mode() == PartitionMode::CollectLeft
-            && is_of_the_right(*join.join_type())
-            && !join.null_aware
-    });
-    let passes = joins
-        || plan.is::<FilterExec>()
-        || plan.is::<ProjectionExec>()
-        || plan.is::<NullSupplyExec>()
-        || plan.is::<CoalescePartitionsExec>()
-        || spreads_over_threads(plan.as_ref());
-    if !passes {
-        return Ok(None);
-    }
-    let mut sum = Some(0_u64);
-    for input in plan.children() {
-        let bytes = reread_bytes(input)?;
-        sum = sum.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
-    }
-    Ok(sum)
-}
-
-/// How many bytes a scan reads, about: those of columns that are needed, where files have columns apart, or all of its
-/// files.
-fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec) -> Option<u64> {
-    let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
-    let all = files.file_groups.iter().flat_map(|group| group.iter());
-    let all: u64 = all.map(|file| file.effective_size()).sum();
-    if !files.file_source().is::<ParquetSource>() {
-        return Some(all);
-    }
-    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
-    let rows = statistics.ok()?.num_rows.get_value().copied();
-    let columns = rows.and_then(|rows| {
-        let bytes = rows.saturating_mul(row_bytes(&scan.schema()));
-        u64::try_from(bytes).ok()
-    });
-    Some(columns.map_or(all, |columns| columns.min(all)))
-}
-
-/// Whether an exchange only spreads rows over the threads of a process.
-fn spreads_over_threads(plan: &dyn ExecutionPlan) -> bool {
-    let exchange = plan.downcast_ref::<RepartitionExec>();
-    exchange.is_some_and(|exchange| {
-        matches!(
-            exchange.partitioning(),
-            Partitioning::RoundRobinBatch(_) | Partitioning::UnknownPartitioning(_)
-        )
-    })
 }
 
 /// A plan of which a task runs all partitions.

@@ -1,0 +1,116 @@
+//! What each task may read for itself, rather than have it sent by another stage.
+//!
+//! A task that joins with a small table can read the table, or have its rows from a stage of two more tasks that it
+//! waits for. Reading is cheaper up to a size, and rows must be the same in each task.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::Result;
+use datafusion::physical_expr::Partitioning;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+
+use super::NullSupplyExec;
+use super::joins::{broadcast_limit, is_of_the_right, row_bytes};
+
+/// Reading so many bytes takes about as long as another stage.
+const REREAD_BYTES: u64 = 2 << 20;
+
+/// Whether each task may make these rows for itself: they are cheap, and the same each time.
+///
+/// # Errors
+/// When an operator cannot show its expressions.
+pub fn is_reread(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<bool> {
+    let limit = broadcast_limit(config).min(REREAD_BYTES);
+    Ok(reread_bytes(plan)?.is_some_and(|bytes| bytes <= limit))
+}
+
+/// Whether an operator has a volatile function: its rows are others each time.
+///
+/// # Errors
+/// When the operator cannot show its expressions.
+pub fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
+    let mut volatile = false;
+    node.apply_expressions(&mut |expr| {
+        volatile |= is_volatile(expr);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(volatile)
+}
+
+/// How many bytes a task reads to make all rows of a plan, if it may.
+fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
+    // The first rows of several partitions may be others each time.
+    if plan.fetch().is_some() || is_volatile_operator(plan.as_ref())? {
+        return Ok(None);
+    }
+    if plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() {
+        return Ok(Some(0));
+    }
+    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
+        return Ok(scanned_bytes(plan, scan));
+    }
+    let join = plan.downcast_ref::<HashJoinExec>();
+    let joins = join.is_some_and(|join| {
+        *join.partition_mode() == PartitionMode::CollectLeft
+            && is_of_the_right(*join.join_type())
+            && !join.null_aware
+    });
+    let passes = joins
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<NullSupplyExec>()
+        || plan.is::<CoalescePartitionsExec>()
+        || spreads_over_threads(plan.as_ref());
+    if !passes {
+        return Ok(None);
+    }
+    let mut sum = Some(0_u64);
+    for input in plan.children() {
+        let bytes = reread_bytes(input)?;
+        sum = sum.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+    }
+    Ok(sum)
+}
+
+/// How many bytes a scan reads, about: those of columns that are needed, where files have columns apart, or all of its
+/// files.
+fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec) -> Option<u64> {
+    let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
+    let all = files.file_groups.iter().flat_map(|group| group.iter());
+    let all: u64 = all.map(|file| file.effective_size()).sum();
+    if !files.file_source().is::<ParquetSource>() {
+        return Some(all);
+    }
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+    let rows = statistics.ok()?.num_rows.get_value().copied();
+    let columns = rows.and_then(|rows| {
+        let bytes = rows.saturating_mul(row_bytes(&scan.schema()));
+        u64::try_from(bytes).ok()
+    });
+    Some(columns.map_or(all, |columns| columns.min(all)))
+}
+
+/// Whether an exchange only spreads rows over the threads of a process.
+#[must_use]
+pub fn spreads_over_threads(plan: &dyn ExecutionPlan) -> bool {
+    let exchange = plan.downcast_ref::<RepartitionExec>();
+    exchange.is_some_and(|exchange| {
+        matches!(
+            exchange.partitioning(),
+            Partitioning::RoundRobinBatch(_) | Partitioning::UnknownPartitioning(_)
+        )
+    })
+}
