@@ -40,6 +40,7 @@ mod reread;
 mod row_hash;
 mod rules;
 mod running;
+mod single_distinct;
 mod single_value;
 mod sorts;
 mod tables;

@@ -25,6 +25,7 @@ use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::null_supply::forget_constants;
 use super::own_equalities::hide_own_equalities;
 use super::repeated::receive_repeated_names;
+use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
 use super::write::{choose_dictionaries, write_folder};
 
@@ -74,6 +75,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
 pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
     let mended = rules.iter().map(|rule| match rule.name() {
         ELIMINATE_CROSS_JOIN => around(Arc::clone(rule), keep_null_safe_joins),
+        SINGLE_DISTINCT => around(Arc::clone(rule), keep_sums_of_decimals),
         PUSH_DOWN_FILTER => around(Arc::clone(rule), keep_above_empty_grouping_sets),
         _ => Arc::clone(rule),
     });

@@ -141,6 +141,10 @@ fn without_limit(plan: Arc<dyn ExecutionPlan>) -> Result<(Arc<dyn ExecutionPlan>
     if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
         return Ok((plan, None));
     }
+    // No rows are in any order, and nothing can sort for the first none.
+    if plan.fetch() == Some(0) {
+        return Ok((plan, None));
+    }
     if let Some(limit) = plan.downcast_ref::<LocalLimitExec>() {
         let (input, below) = without_limit(Arc::clone(limit.input()))?;
         return Ok((input, least(below, Some(limit.fetch()))));

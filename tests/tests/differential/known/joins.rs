@@ -302,4 +302,9 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT array_agg(b.k ORDER BY -b.k, a.k, b.k) AS ks FROM a RIGHT JOIN b ON true WHERE nullif(b.k, -1) = b.k AND b.k < 4",
         ..WITH_AB
     },
+    Known {
+        name: "an order of the first none of rows",
+        query: "SELECT array_agg(k ORDER BY k) AS ks FROM (SELECT k, k + 1 AS x FROM (SELECT k FROM a ORDER BY k LIMIT 1) c ORDER BY k, x LIMIT 5 OFFSET 1) d",
+        ..WITH_AB
+    },
 ];

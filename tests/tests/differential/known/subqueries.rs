@@ -362,4 +362,17 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT (SELECT 'x' || k FROM u WHERE k = 1) AS a, (SELECT [k, NULL] FROM u WHERE k = 1) AS b, (SELECT {'k': k} FROM u WHERE k = 1) AS c FROM t LIMIT 1",
         ..ASKED
     },
+    Known {
+        name: "a sum of decimals beside what is distinct",
+        files: &[
+            "COPY (SELECT value AS k, CAST(value AS DECIMAL(12, 2)) AS d FROM generate_series(1, 9)) TO 'DIR/d/1.csv' STORED AS CSV",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE d (k BIGINT, d DECIMAL(12, 2)) STORED AS CSV LOCATION 'DIR/d/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT count(DISTINCT k) AS n, sum(d) AS s, arrow_typeof(sum(d)) AS t FROM d HAVING CAST(sum(d) AS DECIMAL(12, 2)) <= CAST(50 AS DECIMAL(12, 2))",
+        // DataFusion alone fails.
+        means: Some("SELECT 9 AS n, CAST(45 AS DECIMAL(22, 2)) AS s, 'Decimal128(22, 2)' AS t"),
+        ..PLAIN
+    },
 ];
