@@ -20,15 +20,17 @@ pub(super) enum Function {
     Evaluate,
     ConfusionMatrix,
     RocCurve,
+    GlobalExplain,
     TrainingInfo,
 }
 
 impl Function {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Predict,
         Self::Evaluate,
         Self::ConfusionMatrix,
         Self::RocCurve,
+        Self::GlobalExplain,
         Self::TrainingInfo,
     ];
 
@@ -38,6 +40,7 @@ impl Function {
             Self::Evaluate => "EVALUATE",
             Self::ConfusionMatrix => "CONFUSION_MATRIX",
             Self::RocCurve => "ROC_CURVE",
+            Self::GlobalExplain => "GLOBAL_EXPLAIN",
             Self::TrainingInfo => "TRAINING_INFO",
         }
     }
@@ -48,6 +51,7 @@ impl Function {
             Self::Evaluate => "expected ML.EVALUATE(MODEL name, (SELECT …))",
             Self::ConfusionMatrix => "expected ML.CONFUSION_MATRIX(MODEL name, (SELECT …))",
             Self::RocCurve => "expected ML.ROC_CURVE(MODEL name, (SELECT …))",
+            Self::GlobalExplain => "expected ML.GLOBAL_EXPLAIN(MODEL name, (SELECT …))",
             Self::TrainingInfo => "expected ML.TRAINING_INFO(MODEL name)",
         }
     }

@@ -2,20 +2,16 @@
 //! `ML.PREDICT`, which run like any other. Rows without a label are left out. Names are BigQuery ML's.
 
 use datafusion::arrow::util::display::array_value_to_string;
-use datafusion::error::{DataFusionError, Result};
-use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
-use datafusion::sql::sqlparser::ast::{Cte, Ident, Query, TableAlias, With};
-use datafusion::sql::sqlparser::dialect::GenericDialect;
-use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::error::Result;
+use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::store::{ClassType, Classes, Manifest};
 
 use super::call::{Call, Function};
+use super::derived::{self, ROWS, quoted};
 use crate::Error;
 
 /// The least probability that a class is taken to have: the logarithm of 0 has no number.
 const LEAST_PROBABILITY: &str = "1e-15";
-/// What the caller's rows are called.
-const ROWS: &str = "__volley_rows";
 /// Classes that a confusion matrix has columns for.
 const MOST_COLUMNS: usize = 500;
 /// Points of a ROC curve, about.
@@ -56,14 +52,8 @@ pub(super) fn query(
         Function::RocCurve => roc_curve(&literals),
         _ => metrics(&literals),
     };
-    let mut query = parse(&format!("{}{rest}", given(manifest, classes, call)))?;
-    let with = query.with.get_or_insert_with(|| With {
-        with_token: AttachedToken::empty(),
-        recursive: false,
-        cte_tables: vec![],
-    });
-    with.cte_tables.insert(0, cte(ROWS, rows));
-    Ok(query)
+    let text = format!("{}{rest}", given(manifest, classes, call));
+    Ok(derived::query(&text, rows)?)
 }
 
 /// `given`: the label, the likeliest class, and the probabilities of all, of rows that have a label.
@@ -71,24 +61,12 @@ fn given(manifest: &Manifest, classes: &Classes, call: &Call) -> String {
     let label = quoted(&manifest.spec.label.column);
     let predicted = manifest.predicted();
     let (class, probabilities) = (quoted(&predicted.name), quoted(&predicted.probabilities()));
-    let data_type = match classes.class_type() {
-        ClassType::Integer => "BIGINT",
-        ClassType::Text => "VARCHAR",
-        ClassType::Boolean => "BOOLEAN",
-        ClassType::Date => "DATE",
-    };
-    let model = match call.model.quote_style {
-        Some(_) => quoted(&call.model.value),
-        None => call.model.value.clone(),
-    };
-    let version = match call.version {
-        Some(version) => format!(", version => {version}"),
-        None => String::new(),
-    };
+    let data_type = derived::sql_type(classes.class_type());
+    let model = derived::model(call);
     format!(
         "WITH given AS (
            SELECT CAST({label} AS {data_type}) AS label, {class} AS predicted, {probabilities} AS probs
-           FROM ml.predict(model => {model}{version}, (SELECT * FROM {ROWS}))
+           FROM ml.predict({model}, (SELECT * FROM {ROWS}))
            WHERE {label} IS NOT NULL
          )"
     )
@@ -172,32 +150,6 @@ fn roc_curve(classes: &[String]) -> String {
          FROM summed
          WHERE place = 1 OR place = places OR place * {POINTS} / places <> (place - 1) * {POINTS} / places"
     )
-}
-
-fn cte(name: &str, query: Box<Query>) -> Cte {
-    Cte {
-        alias: TableAlias {
-            explicit: true,
-            name: Ident::new(name),
-            columns: vec![],
-            at: None,
-        },
-        query,
-        from: None,
-        materialized: None,
-        closing_paren_token: AttachedToken::empty(),
-    }
-}
-
-fn parse(text: &str) -> Result<Box<Query>> {
-    let query = Parser::new(&GenericDialect {})
-        .try_with_sql(text)
-        .and_then(|mut parser| parser.parse_query());
-    query.map_err(|error| DataFusionError::Internal(error.to_string()))
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// The classes as they are written in SQL.

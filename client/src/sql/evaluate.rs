@@ -24,7 +24,7 @@ pub(super) fn check_label(manifest: &Manifest, input: &LogicalPlan) -> crate::Re
     let Ok(field) = schema.field_with_name(label) else {
         let names = schema.fields().iter().map(|field| field.name().as_str());
         let hint = did_you_mean(label, names);
-        let role = "ML.EVALUATE's input (it is the model's label)";
+        let role = "the rows that are judged (it is the model's label)";
         return Err(volley_proto::Error::UnknownColumn {
             column: label.clone(),
             role,

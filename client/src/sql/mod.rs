@@ -11,7 +11,9 @@
 
 mod call;
 mod class_queries;
+mod derived;
 mod evaluate;
+mod global_explain;
 mod known;
 mod nesting;
 mod options;

@@ -21,7 +21,7 @@ use volley_proto::{ModelName, ModelRef};
 
 use super::call::{Call, Function, Named};
 use super::parse::ident_name;
-use super::{check_unambiguous, class_queries, evaluate, training_info};
+use super::{check_unambiguous, class_queries, evaluate, global_explain, training_info};
 use crate::{Error, Result};
 
 /// The manifests that planning may need, by what names them, and the epochs of models that are
@@ -126,6 +126,10 @@ impl RelationPlanner for MlPlanner {
                         planned(class_queries::query(&manifest, classes, &call, given()?)?)?
                     }
                 }
+            }
+            Function::GlobalExplain => {
+                evaluate::check_label(&manifest, &planned(given()?)?)?;
+                planned(global_explain::query(&manifest, &call, given()?)?)?
             }
             Function::TrainingInfo => training_info::published(&manifest)?,
         };

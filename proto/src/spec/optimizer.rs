@@ -22,6 +22,9 @@ pub struct Optimizer {
     pub clip_norm: Option<f64>,
     /// Each number of the gradient, after that, is kept within ± this.
     pub clip_value: Option<f64>,
+    /// Weights are evaluated and published as their exponential moving average over steps, of which each step keeps
+    /// this share, and less in the first: `(t - 1) / (t + 9)` in step `t`.
+    pub ema_momentum: Option<f64>,
 }
 
 /// The rule by which a step changes a weight `w` with gradient `g` at learning rate `α`.
@@ -217,6 +220,7 @@ impl fmt::Display for Optimizer {
         }
         numbers.extend(self.clip_norm.map(|norm| ("clip_norm", norm)));
         numbers.extend(self.clip_value.map(|value| ("clip_value", value)));
+        numbers.extend(self.ema_momentum.map(|share| ("ema_momentum", share)));
         for (name, number) in numbers {
             write!(f, ", {name} {number}")?;
         }
@@ -276,6 +280,7 @@ impl Default for Optimizer {
             schedule: Schedule::default(),
             clip_norm: None,
             clip_value: None,
+            ema_momentum: None,
         }
     }
 }
@@ -291,6 +296,10 @@ impl Optimizer {
         numbers.extend(
             self.clip_value
                 .map(|value| ("clip_value", value, Bounds::Positive)),
+        );
+        numbers.extend(
+            self.ema_momentum
+                .map(|share| ("ema_momentum", share, Bounds::Share)),
         );
         match self.rule {
             Rule::Adam {
@@ -413,6 +422,7 @@ struct Now {
     schedule: Schedule,
     clip_norm: Option<f64>,
     clip_value: Option<f64>,
+    ema_momentum: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -434,12 +444,14 @@ impl From<Written> for Optimizer {
                 schedule,
                 clip_norm,
                 clip_value,
+                ema_momentum,
             }) => Self {
                 learn_rate,
                 rule,
                 schedule,
                 clip_norm,
                 clip_value,
+                ema_momentum,
             },
             Written::Adam(Adam {
                 learn_rate,
@@ -474,6 +486,7 @@ mod tests {
                 nesterov: true,
             },
             clip_norm: Some(1.0),
+            ema_momentum: Some(0.99),
             ..Optimizer::default()
         };
         for optimizer in [Optimizer::default(), sgd] {

@@ -210,6 +210,17 @@ fn a_classifier_is_judged_in_sql() {
             "{metric}: {told}, and by hand {due}"
         );
     }
+    let explained = query(&format!(
+        "SELECT * FROM ML.GLOBAL_EXPLAIN(MODEL m, ({rows})) ORDER BY attribution DESC"
+    ));
+    let attribution = |row: &serde_json::Value| row["attribution"].as_f64().unwrap();
+    let names: Vec<_> = explained.iter().map(|row| row["feature"].clone()).collect();
+    assert_eq!(names.len(), 2, "{explained:?}");
+    assert!(
+        explained.iter().all(|row| attribution(row) > 0.01),
+        "{explained:?}"
+    );
+    assert!(attribution(&explained[0]) < accuracy, "{explained:?}");
     let matrix = query(&format!(
         "SELECT * FROM ML.CONFUSION_MATRIX(MODEL m, ({rows})) ORDER BY expected_label"
     ));

@@ -95,7 +95,7 @@ pub(super) struct Fit<'a, C: Compute> {
     traces: Option<Vec<Vec<Slice>>>,
 }
 
-/// The best epoch so far.
+/// The epoch that would be published if training ended.
 #[derive(Debug)]
 struct Best {
     epoch: usize,
@@ -216,6 +216,19 @@ impl<'a, C: Compute> Fit<'a, C> {
         Some(last)
     }
 
+    /// The weights that are evaluated and published: those in the network, or their average.
+    fn published(&self) -> Weights {
+        let mut weights = self.weights();
+        if let Some(mut average) = self.optimizer.average() {
+            for values in &mut weights.values {
+                let (own, rest) = average.split_at(values.len());
+                values.copy_from_slice(own);
+                average = rest;
+            }
+        }
+        weights
+    }
+
     /// Puts weights into the network.
     pub(super) fn put(&mut self, weights: &Weights) {
         let Weights { values, running } = weights;
@@ -325,7 +338,16 @@ impl<'a, C: Compute> Fit<'a, C> {
         let mut sums = Sums::default();
         sums.spent(compute, reduce);
         self.trace.begins();
-        self.evaluate(&mut sums, cancel)?;
+        let averages = self.optimizer.average().is_some();
+        let trained = averages.then(|| self.weights());
+        if averages {
+            self.put(&self.published());
+        }
+        let evaluated = self.evaluate(&mut sums, cancel);
+        if let Some(trained) = trained {
+            self.put(&trained);
+        }
+        evaluated?;
         self.trace.ends(Part::Evaluate, self.position.steps);
         communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
         Ok(sums)
@@ -481,12 +503,16 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// Moves on to the next epoch.
     fn close(&mut self, record: EpochRecord) {
         let score = pace::score(&record);
-        let better = self.best.as_ref().is_none_or(|best| score < best.score);
-        if self.spec.keep == Keep::Best && better {
+        let is_kept = match self.spec.keep {
+            Keep::Best => self.best.as_ref().is_none_or(|best| score < best.score),
+            // Other weights than the state's.
+            Keep::Last => self.optimizer.average().is_some(),
+        };
+        if is_kept {
             self.best = Some(Best {
                 epoch: record.epoch,
                 score,
-                weights: self.weights(),
+                weights: self.published(),
             });
         }
         self.history.push(record);

@@ -265,7 +265,7 @@ fn prepare(
         let weights = Weights { values, running };
         TrainingState::begin(
             basis.clone(),
-            &spec.optimizer.rule,
+            &spec.optimizer,
             global_batch,
             scaling.clone(),
             weights,

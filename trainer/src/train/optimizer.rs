@@ -4,7 +4,7 @@
 //! states stay the same without being exchanged. The gradients of the L1 and L2 penalties are added here, once, after
 //! the ranks' gradients have been summed. It does not know how the learning rate changes: that is [`pace`](super::pace)'s.
 
-use volley_proto::spec::{AdamForm, Rule, TrainSpec};
+use volley_proto::spec::{AdamForm, Optimizer as Spec, Rule, TrainSpec};
 
 use super::lbfgs;
 use crate::network::{Compute, Parameter};
@@ -15,6 +15,7 @@ pub(super) struct Optimizer {
     rule: Rule,
     clip_norm: Option<f64>,
     clip_value: Option<f64>,
+    ema_momentum: Option<f64>,
     l1: f64,
     l2: f64,
     steps: i32,
@@ -25,8 +26,16 @@ pub(super) struct Optimizer {
     parameters: Vec<(usize, bool)>,
 }
 
-/// What a rule keeps of each weight: a name and where it starts.
-pub(super) fn slots(rule: &Rule) -> Vec<(&'static str, f32)> {
+/// What an optimizer keeps of each weight: a name and where it starts. The average of weights is the last one.
+pub(super) fn slots(optimizer: &Spec) -> Vec<(&'static str, f32)> {
+    let average = optimizer.ema_momentum.map(|_| ("average", 0.0));
+    of_rule(&optimizer.rule)
+        .into_iter()
+        .chain(average)
+        .collect()
+}
+
+fn of_rule(rule: &Rule) -> Vec<(&'static str, f32)> {
     match rule {
         Rule::Adam { .. } => vec![("mean", 0.0), ("square", 0.0)],
         Rule::Sgd { momentum, .. } if *momentum == 0.0 => vec![],
@@ -56,13 +65,14 @@ impl Optimizer {
         let parameters = spans.collect();
         let rule = spec.optimizer.rule.clone();
         Self {
-            slots: slots(&rule)
+            slots: slots(&spec.optimizer)
                 .into_iter()
                 .map(|(_, start)| vec![start; len])
                 .collect(),
             rule,
             clip_norm: spec.optimizer.clip_norm,
             clip_value: spec.optimizer.clip_value,
+            ema_momentum: spec.optimizer.ema_momentum,
             l1: spec.l1,
             l2,
             steps: 0,
@@ -88,6 +98,12 @@ impl Optimizer {
     /// What it keeps of each weight, in the order of the parameters.
     pub(super) fn slots(&self) -> &[Vec<f32>] {
         &self.slots
+    }
+
+    /// The average of the weights so far, if one is kept, in the order of the parameters.
+    pub(super) fn average(&self) -> Option<&[f32]> {
+        self.ema_momentum?;
+        self.slots.last().map(Vec::as_slice)
     }
 
     /// The length of the flat gradient.
@@ -187,6 +203,7 @@ impl Step<'_> {
     pub(super) fn update(&mut self, parameter: usize, weights: &mut [f32]) {
         let Optimizer {
             rule,
+            ema_momentum,
             l1,
             l2,
             steps,
@@ -201,6 +218,7 @@ impl Step<'_> {
         let [l1, l2] = [*l1, *l2].map(|penalty| if penalized { penalty as f32 } else { 0.0 });
         let penalty = |w: f32| 2.0 * l2 * w + if w == 0.0 { 0.0 } else { l1 * w.signum() };
         let mut slots = slots.iter_mut().map(|slot| &mut slot[span.clone()]);
+        let average = ema_momentum.and_then(|momentum| Some((momentum, slots.next_back()?)));
         let mut slot = || slots.next().unwrap_or_default();
         match *rule {
             Rule::Adam {
@@ -287,6 +305,14 @@ impl Step<'_> {
                 }
             }
             Rule::Lbfgs { .. } => unreachable!("its steps are of all weights at once"),
+        }
+        if let Some((momentum, average)) = average {
+            // The first weights are no average of any.
+            let done = f64::from(*steps - 1);
+            let kept = momentum.min(done / (done + 10.0)) as f32;
+            for (a, w) in average.iter_mut().zip(&*weights) {
+                *a = kept * *a + (1.0 - kept) * *w;
+            }
         }
     }
 }
@@ -425,6 +451,27 @@ mod tests {
         let mut held = [0.0];
         ftrl.step(&[0.0, 0.0, 0.9], 0.1).update(1, &mut held);
         assert_eq!(held, [0.0], "L1 keeps small weights at 0");
+    }
+
+    /// By the definition: averages of the weights 1, 2, 3 and so on.
+    #[test]
+    fn weights_are_averaged() {
+        let mut spec = testing::spec();
+        spec.optimizer.rule = Rule::Sgd {
+            momentum: 0.0,
+            nesterov: false,
+        };
+        spec.optimizer.ema_momentum = Some(0.2);
+        let mut optimizer = Optimizer::new(&spec, 0.0, &[parameter(1, true)]);
+        let (mut weight, mut due) = ([0.0], 0.0);
+        for step in 1..9 {
+            optimizer.step(&[-1.0], 1.0).update(0, &mut weight);
+            let done = f64::from(step - 1);
+            let kept = (done / (done + 10.0)).min(0.2);
+            due = kept * due + (1.0 - kept) * f64::from(step);
+            assert_close(optimizer.average().unwrap(), &[due]);
+        }
+        assert!(due < 8.0, "{due}");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct OptimizerOptions {
     pub clip_norm: Option<f64>,
     /// The largest number of a gradient.
     pub clip_value: Option<f64>,
+    /// The share of the weights' average that a step keeps.
+    pub ema_momentum: Option<f64>,
     /// What becomes of the learning rate.
     pub decay: Option<DecayName>,
     /// How it grows with the ranks.
@@ -189,6 +191,7 @@ impl OptimizerOptions {
             },
             clip_norm: self.clip_norm,
             clip_value: self.clip_value,
+            ema_momentum: self.ema_momentum,
         })
     }
 
@@ -273,6 +276,7 @@ impl OptimizerOptions {
             ("warmup_epochs", number(self.warmup_epochs)),
             ("clip_norm", number(self.clip_norm)),
             ("clip_value", number(self.clip_value)),
+            ("ema_momentum", number(self.ema_momentum)),
         ];
         let of_steps = of_steps.into_iter().find_map(|(name, x)| Some((name, x?)));
         if let (Lbfgs, Some((option, value))) = (rule, of_steps) {
@@ -356,11 +360,13 @@ impl From<Optimizer> for OptimizerOptions {
                 },
             clip_norm,
             clip_value,
+            ema_momentum,
         } = optimizer;
         let mut options = Self {
             learn_rate: Some(learn_rate),
             clip_norm,
             clip_value,
+            ema_momentum,
             warmup_epochs: Some(warmup_epochs),
             rate_scaling: scaling,
             ..Self::default()
@@ -495,6 +501,7 @@ mod tests {
                 },
                 clip_norm: Some(1.0),
                 clip_value: None,
+                ema_momentum: Some(0.5),
             };
             let options = OptimizerOptions::from(optimizer.clone());
             assert_eq!(options.settle(RuleName::AdamW).unwrap(), optimizer);

@@ -180,6 +180,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         schedule,
         clip_norm,
         clip_value,
+        ema_momentum,
     } = optimizer;
     let (method, of_split) = match split {
         Split::None => ("no_split", None),
@@ -235,6 +236,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         ("split_key", json(split_key)),
     ];
     terms.extend(of_split);
+    terms.extend(ema_momentum.map(|share| ("ema_momentum", json(&share))));
     terms
 }
 

@@ -10,7 +10,7 @@
 mod basis;
 mod file;
 
-use volley_proto::spec::{Rule, TrainSpec};
+use volley_proto::spec::{Optimizer, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 pub(super) use basis::{Basis, ShardRows};
@@ -75,13 +75,13 @@ impl TrainingState {
     /// A training before its first step.
     pub(super) fn begin(
         basis: Basis,
-        rule: &Rule,
+        optimizer: &Optimizer,
         global_batch: u64,
         scaling: Scaling,
         weights: Weights,
     ) -> Self {
         let len = weights.values.iter().map(Vec::len).sum();
-        let slots = optimizer::slots(rule);
+        let slots = optimizer::slots(optimizer);
         Self {
             basis,
             global_batch,
@@ -124,11 +124,11 @@ impl TrainingState {
                 now: epochs.to_string(),
             });
         }
-        self.check_lengths(&spec.optimizer.rule, architecture)
+        self.check_lengths(&spec.optimizer, architecture)
     }
 
     /// A state's own checks are of its file; these are of the network it is for.
-    fn check_lengths(&self, rule: &Rule, architecture: &Architecture) -> Result<()> {
+    fn check_lengths(&self, optimizer: &Optimizer, architecture: &Architecture) -> Result<()> {
         let parameters = architecture.parameters();
         let normalized = architecture.normalized();
         let kept = self.kept.as_ref().map(|kept| &kept.weights);
@@ -137,7 +137,7 @@ impl TrainingState {
             .flatten()
             .all(|weights| weights.fits(&parameters, normalized));
         let len = parameters.iter().map(Parameter::len).sum::<usize>();
-        let slots = optimizer::slots(rule).len();
+        let slots = optimizer::slots(optimizer).len();
         if fits && self.slots.len() == slots && self.slots.iter().all(|slot| slot.len() == len) {
             Ok(())
         } else {

@@ -50,7 +50,7 @@ fn with_fit<R>(
         running,
     };
     let basis = Basis::new(&spec, world.shards.clone(), &vocabularies);
-    let state = TrainingState::begin(basis, &spec.optimizer.rule, 30, scaling, weights);
+    let state = TrainingState::begin(basis, &spec.optimizer, 30, scaling, weights);
     spoil(&mut shards);
     let gradient = alone[0].buffer(gradient_len(&architecture)).unwrap();
     let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &(), gradient);

@@ -115,13 +115,8 @@ fn step_time_of_the_rossmann_network() {
             label: Scale::IDENTITY,
         };
         let basis = Basis::new(&spec, world.shards.clone(), &[]);
-        let state = TrainingState::begin(
-            basis,
-            &spec.optimizer.rule,
-            batch_size as u64,
-            unscaled,
-            weights,
-        );
+        let state =
+            TrainingState::begin(basis, &spec.optimizer, batch_size as u64, unscaled, weights);
         let cancel = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {

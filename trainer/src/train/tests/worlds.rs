@@ -178,6 +178,7 @@ fn n_ranks_follow_every_optimizer_as_one_does() {
             },
             clip_norm: Some(0.5),
             clip_value: Some(0.1),
+            ema_momentum: Some(0.9),
         };
         assert_n_ranks_train_what_one_does(&spec, &rows(0..300), what);
     }

@@ -185,6 +185,14 @@ pub(super) const LEARNING: &[TrainOption] = &[
         |to, value| some_number(&mut to.optimizer.clip_value, value),
     ),
     option(
+        "ema_momentum",
+        "0 ≤ m < 1",
+        "(none)",
+        "Weights are evaluated and published as their exponential moving average over steps, of which each step keeps \
+         this share (less at first: (t − 1) / (t + 9) in step t). 0.999 suits some thousands of steps.",
+        |to, value| some_number(&mut to.optimizer.ema_momentum, value),
+    ),
+    option(
         "global_batch_size",
         "whole number",
         "a 32nd of the training rows, rounded up to a power of two, from 32 to 256",

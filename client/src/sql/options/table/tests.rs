@@ -139,6 +139,9 @@ fn sets_what_was_typed() {
             o.optimizer.rate_scaling == RateScaling::Sqrt
         }),
         ("clip_norm", "1", |o| o.optimizer.clip_norm == Some(1.0)),
+        ("ema_momentum", "0.9", |o| {
+            o.optimizer.ema_momentum == Some(0.9)
+        }),
         ("l1_reg", "1e-3", |o| o.l1 == 1e-3),
         ("early_stop", "false", |o| {
             o.early_stop.early_stop == Some(false)
