@@ -27,6 +27,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         data_type: data_type.to_owned(),
         vocabulary,
         scale: Scale::IDENTITY,
+        numbers: None,
     };
     let (categorical, continuous) = (FeatureKind::Categorical, FeatureKind::Continuous);
     let spec = TrainSpec {

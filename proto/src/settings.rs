@@ -35,6 +35,8 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config
         .optimizer
         .enable_physical_uncorrelated_scalar_subquery = true;
+    // A nested loop join without memory reads its left side again, which finds the files taken.
+    config.execution.enable_file_stream_work_stealing = false;
     // Ballista turns dynamic filters off, for they cannot be sent: tasks make their own.
     config.optimizer.enable_dynamic_filter_pushdown = true;
     config.optimizer.enable_topk_dynamic_filter_pushdown = true;

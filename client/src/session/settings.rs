@@ -31,8 +31,11 @@ const NAME_LENGTH: usize = 200;
 /// Whether the engine leaves subqueries in the place of a value, which Volley joins itself.
 const SCALAR_SUBQUERIES: &str = "datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery";
 
+/// Whether threads of a process take files of a scan from each other.
+const WORK_STEALING: &str = "datafusion.execution.enable_file_stream_work_stealing";
+
 /// Settings whose other value makes jobs go wrong: the key, the only value, and why.
-const FIXED: [(&str, &str, &str); 4] = [
+const FIXED: [(&str, &str, &str); 5] = [
     (
         BALLISTA_ADAPTIVE_PLANNER_ENABLED,
         "false",
@@ -56,6 +59,12 @@ const FIXED: [(&str, &str, &str); 4] = [
         "true",
         "the engine's other way repeats rows where a subquery in the place of a value has several: \
          it stays on",
+    ),
+    (
+        WORK_STEALING,
+        "false",
+        "a scan of the engine's whose threads take files from each other finds none when a join reads it \
+         once more: it stays off",
     ),
 ];
 
@@ -165,8 +174,12 @@ pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
     for (key, value) in settings {
         check(key, value)?;
     }
-    let optimizer = &config.options().optimizer;
-    let value = optimizer.enable_physical_uncorrelated_scalar_subquery;
+    let options = config.options();
+    let value = options.execution.enable_file_stream_work_stealing;
+    check(WORK_STEALING, &value.to_string())?;
+    let value = options
+        .optimizer
+        .enable_physical_uncorrelated_scalar_subquery;
     check(SCALAR_SUBQUERIES, &value.to_string())
 }
 

@@ -20,17 +20,21 @@ pub(super) enum Function {
     Evaluate,
     ConfusionMatrix,
     RocCurve,
+    Calibration,
     GlobalExplain,
+    FeatureInfo,
     TrainingInfo,
 }
 
 impl Function {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::Predict,
         Self::Evaluate,
         Self::ConfusionMatrix,
         Self::RocCurve,
+        Self::Calibration,
         Self::GlobalExplain,
+        Self::FeatureInfo,
         Self::TrainingInfo,
     ];
 
@@ -40,7 +44,9 @@ impl Function {
             Self::Evaluate => "EVALUATE",
             Self::ConfusionMatrix => "CONFUSION_MATRIX",
             Self::RocCurve => "ROC_CURVE",
+            Self::Calibration => "CALIBRATION",
             Self::GlobalExplain => "GLOBAL_EXPLAIN",
+            Self::FeatureInfo => "FEATURE_INFO",
             Self::TrainingInfo => "TRAINING_INFO",
         }
     }
@@ -48,22 +54,26 @@ impl Function {
     fn usage(self) -> &'static str {
         match self {
             Self::Predict => "expected ML.PREDICT(MODEL name, (SELECT …))",
-            Self::Evaluate => "expected ML.EVALUATE(MODEL name, (SELECT …))",
+            Self::Evaluate => "expected ML.EVALUATE(MODEL name, (SELECT …) [, BY column])",
             Self::ConfusionMatrix => "expected ML.CONFUSION_MATRIX(MODEL name, (SELECT …))",
             Self::RocCurve => "expected ML.ROC_CURVE(MODEL name, (SELECT …))",
+            Self::Calibration => "expected ML.CALIBRATION(MODEL name, (SELECT …))",
             Self::GlobalExplain => "expected ML.GLOBAL_EXPLAIN(MODEL name, (SELECT …))",
+            Self::FeatureInfo => "expected ML.FEATURE_INFO(MODEL name [, (SELECT …)])",
             Self::TrainingInfo => "expected ML.TRAINING_INFO(MODEL name)",
         }
     }
 }
 
-/// `ML.function(MODEL model [, version | version => N] [, (query)]) [AS alias]`.
+/// `ML.function(MODEL model [, version | version => N] [, (query)] [, BY column]…) [AS alias]`.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) function: Function,
     pub(super) model: Ident,
     pub(super) version: Option<u32>,
     pub(super) input: Option<Box<Query>>,
+    /// Columns that rows are grouped by.
+    pub(super) by: Vec<Ident>,
     pub(super) alias: Option<TableAlias>,
 }
 
@@ -107,18 +117,20 @@ impl Call {
             }
         };
         let (mut model, mut version, mut input) = (None, None, None);
+        let mut by = vec![];
         for argument in &args.args {
             match Argument::of(argument) {
                 Some(Argument::Model(ident)) if model.is_none() => model = Some(ident),
                 Some(Argument::Version(number)) if version.is_none() => version = Some(number),
                 Some(Argument::Input(query)) if input.is_none() => input = Some(query),
+                Some(Argument::By(column)) if function == Function::Evaluate => by.push(column),
                 _ => return Err(wrong(&format!("; {argument} does not fit"))),
             }
         }
         let model = model.ok_or_else(|| wrong("; MODEL name is missing"))?;
         match (function, &input) {
             (Function::TrainingInfo, Some(_)) => return Err(wrong("; it takes no query")),
-            (Function::TrainingInfo, None) => {}
+            (Function::TrainingInfo | Function::FeatureInfo, None) => {}
             (_, None) => return Err(wrong("; the query is missing")),
             _ => {}
         }
@@ -127,6 +139,7 @@ impl Call {
             model,
             version,
             input,
+            by,
             alias: alias.clone(),
         }))
     }
@@ -136,6 +149,7 @@ enum Argument {
     Model(Ident),
     Version(u32),
     Input(Box<Query>),
+    By(Ident),
 }
 
 impl Argument {
@@ -156,6 +170,7 @@ impl Argument {
         let is = |wanted: &str| name.is_some_and(|name| name.value.eq_ignore_ascii_case(wanted));
         match value {
             Expr::Identifier(model) if is("model") => Some(Self::Model(model.clone())),
+            Expr::Identifier(column) if is("by") => Some(Self::By(column.clone())),
             Expr::Value(literal) if name.is_none() || is("version") => match &literal.value {
                 Value::Number(number, _) => number.to_string().parse().ok().map(Self::Version),
                 _ => None,

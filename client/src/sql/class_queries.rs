@@ -1,5 +1,5 @@
-//! How well predictions of classes fit labels: `ML.EVALUATE`, `ML.CONFUSION_MATRIX` and `ML.ROC_CURVE` as queries over
-//! `ML.PREDICT`, which run like any other. Rows without a label are left out. Names are BigQuery ML's.
+//! How well predictions of classes fit labels: `ML.EVALUATE`, `ML.CONFUSION_MATRIX`, `ML.ROC_CURVE` and
+//! `ML.CALIBRATION` as queries over `ML.PREDICT`, which run like any other. Rows without a label are left out. Names are BigQuery ML's.
 
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::error::Result;
@@ -8,12 +8,15 @@ use volley_proto::store::{ClassType, Classes, Manifest};
 
 use super::call::{Call, Function};
 use super::derived::{self, ROWS, quoted};
+use super::evaluate::group_name;
 use crate::Error;
 
 /// The least probability that a class is taken to have: the logarithm of 0 has no number.
 const LEAST_PROBABILITY: &str = "1e-15";
 /// Classes that a confusion matrix has columns for.
 const MOST_COLUMNS: usize = 500;
+/// Parts that probabilities are put into to be compared with what happened.
+const BINS: usize = 10;
 /// Points of a ROC curve, about.
 const POINTS: usize = 100;
 
@@ -25,6 +28,7 @@ pub(super) fn query(
     manifest: &Manifest,
     classes: &Classes,
     call: &Call,
+    by: &[String],
     rows: Box<Query>,
 ) -> crate::Result<Box<Query>> {
     let refuse = |reason: String| {
@@ -50,33 +54,57 @@ pub(super) fn query(
         }
         Function::ConfusionMatrix => confusion_matrix(classes, &literals),
         Function::RocCurve => roc_curve(&literals),
-        _ => metrics(&literals),
+        Function::Calibration => calibration(&literals),
+        _ => metrics(&literals, by),
     };
-    let text = format!("{}{rest}", given(manifest, classes, call));
+    let text = format!("{}{rest}", given(manifest, classes, call, by));
     Ok(derived::query(&text, rows)?)
 }
 
-/// `given`: the label, the likeliest class, and the probabilities of all, of rows that have a label.
-fn given(manifest: &Manifest, classes: &Classes, call: &Call) -> String {
+/// `given`: the label, the likeliest class, the probabilities of all, and the groups, of rows that have a label.
+fn given(manifest: &Manifest, classes: &Classes, call: &Call, by: &[String]) -> String {
     let label = quoted(&manifest.spec.label.column);
     let predicted = manifest.predicted();
     let (class, probabilities) = (quoted(&predicted.name), quoted(&predicted.probabilities()));
     let data_type = derived::sql_type(classes.class_type());
     let model = derived::model(call);
+    let groups = by.iter().enumerate();
+    let groups: String = groups
+        .map(|(at, name)| format!(", {} AS {}", quoted(name), group_name(at)))
+        .collect();
     format!(
         "WITH given AS (
-           SELECT CAST({label} AS {data_type}) AS label, {class} AS predicted, {probabilities} AS probs
+           SELECT CAST({label} AS {data_type}) AS label, {class} AS predicted, {probabilities} AS probs{groups}
            FROM ml.predict({model}, (SELECT * FROM {ROWS}))
            WHERE {label} IS NOT NULL
          )"
     )
 }
 
-/// One row of metrics.
+/// A row of metrics, or one for each group.
 ///
 /// Precision, recall and F1 are means over the classes that labels have (macro averages); one that is never predicted
 /// has a precision of 0. The area under the ROC curve is that of two classes, by the second's probability.
-fn metrics(classes: &[String]) -> String {
+fn metrics(classes: &[String], by: &[String]) -> String {
+    let groups: String = (0..by.len())
+        .map(|at| format!("{}, ", group_name(at)))
+        .collect();
+    let each: String = by
+        .iter()
+        .enumerate()
+        .map(|(at, name)| format!("{} AS {}, ", group_name(at), quoted(name)))
+        .collect();
+    let keys = groups.trim_end_matches(", ");
+    let of_group = if by.is_empty() {
+        String::new()
+    } else {
+        format!("PARTITION BY {keys}")
+    };
+    let by_group = if by.is_empty() {
+        String::new()
+    } else {
+        format!("GROUP BY {keys}")
+    };
     let (all, first) = (classes.join(", "), &classes[0]);
     let (second, area) = match classes.len() {
         2 => (
@@ -88,22 +116,22 @@ fn metrics(classes: &[String]) -> String {
     };
     format!(
         ", known AS (
-           SELECT label, predicted, {second} AS second,
+           SELECT {groups}label, predicted, {second} AS second,
              CAST(probs[CAST(array_position(make_array({all}), label) AS BIGINT)]['prob'] AS DOUBLE) AS probability
            FROM given
          ), counted AS (
-           SELECT label, predicted, second, label = {first} AS is_first, count(*) AS n,
+           SELECT {groups}label, predicted, second, label = {first} AS is_first, count(*) AS n,
              sum(-ln(greatest(coalesce(probability, 0.0), {LEAST_PROBABILITY}))) AS loss
-           FROM known GROUP BY label, predicted, second
+           FROM known GROUP BY {groups}label, predicted, second
          ), compared AS (
-           SELECT label, predicted, is_first, n, loss,
-             sum(n) OVER (PARTITION BY label) AS support,
-             sum(n) OVER (PARTITION BY predicted) AS chosen,
-             sum(CASE WHEN is_first THEN n ELSE 0 END) OVER (ORDER BY second) AS below,
-             sum(CASE WHEN is_first THEN n ELSE 0 END) OVER (PARTITION BY second) AS level
+           SELECT {groups}label, predicted, is_first, n, loss,
+             sum(n) OVER (PARTITION BY {groups}label) AS support,
+             sum(n) OVER (PARTITION BY {groups}predicted) AS chosen,
+             sum(CASE WHEN is_first THEN n ELSE 0 END) OVER ({of_group} ORDER BY second) AS below,
+             sum(CASE WHEN is_first THEN n ELSE 0 END) OVER (PARTITION BY {groups}second) AS level
            FROM counted
          )
-         SELECT CAST(coalesce(sum(n), 0) AS BIGINT) AS \"rows\",
+         SELECT {each}CAST(coalesce(sum(n), 0) AS BIGINT) AS \"rows\",
            coalesce(sum(n * 1.0 / chosen) FILTER (WHERE label = predicted), 0.0) / count(DISTINCT label) AS \"precision\",
            coalesce(sum(n * 1.0 / support) FILTER (WHERE label = predicted), 0.0) / count(DISTINCT label) AS recall,
            coalesce(sum(n) FILTER (WHERE label = predicted), 0) * 1.0 / sum(n) AS accuracy,
@@ -111,7 +139,7 @@ fn metrics(classes: &[String]) -> String {
              / count(DISTINCT label) AS f1_score,
            sum(loss) / sum(n) AS log_loss,
            {area} AS roc_auc
-         FROM compared"
+         FROM compared {by_group}"
     )
 }
 
@@ -149,6 +177,35 @@ fn roc_curve(classes: &[String]) -> String {
            all_negatives - false_positives AS true_negatives, all_positives - true_positives AS false_negatives
          FROM summed
          WHERE place = 1 OR place = places OR place * {POINTS} / places <> (place - 1) * {POINTS} / places"
+    )
+}
+
+/// How often that was true which was predicted with some probability: a row for each tenth that there are probabilities
+/// in. Of two classes the probability is the second's; of more it is the likeliest one's (Guo et al. 2017).
+fn calibration(classes: &[String]) -> String {
+    let (probability, is_true) = match classes {
+        [_, second] => (
+            "CAST(probs[2]['prob'] AS DOUBLE)".to_owned(),
+            format!("label = {second}"),
+        ),
+        all => {
+            let all = all.join(", ");
+            let at = format!("CAST(array_position(make_array({all}), predicted) AS BIGINT)");
+            (
+                format!("CAST(probs[{at}]['prob'] AS DOUBLE)"),
+                "label = predicted".to_owned(),
+            )
+        }
+    };
+    format!(
+        ", known AS (
+           SELECT {probability} AS probability, CASE WHEN {is_true} THEN 1.0 ELSE 0.0 END AS is_true FROM given
+         ), binned AS (
+           SELECT probability, is_true, least(CAST(floor(probability * {BINS}) AS BIGINT), {BINS} - 1) AS bin FROM known
+         )
+         SELECT CAST(bin AS DOUBLE) / {BINS} AS above, count(*) AS \"rows\", avg(probability) AS mean_probability,
+           avg(is_true) AS true_share
+         FROM binned GROUP BY bin"
     )
 }
 

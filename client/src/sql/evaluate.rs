@@ -1,4 +1,5 @@
-//! `ML.EVALUATE`: how well predictions fit labels, as an ordinary aggregate over the prediction.
+//! `ML.EVALUATE`: how well predictions fit labels, as an ordinary aggregate over the prediction, of all rows or of each
+//! group.
 //!
 //! Rows without a label are left out. Names are BigQuery ML's where it has them. Of models that predict classes it is
 //! a query: see [`class_queries`](super::class_queries).
@@ -11,6 +12,8 @@ use datafusion::functions_aggregate::expr_fn::{avg, count, var_pop};
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, col, lit, when,
 };
+use datafusion::sql::planner::IdentNormalizer;
+use datafusion::sql::sqlparser::ast::Ident;
 use volley_proto::did_you_mean;
 use volley_proto::store::{ClassType, Classes, Manifest};
 
@@ -61,19 +64,55 @@ pub(super) fn check_label(manifest: &Manifest, input: &LogicalPlan) -> crate::Re
     .into())
 }
 
-/// One row of metrics over predicted rows, of a model that predicts numbers.
+/// The columns that rows are grouped by, as the input has them.
+pub(super) fn groups(
+    by: &[Ident],
+    names: &IdentNormalizer,
+    input: &LogicalPlan,
+) -> crate::Result<Vec<String>> {
+    let schema = input.schema().as_arrow();
+    let group = |column: &Ident| {
+        let column = names.normalize(column.clone());
+        if schema.field_with_name(&column).is_ok() {
+            return Ok(column);
+        }
+        let names = schema.fields().iter().map(|field| field.name().as_str());
+        let hint = did_you_mean(&column, names);
+        let role = "BY";
+        Err(volley_proto::Error::UnknownColumn { column, role, hint }.into())
+    };
+    by.iter().map(group).collect()
+}
+
+/// What a group's column is called below its metrics, whose names it may have.
+pub(super) fn group_name(at: usize) -> String {
+    format!("__volley_by_{at}")
+}
+
+/// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers.
 ///
 /// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in.
-pub(super) fn metrics(manifest: &Manifest, predicted: LogicalPlan) -> Result<LogicalPlan> {
-    let number = |name: &str| {
+pub(super) fn metrics(
+    manifest: &Manifest,
+    predicted: LogicalPlan,
+    by: &[String],
+) -> Result<LogicalPlan> {
+    let column = |name: &str| -> Result<Expr> {
         let (qualifier, field) = predicted
             .schema()
             .qualified_field_with_unqualified_name(name)?;
-        let column = Expr::Column(Column::from((qualifier, field)));
-        column.cast_to(&DataType::Float64, predicted.schema())
+        Ok(Expr::Column(Column::from((qualifier, field))))
     };
+    let number = |name: &str| column(name)?.cast_to(&DataType::Float64, predicted.schema());
     let label = number(&manifest.spec.label.column)?.alias("label");
     let prediction = number(&manifest.predicted().name)?.alias("prediction");
+    let mut read = vec![label, prediction];
+    for (at, name) in by.iter().enumerate() {
+        read.push(column(name)?.alias(group_name(at)));
+    }
+    let groups = (0..by.len()).map(|at| col(group_name(at)));
+    let named = by.iter().enumerate();
+    let named = named.map(|(at, name)| col(group_name(at)).alias(name));
 
     let error = || col("label") - col("prediction");
     let relative = || error() / col("label");
@@ -84,10 +123,10 @@ pub(super) fn metrics(manifest: &Manifest, predicted: LogicalPlan) -> Result<Log
         abs(error())
     };
     LogicalPlanBuilder::from(predicted)
-        .project([label, prediction])?
+        .project(read)?
         .filter(col("label").is_not_null())?
         .aggregate(
-            Vec::<Expr>::new(),
+            groups,
             [
                 count(lit(1_i64)).alias("rows"),
                 avg(abs(error())).alias("mean_absolute_error"),
@@ -97,13 +136,13 @@ pub(super) fn metrics(manifest: &Manifest, predicted: LogicalPlan) -> Result<Log
                 avg(transformed).alias("transformed_mae"),
             ],
         )?
-        .project([
+        .project(named.chain([
             col("rows"),
             col("mean_absolute_error"),
             col("mean_squared_error"),
             (lit(1.0) - col("mean_squared_error") / col("variance")).alias("r2_score"),
             sqrt(col("mspe")).alias("rmspe"),
             col("transformed_mae"),
-        ])?
+        ]))?
         .build()
 }

@@ -13,6 +13,7 @@ mod call;
 mod class_queries;
 mod derived;
 mod evaluate;
+mod feature_info;
 mod global_explain;
 mod known;
 mod nesting;

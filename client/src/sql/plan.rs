@@ -21,7 +21,9 @@ use volley_proto::{ModelName, ModelRef};
 
 use super::call::{Call, Function, Named};
 use super::parse::ident_name;
-use super::{check_unambiguous, class_queries, evaluate, global_explain, training_info};
+use super::{
+    check_unambiguous, class_queries, evaluate, feature_info, global_explain, training_info,
+};
 use crate::{Error, Result};
 
 /// The manifests that planning may need, by what names them, and the epochs of models that are
@@ -108,12 +110,18 @@ impl RelationPlanner for MlPlanner {
         };
         let plan = match call.function {
             Function::Predict => predict(&manifest, &self.store, planned(given()?)?)?,
-            Function::Evaluate | Function::ConfusionMatrix | Function::RocCurve => {
+            Function::Evaluate
+            | Function::ConfusionMatrix
+            | Function::RocCurve
+            | Function::Calibration => {
                 let rows = planned(given()?)?;
                 evaluate::check_label(&manifest, &rows)?;
+                let names = IdentNormalizer::new(normalize);
+                let by = evaluate::groups(&call.by, &names, &rows)?;
                 match &manifest.classes {
                     None if call.function == Function::Evaluate => {
-                        evaluate::metrics(&manifest, predict(&manifest, &self.store, rows)?)?
+                        let predicted = predict(&manifest, &self.store, rows)?;
+                        evaluate::metrics(&manifest, predicted, &by)?
                     }
                     None => {
                         let function = call.function.name().to_owned();
@@ -122,15 +130,27 @@ impl RelationPlanner for MlPlanner {
                         let reason = reason.to_owned();
                         return Err(Error::MlFunction { function, reason }.into());
                     }
-                    Some(classes) => {
-                        planned(class_queries::query(&manifest, classes, &call, given()?)?)?
-                    }
+                    Some(classes) => planned(class_queries::query(
+                        &manifest,
+                        classes,
+                        &call,
+                        &by,
+                        given()?,
+                    )?)?,
                 }
             }
             Function::GlobalExplain => {
                 evaluate::check_label(&manifest, &planned(given()?)?)?;
                 planned(global_explain::query(&manifest, &call, given()?)?)?
             }
+            Function::FeatureInfo => match &call.input {
+                None => feature_info::published(&manifest)?,
+                Some(rows) => {
+                    let schema = planned(rows.clone())?;
+                    manifest.check_input(schema.schema().as_arrow())?;
+                    planned(feature_info::query(&manifest, rows.clone())?)?
+                }
+            },
             Function::TrainingInfo => training_info::published(&manifest)?,
         };
         Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(

@@ -1,7 +1,7 @@
-//! `MODEL m` and `TABLE t` as arguments of `ML.…(…)`, spelled in SQL that every parser knows.
+//! `MODEL m`, `TABLE t` and `BY c` as arguments of `ML.…(…)`, spelled in SQL that every parser knows.
 //!
 //! ```text
-//! ML.PREDICT(MODEL m, TABLE t)  ->  ML.PREDICT(MODEL => m, (SELECT * FROM t))
+//! ML.EVALUATE(MODEL m, TABLE t, BY c)  ->  ML.EVALUATE(MODEL => m, (SELECT * FROM t), BY => c)
 //! ```
 //!
 //! A named argument needs no dialect of its own, so DataFusion's parser and the dialect that the
@@ -26,8 +26,8 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
             continue;
         }
         let starts_argument = calls.advance(&token.token);
-        if !(starts_argument && (is_word(&token.token, "model") || is_word(&token.token, "table")))
-        {
+        let is_named = is_word(&token.token, "model") || is_word(&token.token, "by");
+        if !(starts_argument && (is_named || is_word(&token.token, "table"))) {
             spelled.push(token);
             continue;
         }
@@ -45,7 +45,7 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         if !names_one || blank.is_empty() {
             spelled.push(token);
             spelled.extend(blank);
-        } else if is_word(&token.token, "model") {
+        } else if is_named {
             let arrow = here(Token::RArrow);
             spelled.push(token);
             spelled.push(arrow);

@@ -237,6 +237,11 @@ fn size(plan: &Plan) -> Option<Size> {
     })
 }
 
+/// About how many bytes a plan's rows take, if anything is known of it.
+pub(super) fn join_bytes(plan: &Plan) -> Option<u64> {
+    size(plan).map(|size| size.bytes)
+}
+
 /// The size of a join's side.
 fn side(plan: &Plan, config: &ConfigOptions) -> Result<Option<Size>> {
     let is_reread = is_reread(plan, config)?;

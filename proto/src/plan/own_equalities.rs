@@ -1,26 +1,26 @@
-//! Filters by a column that equals an expression of itself, as in `abs(x) = x`.
+//! Filters by a column that equals an expression of columns, as in `abs(x) = x`.
 //!
 //! DataFusion 55 writes orders with the one in the place of the other, also within the expression, and again each time:
-//! an order then is not the same as itself. Nothing is concluded here from such an equality, as the column is cast to
-//! its own type.
+//! an order then is not the same as itself. The column may be in the expression by another that equals it, so nothing is
+//! concluded here from any such equality, as the column is cast to its own type. Not here: keys of joins.
 //!
 //! To be dropped when a release puts nothing in the place of parts of what it has put in.
 
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::Schema;
-use datafusion::common::tree_node::TreeNode;
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column};
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, conjunction, split_conjunction};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 
 type Expr = Arc<dyn PhysicalExpr>;
 
-/// A filter of which no column is known to be equal to an expression of itself.
+/// A filter of which no column is known to be equal to an expression.
 pub(super) fn hide_own_equalities(
     node: &Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,
@@ -43,28 +43,22 @@ pub(super) fn hide_own_equalities(
     Ok(Some(Arc::new(filter.build()?)))
 }
 
-/// An equality of a column and an expression of itself, with that column cast.
+/// An equality of a column and an expression of columns, with that column cast.
 fn hidden(condition: &Expr, schema: &Schema) -> Result<Option<Expr>> {
     let Some(equality) = condition.downcast_ref::<BinaryExpr>() else {
         return Ok(None);
     };
     let (left, right) = (equality.left(), equality.right());
-    let is_part = |column: &Expr, expr: &Expr| {
-        Ok::<_, datafusion::error::DataFusionError>(
-            column.is::<Column>()
-                && !expr.is::<Column>()
-                && expr.exists(|part| Ok(part.eq(column)))?,
-        )
-    };
+    let computes = |expr: &Expr| !expr.is::<Column>() && !collect_columns(expr).is_empty();
     let cast = |column: &Expr| -> Result<Expr> {
         let own_type = column.data_type(schema)?;
         Ok(Arc::new(CastExpr::new(Arc::clone(column), own_type, None)))
     };
     let (left, right) = if *equality.op() != Operator::Eq {
         return Ok(None);
-    } else if is_part(left, right)? {
+    } else if left.is::<Column>() && computes(right) {
         (cast(left)?, Arc::clone(right))
-    } else if is_part(right, left)? {
+    } else if right.is::<Column>() && computes(left) {
         (Arc::clone(left), cast(right)?)
     } else {
         return Ok(None);

@@ -23,10 +23,12 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use super::NullSupplyExec;
-use super::joins::{broadcast_limit, is_of_the_right, row_bytes};
+use super::joins::{broadcast_limit, is_of_the_right, join_bytes, row_bytes};
 
 /// Reading so many bytes takes about as long as another stage.
 const REREAD_BYTES: u64 = 2 << 20;
+/// Opening a file takes about as long as reading so many bytes.
+const FILE_BYTES: u64 = 32 << 10;
 
 /// Whether each task may make these rows for itself: they are cheap, and the same each time.
 ///
@@ -77,7 +79,11 @@ fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
     if !passes {
         return Ok(None);
     }
-    let mut sum = Some(0_u64);
+    // It may have more rows than both sides.
+    let mut sum = match joins {
+        true => join_bytes(plan),
+        false => Some(0),
+    };
     for input in plan.children() {
         let bytes = reread_bytes(input)?;
         sum = sum.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
@@ -89,18 +95,28 @@ fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
 /// files.
 fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec) -> Option<u64> {
     let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
-    let all = files.file_groups.iter().flat_map(|group| group.iter());
-    let all: u64 = all.map(|file| file.effective_size()).sum();
-    if !files.file_source().is::<ParquetSource>() {
-        return Some(all);
-    }
+    let all = || files.file_groups.iter().flat_map(|group| group.iter());
+    let opened = (all().count() as u64).saturating_mul(FILE_BYTES);
+    let all: u64 = all().map(|file| file.effective_size()).sum();
+    let read = match files.file_source().is::<ParquetSource>() {
+        true => column_bytes(plan, files, all).unwrap_or(all),
+        false => all,
+    };
+    Some(read.min(all).saturating_add(opened))
+}
+
+/// How many bytes of these the columns are that a scan reads.
+fn column_bytes(plan: &Arc<dyn ExecutionPlan>, files: &FileScanConfig, all: u64) -> Option<u64> {
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
-    let rows = statistics.ok()?.num_rows.get_value().copied();
-    let columns = rows.and_then(|rows| {
-        let bytes = rows.saturating_mul(row_bytes(&scan.schema()));
-        u64::try_from(bytes).ok()
-    });
-    Some(columns.map_or(all, |columns| columns.min(all)))
+    let rows = statistics.ok()?.num_rows.get_value().copied()?;
+    let schema = plan.schema();
+    let read = schema.fields().iter();
+    // Of text and lists nobody knows how long they are, but for what files have of each column.
+    let wide = read.filter(|column| column.data_type().primitive_width().is_none());
+    let columns = files.file_schema().fields().len().max(1) as u64;
+    let wide = (wide.count() as u64).saturating_mul(all / columns);
+    let bytes = rows.saturating_mul(row_bytes(&schema));
+    Some(wide.max(u64::try_from(bytes).ok()?))
 }
 
 /// Whether an exchange only spreads rows over the threads of a process.

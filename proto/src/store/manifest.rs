@@ -64,6 +64,25 @@ pub struct FeatureSummary {
     /// How a continuous feature was scaled; not at all in manifests of old.
     #[serde(default)]
     pub scale: Scale,
+    /// What the numbers of a continuous feature were in training; not at all in manifests of old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Numbers>,
+}
+
+/// What the numbers of a column were in training. Those of dates and times are days since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Numbers {
+    /// Rows that have none.
+    pub nulls: u64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation, of all of them.
+    pub stddev: f64,
 }
 
 /// How a number of a column becomes one that a network computes with: `(x − shift) / unit`.
@@ -187,7 +206,8 @@ impl Manifest {
     /// |---|---|
     /// | 1 | numbers enter the network as they are |
     /// | 2 | features and labels have a [`Scale`] |
-    pub const FORMAT: u32 = 2;
+    /// | 3 | features have their [`Numbers`], and weights may be averages |
+    pub const FORMAT: u32 = 3;
 
     /// The columns that prediction adds: `predicted_<label>` and, of a classifier, `predicted_<label>_probs`, as in
     /// BigQuery ML.

@@ -160,16 +160,7 @@ impl Planner<'_> {
         if node.is::<UnionExec>() {
             return UnionExec::try_new(children);
         }
-        if let (Some(projection), [input]) = (node.downcast_ref::<ProjectionExec>(), &children[..])
-        {
-            let exprs = projection.expr().iter().cloned();
-            let anew: Arc<dyn ExecutionPlan> =
-                Arc::new(ProjectionExec::try_new(exprs, Arc::clone(input))?);
-            if anew.schema() != node.schema() {
-                return Ok(anew);
-            }
-        }
-        replace_children_if_necessary(node, children)
+        with_own_schema(replace_children_if_necessary(node, children)?)
     }
 
     /// A plan cut, with its rows spread so. That they are may have been concluded from columns known to be equal,
@@ -252,7 +243,20 @@ fn gathers(plan: &Arc<dyn ExecutionPlan>) -> bool {
 fn in_one_task(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| match spreads_over_threads(node.as_ref()) {
         true => Ok(Transformed::yes(Arc::clone(node.children()[0]))),
-        false => Ok(Transformed::no(node)),
+        false => with_own_schema(node).map(Transformed::yes),
     })
     .data()
+}
+
+/// A projection that says of NULL what its expressions and its input say.
+fn with_own_schema(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let Some(projection) = node.downcast_ref::<ProjectionExec>() else {
+        return Ok(node);
+    };
+    let exprs = projection.expr().iter().cloned();
+    let anew = ProjectionExec::try_new(exprs, Arc::clone(projection.input()))?;
+    Ok(match anew.schema() == node.schema() {
+        true => node,
+        false => Arc::new(anew),
+    })
 }

@@ -338,6 +338,20 @@ async fn an_exchange_inside_of_a_stage_is_refused() {
     assert!(error.contains("inside of a stage"), "{error}");
 }
 
+/// As a nested loop join reads its left side that did not fit into memory.
+#[tokio::test]
+async fn a_scan_is_read_again() {
+    let (session, _dir) = session(&[]).await;
+    let scan = plan(&session, "SELECT k FROM s").await;
+    assert!(partitions(&scan) > 1);
+    let read = || async {
+        let rows = collect(Arc::clone(&scan), session.task_ctx()).await;
+        lines(&rows.unwrap()).len()
+    };
+    assert_eq!(read().await, 55);
+    assert_eq!(read().await, 55);
+}
+
 /// What the stage of all joins of a query reads of others.
 async fn reads(settings: &[(&str, &str)], sql: &str) -> usize {
     let (session, _dir) = session(settings).await;

@@ -210,6 +210,28 @@ fn a_classifier_is_judged_in_sql() {
             "{metric}: {told}, and by hand {due}"
         );
     }
+    let bins = query(&format!(
+        "SELECT * FROM ML.CALIBRATION(MODEL m, ({rows})) ORDER BY above"
+    ));
+    for bin in &bins {
+        let number = |name: &str| bin[name].as_f64().unwrap();
+        let above = number("above");
+        let inside = |row: &&serde_json::Value| {
+            let p = share(row);
+            p >= above && (p < above + 0.1 || above > 0.85)
+        };
+        let inside: Vec<_> = predicted.iter().filter(inside).collect();
+        let count = inside.len() as f64;
+        let positives = inside.iter().filter(|row| is_much(row, "c")).count() as f64;
+        assert_eq!(number("rows"), count, "{bin}");
+        assert!(
+            (number("true_share") - positives / count).abs() < 1e-9,
+            "{bin}"
+        );
+        let mean = inside.iter().map(|row| share(row)).sum::<f64>() / count;
+        assert!((number("mean_probability") - mean).abs() < 1e-9, "{bin}");
+    }
+    assert!(bins.len() > 2, "{bins:?}");
     let explained = query(&format!(
         "SELECT * FROM ML.GLOBAL_EXPLAIN(MODEL m, ({rows})) ORDER BY attribution DESC"
     ));
@@ -221,6 +243,27 @@ fn a_classifier_is_judged_in_sql() {
         "{explained:?}"
     );
     assert!(attribution(&explained[0]) < accuracy, "{explained:?}");
+    let grouped = query(&format!(
+        "SELECT * FROM ML.EVALUATE(MODEL m, ({rows}), BY k) ORDER BY k"
+    ));
+    let of_first = query(&format!(
+        "SELECT * FROM ML.EVALUATE(MODEL m, (SELECT * FROM ({rows}) WHERE k = {}))",
+        grouped[3]["k"]
+    ));
+    for (metric, due) in of_first[0].as_object().unwrap() {
+        let told = &grouped[3][metric];
+        let close = |(told, due): (f64, f64)| (told - due).abs() < 1e-9;
+        let numbers = told.as_f64().zip(due.as_f64());
+        assert!(
+            told == due || numbers.is_some_and(close),
+            "{metric}: {told}, {due}"
+        );
+    }
+    let counts = grouped.iter().map(|group| group["rows"].as_u64().unwrap());
+    assert!(
+        grouped.len() > 1 && counts.sum::<u64>() == 700,
+        "{grouped:?}"
+    );
     let matrix = query(&format!(
         "SELECT * FROM ML.CONFUSION_MATRIX(MODEL m, ({rows})) ORDER BY expected_label"
     ));
@@ -268,6 +311,41 @@ fn a_model_lives_in_sql() {
         query("SELECT id, y, predicted_y FROM ML.PREDICT(MODEL m, (SELECT * FROM t)) ORDER BY id");
     assert_eq!(predicted.len(), 700);
     let evaluated = query("SELECT * FROM ML.EVALUATE(MODEL m, (SELECT * FROM t))");
+    let trained = "SELECT avg(x) AS mean, stddev_pop(x) AS stddev, min(x) AS min, max(x) AS max FROM t WHERE split = 'TRAIN'";
+    let due = &query(trained)[0];
+    let info = query("SELECT * FROM ML.FEATURE_INFO(MODEL m) ORDER BY input");
+    assert_eq!(
+        (&info[0]["input"], &info[0]["category_count"]),
+        (&"k".into(), &7.into())
+    );
+    let drifted =
+        "SELECT k, CASE WHEN id > 0 THEN x + 2 END AS x FROM t WHERE split = 'TRAIN' OR id = 0";
+    let drifted = query(&format!(
+        "SELECT * FROM ML.FEATURE_INFO(MODEL m, ({drifted})) ORDER BY input"
+    ));
+    let number = |row: &serde_json::Value, name: &str| row[name].as_f64().unwrap();
+    for (name, moved) in [("mean", 2.0), ("stddev", 0.0), ("min", 2.0), ("max", 2.0)] {
+        let [told, due, then] = [&info[1], due, &drifted[1]].map(|row| number(row, name));
+        assert!((told - due).abs() < 1e-5, "{name}: {told}, {due}");
+        assert!((then - due - moved).abs() < 1e-5, "{name}: {then}, {due}");
+    }
+    assert_eq!(
+        (&info[1]["null_count"], &drifted[1]["null_count"]),
+        (&0.into(), &1.into())
+    );
+    let due = 2.0 / number(&info[1], "stddev");
+    assert!(
+        (number(&drifted[1], "drift") - due).abs() < 1e-5,
+        "{drifted:?}"
+    );
+    assert_eq!(drifted[0]["category_count"], 7);
+    let grouped = query("SELECT * FROM ML.EVALUATE(MODEL m, TABLE t, BY k, BY id) ORDER BY id");
+    assert_eq!(grouped.len(), 700);
+    for (group, row) in grouped.iter().zip(&predicted) {
+        let difference = row["y"].as_f64().unwrap() - row["predicted_y"].as_f64().unwrap();
+        let told = group["mean_absolute_error"].as_f64().unwrap();
+        assert!((told - difference.abs()).abs() < 1e-4, "{group} {row}");
+    }
     let error: f64 = predicted
         .iter()
         .map(|row| (row["y"].as_f64().unwrap() - row["predicted_y"].as_f64().unwrap()).abs())

@@ -64,6 +64,7 @@ impl Columns {
                 data_type: value_type(data_type).to_string(),
                 vocabulary: None,
                 scale: Scale::IDENTITY,
+                numbers: None,
             });
             match feature.kind {
                 FeatureKind::Continuous => continuous.push(column),

@@ -1,4 +1,4 @@
-//! Statistics of a column's numbers: how many, their mean and spread, in one pass and over parts.
+//! Statistics of a column's numbers: how many, their range, mean and spread, in one pass and over parts.
 //!
 //! Parts are merged in the order of their shards, so that the result has the same bits whichever rank had which.
 //! Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
@@ -15,6 +15,8 @@ pub(crate) struct Statistics {
     pub(crate) mean: f64,
     /// Σ(x − mean)².
     pub(crate) squares: f64,
+    /// The least and the greatest.
+    pub(crate) range: Option<[f64; 2]>,
 }
 
 impl Statistics {
@@ -28,11 +30,22 @@ impl Statistics {
         let distance = f64::from(x) - self.mean;
         self.mean += distance / self.known as f64;
         self.squares += distance * (f64::from(x) - self.mean);
+        self.widen([f64::from(x); 2]);
+    }
+
+    fn widen(&mut self, [least, greatest]: [f64; 2]) {
+        self.range = Some(match self.range {
+            Some([from, to]) => [from.min(least), to.max(greatest)],
+            None => [least, greatest],
+        });
     }
 
     /// Counts what another part has.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.nulls += other.nulls;
+        if let Some(range) = other.range {
+            self.widen(range);
+        }
         if other.known == 0 {
             return;
         }
@@ -43,9 +56,14 @@ impl Statistics {
         self.squares += other.squares + distance * distance * mine * theirs / (mine + theirs);
     }
 
+    /// The standard deviation of the numbers.
+    pub(crate) fn deviation(&self) -> f64 {
+        (self.squares / self.known.max(1) as f64).sqrt()
+    }
+
     /// The standard deviation of the numbers, or 1 where it is too small to divide by.
     pub(crate) fn deviation_or_one(&self) -> f64 {
-        let deviation = (self.squares / self.known.max(1) as f64).sqrt();
+        let deviation = self.deviation();
         // Of numbers that differ by the rounding of `f32` alone.
         let least = f64::from(f32::EPSILON) * self.mean.abs();
         match deviation > least {

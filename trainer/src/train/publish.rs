@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use volley_proto::spec::{FeatureKind, TrainSpec};
-use volley_proto::store::{Classes, EpochRecord, FeatureSummary, Manifest, TRACE_FILE};
+use volley_proto::store::{Classes, EpochRecord, FeatureSummary, Manifest, Numbers, TRACE_FILE};
 
 use super::agree::World;
 use super::rank::Artifacts;
@@ -57,8 +57,16 @@ impl Trained<'_> {
             .features
             .iter_mut()
             .filter(|feature| feature.kind == FeatureKind::Continuous);
-        for (feature, scale) in continuous.zip(&self.scaling.features) {
+        let fitted = self.scaling.features.iter().zip(&self.world.features);
+        for (feature, (scale, statistics)) in continuous.zip(fitted) {
             feature.scale = *scale;
+            feature.numbers = statistics.range.map(|[min, max]| Numbers {
+                nulls: statistics.nulls,
+                min,
+                max,
+                mean: statistics.mean,
+                stddev: statistics.deviation(),
+            });
         }
         let published = SystemTime::now();
         let mut files = vec![

@@ -24,6 +24,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::dml::InsertOp;
 use datafusion::logical_expr::{Expr, SortExpr, TableProviderFilterPushDown, not};
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
@@ -175,15 +176,25 @@ impl Files {
 
 /// A scan with statistics of the columns that it needs. They are sent with each task: of other columns they take longer
 /// to encode than the plan.
-fn with_statistics_of(plan: Arc<dyn ExecutionPlan>, needed: &[bool]) -> Arc<dyn ExecutionPlan> {
+fn with_statistics_of(
+    plan: Arc<dyn ExecutionPlan>,
+    mut needed: Vec<bool>,
+) -> Arc<dyn ExecutionPlan> {
     let exec = plan.downcast_ref::<DataSourceExec>();
     let scan = exec.and_then(|exec| exec.data_source().downcast_ref::<FileScanConfig>());
     let Some(scan) = scan else {
         return plan;
     };
+    // An order of files one after the other is only believed by statistics of all of its columns.
+    let ordered = scan.output_ordering.iter().flat_map(|order| order.iter());
+    for column in ordered.flat_map(|key| collect_columns(&key.expr)) {
+        if let Some(needed) = needed.get_mut(column.index()) {
+            *needed = true;
+        }
+    }
     let of_needed = |known: &Statistics| {
         let mut known = known.clone();
-        let columns = known.column_statistics.iter_mut().zip(needed);
+        let columns = known.column_statistics.iter_mut().zip(&needed);
         for (column, _) in columns.filter(|(_, needed)| !**needed) {
             *column = ColumnStatistics::new_unknown();
         }
@@ -297,7 +308,7 @@ impl TableProvider for Files {
             None => scan,
         };
         Ok(ScanResult::new(match needed {
-            Some(needed) => with_statistics_of(scan, &needed),
+            Some(needed) => with_statistics_of(scan, needed),
             None => scan,
         }))
     }

@@ -307,4 +307,13 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT array_agg(k ORDER BY k) AS ks FROM (SELECT k, k + 1 AS x FROM (SELECT k FROM a ORDER BY k LIMIT 1) c ORDER BY k, x LIMIT 5 OFFSET 1) d",
         ..WITH_AB
     },
+    Known {
+        name: "rows in the order of a value that equals an expression of another that it equals",
+        query: "SELECT array_agg(b.k ORDER BY -b.k, a.k, b.k) AS ks FROM a RIGHT JOIN b ON true WHERE abs(b.k) = b.k + 0 AND abs(b.k) = b.k AND b.k < 4",
+        // DataFusion alone fails.
+        means: Some(
+            "SELECT array_agg(b.k ORDER BY -b.k, a.k, b.k) AS ks FROM a RIGHT JOIN b ON true WHERE b.k < 4",
+        ),
+        ..WITH_AB
+    },
 ];

@@ -363,6 +363,11 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a value of statistics that is NULL or not, beside rows",
+        query: "SELECT k + 1 AS x FROM t UNION ALL SELECT m.x FROM (SELECT max(k) AS x FROM u HAVING max(k) > 1) m CROSS JOIN t",
+        ..ASKED
+    },
+    Known {
         name: "a sum of decimals beside what is distinct",
         files: &[
             "COPY (SELECT value AS k, CAST(value AS DECIMAL(12, 2)) AS d FROM generate_series(1, 9)) TO 'DIR/d/1.csv' STORED AS CSV",
