@@ -176,8 +176,8 @@ fn source_of_join(
     }
 }
 
-/// The operator, which neither produces a filter nor lets one past, until the next rule that [keeps
-/// filters](KeepFilters) has run.
+/// The operator, which neither produces a filter nor lets one past, until the next rule that keeps
+/// filters has run.
 pub fn without_filters(node: Plan) -> Plan {
     let takes_none = true;
     Arc::new(Mark { node, takes_none })
