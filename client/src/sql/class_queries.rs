@@ -1,5 +1,6 @@
 //! How well predictions of classes fit labels: `ML.EVALUATE`, `ML.CONFUSION_MATRIX`, `ML.ROC_CURVE` and
-//! `ML.CALIBRATION` as queries over `ML.PREDICT`, which run like any other. Rows without a label are left out. Names are BigQuery ML's.
+//! `ML.CALIBRATION` as queries over `ML.PREDICT`, which run like any other. Rows without a label are left out. Names are
+//! BigQuery ML's where it has them.
 
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::error::Result;

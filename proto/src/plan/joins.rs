@@ -211,7 +211,7 @@ impl Size {
         self.bytes.saturating_add(hashed)
     }
 
-    /// What it costs that all of them are hashed where the rows of another side come by.
+    /// What it costs as the build side that every task has whole.
     fn cost_whole(self) -> u64 {
         let stage = if self.is_reread { 0 } else { STAGE_BYTES };
         self.cost().saturating_add(stage)

@@ -1,7 +1,7 @@
-//! What each task may read for itself, rather than have it sent by another stage.
+//! The build sides of joins that each task reads for itself, rather than have them broadcast by another stage.
 //!
-//! A task that joins with a small table can read the table, or have its rows from a stage of two more tasks that it
-//! waits for. Reading is cheaper up to a size, and rows must be the same in each task.
+//! A broadcast is a stage of more tasks, and a wait. Reading is cheaper up to a size, and rows must be the same in each
+//! task. Not here: which side is the build side (`joins`), and how stages are cut.
 
 use std::sync::Arc;
 
