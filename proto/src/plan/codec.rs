@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ballista_core::serde::{BallistaLogicalExtensionCodec, BallistaPhysicalExtensionCodec};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
-use datafusion::common::TableReference;
+use datafusion::common::{ScalarValue, TableReference};
 use datafusion::datasource::file_format::FileFormatFactory;
 use datafusion::error::Result;
 use datafusion::execution::TaskContext;
@@ -24,10 +24,11 @@ use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::physical_plan::{
     PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
 };
-use datafusion_proto::protobuf::PhysicalPlanNode;
+use datafusion_proto::protobuf::{self, PhysicalPlanNode};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use super::expand::ExpandExec;
 use super::recursion::{Recursion, WorkTable};
 use super::repeated::RepeatedNames;
 use super::tables::{EncodedFormat, decode_table, encode_table};
@@ -65,6 +66,12 @@ enum Node {
         target: EncodedTarget,
     },
     NullSupply,
+    /// The states of no rows are values in protobuf, and the schema is as below.
+    Expand {
+        sets: Vec<Vec<bool>>,
+        identity: Vec<Vec<u8>>,
+        schema: Vec<u8>,
+    },
     /// The columns are expressions, in protobuf.
     RepeatedNames {
         exprs: Vec<u8>,
@@ -312,6 +319,19 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 Err(Error::malformed("plan node", what).into())
             }
             Some(Node::NullSupply) => Ok(Arc::new(NullSupplyExec::new(only(inputs.to_vec())?))),
+            Some(Node::Expand {
+                sets,
+                identity,
+                schema,
+            }) => {
+                let identity = identity.iter().map(|value| decode_value(value));
+                let identity = identity.collect::<Result<_>>()?;
+                let schema = decode_plan(&schema, context, self)?.schema();
+                let input = only(inputs.to_vec())?;
+                Ok(Arc::new(ExpandExec::try_new(
+                    input, sets, identity, schema,
+                )?))
+            }
             Some(Node::Commit { target }) => {
                 let target = Target::decode(&target, context, self, converter)?;
                 Ok(Arc::new(CommitExec::new(target, only(inputs.to_vec())?)))
@@ -341,6 +361,14 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             Node::Commit { target }.encode(buf)
         } else if plan.is::<NullSupplyExec>() {
             Node::NullSupply.encode(buf)
+        } else if let Some(expand) = plan.downcast_ref::<ExpandExec>() {
+            let identity = expand.identity().iter().map(encode_value);
+            Node::Expand {
+                sets: expand.sets().to_vec(),
+                identity: identity.collect::<Result<_>>()?,
+                schema: encode_schema(expand)?,
+            }
+            .encode(buf)
         } else if let Some(task) = plan.downcast_ref::<TaskPlan>() {
             buf.extend_from_slice(TASK);
             buf.extend_from_slice(task.message());
@@ -440,6 +468,16 @@ fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
 fn encode_schema(plan: &dyn ExecutionPlan) -> Result<Vec<u8>> {
     let empty: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(plan.schema()));
     encode_plan(&empty)
+}
+
+fn encode_value(value: &ScalarValue) -> Result<Vec<u8>> {
+    Ok(protobuf::ScalarValue::try_from(value)?.encode_to_vec())
+}
+
+fn decode_value(message: &[u8]) -> Result<ScalarValue> {
+    let message = protobuf::ScalarValue::decode(message);
+    let message = message.map_err(|e| Error::malformed("value", e))?;
+    Ok(ScalarValue::try_from(&message)?)
 }
 
 /// A plan as a message, with what the engine's own encoding leaves out.

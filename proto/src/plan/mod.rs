@@ -20,6 +20,7 @@
 mod codec;
 mod empty_grouping_sets;
 mod estimates;
+mod expand;
 mod filtered;
 mod filters;
 mod float_extremes;

@@ -15,6 +15,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
+use super::expand::group_before_sets;
 use super::filters::{FILTER_PUSHDOWN, KeepFilters};
 use super::float_extremes::order_floats;
 use super::join_order::order_joins;
@@ -53,6 +54,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         rules.push(default);
         if chooses_joins {
             rules.push(rule("choose_joins", Rewrite::Each(choose_join)));
+            rules.push(rule("group_before_sets", Rewrite::Each(group_before_sets)));
         }
     }
     rules.push(rule(

@@ -25,6 +25,8 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use url::Url;
 
 use super::Target;
+use super::exec::write_no_rows;
+use super::target::is_committed;
 use crate::plan::train::only;
 
 /// Files that are moved or removed at once.
@@ -113,9 +115,15 @@ impl ExecutionPlan for CommitExec {
         let written = self.input.execute(partition, Arc::clone(&context))?;
         let target = self.target.clone();
         let commit = async move {
-            let written = Written::gather(written).await?;
+            let mut written = Written::gather(written).await?;
             let store = target.folder().object_store();
             let store = context.runtime_env().object_store(store)?;
+            if written.files.values().sum::<u64>() == 0
+                && !has_files(&target, store.as_ref()).await?
+            {
+                let (task, files) = write_no_rows(&target, &context).await?;
+                written.files.insert(task, files);
+            }
             written.commit(&target, store.as_ref()).await?;
             let count = Arc::new(UInt64Array::from(vec![written.rows]));
             Ok(RecordBatch::try_new(Arc::clone(&COUNT), vec![count])?)
@@ -188,6 +196,17 @@ impl Written {
         remove_folder(&staging).await;
         Ok(())
     }
+}
+
+/// Whether the folder has files that count.
+async fn has_files(target: &Target, store: &dyn ObjectStore) -> Result<bool> {
+    let mut files = store.list(Some(target.folder().prefix()));
+    while let Some(file) = files.try_next().await? {
+        if is_committed(&file.location) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Removes a folder where there are such things: object stores have names only.

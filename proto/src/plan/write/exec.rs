@@ -118,10 +118,7 @@ impl ExecutionPlan for WriteExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let target = self.target.clone();
-        let task = Uuid::new_v4().simple().to_string();
-        let sink = target
-            .sink(&task)?
-            .ok_or_else(|| internal_datafusion_err!("a target that is no folder: {target}"))?;
+        let (task, sink) = begin(&target)?;
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         sinks.push(Arc::clone(&sink));
         let (input, schema) = (Arc::clone(&self.input), Arc::clone(sink.schema()));
@@ -181,6 +178,33 @@ fn of_types(rows: SendableRecordBatchStream, schema: SchemaRef) -> SendableRecor
     };
     let rows = rows.map(move |batch| of_types(batch?));
     Box::pin(RecordBatchStreamAdapter::new(planned, rows))
+}
+
+/// Writes one file without rows, of which readers learn the columns. Returns its task and how many files there are, none
+/// where rows are spread over folders by their values.
+pub(super) async fn write_no_rows(
+    target: &Target,
+    context: &Arc<TaskContext>,
+) -> Result<(String, u64)> {
+    let (task, sink) = begin(target)?;
+    if sink.config().table_partition_cols.is_empty() {
+        let schema = Arc::clone(sink.schema());
+        let none = RecordBatch::new_empty(Arc::clone(&schema));
+        let none = futures::stream::iter([Ok(none)]);
+        let none = Box::pin(RecordBatchStreamAdapter::new(schema, none));
+        DataSink::write_all(sink.as_ref(), none, &one_file(context)?).await?;
+    }
+    let files = files_of(target, &task, context).await?;
+    Ok((task, files))
+}
+
+/// A task that writes, and what it writes with.
+fn begin(target: &Target) -> Result<(String, Arc<dyn FileSink>)> {
+    let task = Uuid::new_v4().simple().to_string();
+    let sink = target
+        .sink(&task)?
+        .ok_or_else(|| internal_datafusion_err!("a target that is no folder: {target}"))?;
+    Ok((task, sink))
 }
 
 /// The context of a writer that begins a file when the one before is full, not several at once: other

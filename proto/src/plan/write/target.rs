@@ -161,6 +161,11 @@ impl fmt::Display for Target {
     }
 }
 
+/// Whether a file counts, by its name.
+pub(super) fn is_committed(file: &Path) -> bool {
+    !file.as_ref().ends_with(UNCOMMITTED)
+}
+
 /// A folder in a folder.
 fn inside(folder: &ListingTableUrl, name: &str) -> Result<ListingTableUrl> {
     let mut url = folder.get_url().clone();

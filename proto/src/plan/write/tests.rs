@@ -99,6 +99,50 @@ async fn partition_columns_make_folders() {
     }
 }
 
+/// A folder of no rows has a file that tells the columns, once.
+#[tokio::test]
+async fn no_rows_are_a_file_of_columns() {
+    let (session, dir) = session();
+    for format in ["CSV", "PARQUET", "JSON"] {
+        let folder = dir.path().join(format);
+        for _ in 0..2 {
+            let copy = format!(
+                "COPY (SELECT id, 'x' AS name FROM numbers WHERE id < 0) TO '{}/' STORED AS {format}",
+                folder.display()
+            );
+            let copy = plan(&session, &copy).await;
+            assert_eq!(count(&session, copy).await, 0, "{format}");
+            let files = fs::read_dir(&folder).map(Iterator::count);
+            assert_eq!(files.unwrap_or(0), 1, "{format}");
+        }
+        if format == "JSON" {
+            continue;
+        }
+        let read = format!(
+            "CREATE EXTERNAL TABLE {format} STORED AS {format} LOCATION '{}/'",
+            folder.display()
+        );
+        session.sql(&read).await.unwrap();
+        let read = session.table(format.to_lowercase()).await.unwrap();
+        let columns: Vec<_> = read.schema().fields().iter().map(|f| f.name()).collect();
+        assert_eq!(columns, ["id", "name"], "{format}");
+        assert_eq!(read.count().await.unwrap(), 0, "{format}");
+    }
+}
+
+#[tokio::test]
+async fn no_rows_in_folders_of_values_are_no_file() {
+    let (session, dir) = session();
+    let copy = format!(
+        "COPY (SELECT id, id > 5 AS big FROM numbers WHERE id < 0) TO '{}/' STORED AS CSV \
+         PARTITIONED BY (big)",
+        dir.path().display()
+    );
+    let copy = plan(&session, &copy).await;
+    assert_eq!(count(&session, copy).await, 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
 /// Values in runs and on their own, in every row, of two columns, and found again one by one.
 #[tokio::test]
 async fn every_row_is_in_the_folder_of_its_values() {
