@@ -62,6 +62,10 @@ impl Predictor for LoadedModel {
     fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
         self.model.predict(rows).map_err(external)
     }
+
+    fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>> {
+        self.model.explain(rows, top).map_err(external)
+    }
 }
 
 fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {

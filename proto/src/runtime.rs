@@ -100,4 +100,10 @@ pub trait Predictor: Send + Sync + Debug {
     /// # Errors
     /// When a feature column is missing or of a type the model was not trained on.
     fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>>;
+
+    /// The prediction's columns, and those that explain it by its `top` features.
+    ///
+    /// # Errors
+    /// As [`predict`](Self::predict).
+    fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>>;
 }

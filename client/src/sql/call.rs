@@ -17,6 +17,7 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     Predict,
+    ExplainPredict,
     Evaluate,
     ConfusionMatrix,
     RocCurve,
@@ -27,8 +28,9 @@ pub(super) enum Function {
 }
 
 impl Function {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Predict,
+        Self::ExplainPredict,
         Self::Evaluate,
         Self::ConfusionMatrix,
         Self::RocCurve,
@@ -41,6 +43,7 @@ impl Function {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Predict => "PREDICT",
+            Self::ExplainPredict => "EXPLAIN_PREDICT",
             Self::Evaluate => "EVALUATE",
             Self::ConfusionMatrix => "CONFUSION_MATRIX",
             Self::RocCurve => "ROC_CURVE",
@@ -54,6 +57,9 @@ impl Function {
     fn usage(self) -> &'static str {
         match self {
             Self::Predict => "expected ML.PREDICT(MODEL name, (SELECT …))",
+            Self::ExplainPredict => {
+                "expected ML.EXPLAIN_PREDICT(MODEL name, (SELECT …) [, top_k_features => number])"
+            }
             Self::Evaluate => "expected ML.EVALUATE(MODEL name, (SELECT …) [, BY column])",
             Self::ConfusionMatrix => "expected ML.CONFUSION_MATRIX(MODEL name, (SELECT …))",
             Self::RocCurve => "expected ML.ROC_CURVE(MODEL name, (SELECT …))",
@@ -65,7 +71,7 @@ impl Function {
     }
 }
 
-/// `ML.function(MODEL model [, version | version => N] [, (query)] [, BY column]…) [AS alias]`.
+/// `ML.function(MODEL model [, version | version => N] [, (query)] [, BY column]… [, top_k_features => N]) [AS alias]`.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) function: Function,
@@ -74,6 +80,8 @@ pub(super) struct Call {
     pub(super) input: Option<Box<Query>>,
     /// Columns that rows are grouped by.
     pub(super) by: Vec<Ident>,
+    /// How many features a prediction is explained by.
+    pub(super) top_features: Option<usize>,
     pub(super) alias: Option<TableAlias>,
 }
 
@@ -117,13 +125,18 @@ impl Call {
             }
         };
         let (mut model, mut version, mut input) = (None, None, None);
-        let mut by = vec![];
+        let (mut by, mut top_features) = (vec![], None);
         for argument in &args.args {
             match Argument::of(argument) {
                 Some(Argument::Model(ident)) if model.is_none() => model = Some(ident),
                 Some(Argument::Version(number)) if version.is_none() => version = Some(number),
                 Some(Argument::Input(query)) if input.is_none() => input = Some(query),
                 Some(Argument::By(column)) if function == Function::Evaluate => by.push(column),
+                Some(Argument::TopFeatures(number))
+                    if function == Function::ExplainPredict && top_features.is_none() =>
+                {
+                    top_features = Some(number);
+                }
                 _ => return Err(wrong(&format!("; {argument} does not fit"))),
             }
         }
@@ -140,6 +153,7 @@ impl Call {
             version,
             input,
             by,
+            top_features,
             alias: alias.clone(),
         }))
     }
@@ -150,6 +164,7 @@ enum Argument {
     Version(u32),
     Input(Box<Query>),
     By(Ident),
+    TopFeatures(usize),
 }
 
 impl Argument {
@@ -171,6 +186,13 @@ impl Argument {
         match value {
             Expr::Identifier(model) if is("model") => Some(Self::Model(model.clone())),
             Expr::Identifier(column) if is("by") => Some(Self::By(column.clone())),
+            Expr::Value(literal) if is("top_k_features") => match &literal.value {
+                Value::Number(number, _) => {
+                    let number = number.to_string().parse().ok();
+                    number.filter(|number| *number > 0).map(Self::TopFeatures)
+                }
+                _ => None,
+            },
             Expr::Value(literal) if name.is_none() || is("version") => match &literal.value {
                 Value::Number(number, _) => number.to_string().parse().ok().map(Self::Version),
                 _ => None,

@@ -15,7 +15,7 @@ use datafusion::sql::sqlparser::ast::TableFactor;
 use parking_lot::Mutex;
 use url::Url;
 use volley_proto::plan::PredictNode;
-use volley_proto::store::Manifest;
+use volley_proto::store::{Manifest, PredictedColumns};
 use volley_proto::tables::Epoch;
 use volley_proto::{ModelName, ModelRef};
 
@@ -25,6 +25,9 @@ use super::{
     check_unambiguous, class_queries, evaluate, feature_info, global_explain, training_info,
 };
 use crate::{Error, Result};
+
+/// How many features a prediction is explained by where nobody says, as in BigQuery ML.
+const TOP_FEATURES: usize = 5;
 
 /// The manifests that planning may need, by what names them, and the epochs of models that are
 /// being trained. Renewed for every statement.
@@ -110,6 +113,13 @@ impl RelationPlanner for MlPlanner {
         };
         let plan = match call.function {
             Function::Predict => predict(&manifest, &self.store, planned(given()?)?)?,
+            Function::ExplainPredict => {
+                let columns = PredictedColumns {
+                    explained_by: Some(call.top_features.unwrap_or(TOP_FEATURES)),
+                    ..manifest.predicted()
+                };
+                predict_as(&manifest, columns, &self.store, planned(given()?)?)?
+            }
             Function::Evaluate
             | Function::ConfusionMatrix
             | Function::RocCurve
@@ -161,10 +171,18 @@ impl RelationPlanner for MlPlanner {
 
 /// The input's columns and the model's prediction.
 pub(crate) fn predict(manifest: &Manifest, store: &Url, input: LogicalPlan) -> Result<LogicalPlan> {
+    predict_as(manifest, manifest.predicted(), store, input)
+}
+
+fn predict_as(
+    manifest: &Manifest,
+    columns: PredictedColumns,
+    store: &Url,
+    input: LogicalPlan,
+) -> Result<LogicalPlan> {
     let schema = input.schema().as_arrow();
     check_unambiguous(schema)?;
     manifest.check_input(schema)?;
-    let columns = manifest.predicted();
     for field in columns.fields() {
         if schema.field_with_name(field.name()).is_ok() {
             let column = field.name().clone();

@@ -117,7 +117,7 @@ impl UserDefinedLogicalNodeCore for PredictNode {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Predict: {} AS {}", self.model, self.columns.name)
+        write!(f, "Predict: {}", described(&self.model, &self.columns))
     }
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
@@ -126,6 +126,14 @@ impl UserDefinedLogicalNodeCore for PredictNode {
 
     fn supports_limit_pushdown(&self) -> bool {
         true
+    }
+}
+
+/// A prediction in a plan that is shown.
+fn described(model: &ModelRef, columns: &PredictedColumns) -> String {
+    match columns.explained_by {
+        None => format!("{model} AS {}", columns.name),
+        Some(top) => format!("{model} AS {}, explained by {top} features", columns.name),
     }
 }
 
@@ -178,7 +186,7 @@ impl PredictExec {
 
 impl DisplayAs for PredictExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PredictExec: {} AS {}", self.model, self.columns.name)
+        write!(f, "PredictExec: {}", described(&self.model, &self.columns))
     }
 }
 
@@ -222,6 +230,7 @@ impl ExecutionPlan for PredictExec {
         let rows = self.input.execute(partition, context)?;
         let (model, schema) = (self.model.clone(), self.schema());
         let output = Arc::clone(&schema);
+        let explained_by = self.columns.explained_by;
         let predicted = async move {
             let predictor = runtimes.models.predictor(&model).await?;
             let predict = move |rows: RecordBatch| {
@@ -229,7 +238,10 @@ impl ExecutionPlan for PredictExec {
                 async move {
                     let work = move || {
                         let mut columns = rows.columns().to_vec();
-                        columns.extend(predictor.predict(&rows)?);
+                        columns.extend(match explained_by {
+                            None => predictor.predict(&rows)?,
+                            Some(top) => predictor.explain(&rows, top)?,
+                        });
                         Ok(RecordBatch::try_new(schema, columns)?)
                     };
                     // A batch takes long enough to starve the I/O that shares this thread.

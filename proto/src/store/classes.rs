@@ -42,6 +42,9 @@ pub struct PredictedColumns {
     pub name: String,
     /// What classes are; `None` for a number.
     pub class: Option<ClassType>,
+    /// How many features each prediction is explained by, if it is.
+    #[serde(default)]
+    pub explained_by: Option<usize>,
 }
 
 impl Classes {
@@ -110,15 +113,43 @@ impl PredictedColumns {
         format!("{}_probs", self.name)
     }
 
-    /// The columns: of a number, one; of a class, the likeliest and the probabilities of all.
+    /// The columns: of a number, one; of a class, the likeliest and the probabilities of all; of an explanation, what
+    /// it is explained by, what is explained, and how nearly.
     pub fn fields(&self) -> Vec<Field> {
-        let Some(class) = self.class else {
-            return vec![Field::new(&self.name, DataType::Float32, false)];
+        let mut fields = match self.class {
+            None => vec![Field::new(&self.name, DataType::Float32, false)],
+            Some(class) => {
+                let item = Field::new_struct("item", class.probability(), false);
+                vec![
+                    Field::new(&self.name, class.data_type(), false),
+                    Field::new_list(self.probabilities(), item, false),
+                ]
+            }
         };
-        let item = Field::new_struct("item", class.probability(), false);
-        vec![
-            Field::new(&self.name, class.data_type(), false),
-            Field::new_list(self.probabilities(), item, false),
-        ]
+        if self.explained_by.is_some() {
+            let item = Self::attribution_item();
+            fields.push(Field::new_list("top_feature_attributions", item, false));
+            let numbers = [
+                "baseline_prediction_value",
+                "prediction_value",
+                "approximation_error",
+            ];
+            fields.extend(numbers.map(|name| Field::new(name, DataType::Float64, false)));
+        }
+        fields
+    }
+
+    /// The fields of a feature's attribution: the feature, and its share in the prediction's difference from the
+    /// baseline's.
+    pub fn attribution() -> Fields {
+        Fields::from(vec![
+            Field::new("feature", DataType::Utf8, false),
+            Field::new("attribution", DataType::Float64, false),
+        ])
+    }
+
+    /// An item of a list of attributions.
+    pub fn attribution_item() -> Field {
+        Field::new_struct("item", Self::attribution(), false)
     }
 }

@@ -215,6 +215,7 @@ impl Manifest {
         PredictedColumns {
             name: format!("predicted_{}", self.spec.label.column),
             class: self.classes.as_ref().map(Classes::class_type),
+            explained_by: None,
         }
     }
 

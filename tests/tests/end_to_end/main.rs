@@ -243,6 +243,33 @@ fn a_classifier_is_judged_in_sql() {
         "{explained:?}"
     );
     assert!(attribution(&explained[0]) < accuracy, "{explained:?}");
+    let explained = query(&format!(
+        "SELECT * FROM ML.EXPLAIN_PREDICT(MODEL m, ({rows}), top_k_features => 7)"
+    ));
+    assert_eq!(explained.len(), 700);
+    for row in &explained {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        let odds = number("prediction_value").exp();
+        let of_class = row["predicted_c_probs"].as_array().unwrap().iter();
+        let mut of_class = of_class.filter(|class| class["label"] == row["predicted_c"]);
+        let due = of_class.next().unwrap()["prob"].as_f64().unwrap();
+        assert!((odds / (1.0 + odds) - due).abs() < 1e-4, "{row}");
+        let attributions = row["top_feature_attributions"].as_array().unwrap();
+        let of = |at: &serde_json::Value| at["attribution"].as_f64().unwrap();
+        let sum: f64 = attributions.iter().map(of).sum();
+        let difference = number("prediction_value") - number("baseline_prediction_value");
+        let error = ((sum - difference) / difference).abs();
+        assert!(
+            (error - number("approximation_error")).abs() < 1e-6,
+            "{row}"
+        );
+        assert!((sum - difference).abs() < 0.2, "{row}");
+        assert_eq!(attributions.len(), 2, "{row}");
+        assert!(
+            of(&attributions[0]).abs() >= of(&attributions[1]).abs(),
+            "{row}"
+        );
+    }
     let grouped = query(&format!(
         "SELECT * FROM ML.EVALUATE(MODEL m, ({rows}), BY k) ORDER BY k"
     ));

@@ -1,9 +1,10 @@
-//! A trained model: its files, and prediction from them.
+//! A trained model: its files, prediction from them, and why.
 //!
 //! The manifest beside the files is the store's; here it says what the files must hold. Prediction
 //! computes on the CPU, whatever the model was trained on. A model may also lend its weights to the
 //! start of another training.
 
+mod explain;
 mod files;
 mod predict;
 mod warm;

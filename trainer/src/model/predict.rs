@@ -132,10 +132,7 @@ impl Model {
         let mut scratch = Scratch::default();
         for start in (0..rows.num_rows()).step_by(BATCH) {
             let rows = rows.slice(start, BATCH.min(rows.num_rows() - start));
-            let mut input = self.encode(&rows)?;
-            if self.architecture.batch_norm {
-                self.running.apply(&mut input.continuous);
-            }
+            let input = self.input(&rows)?;
             let predicted =
                 network::predict(&self.architecture, &self.values, &input, &mut scratch);
             outputs.extend(predicted);
@@ -154,6 +151,15 @@ impl Model {
             *y = if exponentiates { label.exp() } else { label } as f32;
         }
         Ok(vec![Arc::new(Float32Array::from(outputs))])
+    }
+
+    /// What enters the network for rows.
+    pub(super) fn input(&self, rows: &RecordBatch) -> Result<Input> {
+        let mut input = self.encode(rows)?;
+        if self.architecture.batch_norm {
+            self.running.apply(&mut input.continuous);
+        }
+        Ok(input)
     }
 
     fn encode(&self, batch: &RecordBatch) -> Result<Input> {

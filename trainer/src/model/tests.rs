@@ -1,16 +1,17 @@
 //! Published files and what is read back from them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, DictionaryArray, Int32Array, Int64Array, StringArray,
 };
-use arrow::datatypes::{DataType, Field, Float32Type, Int8Type, Int32Type, Schema};
+use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int8Type, Int32Type, Schema};
 use arrow::record_batch::RecordBatch;
 use safetensors::SafeTensors;
 
 use super::Model;
-use crate::testing::{model, rows, spec, train_split};
+use crate::testing::{classifier, model, rows, spec, told_apart, train_split};
 use crate::{Artifacts, Error};
 
 fn artifacts() -> Artifacts {
@@ -205,4 +206,83 @@ fn rows_without_a_feature_are_refused() {
         .predict(&with_column(&rows(0..5), "store", text))
         .unwrap_err();
     assert!(matches!(error, Error::ColumnType { column, .. } if column == "store"));
+}
+
+/// What the columns of an explanation hold for each row: features and their attributions, the baseline, the prediction.
+fn explanations(columns: &[ArrayRef]) -> Vec<(Vec<(String, f64)>, f64, f64)> {
+    let [features, baselines, predictions, errors] = columns.last_chunk().unwrap();
+    let number = |column: &ArrayRef, row| column.as_primitive::<Float64Type>().value(row);
+    let explained = (0..features.len()).map(|row| {
+        let features = features.as_list::<i32>().value(row);
+        let features = features.as_struct();
+        let names = features.column(0).as_string::<i32>().iter();
+        let numbers = features.column(1).as_primitive::<Float64Type>().values();
+        let features = names.map(|name| name.unwrap().to_owned());
+        let features: Vec<_> = features.zip(numbers.iter().copied()).collect();
+        let (baseline, prediction) = (number(baselines, row), number(predictions, row));
+        if features.len() == 5 {
+            let sum: f64 = features.iter().map(|(_, x)| x).sum();
+            let due = prediction - baseline;
+            let most: f64 = features.iter().map(|(_, x)| x.abs()).sum();
+            assert!((sum - due).abs() < 0.01 + 0.05 * most, "{sum} {due} {features:?}");
+            assert!((((sum - due) / due).abs() - number(errors, row)).abs() < 1e-6);
+        }
+        (features, baseline, prediction)
+    });
+    explained.collect()
+}
+
+#[test]
+fn attributions_add_up_to_the_prediction_in_the_label_s_scale() {
+    let mut spec = spec();
+    spec.label.standardize = true;
+    let model = model(&train_split(&spec, &rows(0..100), 1));
+    let seen = rows(0..300);
+    let columns = model.explain(&seen, 9).unwrap();
+    let predicted = columns[0].as_primitive::<Float32Type>();
+    let explained = explanations(&columns);
+    assert_eq!(explained.len(), 300);
+    for ((features, baseline, prediction), predicted) in explained.iter().zip(predicted.values()) {
+        assert!((prediction - f64::from(*predicted)).abs() < 1e-3 * (1.0 + predicted.abs() as f64));
+        assert_eq!(*baseline, explained[0].1);
+        assert!(
+            features.is_sorted_by(|a, b| a.1.abs() >= b.1.abs()),
+            "{features:?}"
+        );
+        let mut names: Vec<_> = features.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["day", "distance", "kind", "store", "trend"]);
+    }
+    // Fewer are the first of all.
+    let few = explanations(&model.explain(&seen, 2).unwrap());
+    for (few, all) in few.iter().zip(&explained) {
+        assert_eq!(few.0, all.0[..2]);
+    }
+    assert_eq!(model.explain(&seen.slice(0, 0), 2).unwrap()[1].len(), 0);
+}
+
+#[test]
+fn a_class_is_explained_by_its_own_odds() {
+    for bounds in [&[3.0][..], &[2.7, 3.4]] {
+        let data = told_apart(&rows(0..400), bounds);
+        let model = model(&train_split(&classifier(), &data, 1));
+        let columns = model.explain(&rows(0..300), 5).unwrap();
+        let (classes, all) = (columns[0].as_string::<i32>(), columns[1].as_list::<i32>());
+        let mut seen = HashSet::new();
+        for (row, (_, _, prediction)) in explanations(&columns).into_iter().enumerate() {
+            let all = all.value(row);
+            let [names, shares] = [0, 1].map(|at| Arc::clone(all.as_struct().column(at)));
+            let shares = shares.as_primitive::<Float32Type>().values();
+            let names = names.as_string::<i32>();
+            let is_predicted = |at: &usize| names.value(*at) == classes.value(row);
+            let at = (0..names.len()).find(is_predicted).unwrap();
+            seen.insert(at);
+            assert!(shares.iter().all(|share| *share <= shares[at]));
+            if names.len() == 2 {
+                let share = 1.0 / (1.0 + (-prediction).exp());
+                assert!((share - f64::from(shares[at])).abs() < 1e-4);
+            }
+        }
+        assert!(seen.len() > 1, "{seen:?}");
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Host {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// What each layer was given, `[B × W]` first and then `[B × width]` of each hidden layer.
-    activations: Vec<Vec<f32>>,
+    pub(super) activations: Vec<Vec<f32>>,
     workspace: Workspace,
 }
 
@@ -43,13 +43,13 @@ pub(crate) fn predict(
 
 /// Places of parameters in the order of all.
 #[derive(Debug, Clone, Copy)]
-struct Places {
+pub(super) struct Places {
     embedding: Option<usize>,
     /// γ; β is the next.
     norm: Option<usize>,
     /// The first layer's kernel; its bias is the next, then the second layer's kernel.
     dense: usize,
-    linear: linear::Places,
+    pub(super) linear: linear::Places,
 }
 
 impl Compute for Host {
@@ -97,7 +97,7 @@ impl Compute for Host {
 }
 
 impl Places {
-    fn of(architecture: &Architecture) -> Self {
+    pub(super) fn of(architecture: &Architecture) -> Self {
         let Architecture {
             categorical,
             continuous,
@@ -139,6 +139,9 @@ fn forward(
     let places = Places::of(architecture);
     let mut y_bxk = vec![0.0; input.rows * architecture.outputs];
     if architecture.is_deep() {
+        let activations = &mut scratch.activations;
+        activations.resize_with(architecture.hidden.len() + 1, Vec::new);
+        enter(architecture, places, values, input, &mut activations[0]);
         layers(architecture, places, values, input, scratch, &mut y_bxk);
     }
     linear::add_outputs(architecture, places.linear, values, input, &mut y_bxk);
@@ -150,8 +153,8 @@ fn forward(
     y_bxk
 }
 
-/// What the layers put out.
-fn layers(
+/// What the layers put out for what has [entered](enter) the first; of the input, the rows and masks count.
+pub(super) fn layers(
     architecture: &Architecture,
     places: Places,
     values: &[Vec<f32>],
@@ -164,8 +167,6 @@ fn layers(
         workspace,
     } = scratch;
     let rows = input.rows;
-    activations.resize_with(architecture.hidden.len() + 1, Vec::new);
-    enter(architecture, places, values, input, &mut activations[0]);
     let mut width = architecture.width();
     for (layer, to) in architecture.hidden.iter().enumerate() {
         let (before, after) = activations.split_at_mut(layer + 1);
@@ -195,8 +196,38 @@ fn layers(
     );
 }
 
+/// The gradient of Σ slope·output by what entered the first layer, `[B × W]`, after [`layers`] without masks.
+/// `deltas` begin with the slopes, `[B × K]`, and end with it.
+pub(super) fn entered_gradient(
+    architecture: &Architecture,
+    places: Places,
+    values: &[Vec<f32>],
+    scratch: &mut Scratch,
+    deltas: &mut [Vec<f32>; 2],
+) {
+    let [delta, before] = deltas;
+    let mut width = architecture.outputs;
+    let rows = delta.len() / width;
+    for (layer, x) in scratch.activations.iter().enumerate().rev() {
+        let from = x.len() / rows;
+        let delta_bxw = Matrix::new(delta, rows, width);
+        let kernel_fxw = Matrix::new(&values[places.dense + 2 * layer], from, width);
+        before.resize(rows * from, 0.0);
+        let plain = Epilogue::default();
+        let workspace = &mut scratch.workspace;
+        workspace.multiply(before, delta_bxw, kernel_fxw.transposed(), plain);
+        if layer > 0 {
+            // What ReLU has made zero passes nothing on.
+            let terms = before.iter_mut().zip(x);
+            terms.for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
+        }
+        std::mem::swap(delta, before);
+        width = from;
+    }
+}
+
 /// What the output's sigmoid is scaled by, if it has one.
-fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
+pub(super) fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
     match architecture.output {
         Output::Identity => None,
         Output::Sigmoid => Some(1.0),
@@ -205,7 +236,7 @@ fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
 }
 
 /// Gathers the first layer's input: embeddings, then numbers.
-fn enter(
+pub(super) fn enter(
     architecture: &Architecture,
     places: Places,
     values: &[Vec<f32>],

@@ -47,6 +47,40 @@ pub(super) fn add_outputs(
     }
 }
 
+/// What the linear part adds to the chosen output of each row of `input` for each of its inputs, more than for that of
+/// the one row of `baseline`: `[B × (C + N)]`.
+pub(super) fn attributions(
+    architecture: &Architecture,
+    places: Places,
+    values: &[Vec<f32>],
+    [input, baseline]: [&Input; 2],
+    chosen: &[usize],
+) -> Vec<f64> {
+    let Architecture {
+        outputs,
+        categorical,
+        continuous,
+        ..
+    } = *architecture;
+    let mut all = Vec::with_capacity(input.rows * (categorical + continuous));
+    for (row, output) in chosen.iter().enumerate() {
+        let codes = input.codes.iter().skip(row * categorical);
+        for (code, base) in codes.zip(&baseline.codes) {
+            let weight =
+                |at: usize, code: u32| f64::from(values[at][code as usize * outputs + output]);
+            let term = |at| weight(at, *code) - weight(at, *base);
+            all.push(places.values.map_or(0.0, term));
+        }
+        let numbers = input.continuous.iter().skip(row * continuous);
+        for (number, (x, base)) in numbers.zip(&baseline.continuous).enumerate() {
+            let term =
+                |at: usize| f64::from(values[at][number * outputs + output]) * f64::from(x - base);
+            all.push(places.numbers.map_or(0.0, term));
+        }
+    }
+    all
+}
+
 /// The gradients of the linear part's parameters, by those of the outputs, `[B × K]`.
 pub(super) fn write_gradients(
     architecture: &Architecture,

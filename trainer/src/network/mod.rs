@@ -15,6 +15,7 @@
 //! order, losses and files are elsewhere.
 
 mod architecture;
+mod attribution;
 mod compute;
 mod host;
 mod linear;
@@ -24,6 +25,7 @@ mod norm;
 mod tensors;
 
 pub(crate) use architecture::{Architecture, Parameter, Sizes, Start};
+pub(crate) use attribution::attribute;
 pub(crate) use compute::{Compute, Input};
 pub(crate) use host::{Host, Scratch, predict};
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};

@@ -1,0 +1,207 @@
+//! Explanations of predictions: which features a row's prediction has to do with, and how much.
+//!
+//! They are [integrated gradients](network::attribute) from a baseline: the row whose categories are those of no value
+//! in particular (the mean of all that were trained, as values that training did not see are predicted), and whose numbers are
+//! the means of training. What is explained is a number before it is exponentiated, in the label's scale; of a class, its
+//! log-odds, or its logit where there are more than two.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, Float64Array, Float64Builder, ListBuilder, StringBuilder, StructBuilder,
+};
+use arrow::record_batch::RecordBatch;
+use volley_proto::spec::FeatureKind;
+use volley_proto::store::PredictedColumns;
+
+use super::Model;
+use super::predict::Encoder;
+use crate::Result;
+use crate::network::{self, Input, Scratch};
+use crate::train::likeliest;
+
+/// Rows that are explained at once.
+const BATCH: usize = 256;
+
+impl Model {
+    /// The columns of [`predict`](Self::predict), then those that say why: the `top` features that have most to do with
+    /// the prediction, with their attributions; the baseline's prediction and the row's, of which the attributions of all
+    /// features are the difference; and how far they are from it, as a share of it.
+    ///
+    /// # Errors
+    /// As [`predict`](Self::predict).
+    pub fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>> {
+        let mut columns = self.predict(rows)?;
+        let baseline = self.baseline();
+        let mut explained = Explained::new(top);
+        let mut scratch = Scratch::default();
+        for start in (0..rows.num_rows()).step_by(BATCH) {
+            let rows = rows.slice(start, BATCH.min(rows.num_rows() - start));
+            self.explain_batch(&self.input(&rows)?, &baseline, &mut scratch, &mut explained);
+        }
+        columns.extend(explained.finish());
+        Ok(columns)
+    }
+
+    fn explain_batch(
+        &self,
+        input: &Input,
+        baseline: &Input,
+        scratch: &mut Scratch,
+        explained: &mut Explained,
+    ) {
+        let outputs = self.architecture.outputs;
+        let predicted = network::predict(&self.architecture, &self.values, input, scratch);
+        let classes = predicted.chunks_exact(outputs).map(likeliest);
+        let classes: Vec<usize> = classes.collect();
+        let is_class = self.manifest.classes.is_some();
+        // One output tells two classes apart: it is the second's.
+        let one = outputs == 1;
+        let chosen = classes.iter().map(|class| if one { 0 } else { *class });
+        let chosen: Vec<usize> = chosen.collect();
+        let found = network::attribute(
+            &self.architecture,
+            &self.values,
+            input,
+            baseline,
+            &chosen,
+            scratch,
+        );
+        let names = self.names();
+        let width = self.architecture.categorical + self.architecture.continuous;
+        let rows = found.inputs.chunks_exact(width.max(1));
+        let ends = found.baselines.iter().zip(&found.outputs);
+        for ((inputs, (start, end)), class) in rows.zip(ends).zip(classes) {
+            let (unit, shift) = match is_class {
+                true if one && class == 0 => (-1.0, 0.0),
+                true => (1.0, 0.0),
+                false => self.label_units(),
+            };
+            let mut features: Vec<_> = names.iter().map(|name| (*name, 0.0)).collect();
+            for (feature, attribution) in self.feature_of_input().zip(inputs) {
+                features[feature].1 += attribution * unit;
+            }
+            explained.add(&features, start * unit + shift, end * unit + shift);
+        }
+    }
+
+    /// What an output is multiplied by, and what is added then, for a number that is not exponentiated yet.
+    fn label_units(&self) -> (f64, f64) {
+        let label = self.scaling().label;
+        match self.manifest.spec.loss.has_log_link() {
+            true => (1.0, label.unit.ln()),
+            false => (label.unit, label.shift),
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let features = self.manifest.spec.features.iter();
+        features.map(|feature| feature.column.as_str()).collect()
+    }
+
+    /// Of each input, which feature it is of: codes first, then numbers, then which numbers were null.
+    fn feature_of_input(&self) -> impl Iterator<Item = usize> {
+        let features = &self.manifest.spec.features;
+        let of_kind = |kind: FeatureKind| {
+            let features = features.iter().enumerate();
+            features
+                .filter(move |(_, feature)| feature.kind == kind)
+                .map(|(at, _)| at)
+        };
+        let indicated = of_kind(FeatureKind::Continuous)
+            .zip(&self.scaling().features)
+            .filter(|(_, scale)| scale.indicator)
+            .map(|(at, _)| at);
+        of_kind(FeatureKind::Categorical)
+            .chain(of_kind(FeatureKind::Continuous))
+            .chain(indicated)
+    }
+
+    /// The row that others are compared with.
+    fn baseline(&self) -> Input {
+        let codes = self.features.iter().filter_map(|encoder| match encoder {
+            // The first code is that of values that were not seen.
+            Encoder::Categorical { offset, .. } => Some(*offset),
+            Encoder::Continuous => None,
+        });
+        let scaling = self.scaling();
+        let means = scaling.features.iter();
+        let means = means.map(|scale| scale.apply(scale.null) as f32);
+        let mut continuous: Vec<f32> = means.collect();
+        continuous.resize(scaling.inputs(), 0.0);
+        if self.architecture.batch_norm {
+            self.running.apply(&mut continuous);
+        }
+        Input {
+            rows: 1,
+            codes: codes.collect(),
+            continuous,
+            dropout: vec![],
+        }
+    }
+}
+
+/// Columns of explanations, row by row.
+struct Explained {
+    top: usize,
+    features: ListBuilder<StructBuilder>,
+    baselines: Float64Builder,
+    predictions: Float64Builder,
+    errors: Float64Builder,
+}
+
+impl Explained {
+    fn new(top: usize) -> Self {
+        let fields = PredictedColumns::attribution();
+        let builders: Vec<Box<dyn arrow::array::ArrayBuilder>> = vec![
+            Box::new(StringBuilder::new()),
+            Box::new(Float64Builder::new()),
+        ];
+        let structs = StructBuilder::new(fields, builders);
+        let item = PredictedColumns::attribution_item();
+        Self {
+            top,
+            features: ListBuilder::new(structs).with_field(item),
+            baselines: Float64Builder::new(),
+            predictions: Float64Builder::new(),
+            errors: Float64Builder::new(),
+        }
+    }
+
+    fn add(&mut self, features: &[(&str, f64)], baseline: f64, prediction: f64) {
+        let (sum, due): (f64, f64) = (features.iter().map(|(_, x)| x).sum(), prediction - baseline);
+        let error = if due == 0.0 {
+            0.0
+        } else {
+            ((sum - due) / due).abs()
+        };
+        self.baselines.append_value(baseline);
+        self.predictions.append_value(prediction);
+        self.errors.append_value(error);
+        let mut features = features.to_vec();
+        // Of equal ones, the first.
+        features.sort_by_key(|(_, attribution)| Reverse(attribution.abs().to_bits()));
+        for (name, attribution) in features.iter().take(self.top) {
+            let structs = self.features.values();
+            if let Some(names) = structs.field_builder::<StringBuilder>(0) {
+                names.append_value(name);
+            }
+            if let Some(numbers) = structs.field_builder::<Float64Builder>(1) {
+                numbers.append_value(*attribution);
+            }
+            structs.append(true);
+        }
+        self.features.append(true);
+    }
+
+    fn finish(mut self) -> Vec<ArrayRef> {
+        let number = |mut of: Float64Builder| -> Float64Array { of.finish() };
+        vec![
+            Arc::new(self.features.finish()),
+            Arc::new(number(self.baselines)),
+            Arc::new(number(self.predictions)),
+            Arc::new(number(self.errors)),
+        ]
+    }
+}
