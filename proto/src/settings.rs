@@ -21,10 +21,15 @@ pub const PREFIX: &str = "volley";
 pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
 /// Whether ranks note what they do when, where a model's options do not say; the client reads it.
 pub const TRACE: &str = "volley.trace";
+/// What another stage of a query is taken to cost, in bytes that are read: see [`STAGE_BYTES_DEFAULT`].
+pub const STAGE_BYTES: &str = "volley.stage_bytes";
 /// The training run that a job is, set by the client with the job.
 pub const TRAIN_ID: &str = "volley.train_id";
 /// An id of the job's own, set by the scheduler: the same when the job is run again.
 pub const JOB_ID: &str = "volley.job_id";
+
+/// Another stage takes about as long as reading and hashing so many bytes.
+pub const STAGE_BYTES_DEFAULT: u64 = 8 << 20;
 
 /// Sets the engine's settings that Volley has other defaults for. Clients and the scheduler both begin
 /// so: what has no value cannot be sent, and what is as the scheduler begins need not be.
@@ -65,11 +70,28 @@ pub fn session_config() -> SessionConfig {
     config
 }
 
+/// What [`STAGE_BYTES`] says, for lists of settings.
+pub const STAGE_BYTES_MEANS: &str =
+    "What another stage of a query is taken to cost, in bytes that are read and hashed";
+/// What a number of bytes is to be.
+pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
+
 /// What planning on the scheduler knows of the job that it plans.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct JobSettings {
     /// See [`JOB_ID`].
     pub id: Option<String>,
+    /// See [`STAGE_BYTES`].
+    pub stage_bytes: u64,
+}
+
+impl Default for JobSettings {
+    fn default() -> Self {
+        Self {
+            id: None,
+            stage_bytes: STAGE_BYTES_DEFAULT,
+        }
+    }
 }
 
 impl ConfigExtension for JobSettings {
@@ -91,18 +113,33 @@ impl ExtensionOptions for JobSettings {
 
     /// The others are read with the job, and no plan depends on them.
     fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
-        if format!("{PREFIX}.{key}") == JOB_ID {
-            self.id = Some(value.to_owned());
+        match format!("{PREFIX}.{key}").as_str() {
+            JOB_ID => self.id = Some(value.to_owned()),
+            STAGE_BYTES => {
+                self.stage_bytes = value.parse().map_err(|_| Error::Option {
+                    option: STAGE_BYTES.into(),
+                    value: value.into(),
+                    expected: BYTES_EXPECTED.into(),
+                })?;
+            }
+            _ => {}
         }
         Ok(())
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
-        vec![ConfigEntry {
-            key: JOB_ID.to_owned(),
-            value: self.id.clone(),
-            description: "The job, the same when it is run again",
-        }]
+        vec![
+            ConfigEntry {
+                key: JOB_ID.to_owned(),
+                value: self.id.clone(),
+                description: "The job, the same when it is run again",
+            },
+            ConfigEntry {
+                key: STAGE_BYTES.to_owned(),
+                value: Some(self.stage_bytes.to_string()),
+                description: STAGE_BYTES_MEANS,
+            },
+        ]
     }
 }
 

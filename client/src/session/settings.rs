@@ -19,7 +19,8 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_proto::settings::{
-    ON_CLIENT_LOSS, OnClientLoss, PREFIX, TRACE, TRAIN_ID, session_config, set_defaults,
+    BYTES_EXPECTED, ON_CLIENT_LOSS, OnClientLoss, PREFIX, STAGE_BYTES, STAGE_BYTES_DEFAULT,
+    STAGE_BYTES_MEANS, TRACE, TRAIN_ID, session_config, set_defaults,
 };
 use volley_proto::{TrainId, did_you_mean};
 
@@ -246,6 +247,7 @@ impl Job {
 struct VolleySettings {
     on_client_loss: OnClientLoss,
     trace: bool,
+    stage_bytes: u64,
     /// Of one job only.
     train_id: Option<TrainId>,
 }
@@ -255,6 +257,7 @@ impl Default for VolleySettings {
         Self {
             on_client_loss: OnClientLoss::Auto,
             trace: false,
+            stage_bytes: STAGE_BYTES_DEFAULT,
             train_id: None,
         }
     }
@@ -295,9 +298,16 @@ impl ExtensionOptions for VolleySettings {
                 }
                 Err(_) => "expected true or false".to_owned(),
             },
+            STAGE_BYTES => match value.parse() {
+                Ok(bytes) => {
+                    self.stage_bytes = bytes;
+                    return Ok(());
+                }
+                Err(_) => BYTES_EXPECTED.to_owned(),
+            },
             TRAIN_ID => "CREATE MODEL sets it".to_owned(),
             _ => {
-                let hint = did_you_mean(&full, [ON_CLIENT_LOSS, TRACE]);
+                let hint = did_you_mean(&full, [ON_CLIENT_LOSS, STAGE_BYTES, TRACE]);
                 format!("there is no such setting{hint}")
             }
         };
@@ -321,7 +331,12 @@ impl ExtensionOptions for VolleySettings {
             value: Some(id.to_string()),
             description: "The training run that the job is",
         });
-        [on_client_loss, trace]
+        let stage_bytes = ConfigEntry {
+            key: STAGE_BYTES.to_owned(),
+            value: Some(self.stage_bytes.to_string()),
+            description: STAGE_BYTES_MEANS,
+        };
+        [on_client_loss, stage_bytes, trace]
             .into_iter()
             .chain(train_id)
             .collect()
@@ -387,6 +402,11 @@ mod tests {
                  \"volley.on_client_loss\"?",
             ),
             (TRACE, "1", "SET volley.trace = 1: expected true or false"),
+            (
+                STAGE_BYTES,
+                "-1",
+                "SET volley.stage_bytes = -1: expected a whole number of bytes",
+            ),
             (
                 TRAIN_ID,
                 "1",

@@ -8,6 +8,7 @@
 //! | small: all of it    | a part              | the right, or pairs    | as many as right     |
 //! | a part, by its keys | a part, by its keys | either                 | as many as exchanged |
 //! | all of it           | all of it           | either                 | one                  |
+//! | small               | large               | the left               | semi-join reduction  |
 //!
 //! A task that has all of the left side and a part of the right cannot say which rows of the left found
 //! no partner: another task may have it. So only the first form sends a side to every task, where that is
@@ -17,24 +18,26 @@
 use std::sync::Arc;
 
 use ballista_core::config::BallistaConfig;
-use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::JoinType;
 use datafusion::common::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, PhysicalGroupBy};
 use datafusion::physical_plan::joins::{
     HashJoinExec, NestedLoopJoinExec, PartitionMode, SortMergeJoinExec,
 };
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use super::reread::is_reread;
+use super::reread::{is_repeatable, is_reread};
 use super::{OneTaskExec, join_order};
+use crate::settings::{JobSettings, STAGE_BYTES_DEFAULT};
 
-/// Another stage takes about as long as reading and hashing so many bytes.
-const STAGE_BYTES: u64 = 8 << 20;
-/// Each side that is exchanged is another stage.
-const EXCHANGE_BYTES: u64 = 2 * STAGE_BYTES;
+/// The right side of a semi-join may be so many times what is sent to every task where nobody knows how much of it finds
+/// a partner.
+const UNBOUNDED_LIMITS: u64 = 4;
 
 /// Hashing a row takes about as long as reading so many bytes.
 const HASH_BYTES: u64 = 32;
@@ -104,7 +107,9 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     if join.null_aware {
         return in_one_task(join);
     }
-    let limit = broadcast_limit(config);
+    let (limit, stage) = (broadcast_limit(config), stage_bytes(config));
+    // Each side that is exchanged is another stage.
+    let exchange = stage.saturating_mul(2);
     let (left, right) = (side(join.left(), config)?, side(join.right(), config)?);
     let exchanges = config.optimizer.repartition_joins;
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
@@ -112,7 +117,7 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     let small = |side: Option<Size>, other: Option<Size>| {
         let pays = |side: Size| {
             let all = tasks.saturating_mul(side.cost());
-            let exchanged = |other: Size| other.cost().saturating_add(EXCHANGE_BYTES);
+            let exchanged = |other: Size| other.cost().saturating_add(exchange);
             other.is_none_or(|other| all <= exchanged(other).saturating_add(side.cost()))
         };
         side.filter(|side| side.bytes < limit && (!exchanges || pays(*side)))
@@ -122,11 +127,12 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     let as_right = small(right, left).filter(|_| swaps && is_of_the_right(kind.swap()));
     let collect = PartitionMode::CollectLeft;
     match (as_left, as_right) {
-        (Some(left), Some(right)) if right.cost_whole() < left.cost_whole() => {
+        (Some(left), Some(right)) if right.cost_whole(stage) < left.cost_whole(stage) => {
             join.swap_inputs(collect)
         }
         (Some(_), _) => join.builder().with_partition_mode(collect).build_exec(),
         (None, Some(_)) => join.swap_inputs(collect),
+        (None, None) if exchanges && reduces(join, left, right, config)? => reduced(join, left),
         (None, None) if exchanges => {
             let partitioned = PartitionMode::Partitioned;
             match (left, right) {
@@ -138,6 +144,110 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
         }
         (None, None) => in_one_task(join),
     }
+}
+
+/// Whether the right side is [reduced](reduced) first: the left is small, and its rows are the answer.
+fn reduces(
+    join: &HashJoinExec,
+    left: Option<Size>,
+    right: Option<Size>,
+    config: &ConfigOptions,
+) -> Result<bool> {
+    let asks_whether = matches!(
+        join.join_type(),
+        JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark
+    );
+    let Some((left, right)) = left.zip(right).filter(|_| asks_whether) else {
+        return Ok(false);
+    };
+    let limit = broadcast_limit(config);
+    let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
+    let sent = tasks.saturating_mul(left.cost());
+    let pays = left.bytes < limit && sent.saturating_add(stage_bytes(config)) <= right.cost();
+    // Of keys alone, there are no more different ones than on the left.
+    let schema = join.right().schema();
+    let has_keys_only = join.filter().is_none()
+        && are_exact(&schema)
+        && (0..schema.fields().len()).all(|at| {
+            let mut keys = join
+                .on()
+                .iter()
+                .map(|(_, key)| key.downcast_ref::<Column>());
+            keys.any(|key| key.is_some_and(|key| key.index() == at))
+        });
+    let bounded = has_keys_only || right.bytes < UNBOUNDED_LIMITS.saturating_mul(limit);
+    Ok(pays && bounded && is_repeatable(join.left())?)
+}
+
+/// A semi-join reduction (Bernstein & Chiu 1981): the left side goes to every task, each of which keeps the rows of its
+/// part of the right that find a partner, without duplicates. These few go to every task of the join itself.
+///
+/// ```text
+/// HashJoinExec: LeftSemi            HashJoinExec: RightSemi
+///   ├ left                    →       ├ AggregateExec: Partial, by all columns
+///   └ right                           │   └ HashJoinExec: RightSemi
+///                                     │       ├ left
+///                                     │       └ right
+///                                     └ left
+/// ```
+fn reduced(join: &HashJoinExec, left: Option<Size>) -> Result<Plan> {
+    let matched = HashJoinExec::try_new(
+        Arc::clone(join.left()),
+        Arc::clone(join.right()),
+        join.on().to_vec(),
+        join.filter().cloned(),
+        &JoinType::RightSemi,
+        None,
+        PartitionMode::CollectLeft,
+        join.null_equality(),
+        false,
+    )?;
+    let matched = distinct(Arc::new(matched))?;
+    // Where it takes a stage, it is the one that tasks have read before.
+    let left = match left.is_some_and(|left| left.is_reread) {
+        true => Arc::clone(join.left()),
+        false => one_task(join.left()),
+    };
+    let join = join
+        .builder()
+        .with_partition_mode(PartitionMode::CollectLeft);
+    let join = join.with_new_children(vec![left, matched])?.build()?;
+    join.swap_inputs(PartitionMode::CollectLeft)
+}
+
+/// Rows of which equal ones have become fewer, if they may be grouped.
+fn distinct(plan: Plan) -> Result<Plan> {
+    let schema = plan.schema();
+    if !are_exact(&schema) {
+        return Ok(plan);
+    }
+    let column = |(at, field): (usize, &Arc<Field>)| {
+        let column: PhysicalExprRef = Arc::new(Column::new(field.name(), at));
+        (column, field.name().clone())
+    };
+    let columns = schema.fields().iter().enumerate().map(column).collect();
+    Ok(Arc::new(AggregateExec::try_new(
+        AggregateMode::Partial,
+        PhysicalGroupBy::new_single(columns),
+        vec![],
+        vec![],
+        plan,
+        Arc::clone(&schema),
+    )?))
+}
+
+/// Whether there are columns, and values of each are equal only if they are the same: of floats there are others.
+pub(super) fn are_exact(schema: &Schema) -> bool {
+    let is_exact = |of: &DataType| {
+        of.is_integer()
+            || matches!(of, DataType::Boolean | DataType::Date32 | DataType::Date64)
+            || matches!(
+                of,
+                DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
+            )
+    };
+    let fields = schema.fields();
+    !fields.is_empty() && fields.iter().all(|field| is_exact(field.data_type()))
 }
 
 /// The join by one task, which has all of both sides.
@@ -186,6 +296,12 @@ pub(super) fn broadcast_limit(config: &ConfigOptions) -> u64 {
     u64::try_from(limit).unwrap_or(u64::MAX)
 }
 
+/// Another stage takes about as long as reading and hashing so many bytes.
+fn stage_bytes(config: &ConfigOptions) -> u64 {
+    let settings = config.extensions.get::<JobSettings>();
+    settings.map_or(STAGE_BYTES_DEFAULT, |settings| settings.stage_bytes)
+}
+
 /// How large a plan's rows are, about.
 #[derive(Debug, Clone, Copy)]
 struct Size {
@@ -212,8 +328,8 @@ impl Size {
     }
 
     /// What it costs as the build side that every task has whole.
-    fn cost_whole(self) -> u64 {
-        let stage = if self.is_reread { 0 } else { STAGE_BYTES };
+    fn cost_whole(self, stage: u64) -> u64 {
+        let stage = if self.is_reread { 0 } else { stage };
         self.cost().saturating_add(stage)
     }
 }
@@ -354,10 +470,28 @@ mod tests {
         // The side whose rows are not the answer is small enough, but larger than both sides' parts.
         let large = 100_000_000;
         let many = "(SELECT a.id FROM many a, many b WHERE a.id < b.id LIMIT 4000000)";
-        let query = format!("SELECT * FROM few LEFT SEMI JOIN {many} m USING (id)");
-        let semi = plan(&query, large).await;
-        let expected = "mode=Partitioned, join_type=LeftSemi";
-        assert!(semi.contains(expected), "{semi}");
+        for (kind, of_left) in [("SEMI", "RightSemi"), ("ANTI", "RightAnti")] {
+            let query = format!("SELECT * FROM few LEFT {kind} JOIN {many} m USING (id)");
+            let semi = plan(&query, large).await;
+            let reduced = semi
+                .matches("mode=CollectLeft, join_type=RightSemi")
+                .count();
+            let asked = format!("mode=CollectLeft, join_type={of_left}");
+            assert!(semi.contains(&asked) && reduced > 0, "{semi}");
+            assert!(!semi.contains("Partitioned,"), "{semi}");
+            // What is not the same each time is not computed twice.
+            let some = format!(
+                "SELECT * FROM (SELECT * FROM few LIMIT 5) f LEFT {kind} JOIN {many} m USING (id)"
+            );
+            let some = plan(&some, large).await;
+            assert!(
+                some.contains(&format!(
+                    "mode=Partitioned, join_type=Left{}",
+                    &of_left[5..]
+                )),
+                "{some}"
+            );
+        }
         let none = plan("SELECT * FROM few JOIN many USING (id)", 0).await;
         assert!(none.contains("mode=Partitioned"), "{none}");
     }

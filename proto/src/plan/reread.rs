@@ -13,6 +13,7 @@ use datafusion::error::Result;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -23,7 +24,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use super::NullSupplyExec;
-use super::joins::{broadcast_limit, is_of_the_right, join_bytes, row_bytes};
+use super::joins::{are_exact, broadcast_limit, is_of_the_right, join_bytes, row_bytes};
 
 /// Reading so many bytes takes about as long as another stage.
 const REREAD_BYTES: u64 = 2 << 20;
@@ -50,6 +51,39 @@ pub fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(volatile)
+}
+
+/// Whether a plan has the same rows each time that it runs, however many they are.
+///
+/// # Errors
+/// When an operator cannot show its expressions.
+pub(super) fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    // The first rows of several partitions may be others each time, and sums of floats.
+    let distinct = plan.downcast_ref::<AggregateExec>();
+    let is_distinct = distinct.is_some_and(|aggregate| {
+        aggregate.aggr_expr().is_empty()
+            && aggregate.limit_options().is_none()
+            && are_exact(&plan.schema())
+    });
+    let repeats = is_distinct
+        || plan.is::<EmptyExec>()
+        || plan.is::<PlaceholderRowExec>()
+        || plan.is::<DataSourceExec>()
+        || plan.is::<HashJoinExec>()
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<NullSupplyExec>()
+        || plan.is::<CoalescePartitionsExec>()
+        || plan.is::<RepartitionExec>();
+    if !repeats || plan.fetch().is_some() || is_volatile_operator(plan.as_ref())? {
+        return Ok(false);
+    }
+    for input in plan.children() {
+        if !is_repeatable(input)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// How many bytes a task reads to make all rows of a plan, if it may.

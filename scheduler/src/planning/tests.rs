@@ -243,6 +243,44 @@ async fn tasks_that_share_nothing_make_the_rows_of_the_plan() {
 }
 
 #[tokio::test]
+async fn a_semi_join_reduction_has_the_rows_of_the_join() {
+    let (reduced, _dir) = session(&[("volley.stage_bytes", "0")]).await;
+    let (plain, _plain) = session(&[]).await;
+    let context = reduced.task_ctx();
+    for sql in [
+        "SELECT * FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.v = a.k)",
+        "SELECT * FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.v = a.k AND b.w > a.w)",
+        "SELECT * FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.v = a.v AND b.w < a.w)",
+        "SELECT * FROM a WHERE nullif(k, 2) IN (SELECT nullif(v, 0) FROM b)",
+        "SELECT * FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE nullif(b.v, 1) = nullif(a.k, 2))",
+        "SELECT k FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.v = a.v AND b.w < a.w) OR w = 3",
+        "SELECT v, w FROM a INTERSECT SELECT v, w FROM b",
+        "SELECT v FROM a x WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.k = x.k) UNION ALL SELECT v FROM a WHERE k IN (SELECT w FROM b)",
+        "SELECT * FROM (SELECT a.* FROM a JOIN s ON a.k = s.k) x WHERE EXISTS (SELECT 1 FROM b WHERE b.k = x.w)",
+    ] {
+        let whole = plan(&reduced, sql).await;
+        let shown = displayable(whole.as_ref()).indent(false).to_string();
+        assert!(
+            !shown.contains("Partitioned, join_type=Left"),
+            "{sql}: {shown}"
+        );
+        assert!(
+            shown.contains("mode=CollectLeft, join_type=RightSemi"),
+            "{sql}: {shown}"
+        );
+        let staged = stages(whole, None, &context);
+        let staged = staged.unwrap_or_else(|e| panic!("{sql}: {e}"));
+        let mut rows = lines(&run(&staged, &context).await.concat());
+        let due = collect(plan(&plain, sql).await, plain.task_ctx()).await;
+        let mut due = lines(&due.unwrap());
+        rows.sort();
+        due.sort();
+        assert_eq!(rows, due, "{sql}: {shown}");
+        assert!(!due.is_empty(), "{sql}");
+    }
+}
+
+#[tokio::test]
 async fn an_order_that_an_exchange_forgets_is_sorted_for_again() {
     let (session, _dir) = session(&[("datafusion.optimizer.prefer_existing_sort", "true")]).await;
     let sql = "SELECT k, sum(w) OVER (PARTITION BY k) AS x FROM s";

@@ -55,6 +55,7 @@ const THRESHOLDS: &[(&str, &[&str])] = &[
         "ballista.optimizer.broadcast_join_threshold_bytes",
         &["0", "0", "200", "2000"],
     ),
+    ("volley.stage_bytes", &["1000"]),
     (
         "ballista.optimizer.broadcast_join_threshold_rows",
         &["0", "10"],
@@ -137,6 +138,9 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     if dice.chance(50) {
         let (key, values) = THRESHOLDS[0];
         settings.push(Setting::of(key, dice.pick(values)));
+    }
+    if dice.chance(30) {
+        settings.push(Setting::of("volley.stage_bytes", 0));
     }
     while dice.chance(30) {
         let setting = match dice.below(3) {

@@ -224,7 +224,10 @@ fn explanations(columns: &[ArrayRef]) -> Vec<(Vec<(String, f64)>, f64, f64)> {
             let sum: f64 = features.iter().map(|(_, x)| x).sum();
             let due = prediction - baseline;
             let most: f64 = features.iter().map(|(_, x)| x.abs()).sum();
-            assert!((sum - due).abs() < 0.01 + 0.05 * most, "{sum} {due} {features:?}");
+            assert!(
+                (sum - due).abs() < 0.01 + 0.05 * most,
+                "{sum} {due} {features:?}"
+            );
             assert!((((sum - due) / due).abs() - number(errors, row)).abs() < 1e-6);
         }
         (features, baseline, prediction)

@@ -24,6 +24,7 @@ use crate::plan::{VolleyPhysicalCodec, with_rules};
 fn session() -> (SessionContext, TempDir) {
     let job = JobSettings {
         id: Some("job".into()),
+        ..JobSettings::default()
     };
     let config = SessionConfig::new().with_target_partitions(3);
     let state = SessionStateBuilder::new_with_default_features()
