@@ -21,13 +21,16 @@ use ballista_core::config::BallistaConfig;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::JoinType;
 use datafusion::common::config::ConfigOptions;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, PhysicalGroupBy};
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{
     HashJoinExec, NestedLoopJoinExec, PartitionMode, SortMergeJoinExec,
 };
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
@@ -176,7 +179,14 @@ fn reduces(
             keys.any(|key| key.is_some_and(|key| key.index() == at))
         });
     let bounded = has_keys_only || right.bytes < UNBOUNDED_LIMITS.saturating_mul(limit);
-    Ok(pays && bounded && is_repeatable(join.left())?)
+    // What is more than read may be what another stage has computed already.
+    Ok(pays && bounded && is_read(join.right()) && is_repeatable(join.left())?)
+}
+
+/// Whether rows are read, and computed by nothing but filters and expressions.
+fn is_read(plan: &Plan) -> bool {
+    let passes = plan.is::<FilterExec>() || plan.is::<ProjectionExec>();
+    plan.is::<DataSourceExec>() || (passes && plan.children().into_iter().all(is_read))
 }
 
 /// A semi-join reduction (Bernstein & Chiu 1981): the left side goes to every task, each of which keeps the rows of its
