@@ -101,7 +101,11 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
             comparison.cases.extend(cases);
         }
     }
-    if args.processes.iter().any(|n| *n > comparison.machine.cores) {
+    if args
+        .processes
+        .iter()
+        .any(|n| *n > comparison.report.machine.cores)
+    {
         comparison.remark(
             "With more processes than cores, the kernel's scheduling is a large part of a call."
                 .to_owned(),

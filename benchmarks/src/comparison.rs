@@ -5,15 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
-use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use crate::chart;
-use crate::machine::Machine;
+use crate::chart::{Chart, ChartBar};
+use crate::report::Report;
 
 /// The system that the others are compared with.
 pub(crate) const VOLLEY: &str = "Volley";
@@ -21,21 +18,9 @@ pub(crate) const VOLLEY: &str = "Volley";
 /// A comparison and everything needed to read it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Comparison {
-    /// Part of the files' names, such as `training`.
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    /// How it was measured, in a few sentences of Markdown.
-    pub(crate) method: String,
-    /// The command that makes it again.
-    pub(crate) command: String,
-    #[serde(serialize_with = "rfc3339")]
-    pub(crate) at: DateTime<Utc>,
-    pub(crate) machine: Machine,
-    /// Versions of whatever took part.
-    pub(crate) versions: BTreeMap<String, String>,
+    #[serde(flatten)]
+    pub(crate) report: Report,
     pub(crate) cases: Vec<Case>,
-    /// What a reader should know of these figures, one sentence each.
-    pub(crate) remarks: Vec<String>,
 }
 
 /// One thing measured for each system.
@@ -156,90 +141,71 @@ impl Case {
 
 impl Comparison {
     pub(crate) fn new(name: &'static str, title: &'static str, method: impl Into<String>) -> Self {
-        let volley = (VOLLEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         Self {
-            name,
-            title,
-            method: method.into(),
-            command: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
-            at: Utc::now(),
-            machine: Machine::of_this_process(),
-            versions: [volley].into(),
+            report: Report::new(name, title, method),
             cases: Vec::new(),
-            remarks: Vec::new(),
         }
     }
 
     /// Notes versions that a peer has answered with.
     pub(crate) fn note_versions(&mut self, answer: &serde_json::Value) {
-        for (of, is) in answer.as_object().into_iter().flatten() {
-            let is = is.as_str().map_or_else(|| is.to_string(), str::to_owned);
-            self.versions.insert(of.clone(), is);
-        }
+        self.report.note_versions(answer);
     }
 
     /// Adds a remark, once.
     pub(crate) fn remark(&mut self, remark: String) {
-        if !self.remarks.contains(&remark) {
-            self.remarks.push(remark);
-        }
+        self.report.remark(remark);
     }
 
     /// Writes it as JSON, Markdown and a chart into a folder.
     pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(folder)?;
-        let name = format!("{}-{}", self.name, self.at.format("%Y-%m-%d"));
-        let path = |extension: &str| folder.join(format!("{name}.{extension}"));
-        fs::write(path("json"), serde_json::to_string_pretty(self)? + "\n")?;
-        let chart = format!("{name}.svg");
-        fs::write(path("md"), self.markdown(&chart))?;
-        chart::draw(self, &path("svg")).context("cannot draw the chart")?;
-        println!(
-            "{}\nwritten to {}",
-            self.markdown(&chart),
-            path("md").display()
-        );
-        Ok(())
+        self.report
+            .write(folder, self, &self.figures(), &self.chart())
     }
 
-    /// The comparison for people.
-    fn markdown(&self, chart: &str) -> String {
-        let mut text = String::new();
-        let Machine {
-            processor,
-            cores,
-            memory_gib,
-            kernel,
-        } = &self.machine;
-        let versions: Vec<_> = self
-            .versions
-            .iter()
-            .map(|(of, is)| format!("{of} {is}"))
-            .collect();
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "# {}, {}\n\n{}\n\n{processor}, {cores} cores, {memory_gib:.0} GiB, Linux {kernel}. {}.\n\n\
-             ```console\n$ cargo run --release --bin volley-benchmarks -- {}\n```\n\n\
-             Medians, with the least and the greatest of all rounds. A ratio is how many times as good \
-             Volley is.\n\n| case | system | median | least to greatest | rounds | ratio | bar |\n\
-             |---|---|---|---|---|---|---|",
-            self.title,
-            self.at.format("%Y-%m-%d"),
-            self.method,
-            versions.join(", "),
-            self.command,
-        );
+    /// A line for each system of each case, as Markdown.
+    fn figures(&self) -> String {
+        let mut text = "Medians, with the least and the greatest of all rounds. A ratio is how many \
+             times as good Volley is.\n\n| case | system | median | least to greatest | rounds | ratio | \
+             bar |\n|---|---|---|---|---|---|---|\n"
+            .to_owned();
         for case in &self.cases {
             for system in case.systems() {
                 self.line(case, system, &mut text);
             }
         }
-        let _ = writeln!(text, "\n![{}]({chart})", self.title);
-        for remark in &self.remarks {
-            let _ = writeln!(text, "\n{remark}");
-        }
         text
+    }
+
+    /// The ratios, where there is something to compare with.
+    fn chart(&self) -> Chart {
+        let mut systems: Vec<&str> = Vec::new();
+        let mut bars = Vec::new();
+        for case in &self.cases {
+            for system in case.systems() {
+                if system == VOLLEY {
+                    continue;
+                }
+                let Some(ratio) = case.ratio(system).filter(|ratio| ratio.is_finite()) else {
+                    continue;
+                };
+                if !systems.contains(&system) {
+                    systems.push(system);
+                }
+                let color = systems.iter().position(|known| *known == system);
+                bars.push(ChartBar {
+                    label: format!("{}, against {system}", case.name),
+                    value: ratio,
+                    written: format!("{ratio:.2}×"),
+                    system: color.unwrap_or_default(),
+                });
+            }
+        }
+        Chart {
+            said: "how many times as good Volley is; the line is 1",
+            line: 1.0,
+            bars,
+        }
     }
 
     fn line(&self, case: &Case, system: &str, text: &mut String) {
@@ -286,10 +252,6 @@ pub(crate) fn number(value: f64) -> String {
         _ => 3,
     };
     format!("{value:.digits$}")
-}
-
-fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&at.to_rfc3339())
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let mut comparison = Comparison::new("features", "Rossmann features", METHOD);
     let mut contest = Contest::start(&peers, dir.path(), data, &args.systems)?;
     for (_, peer) in &mut contest.peers {
-        comparison.versions.extend(peer.versions()?);
+        comparison.report.versions.extend(peer.versions()?);
     }
     let mut seconds = Case::new("features, CSV to Parquet", Unit::Seconds);
     let mut first = Case::new("the same, the first time after a start", Unit::Seconds);
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         memory.push(system.name(), peer.peak_mib());
     }
     comparison.cases = vec![seconds, first, memory];
-    comparison.remarks = vec![
+    comparison.report.remarks = vec![
         format!(
             "{} training rows and {} test rows, of which every system wrote the same.",
             contest.rows["train"], contest.rows["test"]

@@ -65,7 +65,10 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let sample = example.sample(most.context("no batches")?)?;
 
     let mut comparison = Comparison::new("gpu", "Training on one GPU", METHOD);
-    comparison.versions.insert("GPU and driver".to_owned(), gpu);
+    comparison
+        .report
+        .versions
+        .insert("GPU and driver".to_owned(), gpu);
     comparison.remark(same_losses(&example, trainings[0])?);
 
     let mut pytorch = Vec::new();

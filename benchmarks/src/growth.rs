@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         }
     }
     comparison.cases.extend(memory);
-    comparison.remarks = vec![
+    comparison.report.remarks = vec![
         "Memory is the kernel's high-water mark (`VmHWM`) of each process over all rounds of a scale. \
          The memory for queries is a part of it: reading, writing and what Arrow allocates outside of \
          operators are not counted against it."

@@ -17,6 +17,7 @@ mod latency;
 mod machine;
 mod peers;
 mod prediction;
+mod report;
 mod rossmann;
 mod session;
 mod tpc;

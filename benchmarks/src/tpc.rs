@@ -165,7 +165,7 @@ pub(crate) fn run(suite: &'static Suite, args: &Args, results: &Path) -> anyhow:
     let systems = systems.map(|system| (system.name(), system.script()));
     for (system, script) in std::iter::once((REFERENCE, "sql_datafusion.py")).chain(systems) {
         let mut peer = peers.start(script, &[], dir.path())?;
-        comparison.versions.extend(peer.versions()?);
+        comparison.report.versions.extend(peer.versions()?);
         peer.ask(&json!({"tables": tables}))?;
         others.push((system, peer));
     }
@@ -185,7 +185,7 @@ pub(crate) fn run(suite: &'static Suite, args: &Args, results: &Path) -> anyhow:
     }
     let names: Vec<_> = queries.iter().map(|(name, _)| name.as_str()).collect();
     comparison.cases = board.cases(&names, suite.mean, suite.each);
-    comparison.remarks = board.remarks(&names);
+    comparison.report.remarks = board.remarks(&names);
     comparison.write(results)
 }
 

@@ -1,0 +1,124 @@
+//! What every report has, whatever it measured: name and title, method, command, machine, versions and remarks,
+//! written as JSON, Markdown and a chart.
+//!
+//! It knows nothing of the figures: whoever has them gives their tables as Markdown and draws their chart.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::chart::Chart;
+use crate::comparison::VOLLEY;
+use crate::machine::Machine;
+
+/// Everything needed to read figures and to make them again.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Part of the files' names, such as `training`.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// How it was measured, in a few sentences of Markdown.
+    pub(crate) method: String,
+    /// The command that makes it again.
+    pub(crate) command: String,
+    #[serde(serialize_with = "rfc3339")]
+    pub(crate) at: DateTime<Utc>,
+    pub(crate) machine: Machine,
+    /// Versions of whatever took part.
+    pub(crate) versions: BTreeMap<String, String>,
+    /// What a reader should know of these figures, one sentence each.
+    pub(crate) remarks: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn new(name: &'static str, title: &'static str, method: impl Into<String>) -> Self {
+        let volley = (VOLLEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        Self {
+            name,
+            title,
+            method: method.into(),
+            command: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+            at: Utc::now(),
+            machine: Machine::of_this_process(),
+            versions: [volley].into(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Notes versions that a peer has answered with.
+    pub(crate) fn note_versions(&mut self, answer: &serde_json::Value) {
+        for (of, is) in answer.as_object().into_iter().flatten() {
+            let is = is.as_str().map_or_else(|| is.to_string(), str::to_owned);
+            self.versions.insert(of.clone(), is);
+        }
+    }
+
+    /// Adds a remark, once.
+    pub(crate) fn remark(&mut self, remark: String) {
+        if !self.remarks.contains(&remark) {
+            self.remarks.push(remark);
+        }
+    }
+
+    /// Writes `all`, which holds this report, as JSON, its figures as Markdown, and its chart into a folder.
+    pub(crate) fn write(
+        &self,
+        folder: &Path,
+        all: &impl Serialize,
+        figures: &str,
+        chart: &Chart,
+    ) -> anyhow::Result<()> {
+        fs::create_dir_all(folder)?;
+        let name = format!("{}-{}", self.name, self.at.format("%Y-%m-%d"));
+        let path = |extension: &str| folder.join(format!("{name}.{extension}"));
+        fs::write(path("json"), serde_json::to_string_pretty(all)? + "\n")?;
+        let text = self.markdown(figures, &format!("{name}.svg"));
+        fs::write(path("md"), &text)?;
+        chart
+            .draw(self.title, &path("svg"))
+            .context("cannot draw the chart")?;
+        println!("{text}\nwritten to {}", path("md").display());
+        Ok(())
+    }
+
+    /// The report for people.
+    fn markdown(&self, figures: &str, chart: &str) -> String {
+        let mut text = String::new();
+        let Machine {
+            processor,
+            cores,
+            memory_gib,
+            kernel,
+        } = &self.machine;
+        let versions: Vec<_> = self
+            .versions
+            .iter()
+            .map(|(of, is)| format!("{of} {is}"))
+            .collect();
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "# {}, {}\n\n{}\n\n{processor}, {cores} cores, {memory_gib:.0} GiB, Linux {kernel}. {}.\n\n\
+             ```console\n$ cargo run --release --bin volley-benchmarks -- {}\n```\n\n{figures}",
+            self.title,
+            self.at.format("%Y-%m-%d"),
+            self.method,
+            versions.join(", "),
+            self.command,
+        );
+        let _ = writeln!(text, "![{}]({chart})", self.title);
+        for remark in &self.remarks {
+            let _ = writeln!(text, "\n{remark}");
+        }
+        text
+    }
+}
+
+fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&at.to_rfc3339())
+}
