@@ -17,6 +17,7 @@ mod latency;
 mod machine;
 mod peers;
 mod prediction;
+mod quality;
 mod report;
 mod rossmann;
 mod session;
@@ -47,6 +48,8 @@ enum Command {
     AllReduce(all_reduce::Args),
     /// ML.PREDICT against PyTorch
     Prediction(prediction::Args),
+    /// Predictions of public tables with defaults, against scikit-learn, `LightGBM`, `XGBoost` and `RealMLP`
+    Quality(quality::Args),
     /// Training on one NVIDIA GPU: the CPU's losses, and PyTorch's speed
     Gpu(gpu::Args),
     /// From the last feature task to the first optimizer step
@@ -70,6 +73,7 @@ fn main() -> anyhow::Result<()> {
         Command::Training(args) => training::run(&args, &results),
         Command::AllReduce(args) => all_reduce::run(&args, &results),
         Command::Prediction(args) => prediction::run(&args, &results),
+        Command::Quality(args) => quality::run(&args, &results),
         Command::Gpu(args) => gpu::run(&args, &results),
         Command::Barrier(args) => barrier::run(&args, &results),
         Command::Features(args) => features::run(&args, &results),

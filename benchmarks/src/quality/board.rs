@@ -1,0 +1,394 @@
+//! Scores of all tables and what is made of them: the bars that Volley's defaults are to reach, tables as
+//! Markdown, a chart.
+//!
+//! It runs nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::peer::{System, Table};
+use super::score::{Score, deviation, mean};
+use crate::chart::{Chart, ChartBar};
+use crate::comparison::VOLLEY;
+use crate::report::Report;
+
+/// Linear models are equal whose scores differ by less than this with each seed.
+const EQUAL_WITHIN: f64 = 0.0005;
+
+/// The comparison.
+#[derive(Debug, Serialize)]
+pub(super) struct Board {
+    #[serde(flatten)]
+    pub(super) report: Report,
+    pub(super) tables: Vec<Scored>,
+    /// Set by [`Board::judge`].
+    pub(super) bars: Vec<Bar>,
+}
+
+/// A table, with the scores of every system.
+#[derive(Debug, Serialize)]
+pub(super) struct Scored {
+    pub(super) table: Table,
+    /// By system: one a seed.
+    pub(super) scores: BTreeMap<&'static str, Vec<Score>>,
+    /// Of Volley's linear model, and scikit-learn's.
+    pub(super) linear: [Vec<Score>; 2],
+}
+
+/// Something that is to hold on a share of the tables.
+#[derive(Debug, Serialize)]
+pub(super) struct Bar {
+    what: String,
+    /// The least share of tables, where it is a bar.
+    to_reach: Option<f64>,
+    holds_on: Vec<String>,
+    fails_on: Vec<String>,
+}
+
+impl Bar {
+    fn tables(&self) -> usize {
+        self.holds_on.len() + self.fails_on.len()
+    }
+
+    fn met(&self) -> Option<bool> {
+        let share = self.holds_on.len() as f64 / self.tables() as f64;
+        Some(share >= self.to_reach?)
+    }
+}
+
+impl Scored {
+    pub(super) fn new(table: Table) -> Self {
+        Self {
+            table,
+            scores: BTreeMap::new(),
+            linear: [vec![], vec![]],
+        }
+    }
+
+    /// Adds a seed's score of a system.
+    pub(super) fn push(&mut self, system: &'static str, score: Score) {
+        self.scores.entry(system).or_default().push(score);
+    }
+
+    /// Mean and standard deviation of a system's scores over the seeds.
+    fn of(&self, system: &str) -> Option<(f64, f64)> {
+        let scores = scores(self.scores.get(system)?);
+        Some((mean(&scores), deviation(&scores)))
+    }
+
+    /// What linear models are compared by: log loss of classes, which tells more than accuracy, or r².
+    fn linear(&self) -> [Vec<f64>; 2] {
+        let of = |score: &Score| score.log_loss.unwrap_or(score.score);
+        self.linear
+            .each_ref()
+            .map(|all| all.iter().map(of).collect())
+    }
+
+    /// By how much the linear models differ, with the seed that they differ most with.
+    fn linear_difference(&self) -> f64 {
+        let [volley, other] = self.linear();
+        let differences = volley.iter().zip(&other).map(|(a, b)| (a - b).abs());
+        differences.fold(0.0, f64::max)
+    }
+
+    fn measure(&self) -> &'static str {
+        if self.table.regression {
+            "r²"
+        } else {
+            "accuracy"
+        }
+    }
+}
+
+impl Board {
+    /// Counts on how many tables each bar's sentence holds.
+    pub(super) fn judge(&mut self) {
+        let bar = |what: String, to_reach, holds: &dyn Fn(&Scored) -> Option<bool>| {
+            let mut bar = Bar {
+                what,
+                to_reach,
+                holds_on: vec![],
+                fails_on: vec![],
+            };
+            for scored in &self.tables {
+                let name = scored.table.name.clone();
+                match holds(scored) {
+                    Some(true) => bar.holds_on.push(name),
+                    Some(false) => bar.fails_on.push(name),
+                    None => {}
+                }
+            }
+            (bar.tables() > 0).then_some(bar)
+        };
+        let at_least = |system: System| {
+            move |scored: &Scored| Some(scored.of(VOLLEY)?.0 >= scored.of(system.name())?.0)
+        };
+        let within_spread = |system: System| {
+            move |scored: &Scored| {
+                let (mean, deviation) = scored.of(system.name())?;
+                Some(mean - scored.of(VOLLEY)?.0 <= deviation)
+            }
+        };
+        let mut bars = Vec::new();
+        for (system, mean, spread) in [
+            (System::Mlp, Some(0.9), None),
+            (System::Realmlp, None, Some(0.5)),
+            (System::Boosting, None, None),
+            (System::Lightgbm, None, None),
+            (System::Xgboost, None, None),
+        ] {
+            let name = system.name();
+            bars.push(bar(
+                format!("the network's mean score is at least that of {name}"),
+                mean,
+                &at_least(system),
+            ));
+            bars.push(bar(
+                format!("the network's mean score is at least that of {name} less its standard deviation"),
+                spread,
+                &within_spread(system),
+            ));
+        }
+        bars.push(bar(
+            format!(
+                "the linear model's r² or log loss differs from scikit-learn's by less than {EQUAL_WITHIN} with each seed"
+            ),
+            Some(1.0),
+            &|scored| Some(scored.linear_difference() < EQUAL_WITHIN),
+        ));
+        self.bars = bars.into_iter().flatten().collect();
+    }
+
+    /// Its tables of figures, as Markdown.
+    pub(super) fn figures(&self) -> String {
+        // Writing to a string does not fail.
+        let mut text = "| | tables | to be reached | fails on |\n|---|---|---|---|\n".to_owned();
+        for bar in &self.bars {
+            let met = match bar.met() {
+                Some(true) => "met",
+                Some(false) => "**missed**",
+                None => "no bar",
+            };
+            let least = bar
+                .to_reach
+                .map(|share| format!("{:.0} %: ", 100.0 * share));
+            let _ = writeln!(
+                text,
+                "| {} | {} of {} | {}{met} | {} |",
+                bar.what,
+                bar.holds_on.len(),
+                bar.tables(),
+                least.unwrap_or_default(),
+                bar.fails_on.join(", ")
+            );
+        }
+        let systems = self.systems();
+        let _ = writeln!(
+            text,
+            "\nMean score, ± its standard deviation over the seeds; more is better.\n"
+        );
+        self.table(&mut text, &systems, "score", |scored, system| {
+            (
+                Some(scored.measure()),
+                scored.scores.get(system).map(|all| scores(all)),
+            )
+        });
+        let _ = writeln!(text, "\nLog loss of the classifiers; less is better.\n");
+        self.table(&mut text, &systems, "", |scored, system| {
+            (
+                None,
+                scored.scores.get(system).and_then(|all| log_losses(all)),
+            )
+        });
+        let _ = writeln!(
+            text,
+            "\nLinear models, all rows of the training part.\n\n\
+             | table | | Volley | scikit-learn | greatest difference with a seed |\n|---|---|---|---|---|"
+        );
+        for scored in &self.tables {
+            let [volley, other] = scored.linear();
+            let measure = if scored.table.regression {
+                "r²"
+            } else {
+                "log loss"
+            };
+            let _ = writeln!(
+                text,
+                "| {} | {measure} | {} | {} | {:.5} |",
+                scored.table.name,
+                spread(&volley),
+                spread(&other),
+                scored.linear_difference()
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\nThe tables.\n\n| table | is | label | rows | numbers | categories | nulls |\n\
+             |---|---|---|---|---|---|---|"
+        );
+        for Scored { table, .. } in &self.tables {
+            let label = match table.classes {
+                Some(classes) => format!("{classes} classes"),
+                None => "a number".to_owned(),
+            };
+            let drawn = if table.sampled {
+                ", drawn from more"
+            } else {
+                ""
+            };
+            let _ = writeln!(
+                text,
+                "| {} | {} | {label} | {}{drawn} | {} | {} | {} |",
+                table.name, table.source, table.rows, table.numbers, table.categories, table.nulls
+            );
+        }
+        text + "\n"
+    }
+
+    /// A row a table, a column a system, of those that have such figures.
+    fn table(
+        &self,
+        text: &mut String,
+        systems: &[&str],
+        measure: &str,
+        figures: impl Fn(&Scored, &str) -> (Option<&'static str>, Option<Vec<f64>>),
+    ) {
+        let _ = writeln!(
+            text,
+            "| table | {measure} | {} |\n|---|---|{}",
+            systems.join(" | "),
+            "---|".repeat(systems.len())
+        );
+        for scored in &self.tables {
+            let row: Vec<_> = systems
+                .iter()
+                .map(|system| figures(scored, system))
+                .collect();
+            if row.iter().all(|(_, figures)| figures.is_none()) {
+                continue;
+            }
+            let cells = row
+                .iter()
+                .map(|(_, figures)| figures.as_deref().map(spread));
+            let cells: Vec<_> = cells.map(Option::unwrap_or_default).collect();
+            let measure = row.first().and_then(|(measure, _)| *measure);
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} |",
+                scored.table.name,
+                measure.unwrap_or_default(),
+                cells.join(" | ")
+            );
+        }
+    }
+
+    /// Those that were measured: Volley, then the others as they are listed.
+    fn systems(&self) -> Vec<&'static str> {
+        let all = [VOLLEY].into_iter().chain(System::ALL.map(System::name));
+        let measured = |system: &&str| {
+            let mut tables = self.tables.iter();
+            tables.any(|scored| scored.scores.contains_key(*system))
+        };
+        all.filter(measured).collect()
+    }
+
+    /// By how much Volley's mean score is above those that there are bars for.
+    pub(super) fn chart(&self) -> Chart {
+        let mut bars = Vec::new();
+        for scored in &self.tables {
+            for (color, system) in [System::Mlp, System::Realmlp].into_iter().enumerate() {
+                let (Some((volley, _)), Some((other, _))) =
+                    (scored.of(VOLLEY), scored.of(system.name()))
+                else {
+                    continue;
+                };
+                bars.push(ChartBar {
+                    label: format!(
+                        "{}, {}, against {}",
+                        scored.table.name,
+                        scored.measure(),
+                        system.name()
+                    ),
+                    value: volley - other,
+                    written: format!("{:+.3}", volley - other),
+                    system: color,
+                });
+            }
+        }
+        Chart {
+            said: "by how much Volley's mean r² or accuracy is greater; the line is 0",
+            line: 0.0,
+            bars,
+        }
+    }
+}
+
+fn scores(all: &[Score]) -> Vec<f64> {
+    all.iter().map(|score| score.score).collect()
+}
+
+fn log_losses(all: &[Score]) -> Option<Vec<f64>> {
+    all.iter().map(|score| score.log_loss).collect()
+}
+
+fn spread(figures: &[f64]) -> String {
+    format!("{:.4} ± {:.4}", mean(figures), deviation(figures))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scored(name: &str, volley: [f64; 2], mlp: [f64; 2], linear: [f64; 2]) -> Scored {
+        let mut scored = Scored::new(Table {
+            name: name.to_owned(),
+            source: String::new(),
+            regression: true,
+            rows: 10,
+            sampled: false,
+            numbers: 1,
+            categories: 0,
+            nulls: 0,
+            classes: None,
+        });
+        let score = |score| Score {
+            score,
+            log_loss: None,
+        };
+        volley.map(|x| scored.push(VOLLEY, score(x)));
+        mlp.map(|x| scored.push(System::Mlp.name(), score(x)));
+        scored.linear = linear.map(|x| vec![score(x)]);
+        scored
+    }
+
+    #[test]
+    fn bars_count_the_tables_that_they_hold_on() {
+        let mut board = Board {
+            report: Report::new("quality", "Quality", ""),
+            tables: vec![
+                scored("better", [0.5, 0.7], [0.5, 0.6], [0.5, 0.5001]),
+                scored("equal", [0.5, 0.7], [0.7, 0.5], [0.5, 0.5]),
+                scored("near", [0.5, 0.5], [0.5, 0.7], [0.5, 0.6]),
+                scored("far", [0.0, 0.0], [0.5, 0.7], [0.5, 0.5]),
+            ],
+            bars: vec![],
+        };
+        board.judge();
+        let held: Vec<_> = board
+            .bars
+            .iter()
+            .map(|bar| (bar.holds_on.len(), bar.met()))
+            .collect();
+        assert_eq!(held, [(2, Some(false)), (3, None), (3, Some(false))]);
+        assert_eq!(board.bars[0].fails_on, ["near", "far"]);
+        assert_eq!(board.systems(), [VOLLEY, System::Mlp.name()]);
+        assert_eq!(board.chart().bars.len(), 4);
+        assert!(
+            board
+                .figures()
+                .contains("| far | r² | 0.0000 ± 0.0000 | 0.6000 ± 0.1414 |")
+        );
+    }
+}

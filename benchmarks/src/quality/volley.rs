@@ -1,0 +1,160 @@
+//! Volley's side: a session that trains a network and a linear model of one part of a table and predicts the other.
+//!
+//! It sees no label of the part that it predicts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::peer::{Parts, Table};
+use super::score::{Predictions, text};
+use crate::cluster::Cluster;
+use crate::session::{Session, Statement};
+
+/// What it predicted.
+#[derive(Debug)]
+pub(super) struct Predicted {
+    pub(super) network: Predictions,
+    pub(super) linear: Predictions,
+}
+
+/// Trains both models and predicts with them; the network has more options than its defaults where some are given.
+pub(super) fn predict(
+    cluster: &Cluster,
+    table: &Table,
+    parts: &Parts,
+    seed: u64,
+    options: Option<&str>,
+    dir: &Path,
+) -> anyhow::Result<Predicted> {
+    let [network, linear] = match table.regression {
+        true => ["dnn_regressor", "linear_reg"],
+        false => ["dnn_classifier", "logistic_reg"],
+    };
+    let more = options.map(|options| format!(", {options}"));
+    let script = format!(
+        "CREATE EXTERNAL TABLE train STORED AS PARQUET LOCATION '{}';\n\
+         CREATE EXTERNAL TABLE holdout STORED AS PARQUET LOCATION '{}';\n{}{}",
+        parts.train.display(),
+        parts.holdout.display(),
+        statements(
+            "network",
+            table,
+            seed,
+            network,
+            &more.unwrap_or_default(),
+            table.regression
+        ),
+        // An equal optimum is of equal rows.
+        statements(
+            "linear",
+            table,
+            seed,
+            linear,
+            ", data_split_method = 'no_split'",
+            table.regression
+        ),
+    );
+    let session = Session::run(cluster.client()?, &script, dir)?;
+    session.check()?;
+    let statements = session.statements()?;
+    ensure!(
+        statements.len() == 6,
+        "{} statements of 6 were run",
+        statements.len()
+    );
+    Ok(Predicted {
+        network: predictions(&statements[3], table.regression)?,
+        linear: predictions(&statements[5], table.regression)?,
+    })
+}
+
+/// One that trains and one that predicts.
+fn statements(
+    model: &str,
+    table: &Table,
+    seed: u64,
+    model_type: &str,
+    more: &str,
+    regression: bool,
+) -> String {
+    let name = format!("{}_{seed}_{model}", table.name);
+    let predicted = match regression {
+        true => "predicted_y",
+        false => "predicted_y_probs",
+    };
+    format!(
+        "CREATE MODEL {name} OPTIONS (input_label_cols = ['y'], model_type = '{model_type}', seed = {seed}{more}) \
+         AS SELECT * FROM train;\n\
+         SELECT \"row\", {predicted} AS predicted FROM ML.PREDICT(MODEL {name}, (SELECT * FROM holdout));\n"
+    )
+}
+
+/// The predictions of a statement's rows, in the holdout's order.
+fn predictions(statement: &Statement, regression: bool) -> anyhow::Result<Predictions> {
+    let mut rows = Vec::new();
+    for row in &statement.rows {
+        let number = row["row"].as_u64();
+        rows.push((
+            number.with_context(|| format!("no row: {row}"))?,
+            &row["predicted"],
+        ));
+    }
+    rows.sort_by_key(|(number, _)| *number);
+    ensure!(
+        rows.iter()
+            .zip(0..)
+            .all(|((number, _), expected)| *number == expected),
+        "rows are missing, or there twice"
+    );
+    let predicted = rows.into_iter().map(|(_, predicted)| predicted);
+    Ok(match regression {
+        true => Predictions::Numbers(predicted.map(number).collect::<Result<_, _>>()?),
+        false => {
+            Predictions::Probabilities(predicted.map(probabilities).collect::<Result<_, _>>()?)
+        }
+    })
+}
+
+fn number(predicted: &Value) -> anyhow::Result<f64> {
+    predicted
+        .as_f64()
+        .with_context(|| format!("no number: {predicted}"))
+}
+
+/// Of `[{"label": class, "prob": p}, …]`.
+fn probabilities(predicted: &Value) -> anyhow::Result<BTreeMap<String, f64>> {
+    let classes = predicted.as_array().context("no list of classes")?;
+    let of = |class: &Value| Ok((text(&class["label"]), number(&class["prob"])?));
+    classes.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn predictions_are_in_the_order_of_the_rows_that_they_are_of() {
+        let statement = |rows: Value| Statement {
+            seconds: 0.0,
+            rows: rows.as_array().unwrap().clone(),
+        };
+        let numbers = json!([{"row": 1, "predicted": 5.0}, {"row": 0, "predicted": 4}]);
+        assert_eq!(
+            predictions(&statement(numbers), true).unwrap(),
+            Predictions::Numbers(vec![4.0, 5.0])
+        );
+        let missing = json!([{"row": 1, "predicted": 5.0}]);
+        assert!(predictions(&statement(missing), true).is_err());
+        let classes = json!([{"row": 0, "predicted": [{"label": 7, "prob": 1.0}]}]);
+        let expected = BTreeMap::from([("7".to_owned(), 1.0)]);
+        assert_eq!(
+            predictions(&statement(classes), false).unwrap(),
+            Predictions::Probabilities(vec![expected])
+        );
+    }
+}
