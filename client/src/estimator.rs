@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use datafusion::dataframe::DataFrame;
 use volley_proto::spec::{
-    Device, EarlyStop, IfExists, Keep, LabelTransform, Loss, Optimizer, Output, Ranks, Task, TooFew,
+    Activation, Device, EarlyStop, EmbeddingWidth, IfExists, Keep, LabelTransform, Layer, Loss,
+    NumericEmbedding, Optimizer, Output, Ranks, Task, TooFew,
 };
 use volley_proto::{ModelName, TrainId};
 
@@ -81,9 +82,33 @@ impl Estimator {
         self
     }
 
-    /// Width of every categorical feature's embedding.
-    pub fn embedding_dim(mut self, width: usize) -> Self {
-        self.options.network.embedding_dim = Some(width);
+    /// What the dense layers' units pass through.
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.options.network.activation = Some(activation);
+        self
+    }
+
+    /// All layers between what enters and the output, instead of `hidden_units`, `activation` and `dropout`.
+    pub fn layers(mut self, layers: impl Into<Vec<Layer>>) -> Self {
+        self.options.network.layers = Some(layers.into());
+        self
+    }
+
+    /// Widths of the categorical features' embeddings.
+    pub fn embedding_dim(mut self, width: impl Into<EmbeddingWidth>) -> Self {
+        self.options.network.embedding_dim = Some(width.into());
+        self
+    }
+
+    /// How a number enters the layers.
+    pub fn numeric_embedding(mut self, embedding: NumericEmbedding) -> Self {
+        self.options.network.numeric_embedding = Some(embedding);
+        self
+    }
+
+    /// Width of the factors of a factorization machine beside the layers.
+    pub fn factors(mut self, width: usize) -> Self {
+        self.options.network.factors = Some(width);
         self
     }
 
@@ -162,6 +187,12 @@ impl Estimator {
     /// Rows of all ranks in a step.
     pub fn global_batch_size(mut self, rows: usize) -> Self {
         self.options.global_batch_size = Some(rows);
+        self
+    }
+
+    /// Backward passes of a step, whose gradients a rank adds up.
+    pub fn accumulate(mut self, passes: usize) -> Self {
+        self.options.accumulate = passes;
         self
     }
 
@@ -282,14 +313,14 @@ impl Estimator {
     ///
     /// # Errors
     /// When an option or a column is not usable, the model exists, or training fails.
-    pub async fn fit(self, session: &Session, rows: DataFrame) -> Result<Model> {
+    pub async fn fit(mut self, session: &Session, rows: DataFrame) -> Result<Model> {
         let model: ModelName = self.name.parse()?;
         let target = Target {
             train_id: self.train_id,
             model: model.clone(),
             if_exists: self.if_exists,
             store: session.store().url().clone(),
-            start: session.start(&self.options, &model).await?,
+            start: session.start(&mut self.options, &model).await?,
         };
         let (_, plan) = rows.into_parts();
         let name = format!("CREATE MODEL {model}");

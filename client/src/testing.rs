@@ -7,9 +7,10 @@ use url::Url;
 use volley_proto::TrainId;
 use volley_proto::limits::STACK;
 use volley_proto::spec::{
-    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
-    Label, LabelTransform, Linear, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule,
-    Split, Start, Task, TooFew, TrainSpec, VocabularyRule,
+    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
+    FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Linear, Loss, Network,
+    NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start, Task, TooFew,
+    TrainSpec, VocabularyRule,
 };
 use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore, Scale};
 
@@ -50,12 +51,13 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         split: Split::None,
         split_key: vec![],
         network: Network {
-            embedding_dim: 10,
+            embedding_dim: EmbeddingWidth::Same(10),
             batch_norm: true,
-            hidden_units: vec![8, 4],
-            dropout: vec![0.0, 0.0],
+            numeric_embedding: NumericEmbedding::None,
+            layers: Layer::stack(&[8, 4], Activation::Relu, &[]),
             output: Output::Identity,
             linear: Linear::None,
+            factors: 0,
         },
         loss: Loss::Mae,
         sample_weight: None,
@@ -73,6 +75,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         },
         l1: 0.0,
         l2: Some(0.0),
+        accumulate: 1,
         batch_size: Some(BatchSize::OfRank(10)),
         epochs: Some(3),
         early_stop: None,

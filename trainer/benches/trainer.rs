@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
-    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
-    Start, Task, TooFew, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
+    FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network, NumericTransform,
+    Optimizer, Output, Ranks, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
@@ -300,12 +300,17 @@ fn spec(batch_size: usize) -> TrainSpec {
         split: Split::None,
         split_key: vec![],
         network: Network {
-            embedding_dim: 10,
+            embedding_dim: EmbeddingWidth::Same(10),
             batch_norm: true,
-            hidden_units: vec![1000, 1000, 1000, 500],
-            dropout: vec![0.0, 0.0, 0.0, 0.5],
+            numeric_embedding: Default::default(),
+            layers: Layer::stack(
+                &[1000, 1000, 1000, 500],
+                Activation::Relu,
+                &[0.0, 0.0, 0.0, 0.5],
+            ),
             output: Output::ScaledSigmoid,
             linear: Default::default(),
+            factors: 0,
         },
         loss: Loss::Mae,
         sample_weight: None,
@@ -323,6 +328,7 @@ fn spec(batch_size: usize) -> TrainSpec {
         },
         l1: 0.0,
         l2: Some(5e-5),
+        accumulate: 1,
         batch_size: Some(BatchSize::OfRank(batch_size)),
         epochs: Some(usize::MAX),
         early_stop: None,

@@ -12,9 +12,9 @@ use futures::stream;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
-    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
-    Start, Task, TooFew, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
+    FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network, NumericTransform,
+    Optimizer, Output, Ranks, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
 
@@ -54,12 +54,13 @@ pub(crate) fn spec() -> TrainSpec {
         split: Split::Column("part".into()),
         split_key: vec![],
         network: Network {
-            embedding_dim: 4,
+            embedding_dim: EmbeddingWidth::Same(4),
             batch_norm: true,
-            hidden_units: vec![24, 16],
-            dropout: vec![0.125, 0.25],
+            numeric_embedding: Default::default(),
+            layers: dense(&[24, 16], &[0.125, 0.25]),
             output: Output::Identity,
             linear: Default::default(),
+            factors: 0,
         },
         loss: Loss::Mse,
         sample_weight: None,
@@ -77,6 +78,7 @@ pub(crate) fn spec() -> TrainSpec {
         },
         l1: 0.0,
         l2: Some(1e-4),
+        accumulate: 1,
         batch_size: Some(BatchSize::OfRank(30)),
         epochs: Some(1),
         early_stop: None,
@@ -98,6 +100,11 @@ pub(crate) fn spec() -> TrainSpec {
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
     }
+}
+
+/// Dense layers with ReLU.
+pub(crate) fn dense(widths: &[usize], dropout: &[f64]) -> Vec<Layer> {
+    Layer::stack(widths, Activation::Relu, dropout)
 }
 
 pub(crate) fn schema() -> SchemaRef {

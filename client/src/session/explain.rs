@@ -12,7 +12,10 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
-use volley_proto::spec::{BatchSize, Device, Feature, FeatureKind, Linear, Ranks, Rule, TrainSpec};
+use volley_proto::spec::{
+    BatchSize, Device, EmbeddingWidth, FREQUENCIES, Feature, FeatureKind, Layer, Linear, Network,
+    NumericEmbedding, PERIODIC_WIDTH, Ranks, Rule, TrainSpec,
+};
 use volley_proto::tables::{Executor, Stage};
 
 use super::optimizer::optimized;
@@ -214,21 +217,39 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             )
         }),
     );
-    // Of a value of a categorical feature: in the first layer's input, and in all.
-    let (dim, of_value) = match spec.network.linear {
-        Linear::None => (spec.network.embedding_dim as u64, 0),
-        Linear::Beside => (spec.network.embedding_dim as u64, 1),
-        Linear::Alone => (0, 1),
+    let network = &spec.network;
+    // Of an embedding, where all are alike or at least.
+    let embedded = spec.features.iter();
+    let embedded = embedded.filter(|feature| feature.kind == FeatureKind::Categorical);
+    let widths = embedded.map(|feature| network.embedding_dim.of(&feature.column, 1) as u64);
+    let widths: Vec<_> = match network.is_deep() {
+        true => widths.collect(),
+        false => vec![],
     };
+    let numbers = match network.numeric_embedding {
+        NumericEmbedding::None => continuous,
+        NumericEmbedding::Periodic => continuous * PERIODIC_WIDTH as u64,
+    };
+    let entered = widths.iter().sum::<u64>() + numbers;
     let solved = matches!(spec.optimizer.rule, Rule::Lbfgs { .. });
-    let dense = dense_parameters(spec, categorical * dim + continuous, continuous);
-    let embeddings = if categorical > 0 {
-        let of_value = dim + of_value;
-        format!(
-            ", and {of_value} for each distinct value of the {categorical} categorical features"
-        )
-    } else {
-        String::new()
+    let dense = dense_parameters(network, entered, continuous);
+    let beside = u64::from(network.linear != Linear::None) + network.factors as u64;
+    let embeddings = match (&network.embedding_dim, widths.first().unwrap_or(&0)) {
+        _ if categorical == 0 => String::new(),
+        (EmbeddingWidth::Same(_), width) => {
+            let of_value = width + beside;
+            format!(
+                ", and {of_value} for each distinct value of the {categorical} categorical features"
+            )
+        }
+        _ if !network.is_deep() => {
+            format!(
+                ", and {beside} for each distinct value of the {categorical} categorical features"
+            )
+        }
+        _ => format!(
+            " at least, and more by how many values the {categorical} categorical features have"
+        ),
     };
     line("parameters", format!("{}{embeddings}", grouped(dense)));
     let (global_batch, of_rank) = match spec.batch_size {
@@ -241,7 +262,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         }
         None => (None, None),
         Some(BatchSize::OfRank(rows)) => {
-            let rows = rows as u64;
+            let rows = (rows * spec.accumulate) as u64;
             (ranks.map(|ranks| ranks * rows), Some(rows))
         }
     };
@@ -285,17 +306,13 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         },
     );
     // Weights, gradient and what the optimizer keeps; each layer's output and its gradient.
-    let widths: u64 = spec
-        .network
-        .hidden_units
-        .iter()
-        .map(|width| *width as u64)
-        .sum();
+    let widths = Layer::activations(&network.layers, entered as usize) as u64;
     let batch = match solved {
         true => rank_rows.unwrap_or(0),
         false => of_rank.or(global_batch).unwrap_or(256),
     };
-    let activations = 2 * NUMBER * batch * (widths + categorical * dim + continuous);
+    let batch = batch.div_ceil(spec.accumulate as u64);
+    let activations = 2 * NUMBER * batch * (widths + entered);
 
     let kept = match spec.optimizer.rule {
         Rule::Lbfgs { memory } => 2 * memory as u64 + 4,
@@ -328,21 +345,31 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     text
 }
 
-/// Trainable parameters but the embeddings'.
-fn dense_parameters(spec: &TrainSpec, width: u64, continuous: u64) -> u64 {
-    let linear = match spec.network.linear {
-        Linear::Alone => return continuous + 1,
+/// Trainable parameters but those of values, for so many numbers of a row that enter the layers.
+fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> u64 {
+    let linear = match network.linear {
+        Linear::Alone => continuous + 1,
         Linear::Beside => continuous,
         Linear::None => 0,
     };
-    let norm = if spec.network.batch_norm {
+    let beside = linear + continuous * network.factors as u64;
+    if !network.is_deep() {
+        return beside;
+    }
+    let norm = if network.batch_norm {
         2 * continuous
     } else {
         0
     };
-    let layers = spec.network.hidden_units.iter().map(|width| *width as u64);
-    let (dense, last) = layers.fold((0, width), |(all, from), to| (all + from * to + to, to));
-    norm + dense + last + 1 + linear
+    let periodic = match network.numeric_embedding {
+        NumericEmbedding::None => 0,
+        NumericEmbedding::Periodic => {
+            let (waves, width) = (FREQUENCIES as u64, PERIODIC_WIDTH as u64 - 1);
+            continuous * (2 * waves + waves * width + width)
+        }
+    };
+    let (dense, last) = Layer::size(&network.layers, entered as usize);
+    norm + periodic + dense as u64 + last as u64 + 1 + beside
 }
 
 /// With commas between thousands.

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::ModelName;
 use volley_proto::spec::{
-    BatchSize, Feature, FeatureKind, Linear, Rule, Split, Start, VocabularyRule,
+    BatchSize, Feature, FeatureKind, Linear, Rule, Split, Start, VocabularyRule, layers_text,
 };
 use volley_proto::store::Manifest;
 
@@ -135,10 +135,11 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     }
     let network = &spec.network;
     if network.linear != Linear::Alone {
+        add("network", layers_text(&network.layers));
         add("embedding_dim", network.embedding_dim.to_string());
-        add("hidden_units", format!("{:?}", network.hidden_units));
-        add("dropout", format!("{:?}", network.dropout));
         add("batch_norm", network.batch_norm.to_string());
+        add("numeric_embedding", word(&network.numeric_embedding));
+        add("factors", network.factors.to_string());
         add("wide", (network.linear == Linear::Beside).to_string());
     }
     add("activation_output", word(&network.output));
@@ -168,6 +169,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         Some((option, rows)) => add(option, rows.to_string()),
         None => add("global_batch_size", "by the number of rows".to_owned()),
     }
+    add("accumulate", spec.accumulate.to_string());
     add("seed", spec.seed.to_string());
     add(
         "start",

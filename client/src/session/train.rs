@@ -104,7 +104,7 @@ impl Session {
             train_id,
             name: model,
             or_replace,
-            options,
+            mut options,
             query,
             ..
         } = create;
@@ -115,7 +115,7 @@ impl Session {
         };
         let target = Target {
             train_id,
-            start: self.start(&options, &model).await?,
+            start: self.start(&mut options, &model).await?,
             model,
             if_exists,
             store: self.store().url().clone(),
@@ -124,11 +124,16 @@ impl Session {
         Ok((target, self.plan(query).await?, options))
     }
 
-    /// What training starts from, with the version that a warm start means.
+    /// What training starts from, with the version that a warm start means, whose embeddings' widths are kept where
+    /// options say nothing of them.
     ///
     /// # Errors
     /// Names the model or version that is not there.
-    pub(crate) async fn start(&self, options: &TrainOptions, model: &ModelName) -> Result<Start> {
+    pub(crate) async fn start(
+        &self,
+        options: &mut TrainOptions,
+        model: &ModelName,
+    ) -> Result<Start> {
         let refuse = |from: &WarmStart, expected: String| {
             Error::Proto(volley_proto::Error::Option {
                 option: "warm_start".into(),
@@ -153,11 +158,17 @@ impl Session {
             WarmStart::SameModel => (model, None),
             WarmStart::Model { name, version } => (name, *version),
         };
-        Ok(Start::Warm(ModelRef {
+        let manifest = self.store().manifest(name, version).await?;
+        let from = ModelRef {
             store: self.store().url().clone(),
             name: name.clone(),
-            version: self.store().manifest(name, version).await?.version,
-        }))
+            version: manifest.version,
+        };
+        let widths = &mut options.network.embedding_dim;
+        if widths.is_none() && !options.linear {
+            *widths = Some(manifest.embedding_dim());
+        }
+        Ok(Start::Warm(from))
     }
 
     /// Trains on the rows and publishes the model. `statement` is the name of the job.
@@ -442,12 +453,12 @@ mod tests {
             let newer = crate::testing::manifest("known");
             session.store().publish(newer, Vec::new()).await.unwrap();
             let start = async |model: &str, resume, warm_start: Option<WarmStart>| {
-                let options = TrainOptions {
+                let mut options = TrainOptions {
                     resume,
                     warm_start,
                     ..Default::default()
                 };
-                session.start(&options, &model.parse().unwrap()).await
+                session.start(&mut options, &model.parse().unwrap()).await
             };
             let named = |text: &str| Some(text.parse::<WarmStart>().unwrap());
             assert_eq!(start("m", false, None).await.unwrap(), Start::Fresh);

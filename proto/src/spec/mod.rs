@@ -9,16 +9,21 @@ use std::fmt;
 use std::time::Duration;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 mod loss;
+mod network;
 mod optimizer;
 mod vocabulary;
 
 pub use loss::{ClassWeights, Loss};
+pub use network::{
+    Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
+    PERIODIC_WIDTH, layers_text,
+};
 
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 use optimizer::{Bounds, check_numbers};
@@ -88,6 +93,10 @@ pub struct TrainSpec {
     pub l2: Option<f64>,
     /// Rows of a step; as the number of rows asks for, where it is not said.
     pub batch_size: Option<BatchSize>,
+    /// Backward passes of a step, whose gradients a rank adds up: its rows are computed in so many parts. A batch size of
+    /// a rank is that of a pass.
+    #[serde(default = "one")]
+    pub accumulate: usize,
     /// Passes over the training rows, at most; as many as the rows ask for, where it is not said.
     pub epochs: Option<usize>,
     /// When training ends before that.
@@ -131,19 +140,11 @@ pub enum BatchSize {
         /// Rows.
         global: usize,
     },
-    /// This many of each rank that training begins with.
+    /// This many of each rank that training begins with, in each backward pass.
     OfRank(usize),
 }
 
 impl BatchSize {
-    /// Rows of a step of so many ranks.
-    pub fn rows(self, ranks: usize) -> u64 {
-        match self {
-            Self::Global { global } => global as u64,
-            Self::OfRank(rows) => rows as u64 * ranks as u64,
-        }
-    }
-
     /// The option that sets it, and the number it is set to.
     pub fn option(self) -> (&'static str, usize) {
         match self {
@@ -151,6 +152,10 @@ impl BatchSize {
             Self::OfRank(rows) => ("batch_size", rows),
         }
     }
+}
+
+fn one() -> usize {
+    1
 }
 
 /// What `CREATE MODEL` does when the model exists.
@@ -244,52 +249,6 @@ pub enum Split {
         /// The share.
         share: f64,
     },
-}
-
-/// The network: embeddings and batch-normed numbers, dense layers with ReLU, dropout, one output.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Network {
-    /// Width of every categorical feature's embedding.
-    pub embedding_dim: usize,
-    /// Whether continuous features pass through batch norm.
-    pub batch_norm: bool,
-    /// Widths of the dense layers.
-    pub hidden_units: Vec<usize>,
-    /// Share of each dense layer's units zeroed in training; in specs of old, of the last one's.
-    #[serde(deserialize_with = "shares")]
-    pub dropout: Vec<f64>,
-    /// What the output unit passes through.
-    pub output: Output,
-    /// Its linear part; none in specs of old.
-    #[serde(default)]
-    pub linear: Linear,
-}
-
-/// The linear part of a network, added to what the layers put out: a weight for each value of a categorical feature,
-/// and one for each number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Linear {
-    /// None.
-    #[default]
-    None,
-    /// Beside the layers: "wide & deep" (Cheng et al. 2016, arXiv:1606.07792).
-    Beside,
-    /// Nothing else: linear and logistic regression.
-    Alone,
-}
-
-/// What the output unit passes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Output {
-    /// Nothing.
-    Identity,
-    /// The logistic function.
-    Sigmoid,
-    /// The logistic function × 1.2 × the largest transformed training label.
-    ScaledSigmoid,
 }
 
 /// Which epoch's weights are published.
@@ -464,10 +423,38 @@ impl TrainSpec {
                 DataType::is_numeric,
             )?;
         }
+        // Those of a model that training starts from are as they are.
+        let is_warm = matches!(self.start, Start::Warm(_));
+        if let (EmbeddingWidth::Columns(widths), false) = (&self.network.embedding_dim, is_warm) {
+            for (column, _) in widths {
+                self.check_embedded(column)?;
+            }
+        }
         for column in &self.shard_by {
             check_column(column, "shard_by", input, "any type", |_| true)?;
         }
         Ok(())
+    }
+
+    /// Checks that a column has an embedding.
+    fn check_embedded(&self, column: &str) -> Result<()> {
+        let features = self.features.iter();
+        let embedded = features.filter(|feature| feature.kind == FeatureKind::Categorical);
+        let embedded: Vec<_> = embedded.map(|feature| feature.column.as_str()).collect();
+        if embedded.contains(&column) {
+            return Ok(());
+        }
+        let hint = did_you_mean(column, embedded.iter().copied());
+        let expected = format!("expected categorical features{hint}");
+        Err(option("embedding_dim", column, &expected))
+    }
+
+    /// Rows of a step of so many ranks, where that is given.
+    pub fn step_rows(&self, ranks: usize) -> Option<u64> {
+        self.batch_size.map(|batch_size| match batch_size {
+            BatchSize::Global { global } => global as u64,
+            BatchSize::OfRank(rows) => (rows * self.accumulate) as u64 * ranks as u64,
+        })
     }
 
     /// The kind of model, as its option has it.
@@ -574,20 +561,14 @@ impl TrainSpec {
         let positive = [
             self.batch_size
                 .map_or(("global_batch_size", 1), BatchSize::option),
+            ("accumulate", self.accumulate),
             ("epochs", self.epochs.unwrap_or(1)),
             ("shards", self.shards),
-            ("embedding_dim", self.network.embedding_dim),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(option(name, "0", "expected at least 1"));
         }
-        if let Some(width) = self.network.hidden_units.iter().find(|width| **width == 0) {
-            return Err(option(
-                "hidden_units",
-                &width.to_string(),
-                "expected at least 1",
-            ));
-        }
+        self.network.check()?;
         match self.ranks {
             Ranks::Exactly(0) => return Err(option("ranks", "0", "expected at least 1, or 'all'")),
             Ranks::Exactly(ranks) if ranks > self.shards => {
@@ -617,11 +598,6 @@ impl TrainSpec {
         if let Some(early_stop) = &self.early_stop {
             early_stop.check()?;
         }
-        let dropout = self.network.dropout.iter();
-        let dropout: Vec<_> = dropout
-            .map(|share| ("dropout", *share, Bounds::Share))
-            .collect();
-        check_numbers(&dropout)?;
         check_numbers(&[
             ("l1_reg", self.l1, Bounds::NotNegative),
             ("l2_reg", self.l2.unwrap_or(0.0), Bounds::NotNegative),
@@ -663,20 +639,6 @@ impl FeatureKind {
             ),
         }
     }
-}
-
-/// Shares, or a number for a list of one.
-fn shares<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Vec<f64>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Shares {
-        One(f64),
-        Each(Vec<f64>),
-    }
-    Ok(match Shares::deserialize(from)? {
-        Shares::One(share) => vec![share],
-        Shares::Each(shares) => shares,
-    })
 }
 
 /// The type of the values that a column of this type stands for.

@@ -6,7 +6,7 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::classes::{Classes, PredictedColumns};
-use crate::spec::{Feature, FeatureKind, LabelTransform, TrainSpec, value_type};
+use crate::spec::{EmbeddingWidth, Feature, FeatureKind, LabelTransform, TrainSpec, value_type};
 use crate::{Error, Result, did_you_mean};
 
 /// Everything about a published model but its weights and vocabularies.
@@ -207,7 +207,21 @@ impl Manifest {
     /// | 1 | numbers enter the network as they are |
     /// | 2 | features and labels have a [`Scale`] |
     /// | 3 | features have their [`Numbers`], and weights may be averages |
-    pub const FORMAT: u32 = 3;
+    /// | 4 | networks are graphs of layers |
+    pub const FORMAT: u32 = 4;
+
+    /// The widths that its embeddings have, whatever values another training meets.
+    pub fn embedding_dim(&self) -> EmbeddingWidth {
+        let given = &self.spec.network.embedding_dim;
+        if let EmbeddingWidth::Same(_) = given {
+            return given.clone();
+        }
+        let widths = self.features.iter().filter_map(|feature| {
+            let width = given.of(&feature.column, feature.vocabulary?);
+            Some((feature.column.clone(), width))
+        });
+        EmbeddingWidth::Columns(widths.collect())
+    }
 
     /// The columns that prediction adds: `predicted_<label>` and, of a classifier, `predicted_<label>_probs`, as in
     /// BigQuery ML.

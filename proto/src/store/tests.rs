@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use super::{FoundCheckpoint, Manifest, ModelStore, Position};
 use crate::spec::{
-    AdamForm, BatchSize, ClassWeights, Device, Elastic, Feature, FeatureKind, IfExists, Keep,
-    Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output, Ranks, Rule, Split,
-    Start, Task, TooFew, TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature, FeatureKind,
+    IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output,
+    Ranks, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use crate::store::Scale;
 use crate::{Error, ModelName, TrainId};
@@ -120,12 +120,13 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         split: Split::None,
         split_key: vec![],
         network: Network {
-            embedding_dim: 1,
+            embedding_dim: EmbeddingWidth::Same(1),
             batch_norm: false,
-            hidden_units: vec![],
-            dropout: vec![],
+            numeric_embedding: Default::default(),
+            layers: vec![],
             output: Output::Identity,
             linear: Default::default(),
+            factors: 0,
         },
         loss: Loss::Mse,
         sample_weight: None,
@@ -143,6 +144,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         },
         l1: 0.0,
         l2: Some(0.0),
+        accumulate: 1,
         batch_size: Some(BatchSize::OfRank(1)),
         epochs: Some(1),
         early_stop: None,

@@ -2,11 +2,12 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `weights.safetensors` | `embedding`, `bn.gamma`, `bn.beta`, `dense.<i>.kernel`, `dense.<i>.bias`, `output.kernel`, `output.bias` as `f32`; `bn.mean`, `bn.variance` as `f64` |
+//! | `weights.safetensors` | `embedding`, `bn.gamma`, `bn.beta`, `periodic.…`, `dense.<i>.kernel`, `dense.<i>.bias` and those of other layers, `output.kernel`, `output.bias`, `linear.…`, `factors.…` as `f32`; `bn.mean`, `bn.variance` as `f64` |
 //! | `vocabularies.json` | of each categorical feature its column, the class of its values, whether null occurs, and the values, ascending |
 //!
 //! Kernels are `[inputs, outputs]`, as in Keras. The embedding table holds the features one after
-//! the other, each with the code for unseen values first.
+//! the other, each with the code for unseen values first; where their widths differ it has one dimension. Layers of a
+//! kind are numbered where they stand: `residual.0.dense.1.kernel` is of the second dense layer in the first residual one.
 
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};

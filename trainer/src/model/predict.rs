@@ -59,7 +59,6 @@ impl Model {
     /// When a file is damaged, or does not hold what the manifest says.
     pub fn load(manifest: Manifest, weights: &[u8], vocabularies: &[u8]) -> Result<Self> {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
-        let table_rows = vocabularies.iter().map(Vocabulary::codes).sum();
         let continuous = manifest.features.iter();
         let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
         let scaling = Scaling {
@@ -68,14 +67,14 @@ impl Model {
         };
         let classes = manifest.classes.as_ref().map_or(0, Classes::len);
         let sizes = Sizes {
-            table_rows,
+            codes: vocabularies.iter().map(Vocabulary::codes).collect(),
             continuous: scaling.inputs(),
             outputs: Architecture::outputs_of(classes),
         };
-        let architecture = Architecture::new(&manifest.spec, sizes, manifest.output_scale);
+        let architecture = Architecture::new(&manifest.spec, &sizes, manifest.output_scale);
         let (values, running) = files::decode_weights(
             weights,
-            &architecture.parameters(),
+            architecture.parameters(),
             architecture.normalized(),
         )?;
 

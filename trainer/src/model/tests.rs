@@ -9,6 +9,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int8Type, Int32Type, Schema};
 use arrow::record_batch::RecordBatch;
 use safetensors::SafeTensors;
+use volley_proto::spec::Layer;
 
 use super::Model;
 use crate::testing::{classifier, model, rows, spec, told_apart, train_split};
@@ -72,11 +73,11 @@ fn files_that_are_not_the_manifest_s_are_refused() {
         super::WEIGHTS
     );
     assert_eq!(
-        refused(&|bad| bad.manifest.spec.network.hidden_units[0] = 25),
+        refused(&|bad| bad.manifest.spec.network.layers[0] = Layer::Dense(25)),
         super::WEIGHTS
     );
     assert_eq!(
-        refused(&|bad| bad.manifest.spec.network.hidden_units.push(3)),
+        refused(&|bad| bad.manifest.spec.network.layers.push(Layer::Dense(3))),
         super::WEIGHTS
     );
     assert_eq!(

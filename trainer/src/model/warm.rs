@@ -8,7 +8,7 @@ use volley_proto::spec::{Feature, FeatureKind};
 use super::Model;
 use super::predict::Encoder;
 use crate::encode::Vocabulary;
-use crate::network::{Architecture, Normalization, Parameter};
+use crate::network::{Architecture, Normalization, Parameter, Table};
 use crate::{Error, Result};
 
 /// The network that starts with a model's weights.
@@ -35,10 +35,10 @@ impl Model {
         self.check_shapes(successor.architecture)?;
         let mut values = self.values.clone();
         let mut fresh = fresh;
-        for (at, width) in successor.architecture.tables() {
-            let mut table = std::mem::take(&mut fresh[at]);
-            self.copy_rows(successor, width, &values[at], &mut table);
-            values[at] = table;
+        for Table { at, widths } in successor.architecture.tables() {
+            let mut table = std::mem::take(&mut fresh[*at]);
+            self.copy_rows(successor, widths, &values[*at], &mut table);
+            values[*at] = table;
         }
         Ok((values, self.running.clone()))
     }
@@ -87,15 +87,20 @@ impl Model {
             let found = all.iter().find(|parameter| parameter.name == name);
             found.map(|parameter| parameter.shape.clone())
         };
-        let resized = Architecture {
-            table_rows: successor.table_rows,
-            ..self.architecture.clone()
-        };
-        let (then, now) = (resized.parameters(), successor.parameters());
+        let (before, now) = (&self.architecture, successor.parameters());
+        let mut then = before.parameters().to_vec();
+        for (then_table, table) in before.tables().iter().zip(successor.tables()) {
+            let widths = |table: &Table| -> Vec<usize> {
+                table.widths.iter().map(|(_, width)| *width).collect()
+            };
+            if widths(then_table) == widths(table) {
+                then[then_table.at].shape.clone_from(&now[table.at].shape);
+            }
+        }
         let differs = then
             .iter()
-            .chain(&now)
-            .find(|p| shape(&then, &p.name) != shape(&now, &p.name));
+            .chain(now)
+            .find(|p| shape(&then, &p.name) != shape(now, &p.name));
         let Some(Parameter { name, .. }) = differs else {
             return Ok(());
         };
@@ -103,14 +108,23 @@ impl Model {
             |all: &[Parameter]| shape(all, name).map_or("absent".into(), |s| format!("{s:?}"));
         Err(Error::WarmShape {
             parameter: name.clone(),
-            then: show(&self.architecture.parameters()),
-            now: show(&now),
+            then: show(before.parameters()),
+            now: show(now),
         })
     }
 
-    fn copy_rows(&self, successor: &Successor<'_>, dim: usize, from: &[f32], to: &mut [f32]) {
+    /// Copies the rows of values that both know; `widths` are each feature's codes and the width of its rows.
+    fn copy_rows(
+        &self,
+        successor: &Successor<'_>,
+        widths: &[(usize, usize)],
+        from: &[f32],
+        to: &mut [f32],
+    ) {
         let (mut from, mut to) = (from, to);
-        for (then, now) in self.vocabularies().zip(successor.vocabularies) {
+        let vocabularies = self.vocabularies().zip(successor.vocabularies);
+        for ((then, now), (_, dim)) in vocabularies.zip(widths) {
+            let dim = *dim;
             let (theirs, from_rest) = from.split_at(then.codes() * dim);
             let (mine, to_rest) = to.split_at_mut(now.codes() * dim);
             for (embedding, code) in mine.chunks_exact_mut(dim).zip(now.codes_in(then)) {

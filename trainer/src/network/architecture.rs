@@ -5,48 +5,34 @@
 
 use rand::RngExt;
 use volley_proto::spec::FeatureKind;
-use volley_proto::spec::{Linear, Network, Output, TrainSpec};
+use volley_proto::spec::{Network, Output, TrainSpec};
 
+use super::graph::{Dropout, Entries, Graph};
 use crate::random::{Key, Purpose};
-
-/// Half the width of the embeddings' initial range, as in Keras.
-const EMBEDDING_RANGE: f32 = 0.05;
-
-/// The table of embeddings.
-const EMBEDDING: &str = "embedding";
-/// The linear part's table of weights.
-const LINEAR_VALUES: &str = "linear.values";
 
 /// Everything that determines what the network computes, but its weights.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Architecture {
-    /// Rows of the one embedding table: the codes of all categorical features.
-    pub(crate) table_rows: usize,
-    /// Width of an embedding.
-    pub(crate) embedding_dim: usize,
     /// Categorical features.
     pub(crate) categorical: usize,
     /// Numbers of a row: continuous features, and which of them were null.
     pub(crate) continuous: usize,
     /// Whether these numbers pass through batch norm.
     pub(crate) batch_norm: bool,
-    /// Widths of the hidden layers.
-    pub(crate) hidden: Vec<usize>,
     /// Outputs of a row.
     pub(crate) outputs: usize,
     /// What the output passes through.
     pub(crate) output: Output,
     /// What a scaled sigmoid is scaled by.
     pub(crate) output_scale: f64,
-    /// The linear part.
-    pub(crate) linear: Linear,
+    pub(super) graph: Graph,
 }
 
 /// What the data says of a network.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sizes {
-    /// Codes of all vocabularies.
-    pub(crate) table_rows: usize,
+    /// Codes of each categorical feature's vocabulary: its values, and one more.
+    pub(crate) codes: Vec<usize>,
     /// Numbers of a row.
     pub(crate) continuous: usize,
     /// Outputs of a row.
@@ -59,7 +45,7 @@ pub(crate) struct Parameter {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
     pub(crate) start: Start,
-    /// Whether the L2 penalty counts it.
+    /// Whether the L1 and L2 penalties count it.
     pub(crate) penalized: bool,
 }
 
@@ -70,6 +56,17 @@ pub(crate) enum Start {
     Constant(f32),
     /// Uniform on ±this.
     Uniform(f32),
+    /// Normal with this standard deviation.
+    Normal(f32),
+}
+
+/// A parameter that has a row for each code.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Table {
+    /// Its place in the order of all.
+    pub(crate) at: usize,
+    /// Of each categorical feature, the codes of its vocabulary and the width of their rows.
+    pub(crate) widths: Vec<(usize, usize)>,
 }
 
 impl Parameter {
@@ -88,55 +85,49 @@ impl Architecture {
     }
 
     /// The spec's network of these sizes.
-    pub(crate) fn new(spec: &TrainSpec, sizes: Sizes, output_scale: f64) -> Self {
-        let Sizes {
-            table_rows,
-            continuous,
-            outputs,
-        } = sizes;
-        let Network {
-            embedding_dim,
-            batch_norm,
-            ref hidden_units,
-            output,
-            linear,
-            ..
-        } = spec.network;
-        let deep = linear != Linear::Alone;
-        let categorical = spec.features.iter();
-        let categorical = categorical.filter(|feature| feature.kind == FeatureKind::Categorical);
+    pub(crate) fn new(spec: &TrainSpec, sizes: &Sizes, output_scale: f64) -> Self {
+        let columns = spec.features.iter();
+        let columns = columns.filter(|feature| feature.kind == FeatureKind::Categorical);
+        let columns: Vec<_> = columns.map(|feature| feature.column.as_str()).collect();
+        Self::of(&spec.network, &columns, sizes, output_scale)
+    }
+
+    /// A network of these sizes, whose categorical features have these names.
+    pub(crate) fn of(
+        network: &Network,
+        columns: &[&str],
+        sizes: &Sizes,
+        output_scale: f64,
+    ) -> Self {
+        let widths = &network.embedding_dim;
+        let codes = columns.iter().zip(&sizes.codes);
+        let codes: Vec<_> = codes
+            .map(|(column, codes)| (*codes, widths.of(column, codes - 1)))
+            .collect();
+        let entries = Entries {
+            codes: &codes,
+            numbers: sizes.continuous,
+            outputs: sizes.outputs,
+        };
         Self {
-            table_rows,
-            embedding_dim,
-            categorical: categorical.count(),
-            continuous,
-            batch_norm: batch_norm && deep && continuous > 0,
-            hidden: match deep {
-                true => hidden_units.clone(),
-                false => vec![],
-            },
-            outputs,
-            output,
+            categorical: codes.len(),
+            continuous: sizes.continuous,
+            batch_norm: network.batch_norm && network.is_deep() && sizes.continuous > 0,
+            outputs: sizes.outputs,
+            output: network.output,
             output_scale,
-            linear,
+            graph: Graph::new(network, entries),
         }
     }
 
-    /// Whether there are layers.
-    pub(crate) fn is_deep(&self) -> bool {
-        self.linear != Linear::Alone
+    /// The parameters that have a row for each code.
+    pub(crate) fn tables(&self) -> &[Table] {
+        &self.graph.tables
     }
 
-    /// The parameters that have a row for each code, by their place in the order, with the rows' widths.
-    pub(crate) fn tables(&self) -> Vec<(usize, usize)> {
-        let parameters = self.parameters().into_iter().enumerate();
-        let tables = parameters.filter(|(_, p)| p.name == EMBEDDING || p.name == LINEAR_VALUES);
-        tables.map(|(at, p)| (at, p.shape[1])).collect()
-    }
-
-    /// Width of what enters the first dense layer.
-    pub(crate) fn width(&self) -> usize {
-        self.categorical * self.embedding_dim + self.continuous
+    /// Where numbers are zeroed in training.
+    pub(crate) fn dropouts(&self) -> &[Dropout] {
+        &self.graph.dropouts
     }
 
     /// Numbers that pass through batch norm.
@@ -144,85 +135,32 @@ impl Architecture {
         if self.batch_norm { self.continuous } else { 0 }
     }
 
-    /// The trainable parameters, in the order that everything keeps: the layers', then the linear part's.
-    pub(crate) fn parameters(&self) -> Vec<Parameter> {
-        let parameter = |name: &str, shape: &[usize], start, penalized| Parameter {
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            start,
-            penalized,
-        };
-        let mut all = Vec::new();
-        if self.categorical > 0 && self.is_deep() {
-            let shape = [self.table_rows, self.embedding_dim];
-            all.push(parameter(
-                EMBEDDING,
-                &shape,
-                Start::Uniform(EMBEDDING_RANGE),
-                false,
-            ));
-        }
-        if self.batch_norm {
-            all.push(parameter(
-                "bn.gamma",
-                &[self.continuous],
-                Start::Constant(1.0),
-                false,
-            ));
-            all.push(parameter(
-                "bn.beta",
-                &[self.continuous],
-                Start::Constant(0.0),
-                false,
-            ));
-        }
-        let mut dense = |name: &str, from: usize, to: usize, penalized| {
-            let kernel = format!("{name}.kernel");
-            all.push(parameter(&kernel, &[from, to], glorot(from, to), penalized));
-            all.push(parameter(
-                &format!("{name}.bias"),
-                &[to],
-                Start::Constant(0.0),
-                false,
-            ));
-        };
-        let mut from = self.width();
-        for (at, to) in self.hidden.iter().enumerate() {
-            dense(&format!("dense.{at}"), from, *to, true);
-            from = *to;
-        }
-        // A network without hidden layers has these kernels only.
-        if self.is_deep() {
-            dense("output", from, self.outputs, self.hidden.is_empty());
-        }
-        if self.linear != Linear::None {
-            let mut linear = |name: &str, shape: &[usize], penalized| {
-                all.push(parameter(name, shape, Start::Constant(0.0), penalized));
-            };
-            if self.categorical > 0 {
-                linear(LINEAR_VALUES, &[self.table_rows, self.outputs], true);
-            }
-            if self.continuous > 0 {
-                linear("linear.numbers", &[self.continuous, self.outputs], true);
-            }
-            if !self.is_deep() {
-                linear("linear.bias", &[self.outputs], false);
-            }
-        }
-        all
+    /// The trainable parameters, in the order that everything keeps: the layers', then the other parts'.
+    pub(crate) fn parameters(&self) -> &[Parameter] {
+        &self.graph.parameters
     }
 
     /// Initial values, parameter by parameter: the same for the same seed, on every rank.
     pub(crate) fn initial_values(&self, seed: u64) -> Vec<Vec<f32>> {
         let key = Key::new(seed, Purpose::Weights);
-        let parameters = self.parameters().into_iter().enumerate();
-        let values = parameters.map(|(at, parameter)| match parameter.start {
-            Start::Constant(value) => vec![value; parameter.len()],
-            Start::Uniform(range) => {
-                let mut stream = key.with(at as u64).stream();
-                (0..parameter.len())
+        let parameters = self.parameters().iter().enumerate();
+        let values = parameters.map(|(at, parameter)| {
+            let mut stream = key.with(at as u64).stream();
+            let len = parameter.len();
+            match parameter.start {
+                Start::Constant(value) => vec![value; len],
+                Start::Uniform(range) => (0..len)
                     .map(|_| stream.random_range(-range..range))
-                    .collect()
+                    .collect(),
+                Start::Normal(deviation) => {
+                    // Box & Muller 1958.
+                    let normal = |_| {
+                        let radius = (-2.0 * (1.0 - stream.random::<f64>()).ln()).sqrt();
+                        let angle = std::f64::consts::TAU * stream.random::<f64>();
+                        (f64::from(deviation) * radius * angle.cos()) as f32
+                    };
+                    (0..len).map(normal).collect()
+                }
             }
         });
         values.collect()
@@ -231,26 +169,34 @@ impl Architecture {
 
 /// Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
 /// networks", equation 16.
-fn glorot(from: usize, to: usize) -> Start {
+pub(super) fn glorot(from: usize, to: usize) -> Start {
     Start::Uniform((6.0 / (from + to) as f32).sqrt())
 }
 
 #[cfg(test)]
 mod tests {
+    use volley_proto::spec::{Activation, EmbeddingWidth, Layer, Linear, NumericEmbedding};
+
     use super::*;
 
-    fn rossmann() -> Architecture {
-        Architecture {
-            table_rows: 1352,
-            embedding_dim: 10,
-            categorical: 18,
+    fn rossmann(network: Network) -> Architecture {
+        let sizes = Sizes {
+            codes: vec![75; 18],
             continuous: 18,
-            batch_norm: true,
-            hidden: vec![1000, 1000, 1000, 500],
             outputs: 1,
+        };
+        Architecture::of(&network, &["feature"; 18], &sizes, 12.8)
+    }
+
+    fn network(hidden: &[usize], linear: Linear) -> Network {
+        Network {
+            embedding_dim: EmbeddingWidth::Same(10),
+            batch_norm: true,
+            numeric_embedding: NumericEmbedding::None,
+            layers: Layer::stack(hidden, Activation::Relu, &[]),
             output: Output::ScaledSigmoid,
-            output_scale: 12.8,
-            linear: Linear::None,
+            linear,
+            factors: 0,
         }
     }
 
@@ -258,14 +204,11 @@ mod tests {
     fn parameters_are_counted_as_in_the_reference() {
         let kernels = 198 * 1000 + 1000 * 1000 * 2 + 1000 * 500 + 500;
         let biases = 1000 * 3 + 500 + 1;
-        let count: usize = rossmann().parameters().iter().map(Parameter::len).sum();
-        assert_eq!(count, 1352 * 10 + 2 * 18 + kernels + biases);
-        let penalized: Vec<_> = rossmann()
-            .parameters()
-            .into_iter()
-            .filter(|p| p.penalized)
-            .map(|p| p.name)
-            .collect();
+        let reference = rossmann(network(&[1000, 1000, 1000, 500], Linear::None));
+        let count: usize = reference.parameters().iter().map(Parameter::len).sum();
+        assert_eq!(count, 18 * 75 * 10 + 2 * 18 + kernels + biases);
+        let penalized = reference.parameters().iter().filter(|p| p.penalized);
+        let penalized: Vec<_> = penalized.map(|p| p.name.as_str()).collect();
         assert_eq!(
             penalized,
             ["dense.0", "dense.1", "dense.2", "dense.3"].map(|n| format!("{n}.kernel"))
@@ -273,24 +216,69 @@ mod tests {
     }
 
     #[test]
+    fn the_description_counts_the_parameters_that_there_are() {
+        let layers = vec![
+            Layer::Dense(24),
+            Layer::Activation(Activation::Selu),
+            Layer::Residual(vec![Layer::Dense(16), Layer::LayerNorm]),
+            Layer::Concat(vec![vec![Layer::Cross(2)], vec![Layer::Dense(3)]]),
+        ];
+        let (due, to) = Layer::size(&layers, 198);
+        let network = Network {
+            layers,
+            ..network(&[], Linear::None)
+        };
+        let parameters = rossmann(network);
+        let parameters = parameters.parameters().iter();
+        let of_layers = parameters
+            .filter(|p| !["embedding", "bn.gamma", "bn.beta"].contains(&&*p.name))
+            .map(Parameter::len);
+        assert_eq!(of_layers.sum::<usize>(), due + to + 1);
+    }
+
+    #[test]
+    fn relu_and_dropout_are_fused_where_nobody_else_reads() {
+        let fused = |layers: &[Layer]| {
+            let network = Network {
+                layers: layers.to_vec(),
+                ..network(&[], Linear::None)
+            };
+            rossmann(network).graph.nodes.len()
+        };
+        let [dense, relu] = [Layer::Dense(4), Layer::Activation(Activation::Relu)];
+        let dropout = Layer::Dropout(0.5);
+        let plain = fused(std::slice::from_ref(&dense));
+        let all = [dense.clone(), relu.clone(), dropout.clone()];
+        assert_eq!(fused(&all), plain);
+        assert_eq!(fused(&[dense.clone(), dropout, relu.clone()]), plain + 2);
+        // What is added is what the dense layer put out, before ReLU.
+        let residual = Layer::Residual(vec![relu]);
+        assert_eq!(fused(&[dense, residual]), plain + 2);
+    }
+
+    #[test]
     fn a_linear_part_is_beside_the_layers_or_alone() {
         let named = |linear| {
-            let network = Architecture {
-                linear,
-                batch_norm: linear != Linear::Alone,
-                hidden: vec![],
+            let sizes = Sizes {
+                codes: vec![75; 18],
+                continuous: 18,
                 outputs: 3,
-                ..rossmann()
             };
-            let parameters = network.parameters().into_iter();
-            let parameters = parameters.map(|p| (p.name, p.shape, p.penalized));
-            (parameters.collect::<Vec<_>>(), network.tables())
+            let network = network(&[], linear);
+            let network = Architecture::of(&network, &["feature"; 18], &sizes, 12.8);
+            let parameters = network.parameters().iter();
+            let parameters = parameters.map(|p| (p.name.clone(), p.shape.clone(), p.penalized));
+            let tables = network
+                .tables()
+                .iter()
+                .map(|table| (table.at, table.widths[0].1));
+            (parameters.collect::<Vec<_>>(), tables.collect::<Vec<_>>())
         };
         let (beside, tables) = named(Linear::Beside);
         assert_eq!((beside.len(), tables), (7, vec![(0, 10), (5, 3)]));
         let (alone, tables) = named(Linear::Alone);
         let due = [
-            ("linear.values".to_owned(), vec![1352, 3], true),
+            ("linear.values".to_owned(), vec![1350, 3], true),
             ("linear.numbers".to_owned(), vec![18, 3], true),
             ("linear.bias".to_owned(), vec![3], false),
         ];
@@ -299,15 +287,24 @@ mod tests {
 
     #[test]
     fn a_seed_gives_one_start() {
-        let small = Architecture {
-            hidden: vec![8],
-            ..rossmann()
+        let small = Network {
+            numeric_embedding: NumericEmbedding::Periodic,
+            ..network(&[8], Linear::None)
         };
+        let small = rossmann(small);
         assert_eq!(small.initial_values(1), small.initial_values(1));
         assert_ne!(small.initial_values(1)[0], small.initial_values(2)[0]);
-        let limit = (6.0_f32 / 206.0).sqrt();
-        let kernel = &small.initial_values(1)[3];
+        let named = |name: &str| {
+            let at = small.parameters().iter().position(|p| p.name == name);
+            small.initial_values(1).swap_remove(at.unwrap())
+        };
+        let limit = (6.0_f32 / (180.0 + 18.0 * 4.0 + 8.0)).sqrt();
+        let kernel = named("dense.0.kernel");
         assert!(kernel.iter().all(|w| w.abs() <= limit));
         assert!(kernel.iter().any(|w| w.abs() > 0.9 * limit));
+        let frequencies = named("periodic.frequency");
+        let square = frequencies.iter().map(|c| f64::from(*c).powi(2));
+        let deviation = (square.sum::<f64>() / frequencies.len() as f64).sqrt();
+        assert!((deviation - 0.1).abs() < 0.02, "{deviation}");
     }
 }

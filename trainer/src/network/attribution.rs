@@ -5,11 +5,15 @@
 //! add up to the output less the baseline's, as nearly as the average was taken. The average is that of the middles of
 //! equal [`STEPS`].
 //!
-//! What moves is what enters the first layer: of a categorical feature its embedding, whose entries are added up. The
-//! linear part is exact. Not here: which row is the baseline, and what outputs mean.
+//! What moves is what enters: of a categorical feature its embedding and its factors, whose entries are added up, and
+//! numbers. The linear part is exact. Not here: which row is the baseline, and what outputs mean.
 
-use super::host::{Places, Scratch, enter, entered_gradient, layers, predict, sigmoid_scale};
-use super::{Architecture, Input, linear};
+use super::graph::Graph;
+use super::host::{
+    Scratch, Wanted, backward, enter, forward, linear_attributions, linear_outputs, predict,
+    sigmoid_scale,
+};
+use super::{Architecture, Input};
 
 /// Where on the way gradients are taken.
 const STEPS: usize = 50;
@@ -28,78 +32,88 @@ pub(crate) struct Attributions {
 /// Attributions of the output that is `chosen` of each row, to its difference from a baseline of one row.
 pub(crate) fn attribute(
     architecture: &Architecture,
-    values: &[Vec<f32>],
+    weights: &[Vec<f32>],
     input: &Input,
     baseline: &Input,
     chosen: &[usize],
     scratch: &mut Scratch,
 ) -> Attributions {
-    let (places, outputs) = (Places::of(architecture), architecture.outputs);
+    let graph = &architecture.graph;
+    let outputs = architecture.outputs;
     let of_chosen = |all: &[f32]| -> Vec<f64> {
         let rows = chosen.iter().zip(all.chunks_exact(outputs).cycle());
         rows.map(|(at, outputs)| f64::from(outputs[*at])).collect()
     };
-    let at_end = of_chosen(&predict(architecture, values, input, scratch));
-    let at_start = of_chosen(&predict(architecture, values, baseline, scratch));
-    let linear_of = |input: &Input| {
-        let mut y = vec![0.0; input.rows * outputs];
-        linear::add_outputs(architecture, places.linear, values, input, &mut y);
-        of_chosen(&y)
+    let at_end = of_chosen(&predict(architecture, weights, input, scratch));
+    let at_start = of_chosen(&predict(architecture, weights, baseline, scratch));
+    let linear = Way {
+        start: linear_outputs(architecture, weights, baseline),
+        ends: linear_outputs(architecture, weights, input),
     };
-    let (linear_end, linear_start) = (linear_of(input), linear_of(baseline));
-
-    let mut way = Way::of(architecture, places, values, input, baseline);
-    // Averages over the way: the activation's slope of each row, and the gradient by what enters.
+    let ways = entries(graph).map(|value| {
+        enter(architecture, weights, baseline, scratch);
+        let start = scratch.values[value].clone();
+        enter(architecture, weights, input, scratch);
+        let ends = scratch.values[value].clone();
+        (value, Way { start, ends })
+    });
+    let ways: Vec<_> = ways.collect();
+    // Averages over the way: the activation's slope of each row, and the gradients by what enters.
     let mut slopes = vec![0.0; input.rows];
-    let mut gradients = vec![0.0; way.ends.len()];
-    let mut deltas = [Vec::new(), Vec::new()];
+    let mut gradients: Vec<_> = ways
+        .iter()
+        .map(|(_, way)| vec![0.0; way.ends.len()])
+        .collect();
     for step in 0..STEPS {
         let share = (step as f64 + 0.5) / STEPS as f64;
-        let mut y_bxk = vec![0.0; input.rows * outputs];
-        if architecture.is_deep() {
-            way.at(share, scratch);
-            let unmasked = Input {
-                rows: input.rows,
-                codes: vec![],
-                continuous: vec![],
-                dropout: vec![],
-            };
-            layers(architecture, places, values, &unmasked, scratch, &mut y_bxk);
+        for (value, way) in &ways {
+            way.at(share, &mut scratch.values[*value]);
         }
-        let layered = of_chosen(&y_bxk);
-        let [delta, _] = &mut deltas;
-        delta.clear();
-        delta.resize(input.rows * outputs, 0.0);
-        for (row, delta) in delta.chunks_exact_mut(outputs).enumerate() {
-            let linear = linear_start[row] + share * (linear_end[row] - linear_start[row]);
+        if let Some((node, _)) = graph.linear_node() {
+            linear.at(share, &mut scratch.values[node.to]);
+        }
+        // Of the input, the rows count: codes and numbers are where they stand on the way.
+        forward(architecture, weights, input, scratch, false);
+        let y_b = of_chosen(&scratch.values[graph.output]);
+        let mut deltas = vec![0.0; input.rows * outputs];
+        for (row, delta) in deltas.chunks_exact_mut(outputs).enumerate() {
             let slope = match sigmoid_scale(architecture) {
                 None => 1.0,
                 Some(scale) => {
-                    let y = 1.0 / (1.0 + (-(layered[row] + linear)).exp());
+                    let y = 1.0 / (1.0 + (-y_b[row]).exp());
                     f64::from(scale) * y * (1.0 - y)
                 }
             };
             slopes[row] += slope / STEPS as f64;
             delta[chosen[row]] = slope as f32;
         }
-        if architecture.is_deep() {
-            entered_gradient(architecture, places, values, scratch, &mut deltas);
-            let sums = gradients.iter_mut().zip(&deltas[0]);
+        backward(
+            architecture,
+            weights,
+            input,
+            scratch,
+            deltas,
+            Wanted::Entered,
+        );
+        for ((value, _), sums) in ways.iter().zip(&mut gradients) {
+            let gradient = scratch.deltas[*value].as_deref().unwrap_or_default();
+            let sums = sums.iter_mut().zip(gradient);
             sums.for_each(|(sum, gradient)| *sum += f64::from(*gradient) / STEPS as f64);
         }
     }
 
-    let mut inputs = linear::attributions(
-        architecture,
-        places.linear,
-        values,
-        [input, baseline],
-        chosen,
-    );
+    let mut inputs = linear_attributions(architecture, weights, [input, baseline], chosen);
     let width = architecture.categorical + architecture.continuous;
     let rows = inputs.chunks_exact_mut(width.max(1)).zip(&slopes);
     rows.for_each(|(row, slope)| row.iter_mut().for_each(|x| *x *= slope));
-    way.attribute(architecture, &gradients, &mut inputs);
+    for ((value, way), gradients) in ways.iter().zip(&gradients) {
+        // Which numbers of the value are of which input.
+        let (first, widths) = match graph.table_of(*value) {
+            Some(table) => (0, table.widths.iter().map(|(_, width)| *width).collect()),
+            None => (architecture.categorical, vec![1; architecture.continuous]),
+        };
+        way.attribute(gradients, first, &widths, &mut inputs, width);
+    }
     Attributions {
         inputs,
         outputs: at_end,
@@ -107,7 +121,13 @@ pub(crate) fn attribute(
     }
 }
 
-/// From the baseline to rows, as they enter the first layer.
+/// What enters, but by the linear part.
+fn entries(graph: &Graph) -> impl Iterator<Item = usize> {
+    let entries = [graph.embeddings, graph.factors, graph.numbers];
+    entries.into_iter().flatten()
+}
+
+/// From the baseline to rows.
 struct Way {
     /// `[1 × W]`.
     start: Vec<f32>,
@@ -116,87 +136,66 @@ struct Way {
 }
 
 impl Way {
-    fn of(
-        architecture: &Architecture,
-        places: Places,
-        values: &[Vec<f32>],
-        input: &Input,
-        baseline: &Input,
-    ) -> Self {
-        let (mut start, mut ends) = (Vec::new(), Vec::new());
-        if architecture.is_deep() {
-            enter(architecture, places, values, baseline, &mut start);
-            enter(architecture, places, values, input, &mut ends);
-        }
-        Self { start, ends }
-    }
-
-    /// Has a share of the way enter the first layer.
-    fn at(&mut self, share: f64, scratch: &mut Scratch) {
-        let entered = &mut scratch.activations[0];
-        entered.clear();
+    /// What is there after a share of the way.
+    fn at(&self, share: f64, to: &mut Vec<f32>) {
+        to.clear();
         let ends = self.ends.iter().zip(self.start.iter().cycle());
-        entered.extend(ends.map(|(end, start)| start + share as f32 * (end - start)));
+        to.extend(ends.map(|(end, start)| start + share as f32 * (end - start)));
     }
 
-    /// Adds what the layers attribute to each input.
-    fn attribute(&self, architecture: &Architecture, gradients: &[f64], inputs: &mut [f64]) {
-        let Architecture {
-            categorical,
-            continuous,
-            embedding_dim: dim,
-            ..
-        } = *architecture;
-        let width = architecture.width().max(1);
-        let rows = self
-            .ends
-            .chunks_exact(width)
-            .zip(gradients.chunks_exact(width));
-        let inputs = inputs.chunks_exact_mut((categorical + continuous).max(1));
-        for ((ends, gradients), inputs) in rows.zip(inputs) {
+    /// Adds what is attributed to each input: to the first, the terms of the first width, and so on. Rows of `inputs`
+    /// are `all` wide.
+    fn attribute(
+        &self,
+        gradients: &[f64],
+        first: usize,
+        widths: &[usize],
+        inputs: &mut [f64],
+        all: usize,
+    ) {
+        let width = self.start.len().max(1);
+        let ends = self.ends.chunks_exact(width);
+        let rows = ends.zip(gradients.chunks_exact(width));
+        for ((ends, gradients), inputs) in rows.zip(inputs.chunks_exact_mut(all.max(1))) {
             let terms = ends.iter().zip(&self.start).zip(gradients);
-            let terms = terms.map(|((end, start), gradient)| f64::from(end - start) * gradient);
-            let terms: Vec<f64> = terms.collect();
-            let (embeddings, numbers) = terms.split_at(categorical * dim);
-            let (of_codes, of_numbers) = inputs.split_at_mut(categorical);
-            let embeddings = embeddings.chunks_exact(dim.max(1));
-            let embeddings = embeddings.map(|terms| terms.iter().sum::<f64>());
-            of_codes
-                .iter_mut()
-                .zip(embeddings)
-                .for_each(|(x, sum)| *x += sum);
-            of_numbers
-                .iter_mut()
-                .zip(numbers)
-                .for_each(|(x, term)| *x += term);
+            let mut terms = terms.map(|((end, start), gradient)| f64::from(end - start) * gradient);
+            for (input, width) in inputs[first..].iter_mut().zip(widths) {
+                *input += terms.by_ref().take(*width).sum::<f64>();
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::spec::{Linear, Output};
+    use volley_proto::spec::{
+        Activation, EmbeddingWidth, Layer, Linear, Network, NumericEmbedding, Output,
+    };
 
     use super::*;
+    use crate::network::Sizes;
 
     const ROWS: usize = 3;
 
     fn network(linear: Linear, output: Output, outputs: usize) -> Architecture {
-        Architecture {
-            table_rows: 7,
-            embedding_dim: 2,
-            categorical: 2,
-            continuous: 3,
-            batch_norm: linear != Linear::Alone,
-            hidden: match linear {
-                Linear::Alone => vec![],
-                Linear::None | Linear::Beside => vec![16, 8],
+        let network = Network {
+            embedding_dim: EmbeddingWidth::Columns(vec![("a".into(), 2), ("b".into(), 3)]),
+            batch_norm: true,
+            numeric_embedding: match linear {
+                Linear::Beside => NumericEmbedding::Periodic,
+                Linear::None | Linear::Alone => NumericEmbedding::None,
             },
-            outputs,
+            layers: Layer::stack(&[16, 8], Activation::Mish, &[0.5]),
             output,
-            output_scale: 2.5,
             linear,
-        }
+            factors: if linear == Linear::Alone { 0 } else { 2 },
+        };
+        let sizes = Sizes {
+            codes: vec![4, 3],
+            continuous: 3,
+            outputs,
+        };
+        Architecture::of(&network, &["a", "b"], &sizes, 2.5)
     }
 
     /// Weights that are nowhere zero.

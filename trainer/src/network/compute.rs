@@ -10,14 +10,14 @@ pub(crate) struct Input {
     pub(crate) codes: Vec<u32>,
     /// Normalised where there is batch norm, `[B × N]`.
     pub(crate) continuous: Vec<f32>,
-    /// What each hidden layer's activations are multiplied by, `[B × H]` of the layer's width H, if by anything.
+    /// What each [`Dropout`](super::Dropout) multiplies by, `[B × W]` of its width W, if by anything.
     pub(crate) dropout: Vec<Option<Vec<f32>>>,
 }
 
 impl Input {
-    /// What a hidden layer's activations are multiplied by, if by anything.
-    pub(crate) fn mask(&self, layer: usize) -> Option<&[f32]> {
-        self.dropout.get(layer)?.as_deref()
+    /// What a dropout multiplies by, if by anything.
+    pub(crate) fn mask(&self, at: usize) -> Option<&[f32]> {
+        self.dropout.get(at)?.as_deref()
     }
 }
 

@@ -5,16 +5,22 @@
 //! ids and gradient maps are not used: their ids differ between processes and their maps have no
 //! order, while all ranks must agree on what each number of a gradient belongs to.
 //!
-//! Shapes: B rows, C categorical and N continuous features, D the embedding's width, W = C·D + N
-//! the width of the first layer's input, H that of a hidden layer, K outputs.
+//! Shapes: B rows, C categorical features and N numbers, K outputs; a value of width W is `[B × W]`.
 
-use burn::tensor::activation::{relu, sigmoid};
+use std::f32::consts::TAU;
+
+use burn::tensor::activation::{relu, sigmoid, softplus, tanh};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::module::linear;
 use burn::tensor::{Int, Tensor, TensorData, Transaction};
-use volley_proto::spec::{Linear, Output};
+use volley_proto::spec::{Activation, FREQUENCIES, Output, PERIODIC_WIDTH};
 
+use super::architecture::Table;
+use super::graph::{Graph, Node, Operation};
 use super::{Architecture, Compute, Input};
+
+/// Keeps a row of equal numbers from dividing by zero, in layer norm.
+const EPSILON: f64 = 1e-5;
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -122,69 +128,38 @@ fn forward<B: Backend>(
     input: Input,
     device: &B::Device,
 ) -> Tensor<B, 1> {
-    let rows = input.rows;
-    let outputs = architecture.outputs;
-    let mut parameters = parameters.iter().cloned();
-    let mut next = || {
-        parameters
-            .next()
-            .expect("parameters are those of the architecture")
+    let graph = &architecture.graph;
+    let of = Of {
+        architecture,
+        graph,
+        parameters,
+        input: &input,
+        device,
     };
-    let numbers = (architecture.continuous > 0).then(|| {
-        let shape = [rows, architecture.continuous];
-        Tensor::<B, 2>::from_data(TensorData::new(input.continuous, shape), device)
-    });
-    let mut y = None;
-    if architecture.is_deep() {
-        let mut parts: Vec<Tensor<B, 2>> = Vec::with_capacity(2);
-        if architecture.categorical > 0 {
-            let embedded = gather(next(), &input.codes, architecture.embedding_dim, device);
-            let width = architecture.categorical * architecture.embedding_dim;
-            parts.push(embedded.reshape([rows, width]));
-        }
-        if let Some(x_bn) = numbers.clone() {
-            parts.push(match architecture.batch_norm {
-                true => x_bn * next().unsqueeze() + next().unsqueeze(),
-                false => x_bn,
-            });
-        }
-        let mut x = if parts.len() == 1 {
-            parts.remove(0)
-        } else {
-            Tensor::cat(parts, 1)
-        };
-        let mut width = architecture.width();
-        let mut masks = input.dropout.into_iter();
-        for to in &architecture.hidden {
-            x = relu(linear(x, next().reshape([width, *to]), Some(next())));
-            width = *to;
-            if let Some(mask) = masks.next().flatten() {
-                x = x * Tensor::from_data(TensorData::new(mask, [rows, width]), device);
-            }
-        }
-        y = Some(linear(x, next().reshape([width, outputs]), Some(next())));
-    }
-    if architecture.linear != Linear::None {
-        let mut add = |part: Tensor<B, 2>| {
-            y = Some(match y.take() {
-                Some(y) => y + part,
-                None => part,
-            });
-        };
-        if architecture.categorical > 0 {
-            let weights = gather(next(), &input.codes, outputs, device);
-            let weights = weights.reshape([rows, architecture.categorical, outputs]);
-            add(weights.sum_dim(1).reshape([rows, outputs]));
-        }
-        if let Some(x_bn) = numbers {
-            add(x_bn.matmul(next().reshape([architecture.continuous, outputs])));
-        }
-        if !architecture.is_deep() {
-            add(next().reshape([1, outputs]).expand([rows, outputs]));
+    let mut values: Vec<Option<Tensor<B, 2>>> = vec![None; graph.widths.len()];
+    let picked = [
+        ("embedding", graph.embeddings),
+        ("factors.values", graph.factors),
+    ];
+    for (name, value) in picked {
+        if let Some(value) = value {
+            values[value] = Some(of.pick(graph.table(name)));
         }
     }
-    let y = y.expect("a network has layers, a linear part, or both");
-    let y = y.reshape([rows * outputs]);
+    if let Some(numbers) = graph.numbers {
+        values[numbers] = Some(of.matrix(input.continuous.clone(), architecture.continuous));
+    }
+    for node in &graph.nodes {
+        let from = node.from.iter().map(|from| {
+            let value = values[*from].clone();
+            value.expect("values are put out before they are read")
+        });
+        let from = from.collect();
+        values[node.to] = Some(of.compute(node, from));
+    }
+    let y = values[graph.output].take();
+    let y = y.expect("a network has an output");
+    let y = y.reshape([input.rows * architecture.outputs]);
     match architecture.output {
         Output::Identity => y,
         Output::Sigmoid => sigmoid(y),
@@ -192,27 +167,185 @@ fn forward<B: Backend>(
     }
 }
 
-/// The rows of a flat table that codes pick, one after the other. Gathering single numbers: on a GPU the gradient of
-/// gathering rows runs on ten threads.
-fn gather<B: Backend>(
-    table: Tensor<B, 1>,
-    codes: &[u32],
-    width: usize,
-    device: &B::Device,
-) -> Tensor<B, 1> {
-    let places = places(codes, width);
-    let len = places.len();
-    table.gather(
-        0,
-        Tensor::<B, 1, Int>::from_data(TensorData::new(places, [len]), device),
-    )
+/// A batch on its way through the network.
+struct Of<'a, B: Backend> {
+    architecture: &'a Architecture,
+    graph: &'a Graph,
+    parameters: &'a [Tensor<B, 1>],
+    input: &'a Input,
+    device: &'a B::Device,
 }
 
-/// The places of each code's embedding in the flat table.
-fn places(codes: &[u32], dim: usize) -> Vec<i32> {
-    let dim = dim as i32;
+impl<B: Backend> Of<'_, B> {
+    fn matrix(&self, numbers: Vec<f32>, width: usize) -> Tensor<B, 2> {
+        let shape = [self.input.rows, width];
+        Tensor::from_data(TensorData::new(numbers, shape), self.device)
+    }
+
+    fn masked(&self, x: Tensor<B, 2>, dropout: usize) -> Tensor<B, 2> {
+        match self.input.mask(dropout) {
+            Some(mask) => x * self.matrix(mask.to_vec(), self.graph.dropouts[dropout].width),
+            None => x,
+        }
+    }
+
+    /// A node's value; `x` are those that it is from.
+    fn compute(&self, node: &Node, mut x: Vec<Tensor<B, 2>>) -> Tensor<B, 2> {
+        let rows = self.input.rows;
+        let width = self.graph.widths[node.to];
+        let parameter = |at: usize| self.parameters[node.at + at].clone();
+        let mut next = || x.remove(0);
+        match &node.operation {
+            Operation::Dense {
+                bias,
+                relu: activates,
+                dropout,
+            } => {
+                let from = self.graph.widths[node.from[0]];
+                let bias = bias.then(|| parameter(1));
+                let mut y = linear(next(), parameter(0).reshape([from, width]), bias);
+                if *activates {
+                    y = relu(y);
+                }
+                match dropout {
+                    Some(place) => self.masked(y, *place),
+                    None => y,
+                }
+            }
+            Operation::Activation(function) => activated(*function, next()),
+            Operation::Dropout(place) => self.masked(next(), *place),
+            Operation::LayerNorm => {
+                let x = next();
+                let centered = x.clone() - x.mean_dim(1);
+                let variance = centered.clone().powi_scalar(2).mean_dim(1);
+                let scaled = centered / variance.add_scalar(EPSILON).sqrt();
+                scaled * parameter(0).unsqueeze() + parameter(1).unsqueeze()
+            }
+            Operation::Affine => next() * parameter(0).unsqueeze() + parameter(1).unsqueeze(),
+            Operation::Periodic => {
+                let (k, d) = (FREQUENCIES, PERIODIC_WIDTH - 1);
+                let numbers = width / PERIODIC_WIDTH;
+                let x_bn1 = next().reshape([rows, numbers, 1]);
+                let waves = |at: usize| parameter(at).reshape([1, numbers, k]);
+                let angles = x_bn1.clone() * waves(0).mul_scalar(TAU) + waves(1);
+                // Of each number, a product of its own.
+                let cosines_nbk = angles.cos().swap_dims(0, 1);
+                let products = cosines_nbk.matmul(parameter(2).reshape([numbers, k, d]));
+                let trained = products.swap_dims(0, 1) + parameter(3).reshape([1, numbers, d]);
+                Tensor::cat(vec![x_bn1, trained], 2).reshape([rows, width])
+            }
+            Operation::Concat => Tensor::cat(x, 1),
+            Operation::Add => next() + next(),
+            Operation::Multiply => next() * next(),
+            Operation::Interactions {
+                factors,
+                codes,
+                numbers,
+            } => {
+                let of_row = width * factors;
+                let mut terms = Vec::with_capacity(2);
+                if *codes {
+                    let count = self.architecture.categorical;
+                    terms.push(next().reshape([rows, count, of_row]));
+                }
+                if *numbers {
+                    let count = self.architecture.continuous;
+                    let x_bn1 = next().reshape([rows, count, 1]);
+                    terms.push(x_bn1 * parameter(0).reshape([1, count, of_row]));
+                }
+                let terms = Tensor::cat(terms, 1);
+                let sums = terms.clone().sum_dim(1).powi_scalar(2);
+                let squares = terms.powi_scalar(2).sum_dim(1);
+                let pairs = (sums - squares).reshape([rows, width, *factors]);
+                pairs.sum_dim(2).reshape([rows, width]).mul_scalar(0.5)
+            }
+            Operation::Linear { bias } => {
+                let mut at = 0;
+                let mut parameter = || {
+                    at += 1;
+                    parameter(at - 1)
+                };
+                let mut parts = Vec::with_capacity(3);
+                if self.architecture.categorical > 0 {
+                    let weights =
+                        gather(parameter(), &places(&self.input.codes, width), self.device);
+                    let weights = weights.reshape([rows, self.architecture.categorical, width]);
+                    parts.push(weights.sum_dim(1).reshape([rows, width]));
+                }
+                if self.architecture.continuous > 0 {
+                    let count = self.architecture.continuous;
+                    parts.push(next().matmul(parameter().reshape([count, width])));
+                }
+                if *bias {
+                    parts.push(parameter().reshape([1, width]).expand([rows, width]));
+                }
+                let sum = parts.into_iter().reduce(|sum, part| sum + part);
+                sum.expect("a linear part has weights")
+            }
+        }
+    }
+
+    /// What each row's codes pick of a table, side by side.
+    fn pick(&self, table: &Table) -> Tensor<B, 2> {
+        let width = table.widths.iter().map(|(_, width)| width).sum();
+        let (mut code, mut start) = (0, 0);
+        let features = table.widths.iter().map(|(codes, width)| {
+            let of = (code as i32, start as i32, *width as i32);
+            code += codes;
+            start += codes * width;
+            of
+        });
+        let features: Vec<_> = features.collect();
+        let codes = self.input.codes.iter().zip(features.iter().cycle());
+        let places = codes.flat_map(|(code, (first, start, width))| {
+            let row = start + (*code as i32 - first) * width;
+            row..row + width
+        });
+        let picked = gather(
+            self.parameters[table.at].clone(),
+            &places.collect::<Vec<_>>(),
+            self.device,
+        );
+        picked.reshape([self.input.rows, width])
+    }
+}
+
+fn activated<B: Backend>(function: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> {
+    // eˣ − 1 where x is below 0, and 0 above.
+    let below = |x: &Tensor<B, 2>| x.clone().clamp_max(0.0).exp().sub_scalar(1.0);
+    match function {
+        Activation::Relu => relu(x),
+        Activation::Relu6 => x.clamp(0.0, 6.0),
+        Activation::LeakyRelu => relu(x.clone()).mul_scalar(0.99) + x.mul_scalar(0.01),
+        Activation::Elu => below(&x) + relu(x),
+        Activation::Selu => {
+            below(&x).mul_scalar(1.758_099_340_847_376_6)
+                + relu(x).mul_scalar(1.050_700_987_355_480_5)
+        }
+        Activation::Gelu => {
+            let cube = x.clone().powi_scalar(3).mul_scalar(0.044_715);
+            let argument = (x.clone() + cube).mul_scalar(0.797_884_560_802_865_4);
+            x.mul_scalar(0.5) * tanh(argument).add_scalar(1.0)
+        }
+        Activation::Silu => x.clone() * sigmoid(x),
+        Activation::Mish => x.clone() * tanh(softplus(x, 1.0)),
+        Activation::Tanh => tanh(x),
+        Activation::Sigmoid => sigmoid(x),
+    }
+}
+
+/// Numbers of a flat table, by their places. Gathering single numbers: on a GPU the gradient of
+/// gathering rows runs on ten threads.
+fn gather<B: Backend>(table: Tensor<B, 1>, places: &[i32], device: &B::Device) -> Tensor<B, 1> {
+    let data = TensorData::new(places.to_vec(), [places.len()]);
+    table.gather(0, Tensor::<B, 1, Int>::from_data(data, device))
+}
+
+/// The places of each code's row in a flat table.
+fn places(codes: &[u32], width: usize) -> Vec<i32> {
+    let width = width as i32;
+    let codes = codes.iter();
     codes
-        .iter()
-        .flat_map(|code| (0..dim).map(move |at| *code as i32 * dim + at))
+        .flat_map(|code| (0..width).map(move |at| *code as i32 * width + at))
         .collect()
 }

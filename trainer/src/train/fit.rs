@@ -28,7 +28,7 @@ use super::trace::{Part, Slice, Trace};
 use super::{dropout, loss};
 use crate::collective::{Buffer, Communicator};
 use crate::encode::{Scaling, Settled};
-use crate::network::{Architecture, Compute, Input, Moments, Normalization, Parameter};
+use crate::network::{Architecture, Compute, Dropout, Input, Moments, Normalization, Parameter};
 use crate::{Error, Result};
 
 /// What follows the gradient in its all-reduce: the sum of the losses, as a number and what that
@@ -41,7 +41,7 @@ const EPOCHS_A_CHECKPOINT: usize = 10;
 /// How often a step is taken back before training ends for want of a loss.
 const MOST_RETREATS: usize = 20;
 
-/// Rows whose gradient is computed at once.
+/// The most rows whose gradient is computed at once.
 const PIECE: usize = 1 << 16;
 
 /// Points of the curve in an epoch, about.
@@ -144,7 +144,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let sizes = world.shards.iter().map(|(id, rows)| (*id, rows.train.rows));
         let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
         let l2 = pace::l2(spec, world.train.rows);
-        let optimizer = Optimizer::new(spec, l2, &architecture.parameters());
+        let optimizer = Optimizer::new(spec, l2, architecture.parameters());
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
@@ -531,14 +531,15 @@ impl<'a, C: Compute> Fit<'a, C> {
             self.gradient[..len].fill(0.0);
             return 0.0;
         }
-        if rows <= PIECE {
+        let piece = rows.div_ceil(self.spec.accumulate).min(PIECE);
+        if rows <= piece {
             return self.backward_piece(places, batch, all);
         }
         let mut sums = vec![0.0; len];
         let mut total = 0.0;
-        for (at, places) in places.chunks(PIECE).enumerate() {
-            let piece = batch.slice(at * PIECE, places.len());
-            total += self.backward_piece(places, piece, all);
+        for (at, places) in places.chunks(piece).enumerate() {
+            let part = batch.slice(at * piece, places.len());
+            total += self.backward_piece(places, part, all);
             let terms = sums.iter_mut().zip(&self.gradient[..len]);
             terms.for_each(|(sum, g)| *sum += f64::from(*g));
         }
@@ -551,15 +552,10 @@ impl<'a, C: Compute> Fit<'a, C> {
         let rows = batch.len();
         let gradient = &mut self.gradient[..self.optimizer.len()];
         let key = dropout::key(self.spec.seed, self.position.epoch);
-        let layers = self
-            .spec
-            .network
-            .dropout
-            .iter()
-            .zip(&self.architecture.hidden);
-        let dropout = layers.enumerate().map(|(layer, (rate, units))| {
-            let mask = || dropout::mask(key.with(layer as u64), &self.ids, places, *units, *rate);
-            (*rate > 0.0).then(mask)
+        let dropouts = self.architecture.dropouts().iter().enumerate();
+        let dropout = dropouts.map(|(at, Dropout { share, width })| {
+            let mask = || dropout::mask(key.with(at as u64), &self.ids, places, *width, *share);
+            (*share > 0.0).then(mask)
         });
         let dropout = dropout.collect();
         let input = Input {

@@ -383,11 +383,10 @@ fn architecture(
             });
         }
     };
-    let table_rows = vocabularies.iter().map(Vocabulary::codes).sum();
     let sizes = Sizes {
-        table_rows,
+        codes: vocabularies.iter().map(Vocabulary::codes).collect(),
         continuous: scaling.inputs(),
         outputs: Architecture::outputs_of(world.classes.len()),
     };
-    Ok(Architecture::new(spec, sizes, output_scale))
+    Ok(Architecture::new(spec, &sizes, output_scale))
 }

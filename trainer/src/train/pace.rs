@@ -111,7 +111,7 @@ pub(super) fn learn_rate(
     let schedule = &spec.optimizer.schedule;
     let factor = factor(schedule, at, [steps_per_epoch, epochs], history);
     let ranks = match spec.batch_size {
-        Some(BatchSize::OfRank(rows)) => global_batch as f64 / rows as f64,
+        Some(BatchSize::OfRank(rows)) => global_batch as f64 / (rows * spec.accumulate) as f64,
         Some(BatchSize::Global { .. }) | None => 1.0,
     };
     let scale = match schedule.scaling {
@@ -157,9 +157,9 @@ fn factor(
 /// Rows of a step, where they are not given: enough for a gradient that is not all noise, and few enough that a small
 /// table makes several steps.
 pub(super) fn global_batch(spec: &TrainSpec, rows: u64, ranks: usize) -> u64 {
-    match (spec.batch_size, &spec.optimizer.rule) {
+    match (spec.step_rows(ranks), &spec.optimizer.rule) {
         (_, Rule::Lbfgs { .. }) => rows,
-        (Some(batch_size), _) => batch_size.rows(ranks),
+        (Some(rows), _) => rows,
         (None, _) => (rows / 32).next_power_of_two().clamp(32, 256),
     }
 }

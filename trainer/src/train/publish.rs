@@ -42,9 +42,8 @@ impl Trained<'_> {
     /// The files and the manifest of the kept weights.
     pub(super) fn publish(mut self, mut weights: Weights) -> Artifacts {
         let parameters = self.architecture.parameters();
-        for (at, width) in self.architecture.tables() {
-            let table = &mut weights.values[at];
-            embed_unseen(table, self.trained, self.vocabularies, width);
+        for table in self.architecture.tables() {
+            embed_unseen(&mut weights.values[table.at], self.trained, &table.widths);
         }
         let categorical = self
             .features
@@ -72,7 +71,7 @@ impl Trained<'_> {
         let mut files = vec![
             (
                 WEIGHTS,
-                model::encode_weights(&parameters, &weights.values, &weights.running),
+                model::encode_weights(parameters, &weights.values, &weights.running),
             ),
             (
                 VOCABULARIES,
@@ -114,11 +113,13 @@ impl Trained<'_> {
 
 /// Gives values that no training row has, and those that are not known, the mean of each feature's other embeddings,
 /// weighted by how many training rows have them: their own was never trained.
-fn embed_unseen(table: &mut [f32], trained: &[f64], vocabularies: &[Vocabulary], dim: usize) {
+///
+/// `widths` are each feature's codes and the width of its embeddings.
+fn embed_unseen(table: &mut [f32], trained: &[f64], widths: &[(usize, usize)]) {
     let mut rest = (table, trained);
-    for vocabulary in vocabularies {
-        let (feature, table) = rest.0.split_at_mut(vocabulary.codes() * dim);
-        let (rows, trained) = rest.1.split_at(vocabulary.codes());
+    for (codes, dim) in widths.iter().copied() {
+        let (feature, table) = rest.0.split_at_mut(codes * dim);
+        let (rows, trained) = rest.1.split_at(codes);
         rest = (table, trained);
         let all: f64 = rows.iter().sum();
         if all == 0.0 {

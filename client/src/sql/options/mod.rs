@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod documented;
+mod layers;
 mod loss;
 mod network;
 mod optimizer;
@@ -83,6 +84,8 @@ pub struct TrainOptions {
     pub batch_size: Option<usize>,
     /// Rows of all ranks in a step; as the number of rows asks for, where neither is given.
     pub global_batch_size: Option<usize>,
+    /// Backward passes of a step.
+    pub accumulate: usize,
     /// Passes over the training rows, at most; as the number of rows asks for, where it is not given.
     pub epochs: Option<usize>,
     /// When training ends before that.
@@ -173,6 +176,7 @@ impl Default for TrainOptions {
             optimizer: OptimizerOptions::default(),
             batch_size: None,
             global_batch_size: None,
+            accumulate: 1,
             epochs: None,
             early_stop: EarlyStopOptions::default(),
             keep: None,

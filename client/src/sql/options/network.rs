@@ -1,6 +1,8 @@
 //! The network, from options that linear models have no use for.
 
-use volley_proto::spec::{Linear, Network, Output};
+use volley_proto::spec::{
+    Activation, EmbeddingWidth, Layer, Linear, Network, NumericEmbedding, Output, layers_text,
+};
 
 use super::unread;
 use crate::{Error, Result};
@@ -9,16 +11,24 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct NetworkOptions {
-    /// Width of every categorical feature's embedding.
-    pub embedding_dim: Option<usize>,
+    /// Widths of the categorical features' embeddings.
+    pub embedding_dim: Option<EmbeddingWidth>,
     /// Whether continuous features pass through batch norm.
     pub batch_norm: Option<bool>,
+    /// How a number enters the layers.
+    pub numeric_embedding: Option<NumericEmbedding>,
+    /// All layers, instead of the next three.
+    pub layers: Option<Vec<Layer>>,
     /// Widths of the dense layers.
     pub hidden_units: Option<Vec<usize>>,
+    /// What each dense layer's units pass through.
+    pub activation: Option<Activation>,
     /// Share of hidden layers' units zeroed in training.
     pub dropout: Option<Dropout>,
     /// Whether a linear part is beside the layers.
     pub wide: Option<bool>,
+    /// Width of a factorization machine's factors.
+    pub factors: Option<usize>,
     /// What the output passes through.
     pub output: Output,
 }
@@ -33,7 +43,6 @@ pub enum Dropout {
 }
 
 const HIDDEN_UNITS: [usize; 2] = [128, 64];
-const EMBEDDING_DIM: usize = 10;
 const DROPOUT: f64 = 0.15;
 
 impl Default for NetworkOptions {
@@ -41,9 +50,13 @@ impl Default for NetworkOptions {
         Self {
             embedding_dim: None,
             batch_norm: None,
+            numeric_embedding: None,
+            layers: None,
             hidden_units: None,
+            activation: None,
             dropout: None,
             wide: None,
+            factors: None,
             output: Output::Identity,
         }
     }
@@ -55,25 +68,61 @@ impl NetworkOptions {
     /// # Errors
     /// Names an option that nothing would read, or that does not fit another.
     pub(super) fn settle(self, linear: bool) -> Result<Network> {
-        let given = [
-            ("embedding_dim", self.embedding_dim.map(|x| x.to_string())),
+        let layers = self.layers.as_deref().map(layers_text);
+        let embedding_dim = self.embedding_dim.as_ref().map(EmbeddingWidth::to_string);
+        let numeric_embedding = self.numeric_embedding.map(|x| match x {
+            NumericEmbedding::None => "'none'".to_owned(),
+            NumericEmbedding::Periodic => "'periodic'".to_owned(),
+        });
+        let of_networks = [
+            ("network", layers),
+            ("embedding_dim", embedding_dim),
             ("batch_norm", self.batch_norm.map(|x| x.to_string())),
+            ("numeric_embedding", numeric_embedding),
+            ("wide", self.wide.map(|x| x.to_string())),
+            ("factors", self.factors.map(|x| x.to_string())),
+        ];
+        let shorthand = [
             (
                 "hidden_units",
                 self.hidden_units.as_ref().map(|x| format!("{x:?}")),
             ),
+            ("activation_fn", self.activation.map(|x| format!("'{x}'"))),
             ("dropout", self.dropout.as_ref().map(Dropout::to_text)),
-            ("wide", self.wide.map(|x| x.to_string())),
         ];
-        let given = given.into_iter().find_map(|(name, x)| Some((name, x?)));
+        let first = |options: &[(&'static str, Option<String>)]| {
+            let mut options = options.iter();
+            options.find_map(|(name, x)| Some((*name, x.clone()?)))
+        };
+        let given = first(&of_networks).or_else(|| first(&shorthand));
         if let (true, Some((option, value))) = (linear, given) {
             let with = "model_type = 'dnn_regressor' or 'dnn_classifier': others have no layers";
             return Err(unread(option, value, with.to_owned()));
         }
-        let hidden_units = match linear {
-            true => vec![],
-            false => self.hidden_units.unwrap_or(HIDDEN_UNITS.to_vec()),
-        };
+        if let (Some(_), Some((option, value))) = (&self.layers, first(&shorthand)) {
+            let with = "hidden_units instead of network: network lists all layers";
+            return Err(unread(option, value, with.to_owned()));
+        }
+        Ok(Network {
+            embedding_dim: self.embedding_dim.clone().unwrap_or(EmbeddingWidth::Auto),
+            batch_norm: self.batch_norm.unwrap_or(true) && !linear,
+            numeric_embedding: self.numeric_embedding.unwrap_or_default(),
+            output: self.output,
+            linear: match (linear, self.wide) {
+                (true, _) => Linear::Alone,
+                (false, Some(true)) => Linear::Beside,
+                (false, _) => Linear::None,
+            },
+            factors: self.factors.unwrap_or(0),
+            layers: if linear { vec![] } else { self.into_layers()? },
+        })
+    }
+
+    fn into_layers(self) -> Result<Vec<Layer>> {
+        if let Some(layers) = self.layers {
+            return Ok(layers);
+        }
+        let hidden_units = self.hidden_units.unwrap_or(HIDDEN_UNITS.to_vec());
         let layers = hidden_units.len();
         let dropout = match self.dropout.unwrap_or(Dropout::Each(DROPOUT)) {
             Dropout::Each(share) => vec![share; layers],
@@ -86,18 +135,9 @@ impl NetworkOptions {
                 }));
             }
         };
-        Ok(Network {
-            embedding_dim: self.embedding_dim.unwrap_or(EMBEDDING_DIM),
-            batch_norm: self.batch_norm.unwrap_or(true) && !linear,
-            hidden_units,
-            dropout,
-            output: self.output,
-            linear: match (linear, self.wide) {
-                (true, _) => Linear::Alone,
-                (false, Some(true)) => Linear::Beside,
-                (false, _) => Linear::None,
-            },
-        })
+        // Widths of 0 are refused with the other numbers.
+        let activation = self.activation.unwrap_or(Activation::Relu);
+        Ok(Layer::stack(&hidden_units, activation, &dropout))
     }
 }
 
@@ -117,10 +157,7 @@ mod tests {
     #[test]
     fn linear_models_have_no_layers_and_refuse_what_is_of_them() {
         let network = NetworkOptions::default().settle(true).unwrap();
-        assert_eq!(
-            (network.linear, network.hidden_units.len()),
-            (Linear::Alone, 0)
-        );
+        assert_eq!((network.linear, network.layers.len()), (Linear::Alone, 0));
         assert!(!network.batch_norm);
         let given = NetworkOptions {
             hidden_units: Some(HIDDEN_UNITS.to_vec()),
@@ -152,5 +189,17 @@ mod tests {
             ..wide
         };
         assert_eq!(wide.settle(false).unwrap().linear, Linear::Beside);
+        let both = NetworkOptions {
+            layers: Some(vec![Layer::Dense(8)]),
+            activation: Some(Activation::Tanh),
+            ..Default::default()
+        };
+        let error = both.clone().settle(false).unwrap_err().to_string();
+        assert!(error.contains("activation_fn"), "{error}");
+        let layers = NetworkOptions {
+            activation: None,
+            ..both
+        };
+        assert_eq!(layers.settle(false).unwrap().layers, [Layer::Dense(8)]);
     }
 }

@@ -83,6 +83,7 @@ impl TrainOptions {
             l1: self.l1,
             l2,
             batch_size,
+            accumulate: self.accumulate,
             epochs: self.epochs,
             early_stop: self.early_stop.settle()?,
             keep,

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use datafusion::sql::sqlparser::ast::{Array, Expr, UnaryOperator, Value};
+use datafusion::sql::sqlparser::ast::{
+    Array, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, UnaryOperator, Value,
+};
 
 /// A value in `OPTIONS (…)`.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,10 +17,14 @@ pub enum OptionValue {
     Bool(bool),
     /// `[…]`
     List(Vec<OptionValue>),
+    /// `relu`
+    Word(String),
+    /// `dense(128)`
+    Call(String, Vec<OptionValue>),
 }
 
 impl OptionValue {
-    /// The literal that an expression is, or `None` when it is not one.
+    /// The value that an expression is, or `None` when it is none.
     pub(crate) fn of(expr: &Expr) -> Option<Self> {
         match expr {
             Expr::Value(literal) => match &literal.value {
@@ -41,8 +47,27 @@ impl OptionValue {
                 .map(Self::of)
                 .collect::<Option<_>>()
                 .map(Self::List),
+            Expr::Identifier(word) => Some(Self::Word(word.value.clone())),
+            Expr::Function(call) => Self::of_call(call),
             _ => None,
         }
+    }
+
+    fn of_call(call: &Function) -> Option<Self> {
+        let FunctionArguments::List(arguments) = &call.args else {
+            return None;
+        };
+        let is_plain = call.filter.is_none()
+            && call.over.is_none()
+            && call.within_group.is_empty()
+            && arguments.clauses.is_empty()
+            && arguments.duplicate_treatment.is_none();
+        let argument = |argument: &FunctionArg| match argument {
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Self::of(expr),
+            _ => None,
+        };
+        let arguments = arguments.args.iter().map(argument).collect::<Option<_>>()?;
+        is_plain.then(|| Self::Call(call.name.to_string(), arguments))
     }
 
     /// A text in it, if it is one.
@@ -77,14 +102,14 @@ impl fmt::Display for OptionValue {
             Self::Text(text) => write!(f, "'{}'", text.replace('\'', "''")),
             Self::Number(number) => f.write_str(number),
             Self::Bool(value) => write!(f, "{value}"),
-            Self::List(items) => {
-                f.write_str("[")?;
-                for (index, item) in items.iter().enumerate() {
-                    let comma = if index == 0 { "" } else { ", " };
-                    write!(f, "{comma}{item}")?;
-                }
-                f.write_str("]")
-            }
+            Self::List(items) => write!(f, "[{}]", listed(items)),
+            Self::Word(word) => f.write_str(word),
+            Self::Call(name, arguments) => write!(f, "{name}({})", listed(arguments)),
         }
     }
+}
+
+fn listed(values: &[OptionValue]) -> String {
+    let values: Vec<_> = values.iter().map(OptionValue::to_string).collect();
+    values.join(", ")
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
-use volley_proto::spec::{FeatureKind, Network, Optimizer, Split, TrainSpec};
+use volley_proto::spec::{FeatureKind, Network, Optimizer, Split, TrainSpec, layers_text};
 use volley_proto::store::Position;
 
 use crate::encode::{Settled, Vocabulary};
@@ -161,6 +161,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         l1,
         l2,
         batch_size,
+        accumulate,
         keep,
         seed,
         shards,
@@ -169,10 +170,11 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     let Network {
         embedding_dim,
         batch_norm,
-        hidden_units,
-        dropout,
+        numeric_embedding,
+        layers,
         output,
         linear,
+        factors,
     } = network;
     let Optimizer {
         learn_rate,
@@ -212,10 +214,11 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
             json(vocabulary),
         ),
         ("data_split_method", json(&method)),
-        ("hidden_units", json(hidden_units)),
-        ("embedding_dim", json(embedding_dim)),
-        ("dropout", json(dropout)),
+        ("network", layers_text(layers)),
+        ("embedding_dim", embedding_dim.to_string()),
         ("batch_norm", json(batch_norm)),
+        ("numeric_embedding", json(numeric_embedding)),
+        ("factors", json(factors)),
         ("l2_reg", json(l2)),
         ("activation_output", json(output)),
         ("wide", json(linear)),
@@ -236,6 +239,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         ("split_key", json(split_key)),
     ];
     terms.extend(of_split);
+    terms.extend((*accumulate > 1).then(|| ("accumulate", json(accumulate))));
     terms.extend(ema_momentum.map(|share| ("ema_momentum", json(&share))));
     terms
 }

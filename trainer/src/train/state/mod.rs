@@ -135,7 +135,7 @@ impl TrainingState {
         let fits = [Some(&self.weights), kept]
             .into_iter()
             .flatten()
-            .all(|weights| weights.fits(&parameters, normalized));
+            .all(|weights| weights.fits(parameters, normalized));
         let len = parameters.iter().map(Parameter::len).sum::<usize>();
         let slots = optimizer::slots(optimizer).len();
         if fits && self.slots.len() == slots && self.slots.iter().all(|slot| slot.len() == len) {

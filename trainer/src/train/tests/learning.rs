@@ -15,7 +15,7 @@ use volley_proto::store::Classes;
 use super::worlds::assert_same_weights;
 use crate::Error;
 use crate::testing::{
-    classifier, load_split, model, rows, spec, told_apart, train_split, train_world,
+    classifier, dense, load_split, model, rows, spec, told_apart, train_split, train_world,
 };
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
@@ -52,7 +52,7 @@ fn labels_of_any_size_are_learnt() {
             ..spec()
         };
         spec.label.standardize = standardize;
-        spec.network.dropout = vec![];
+        spec.network.layers = dense(&[24, 16], &[]);
         spec
     };
     let kept = |data: &RecordBatch, standardize| {
@@ -86,7 +86,7 @@ fn evaluation_makes_sense_from_the_first_epoch() {
             ..spec()
         };
         spec.label.standardize = true;
-        spec.network.dropout = vec![];
+        spec.network.layers = dense(&[24, 16], &[]);
         // Twelve steps, of a distance of thousands.
         let outcomes = train_split(&spec, &rows(0..1500), 1);
         let kept = &outcomes[0].report.kept;
@@ -113,7 +113,7 @@ fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
         spec.label.transform = transform;
         spec.label.standardize = standardize;
         spec.network.output = output;
-        spec.network.dropout = vec![0.0, 0.05];
+        spec.network.layers = dense(&[24, 16], &[0.0, 0.05]);
         let outcomes = train_split(&spec, &data, 2);
         let manifest = &outcomes[0].artifacts.as_ref().unwrap().manifest;
 
@@ -258,7 +258,7 @@ fn a_row_of_weight_two_is_a_row_twice() {
         };
         // All that goes by the rows, whatever they weigh.
         spec.network.batch_norm = false;
-        spec.network.dropout = vec![];
+        spec.network.layers = dense(&[24, 16], &[]);
         spec.features.retain(|feature| feature.column != "distance");
         // Adam makes much of what rounding leaves.
         spec.optimizer.rule = Rule::Sgd {
@@ -323,7 +323,7 @@ fn deviances_are_learnt_in_the_label_s_scale() {
             ..spec()
         };
         spec.label.standardize = true;
-        spec.network.dropout = vec![];
+        spec.network.layers = dense(&[24, 16], &[]);
         let outcomes = train_split(&spec, &data, 2);
         let kept = &outcomes[0].report.kept;
         assert!(kept.eval_r2.unwrap() > 0.9, "{power}: {kept:?}");
@@ -416,7 +416,7 @@ fn a_network_of_one_kind_of_feature_learns() {
         spec.features
             .retain(|feature| continuous(&feature.column) != categorical);
         spec.network.batch_norm = !categorical;
-        spec.network.hidden_units.truncate(1);
+        spec.network.layers = dense(&[24], &[0.125]);
         let outcomes = train_split(&spec, &rows(0..300), 2);
         let history = &outcomes[0].artifacts.as_ref().unwrap().manifest.history;
         assert!(history[14].loss < history[0].loss / 2.0, "{history:?}");
@@ -434,7 +434,7 @@ fn a_linear_model_learns() {
         l2: Some(0.0),
         ..spec()
     };
-    spec.network.hidden_units.clear();
+    spec.network.layers.clear();
     let outcomes = train_split(&spec, &rows(0..300), 1);
     let history = &outcomes[0].artifacts.as_ref().unwrap().manifest.history;
     assert!(history[39].loss < history[0].loss / 10.0, "{history:?}");

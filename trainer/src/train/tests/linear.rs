@@ -16,8 +16,7 @@ use crate::{Origin, Outcome};
 /// The spec's linear model, solved.
 pub(super) fn linear(mut spec: TrainSpec) -> TrainSpec {
     spec.network.linear = Linear::Alone;
-    spec.network.hidden_units.clear();
-    spec.network.dropout.clear();
+    spec.network.layers.clear();
     spec.network.batch_norm = false;
     spec.numeric_transform = NumericTransform::Standardize;
     spec.optimizer.rule = Rule::Lbfgs { memory: 10 };

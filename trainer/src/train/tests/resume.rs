@@ -14,7 +14,7 @@ use super::linear::linear;
 use super::with_fit;
 use super::worlds::{TOLERANCE, assert_same_weights};
 use crate::collective::{Communicator, Options};
-use crate::testing::{Deaf, Seat, load_split, rows, spec, train_seats};
+use crate::testing::{Deaf, Seat, dense, load_split, rows, spec, train_seats};
 use crate::{
     Artifacts, Beginning, Error, Interrupted, Observer, Origin, Outcome, Result, Step,
     TrainingState,
@@ -397,10 +397,10 @@ fn a_state_of_another_spec_is_refused() {
             "0.5",
         ),
         (
-            |s| s.network.hidden_units[0] = 8,
-            "hidden_units",
-            "[24,16]",
-            "[8,16]",
+            |s| s.network.layers = dense(&[8, 16], &[0.125, 0.25]),
+            "network",
+            "[dense(24), relu, dropout(0.125), dense(16), relu, dropout(0.25)]",
+            "[dense(8), relu, dropout(0.125), dense(16), relu, dropout(0.25)]",
         ),
         (
             |s| s.batch_size = Some(BatchSize::OfRank(20)),
@@ -410,10 +410,10 @@ fn a_state_of_another_spec_is_refused() {
         ),
         (|s| s.seed = 12, "seed", "11", "12"),
         (
-            |s| s.network.dropout[1] = 0.5,
-            "dropout",
-            "[0.125,0.25]",
-            "[0.125,0.5]",
+            |s| s.network.layers = dense(&[24, 16], &[0.125, 0.5]),
+            "network",
+            "[dense(24), relu, dropout(0.125), dense(16), relu, dropout(0.25)]",
+            "[dense(24), relu, dropout(0.125), dense(16), relu, dropout(0.5)]",
         ),
     ];
     for (change, option, then, now) in script {

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{BatchSize, Feature, FeatureKind, Loss, Output, TrainSpec};
+use volley_proto::spec::{
+    BatchSize, EmbeddingWidth, Feature, FeatureKind, Loss, Output, TrainSpec,
+};
 use volley_proto::store::Scale;
 
 use crate::collective::{Communicator, Options};
 use crate::encode::{Rows, Scaling, Settled, Statistics};
 use crate::network::{Architecture, Host, Normalization, Sizes};
 use crate::random::{Key, Purpose};
-use crate::testing::{Deaf, spec};
+use crate::testing::{Deaf, dense, spec};
 use crate::train::TrainingState;
 use crate::train::agree::World;
 use crate::train::fit::{Fit, gradient_len};
@@ -39,9 +41,8 @@ fn rossmann(batch_size: usize) -> TrainSpec {
     spec.features = categorical
         .chain((0..18).map(feature(FeatureKind::Continuous)))
         .collect();
-    spec.network.embedding_dim = 10;
-    spec.network.hidden_units = vec![1000, 1000, 1000, 500];
-    spec.network.dropout = vec![0.0, 0.0, 0.0, 0.5];
+    spec.network.embedding_dim = EmbeddingWidth::Same(10);
+    spec.network.layers = dense(&[1000, 1000, 1000, 500], &[0.0, 0.0, 0.0, 0.5]);
     spec.network.output = Output::ScaledSigmoid;
     spec
 }
@@ -99,13 +100,12 @@ fn step_time_of_the_rossmann_network() {
             means: vec![0.5; 18],
             ranks: 1,
         };
-        let table_rows = VOCABULARIES.iter().map(|values| values + 1).sum();
         let sizes = Sizes {
-            table_rows,
+            codes: VOCABULARIES.iter().map(|values| values + 1).collect(),
             continuous: 18,
             outputs: 1,
         };
-        let architecture = Architecture::new(&spec, sizes, 12.0);
+        let architecture = Architecture::new(&spec, &sizes, 12.0);
         let weights = Weights {
             values: architecture.initial_values(1),
             running: Normalization::unit(architecture.normalized()),

@@ -5,10 +5,10 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{FeatureKind, TrainSpec};
+use volley_proto::spec::{EmbeddingWidth, FeatureKind, TrainSpec};
 
 use super::worlds::weights;
-use crate::testing::{Seat, load_split, model, rows, spec, train_seats, train_split};
+use crate::testing::{Seat, dense, load_split, model, rows, spec, train_seats, train_split};
 use crate::{Error, Interrupted, Origin, Outcome, TrainingState};
 
 const DIM: usize = 4;
@@ -93,15 +93,15 @@ fn a_model_that_does_not_fit_is_every_rank_s_error() {
     type Change = fn(&mut TrainSpec);
     let script: [(Change, &str); 5] = [
         (
-            |s| s.network.hidden_units[1] = 8,
+            |s| s.network.layers = dense(&[24, 8], &[]),
             "dense.1.kernel is [24, 16], this one's is [24, 8]",
         ),
         (
-            |s| s.network.hidden_units.push(8),
+            |s| s.network.layers = dense(&[24, 16, 8], &[]),
             "output.kernel is [16, 1], this one's is [8, 1]",
         ),
         (
-            |s| s.network.embedding_dim = 5,
+            |s| s.network.embedding_dim = EmbeddingWidth::Same(5),
             "embedding is [19, 4], this one's is [19, 5]",
         ),
         (

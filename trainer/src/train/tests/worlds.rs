@@ -2,8 +2,8 @@
 
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    AdamForm, BatchSize, ClassWeights, Decay, Loss, NumericTransform, Optimizer, RateScaling, Rule,
-    Schedule, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Decay, EmbeddingWidth, Layer, Linear, Loss,
+    Network, NumericEmbedding, NumericTransform, Optimizer, RateScaling, Rule, Schedule, TrainSpec,
 };
 
 use crate::Outcome;
@@ -211,6 +211,54 @@ fn n_ranks_train_what_one_does() {
             assert_eq!(rows, 210);
             assert!(many[1..].iter().all(|outcome| outcome.artifacts.is_none()));
         }
+    }
+}
+
+#[test]
+fn n_ranks_train_every_layer_as_one_does() {
+    let mut spec = TrainSpec {
+        batch_size: Some(BatchSize::Global { global: 30 }),
+        epochs: Some(2),
+        numeric_transform: NumericTransform::Standardize,
+        ..spec()
+    };
+    let dense = |units, activation| vec![Layer::Dense(units), Layer::Activation(activation)];
+    let branch = [dense(4, Activation::Silu), vec![Layer::Dropout(0.5)]].concat();
+    spec.network = Network {
+        embedding_dim: EmbeddingWidth::Auto,
+        numeric_embedding: NumericEmbedding::Periodic,
+        layers: vec![
+            Layer::Cross(1),
+            Layer::LayerNorm,
+            Layer::Concat(vec![dense(12, Activation::Relu), branch]),
+            Layer::Residual(dense(8, Activation::Mish)),
+        ],
+        linear: Linear::Beside,
+        factors: 2,
+        ..spec.network
+    };
+    assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "every layer");
+}
+
+#[test]
+fn passes_of_a_step_are_a_step() {
+    let data = rows(0..300);
+    let spec = |batch_size, accumulate| TrainSpec {
+        batch_size: Some(batch_size),
+        accumulate,
+        epochs: Some(2),
+        ..spec()
+    };
+    let whole = train_split(&spec(BatchSize::Global { global: 30 }, 1), &data, 1);
+    for (batch_size, passes, ranks) in [
+        (BatchSize::Global { global: 30 }, 4, 1),
+        (BatchSize::Global { global: 30 }, 50, 2),
+        (BatchSize::OfRank(5), 3, 2),
+    ] {
+        let parts = train_split(&spec(batch_size, passes), &data, ranks);
+        assert_same_weights(&whole[0], &parts[0], TOLERANCE);
+        let steps = |outcome: &Outcome| outcome.report.kept.steps;
+        assert_eq!(steps(&parts[0]), steps(&whole[0]));
     }
 }
 

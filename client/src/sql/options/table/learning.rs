@@ -3,7 +3,7 @@
 use volley_proto::spec::{AdamForm, Keep, RateScaling};
 
 use super::super::{DecayName, RuleName};
-use super::set::{choose, some_bool, some_number, some_whole};
+use super::set::{choose, some_bool, some_number, some_whole, whole};
 use super::{TrainOption, option};
 
 pub(super) const LEARNING: &[TrainOption] = &[
@@ -205,6 +205,14 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "(none)",
         "Rows of a step of one rank, instead; the global batch is batch_size × the ranks that training begins with.",
         |to, value| some_whole(&mut to.batch_size, value),
+    ),
+    option(
+        "accumulate",
+        "whole number",
+        "1",
+        "Backward passes of a step: a rank computes its rows in so many parts and adds up their gradients, which takes less \
+         memory. global_batch_size counts the rows of all passes, batch_size those of one.",
+        |to, value| whole(&mut to.accumulate, value),
     ),
     option(
         "epochs",

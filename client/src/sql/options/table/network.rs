@@ -1,10 +1,11 @@
 //! Options of the network and its loss.
 
-use volley_proto::spec::{ClassWeights, Output};
+use volley_proto::spec::{Activation, ClassWeights, EmbeddingWidth, NumericEmbedding, Output};
 
+use super::super::layers::layers;
 use super::super::{Dropout, LossName, OptionValue};
 use super::set::{choose, column, expected, number, set, some_bool, some_number, some_whole};
-use super::{TrainOption, option};
+use super::{Refusal, TrainOption, option};
 
 pub(super) const NETWORK: &[TrainOption] = &[
     option(
@@ -18,11 +19,71 @@ pub(super) const NETWORK: &[TrainOption] = &[
         },
     ),
     option(
+        "activation_fn",
+        "'relu', 'relu6', 'leaky_relu', 'elu', 'selu', 'gelu', 'silu', 'mish', 'tanh', 'sigmoid'",
+        "'relu'",
+        "What the dense layers' units pass through.",
+        |to, value| {
+            let mut given = Activation::Relu;
+            choose(&mut given, value, &Activation::ALL)?;
+            set(&mut to.network.activation, Some(given))
+        },
+    ),
+    option(
+        "network",
+        "[layer, …]",
+        "dense(width), relu, dropout(share) of each of hidden_units",
+        "All layers between what enters and the output, instead of hidden_units, activation_fn and dropout: \
+         dense(units), any activation, dropout(share), layer_norm, residual(layer, …), cross(layers), concat([layer, …], …).",
+        |to, value| match layers(value) {
+            Ok(layers) => set(&mut to.network.layers, Some(layers)),
+            Err(instead) => Err(Refusal::Expected(instead)),
+        },
+    ),
+    option(
         "embedding_dim",
-        "whole number",
-        "10",
-        "Width of every categorical feature's embedding.",
-        |to, value| some_whole(&mut to.network.embedding_dim, value),
+        "'auto', whole number, [['column', width], …]",
+        "'auto'",
+        "Width of categorical features' embeddings: ⌈1.6 · values^0.56⌉ and at most 50, the same for all, or of some columns \
+         another than 'auto'.",
+        |to, value| {
+            let pair = |value: &OptionValue| match value {
+                OptionValue::List(pair) => match &pair[..] {
+                    [OptionValue::Text(column), width] => Some((column.clone(), width.number()?)),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let auto = value
+                .text()
+                .is_some_and(|text| text.eq_ignore_ascii_case("auto"));
+            let width = match (value.number(), value.list(pair)) {
+                _ if auto => EmbeddingWidth::Auto,
+                (Some(width), _) => EmbeddingWidth::Same(width),
+                (_, Some(widths)) => EmbeddingWidth::Columns(widths),
+                _ => {
+                    let instead = "'auto', a whole number, or pairs of a column and a width, such as [['store', 50]]";
+                    return Err(expected(instead));
+                }
+            };
+            set(&mut to.network.embedding_dim, Some(width))
+        },
+    ),
+    option(
+        "numeric_embedding",
+        "'none', 'periodic'",
+        "'none'",
+        "How a number enters the layers: as itself, or with three combinations of 16 cosines of it beside, whose \
+         frequencies are trained (\"PBLD\" of RealMLP).",
+        |to, value| {
+            let choices = [
+                ("none", NumericEmbedding::None),
+                ("periodic", NumericEmbedding::Periodic),
+            ];
+            let mut given = NumericEmbedding::None;
+            choose(&mut given, value, &choices)?;
+            set(&mut to.network.numeric_embedding, Some(given))
+        },
     ),
     option(
         "dropout",
@@ -42,6 +103,14 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "Whether a linear part is beside the layers: a weight for each number and for each value of a categorical \
          feature, added to what the layers put out (\"wide & deep\").",
         |to, value| some_bool(&mut to.network.wide, value),
+    ),
+    option(
+        "factors",
+        "whole number",
+        "(none)",
+        "Width of the factors of a second-order factorization machine beside the layers: for each pair of values and numbers \
+         the product of their factors, added to what the layers put out (\"DeepFM\", with factors of its own).",
+        |to, value| some_whole(&mut to.network.factors, value),
     ),
     option(
         "batch_norm",

@@ -3,8 +3,8 @@
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    AdamForm, ClassWeights, IfExists, LabelTransform, NumericTransform, Output, Ranks, RateScaling,
-    Start, Task, TooFew,
+    Activation, AdamForm, ClassWeights, EmbeddingWidth, IfExists, LabelTransform, Layer,
+    NumericEmbedding, NumericTransform, Output, Ranks, RateScaling, Start, Task, TooFew,
 };
 
 use super::super::{DecayName, LossName, RuleName, SplitMethod, Target, WarmStart};
@@ -93,7 +93,41 @@ fn sets_what_was_typed() {
         ("batch_norm", "false", |o| {
             o.network.batch_norm == Some(false)
         }),
+        ("accumulate", "4", |o| o.accumulate == 4),
         ("wide", "true", |o| o.network.wide == Some(true)),
+        ("factors", "4", |o| o.network.factors == Some(4)),
+        ("activation_fn", "'GELU'", |o| {
+            o.network.activation == Some(Activation::Gelu)
+        }),
+        ("embedding_dim", "'auto'", |o| {
+            o.network.embedding_dim == Some(EmbeddingWidth::Auto)
+        }),
+        ("embedding_dim", "[['store', 50]]", |o| {
+            let widths = vec![("store".to_owned(), 50)];
+            o.network.embedding_dim == Some(EmbeddingWidth::Columns(widths))
+        }),
+        ("numeric_embedding", "'periodic'", |o| {
+            o.network.numeric_embedding == Some(NumericEmbedding::Periodic)
+        }),
+        (
+            "network",
+            "[dense(8), Relu, dropout(0.5), layer_norm, residual(dense(4), mish), \
+             concat([cross(2), tanh], dense(3), [])]",
+            |o| {
+                let dense = Layer::Dense;
+                let [relu, mish, tanh] =
+                    [Activation::Relu, Activation::Mish, Activation::Tanh].map(Layer::Activation);
+                o.network.layers
+                    == Some(vec![
+                        dense(8),
+                        relu,
+                        Layer::Dropout(0.5),
+                        Layer::LayerNorm,
+                        Layer::Residual(vec![dense(4), mish]),
+                        Layer::Concat(vec![vec![Layer::Cross(2), tanh], vec![dense(3)], vec![]]),
+                    ])
+            },
+        ),
         ("l2_reg", "5e-5", |o| o.l2 == Some(5e-5)),
         ("activation_output", "'scaled_sigmoid'", |o| {
             o.network.output == Output::ScaledSigmoid
@@ -193,7 +227,21 @@ fn refuses_wrong_values_by_name() {
         ("categorical", "[1]"),
         ("hidden_units", "[1.5]"),
         ("hidden_units", "100"),
-        ("embedding_dim", "0"),
+        ("embedding_dim", "'wide'"),
+        ("embedding_dim", "[['store']]"),
+        ("activation_fn", "'crelu'"),
+        ("numeric_embedding", "'fourier'"),
+        ("factors", "0"),
+        ("accumulate", "0"),
+        ("network", "128"),
+        ("network", "[128]"),
+        ("network", "[dense]"),
+        ("network", "[dense('wide')]"),
+        ("network", "[relu()]"),
+        ("network", "[layer_norm(1)]"),
+        ("network", "[dens(8)]"),
+        ("network", "[residual]"),
+        ("network", "[concat([8])]"),
         ("dropout", "'half'"),
         ("standardize_label", "'yes'"),
         ("numeric_transform", "'minmax'"),

@@ -3,9 +3,9 @@
 //! It is added to what the layers put out, before the output's activation. Sums over rows are `f64`: a linear model
 //! is trained by gradients of all rows at once, to more digits than sums of `f32` have.
 
-use super::{Architecture, Input};
+use crate::network::{Architecture, Input};
 
-/// Where the linear part's parameters stand in the order of all.
+/// Where the linear part's parameters stand among its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     /// `[codes × K]`.
@@ -14,6 +14,22 @@ pub(super) struct Places {
     pub(super) numbers: Option<usize>,
     /// `[K]`, where there are no layers, which have one.
     pub(super) bias: Option<usize>,
+}
+
+impl Places {
+    pub(super) fn new(architecture: &Architecture, bias: bool) -> Self {
+        let mut next = 0;
+        let mut place = |is_there: bool| {
+            let at = is_there.then_some(next);
+            next += usize::from(is_there);
+            at
+        };
+        Self {
+            values: place(architecture.categorical > 0),
+            numbers: place(architecture.continuous > 0),
+            bias: place(bias),
+        }
+    }
 }
 
 /// Adds the linear part to outputs, `[B × K]`.

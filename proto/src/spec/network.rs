@@ -1,0 +1,548 @@
+//! The network, described as data: what enters it, a small graph of layers, and what is added to their output.
+//!
+//! ```text
+//!  codes ───▶ embeddings ────────────────────────┐
+//!                                                ├─▶ layers ─▶ dense(outputs) ─▶ + ─▶ activation
+//!  numbers ─▶ batch norm ─▶ numeric embeddings ──┘                               │
+//!  codes, numbers ─▶ linear part, factorization machine ─────────────────────────┘
+//! ```
+//!
+//! It is the one description that the CPU and the GPU compute from. Options such as `hidden_units` are shorthand for
+//! [layers](Layer). Not here: what computes it, and how its weights start.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::optimizer::{Bounds, check_numbers};
+use super::option;
+use crate::Result;
+
+/// How deep layers may stand within layers.
+const MOST_LEVELS: usize = 8;
+/// How many layers a network may have, those within others included.
+const MOST_LAYERS: usize = 256;
+
+/// A network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Stored")]
+pub struct Network {
+    /// Widths of the categorical features' embeddings.
+    pub embedding_dim: EmbeddingWidth,
+    /// Whether continuous features pass through batch norm.
+    pub batch_norm: bool,
+    /// How a number enters the layers.
+    pub numeric_embedding: NumericEmbedding,
+    /// What embeddings and numbers pass through, one after the other.
+    pub layers: Vec<Layer>,
+    /// What the outputs pass through.
+    pub output: Output,
+    /// Its linear part.
+    pub linear: Linear,
+    /// Width of the factors of a second-order factorization machine (Rendle 2010, doi:10.1109/ICDM.2010.127) that is
+    /// added to the layers' output; 0 for none.
+    pub factors: usize,
+}
+
+/// Widths of embeddings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EmbeddingWidth {
+    /// By a feature's number of values: see [`EmbeddingWidth::by_rule`].
+    Auto,
+    /// Of these columns so many; of others by rule.
+    Columns(Vec<(String, usize)>),
+    /// The same for every feature.
+    #[serde(untagged)]
+    Same(usize),
+}
+
+/// How a number enters the layers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NumericEmbedding {
+    /// As itself.
+    #[default]
+    None,
+    /// As itself and [`PERIODIC_WIDTH`] − 1 linear combinations of [`FREQUENCIES`] cosines, `cos(2π·c·x + φ)`, whose
+    /// frequencies c and phases φ are trained: "PBLD" of Holzmüller, Grinsztajn & Steinwart 2024 (arXiv:2407.04491), after
+    /// Gorishniy, Rubachev & Babenko 2022 (arXiv:2203.05556).
+    Periodic,
+}
+
+/// Cosines of a number's periodic embedding.
+pub const FREQUENCIES: usize = 16;
+/// Width of a number's periodic embedding.
+pub const PERIODIC_WIDTH: usize = 4;
+
+/// A layer: from the numbers of a row to others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// So many units, each a weighted sum of what enters and a bias.
+    Dense(usize),
+    /// This share of the numbers is zeroed in training, and the others are scaled up (Srivastava et al. 2014).
+    Dropout(f64),
+    /// Each row less its mean, in its standard deviations, times γ and plus β (Ba, Kiros & Hinton 2016,
+    /// arXiv:1607.06450).
+    LayerNorm,
+    /// What enters is added to what these layers make of it (He et al. 2016, arXiv:1512.03385); where widths differ,
+    /// after a multiplication by a matrix.
+    Residual(Vec<Layer>),
+    /// So many cross layers, `x₀ ⊙ (x·W + b) + x` (DCN-V2: Wang et al. 2021, arXiv:2008.13535).
+    Cross(usize),
+    /// What each of these makes of what enters, side by side.
+    Concat(Vec<Vec<Layer>>),
+    /// A function of each number.
+    #[serde(untagged)]
+    Activation(Activation),
+}
+
+/// A function of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// max(x, 0)
+    Relu,
+    /// min(max(x, 0), 6)
+    Relu6,
+    /// x, or x / 100 where x < 0
+    LeakyRelu,
+    /// x, or eˣ − 1 where x < 0
+    Elu,
+    /// 1.0507 · x, or 1.7581 · (eˣ − 1) where x < 0 (Klambauer et al. 2017, arXiv:1706.02515)
+    Selu,
+    /// x · Φ(x), by its approximation with tanh (Hendrycks & Gimpel 2016, arXiv:1606.08415)
+    Gelu,
+    /// x · σ(x), also called swish
+    Silu,
+    /// x · tanh(ln(1 + eˣ))
+    Mish,
+    /// tanh(x)
+    Tanh,
+    /// σ(x) = 1 / (1 + e⁻ˣ)
+    Sigmoid,
+}
+
+/// The linear part of a network, added to what the layers put out: a weight for each value of a categorical feature,
+/// and one for each number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Linear {
+    /// None.
+    #[default]
+    None,
+    /// Beside the layers: "wide & deep" (Cheng et al. 2016, arXiv:1606.07792).
+    Beside,
+    /// Nothing else: linear and logistic regression.
+    Alone,
+}
+
+/// What the output unit passes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// Nothing.
+    Identity,
+    /// The logistic function.
+    Sigmoid,
+    /// The logistic function × 1.2 × the largest transformed training label.
+    ScaledSigmoid,
+}
+
+impl EmbeddingWidth {
+    /// ⌈1.6 · values^0.56⌉, 50 at most: what fastai came to by trying (github.com/fastai/fastai, `emb_sz_rule`), with
+    /// a lower bound on memory.
+    pub fn by_rule(values: usize) -> usize {
+        (1.6 * (values as f64).powf(0.56)).ceil().clamp(1.0, 50.0) as usize
+    }
+
+    /// The width of a column's embedding, which has so many distinct values.
+    pub fn of(&self, column: &str, values: usize) -> usize {
+        match self {
+            Self::Same(width) => *width,
+            Self::Auto => Self::by_rule(values),
+            Self::Columns(widths) => {
+                let given = widths.iter().find(|(name, _)| name == column);
+                given.map_or_else(|| Self::by_rule(values), |(_, width)| *width)
+            }
+        }
+    }
+}
+
+impl From<usize> for EmbeddingWidth {
+    fn from(width: usize) -> Self {
+        Self::Same(width)
+    }
+}
+
+impl Activation {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Self); 10] = [
+        ("relu", Self::Relu),
+        ("relu6", Self::Relu6),
+        ("leaky_relu", Self::LeakyRelu),
+        ("elu", Self::Elu),
+        ("selu", Self::Selu),
+        ("gelu", Self::Gelu),
+        ("silu", Self::Silu),
+        ("mish", Self::Mish),
+        ("tanh", Self::Tanh),
+        ("sigmoid", Self::Sigmoid),
+    ];
+}
+
+impl Layer {
+    /// Dense layers of these widths, each with an activation and its share of dropout.
+    pub fn stack(widths: &[usize], activation: Activation, dropout: &[f64]) -> Vec<Self> {
+        let shares = dropout.iter().copied().chain(std::iter::repeat(0.0));
+        let layers = widths.iter().zip(shares);
+        let layers = layers.flat_map(|(units, share)| {
+            let dropout = (share > 0.0).then_some(Self::Dropout(share));
+            [Self::Dense(*units), Self::Activation(activation)]
+                .into_iter()
+                .chain(dropout)
+        });
+        layers.collect()
+    }
+
+    /// Trainable parameters of layers, one after the other, and the width of what they put out, for what enters being
+    /// so wide.
+    pub fn size(layers: &[Self], width: usize) -> (usize, usize) {
+        layers.iter().fold((0, width), |(all, width), layer| {
+            let (own, width) = layer.own_size(width);
+            (all + own, width)
+        })
+    }
+
+    fn own_size(&self, width: usize) -> (usize, usize) {
+        match self {
+            Self::Dense(units) => ((width + 1) * units, *units),
+            Self::Activation(_) | Self::Dropout(_) => (0, width),
+            Self::LayerNorm => (2 * width, width),
+            Self::Residual(layers) => {
+                let (own, to) = Self::size(layers, width);
+                let projection = if to == width { 0 } else { width * to };
+                (own + projection, to)
+            }
+            Self::Cross(layers) => (layers * (width + 1) * width, width),
+            Self::Concat(branches) => {
+                let sizes = branches.iter().map(|layers| Self::size(layers, width));
+                sizes.fold((0, 0), |(all, to), (own, width)| (all + own, to + width))
+            }
+        }
+    }
+
+    /// The widths that the layers put out on the way, all together: what a row takes in memory.
+    pub fn activations(layers: &[Self], width: usize) -> usize {
+        let mut at = width;
+        let sizes = layers.iter().map(|layer| {
+            let own = match layer {
+                Self::Residual(inner) => Self::activations(inner, at),
+                Self::Concat(branches) => {
+                    let each = branches.iter().map(|inner| Self::activations(inner, at));
+                    each.sum()
+                }
+                Self::Cross(layers) => 3 * layers * at,
+                _ => 0,
+            };
+            at = layer.own_size(at).1;
+            own + at
+        });
+        sizes.sum()
+    }
+
+    /// Whether it has kernels that L1 and L2 penalties are of.
+    pub fn has_kernel(&self) -> bool {
+        match self {
+            Self::Dense(_) | Self::Cross(_) => true,
+            Self::Activation(_) | Self::Dropout(_) | Self::LayerNorm => false,
+            Self::Residual(layers) => layers.iter().any(Self::has_kernel),
+            Self::Concat(branches) => branches.iter().flatten().any(Self::has_kernel),
+        }
+    }
+
+    /// Itself and those within it.
+    fn count(&self) -> usize {
+        let within = match self {
+            Self::Residual(layers) => layers.iter().map(Self::count).sum(),
+            Self::Concat(branches) => branches.iter().flatten().map(Self::count).sum(),
+            _ => 0,
+        };
+        1 + within
+    }
+
+    fn check(&self, level: usize) -> Result<()> {
+        let refuse = |expected: &str| Err(option("network", &self.to_string(), expected));
+        if level > MOST_LEVELS {
+            return refuse(&format!(
+                "expected at most {MOST_LEVELS} layers within each other"
+            ));
+        }
+        match self {
+            Self::Dense(0) | Self::Cross(0) => refuse("expected at least 1"),
+            Self::Dropout(share) => check_numbers(&[("dropout", *share, Bounds::Share)]),
+            Self::Residual(layers) if layers.is_empty() => refuse("expected a layer at least"),
+            Self::Concat(branches) if branches.is_empty() => refuse("expected a layer at least"),
+            Self::Residual(layers) => layers.iter().try_for_each(|layer| layer.check(level + 1)),
+            Self::Concat(branches) => {
+                let layers = branches.iter().flatten();
+                layers
+                    .into_iter()
+                    .try_for_each(|layer| layer.check(level + 1))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Network {
+    /// Checks its numbers.
+    ///
+    /// # Errors
+    /// Names the option, what was given and what would be right.
+    pub(super) fn check(&self) -> Result<()> {
+        let zero = match &self.embedding_dim {
+            EmbeddingWidth::Same(0) => Some("0".to_owned()),
+            EmbeddingWidth::Columns(widths) => {
+                let zero = widths.iter().find(|(_, width)| *width == 0);
+                zero.map(|(column, _)| format!("0 of {column:?}"))
+            }
+            EmbeddingWidth::Same(_) | EmbeddingWidth::Auto => None,
+        };
+        if let Some(zero) = zero {
+            return Err(option("embedding_dim", &zero, "expected at least 1"));
+        }
+        let layers: usize = self.layers.iter().map(Layer::count).sum();
+        if layers > MOST_LAYERS {
+            let expected = format!("expected at most {MOST_LAYERS}");
+            return Err(option("network", &format!("{layers} layers"), &expected));
+        }
+        self.layers.iter().try_for_each(|layer| layer.check(1))
+    }
+
+    /// Whether there are layers, if only the one that puts the outputs out.
+    pub fn is_deep(&self) -> bool {
+        self.linear != Linear::Alone
+    }
+}
+
+/// As `network = […]` has them.
+pub fn layers_text(layers: &[Layer]) -> String {
+    let layers: Vec<_> = layers.iter().map(Layer::to_string).collect();
+    format!("[{}]", layers.join(", "))
+}
+
+/// As in `network = […]`.
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |layers: &[Self]| {
+            let layers: Vec<_> = layers.iter().map(Self::to_string).collect();
+            layers.join(", ")
+        };
+        match self {
+            Self::Dense(units) => write!(f, "dense({units})"),
+            Self::Activation(activation) => activation.fmt(f),
+            Self::Dropout(share) => write!(f, "dropout({share})"),
+            Self::LayerNorm => f.write_str("layer_norm"),
+            Self::Residual(layers) => write!(f, "residual({})", list(layers)),
+            Self::Cross(layers) => write!(f, "cross({layers})"),
+            Self::Concat(branches) => {
+                let branches: Vec<_> = branches.iter().map(|b| format!("[{}]", list(b))).collect();
+                write!(f, "concat({})", branches.join(", "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(_, one)| one == self);
+        f.write_str(name.map_or("", |(name, _)| name))
+    }
+}
+
+/// As in `embedding_dim = …`.
+impl fmt::Display for EmbeddingWidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same(width) => width.fmt(f),
+            Self::Auto => f.write_str("'auto'"),
+            Self::Columns(widths) => {
+                let widths = widths.iter();
+                let widths: Vec<_> = widths
+                    .map(|(column, width)| format!("['{}', {width}]", column.replace('\'', "''")))
+                    .collect();
+                write!(f, "[{}]", widths.join(", "))
+            }
+        }
+    }
+}
+
+/// A network as it is stored, or was before it had [layers](Layer) of every kind.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    embedding_dim: EmbeddingWidth,
+    batch_norm: bool,
+    #[serde(default)]
+    numeric_embedding: NumericEmbedding,
+    layers: Option<Vec<Layer>>,
+    hidden_units: Option<Vec<usize>>,
+    dropout: Option<Shares>,
+    output: Output,
+    #[serde(default)]
+    linear: Linear,
+    #[serde(default)]
+    factors: usize,
+}
+
+/// Dropout of each layer, or of the last one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Shares {
+    Last(f64),
+    Each(Vec<f64>),
+}
+
+impl From<Stored> for Network {
+    fn from(stored: Stored) -> Self {
+        let widths = stored.hidden_units.unwrap_or_default();
+        let dropout = match stored.dropout {
+            None => vec![],
+            Some(Shares::Each(shares)) => shares,
+            Some(Shares::Last(share)) => {
+                let mut shares = vec![0.0; widths.len()];
+                shares.last_mut().into_iter().for_each(|last| *last = share);
+                shares
+            }
+        };
+        let stack = || Layer::stack(&widths, Activation::Relu, &dropout);
+        Self {
+            embedding_dim: stored.embedding_dim,
+            batch_norm: stored.batch_norm,
+            numeric_embedding: stored.numeric_embedding,
+            layers: stored.layers.unwrap_or_else(stack),
+            output: stored.output,
+            linear: stored.linear,
+            factors: stored.factors,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(layers: Vec<Layer>) -> Network {
+        Network {
+            embedding_dim: EmbeddingWidth::Auto,
+            batch_norm: true,
+            numeric_embedding: NumericEmbedding::Periodic,
+            layers,
+            output: Output::Identity,
+            linear: Linear::Beside,
+            factors: 3,
+        }
+    }
+
+    fn every_layer() -> Vec<Layer> {
+        let activations = Activation::ALL.map(|(_, activation)| Layer::Activation(activation));
+        let mut layers = activations.to_vec();
+        layers.extend([
+            Layer::Dense(8),
+            Layer::Dropout(0.25),
+            Layer::LayerNorm,
+            Layer::Residual(vec![Layer::Dense(4), Layer::Activation(Activation::Mish)]),
+            Layer::Cross(2),
+            Layer::Concat(vec![vec![Layer::Dense(2)], vec![]]),
+        ]);
+        layers
+    }
+
+    #[test]
+    fn what_is_stored_comes_back() {
+        for width in [
+            EmbeddingWidth::Same(7),
+            EmbeddingWidth::Auto,
+            EmbeddingWidth::Columns(vec![("a".to_owned(), 3)]),
+        ] {
+            let network = Network {
+                embedding_dim: width,
+                ..network(every_layer())
+            };
+            let stored = serde_json::to_string(&network).unwrap();
+            assert_eq!(serde_json::from_str::<Network>(&stored).unwrap(), network);
+        }
+        let layers = serde_json::to_string(&every_layer()[9..13]).unwrap();
+        assert_eq!(
+            layers,
+            r#"["sigmoid",{"dense":8},{"dropout":0.25},"layer_norm"]"#
+        );
+    }
+
+    #[test]
+    fn networks_of_old_are_layers() {
+        let old = |dropout: &str| {
+            let text = format!(
+                r#"{{"embedding_dim":10,"batch_norm":true,"hidden_units":[8,4],"dropout":{dropout},"output":"identity"}}"#
+            );
+            serde_json::from_str::<Network>(&text).unwrap()
+        };
+        let due = |dropout: &[f64]| Network {
+            embedding_dim: EmbeddingWidth::Same(10),
+            batch_norm: true,
+            numeric_embedding: NumericEmbedding::None,
+            layers: Layer::stack(&[8, 4], Activation::Relu, dropout),
+            output: Output::Identity,
+            linear: Linear::None,
+            factors: 0,
+        };
+        assert_eq!(old("0.5"), due(&[0.0, 0.5]));
+        assert_eq!(old("[0.25,0.5]"), due(&[0.25, 0.5]));
+    }
+
+    #[test]
+    fn layers_say_what_they_are_as_they_are_typed() {
+        let layers = layers_text(&every_layer()[10..]);
+        let due = "[dense(8), dropout(0.25), layer_norm, residual(dense(4), mish), cross(2), concat([dense(2)], [])]";
+        assert_eq!(layers, due);
+    }
+
+    #[test]
+    fn sizes_are_those_of_their_kernels() {
+        let (parameters, width) = Layer::size(&every_layer(), 5);
+        let residual = 9 * 4 + 8 * 4;
+        let cross = 2 * 5 * 4;
+        assert_eq!(
+            (parameters, width),
+            (6 * 8 + 16 + residual + cross + 5 * 2, 2 + 4)
+        );
+        let shares = [0.0, 0.5];
+        let stack = Layer::stack(&[3, 2], Activation::Relu, &shares);
+        assert_eq!(Layer::size(&stack, 4), (5 * 3 + 4 * 2, 2));
+        assert_eq!(Layer::activations(&stack, 4), 3 * 2 + 2 * 3);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let refused = |layer: Layer, named: &str| {
+            let error = network(vec![layer]).check().unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        };
+        refused(Layer::Dense(0), "dense(0)");
+        refused(Layer::Residual(vec![Layer::Cross(0)]), "cross(0)");
+        refused(Layer::Residual(vec![]), "residual()");
+        refused(Layer::Dropout(1.0), "dropout");
+        let mut deep = Layer::Dense(1);
+        for _ in 0..MOST_LEVELS {
+            deep = Layer::Residual(vec![deep]);
+        }
+        refused(deep, "within each other");
+        refused(
+            Layer::Concat(vec![vec![Layer::Dense(1); 300]]),
+            "301 layers",
+        );
+        network(every_layer()).check().unwrap();
+    }
+}

@@ -1,0 +1,462 @@
+//! The graph that a network's description comes to: operations on values, each with its parameters.
+//!
+//! ```text
+//!  values    0 embeddings [B × ΣD]   1 numbers [B × N]   2 …   each is put out by one operation, or enters
+//!  nodes     in an order in which every value is put out before it is read
+//! ```
+//!
+//! It is arithmetic on widths: [`host`](super::host) computes it in host memory, [`tensors`](super::tensors) as tensors.
+//! What is fused here (ReLU and dropout into the dense layer before them) is what a pass over memory is worth.
+
+use volley_proto::spec::{
+    Activation, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, PERIODIC_WIDTH,
+};
+
+use super::architecture::{Parameter, Start, Table, glorot};
+
+/// Half the width of the embeddings' initial range, as in Keras.
+const EMBEDDING_RANGE: f32 = 0.05;
+/// Standard deviation of the factors' initial values, as in libFM.
+const FACTOR_DEVIATION: f32 = 0.1;
+/// Standard deviation of the initial frequencies of periodic embeddings, as in RealMLP.
+const FREQUENCY_DEVIATION: f32 = 0.1;
+
+/// A value's place among all.
+pub(crate) type Value = usize;
+
+/// An operation: from values to one.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) operation: Operation,
+    pub(crate) from: Vec<Value>,
+    pub(crate) to: Value,
+    /// Where its parameters begin in the order of all.
+    pub(crate) at: usize,
+}
+
+/// What a node computes of a row x.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Operation {
+    /// `x·W + b`, without b if it has no bias; then ReLU and dropout, if it has them.
+    Dense {
+        bias: bool,
+        relu: bool,
+        dropout: Option<usize>,
+    },
+    /// A function of each number.
+    Activation(Activation),
+    /// A mask, by its place in [`Graph::dropouts`].
+    Dropout(usize),
+    /// `γ·(x − mean) / √(variance + ε) + β`, of the row's moments.
+    LayerNorm,
+    /// `γ·x + β`
+    Affine,
+    /// Of each number x: x, and `cos(2π·c·x + φ)·W + b`. Parameters: c, φ, W, b.
+    Periodic,
+    /// The numbers of all that it is from, side by side.
+    Concat,
+    /// The sum of two.
+    Add,
+    /// The product of two, number by number.
+    Multiply,
+    /// Second-order interactions, `½ Σ_f ((Σ_i v_if·x_i)² − Σ_i (v_if·x_i)²)`, from the factors of codes, where x is 1,
+    /// and from numbers. Parameters: the factors of numbers, if there are any.
+    Interactions {
+        factors: usize,
+        codes: bool,
+        numbers: bool,
+    },
+    /// The linear part, of codes and of numbers, with a bias where there are no layers that have one.
+    Linear { bias: bool },
+}
+
+impl Operation {
+    pub(super) fn has_parameters(&self) -> bool {
+        match self {
+            Self::Dense { .. } | Self::LayerNorm | Self::Affine | Self::Periodic => true,
+            Self::Interactions { numbers: any, .. } => *any,
+            Self::Linear { .. } => true,
+            Self::Activation(_) | Self::Dropout(_) | Self::Concat | Self::Add | Self::Multiply => {
+                false
+            }
+        }
+    }
+}
+
+/// Numbers that are zeroed in training.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Dropout {
+    /// Their share.
+    pub(crate) share: f64,
+    /// How many a row has.
+    pub(crate) width: usize,
+}
+
+/// A network's operations.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Graph {
+    /// Numbers of a row in each value.
+    pub(crate) widths: Vec<usize>,
+    /// The embeddings that codes pick, if any.
+    pub(crate) embeddings: Option<Value>,
+    /// The factors that codes pick, if any.
+    pub(crate) factors: Option<Value>,
+    /// The numbers that enter, if any.
+    pub(crate) numbers: Option<Value>,
+    pub(crate) nodes: Vec<Node>,
+    /// What is put out, before the output's activation.
+    pub(crate) output: Value,
+    pub(crate) dropouts: Vec<Dropout>,
+    /// In the order of everything: the flat gradient, the optimizer's state, the file.
+    pub(crate) parameters: Vec<Parameter>,
+    /// The parameters that have rows for codes.
+    pub(crate) tables: Vec<Table>,
+}
+
+/// What the data says of a graph.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entries<'a> {
+    /// Of each categorical feature, the codes of its vocabulary and the width of its embedding.
+    pub(super) codes: &'a [(usize, usize)],
+    /// Numbers of a row.
+    pub(super) numbers: usize,
+    /// Outputs of a row.
+    pub(super) outputs: usize,
+}
+
+impl Graph {
+    /// The graph of a network.
+    pub(super) fn new(network: &Network, entries: Entries<'_>) -> Self {
+        let mut graph = Self::default();
+        let Entries {
+            codes,
+            numbers,
+            outputs,
+        } = entries;
+        if numbers > 0 {
+            graph.numbers = Some(graph.value(numbers));
+        }
+        let mut parts = Vec::with_capacity(3);
+        if network.is_deep() {
+            parts.push(graph.deep(network, entries));
+        }
+        if network.linear != Linear::None {
+            parts.push(graph.linear(network, entries));
+        }
+        if network.factors > 0 {
+            let widths = codes
+                .iter()
+                .map(|(codes, _)| (*codes, network.factors * outputs));
+            let widths: Vec<_> = widths.collect();
+            parts.push(graph.interactions(network.factors, &widths, entries));
+        }
+        let output = parts
+            .into_iter()
+            .reduce(|sum, part| graph.node(Operation::Add, vec![sum, part], outputs));
+        graph.output = output.expect("a network has layers, a linear part, or both");
+        graph
+    }
+
+    /// The parameter of this name, which has a row for each code.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(super) fn table(&self, name: &str) -> &Table {
+        let mut tables = self.tables.iter();
+        let found = tables.find(|table| self.parameters[table.at].name == name);
+        found.expect("what codes pick has a table")
+    }
+
+    /// The table that a value that enters was picked from, if it was.
+    pub(super) fn table_of(&self, value: Value) -> Option<&Table> {
+        let picked = [
+            (self.embeddings, "embedding"),
+            (self.factors, "factors.values"),
+        ];
+        let found = picked
+            .into_iter()
+            .find(|(picked, _)| *picked == Some(value));
+        found.map(|(_, name)| self.table(name))
+    }
+
+    /// The linear part, if there is one, and whether it has a bias.
+    pub(super) fn linear_node(&self) -> Option<(&Node, bool)> {
+        self.nodes.iter().find_map(|node| match node.operation {
+            Operation::Linear { bias } => Some((node, bias)),
+            _ => None,
+        })
+    }
+
+    fn value(&mut self, width: usize) -> Value {
+        self.widths.push(width);
+        self.widths.len() - 1
+    }
+
+    /// A node without parameters, and the value that it puts out.
+    fn node(&mut self, operation: Operation, from: Vec<Value>, width: usize) -> Value {
+        let (to, at) = (self.value(width), self.parameters.len());
+        self.nodes.push(Node {
+            operation,
+            from,
+            to,
+            at,
+        });
+        to
+    }
+
+    fn parameter(&mut self, name: String, shape: &[usize], start: Start, penalized: bool) {
+        self.parameters.push(Parameter {
+            name,
+            shape: shape.to_vec(),
+            start,
+            penalized,
+        });
+    }
+
+    /// A parameter with a row for each code of each feature, of the feature's width.
+    fn add_table(&mut self, name: &str, widths: &[(usize, usize)], start: Start, penalized: bool) {
+        let total: usize = widths.iter().map(|(codes, width)| codes * width).sum();
+        let codes: usize = widths.iter().map(|(codes, _)| codes).sum();
+        let (_, first) = widths.first().copied().unwrap_or_default();
+        let shape = match widths.iter().all(|(_, width)| *width == first) {
+            true => vec![codes, first],
+            false => vec![total],
+        };
+        self.tables.push(Table {
+            at: self.parameters.len(),
+            widths: widths.to_vec(),
+        });
+        self.parameter(name.to_owned(), &shape, start, penalized);
+    }
+
+    /// From embeddings and numbers through the layers to the outputs.
+    fn deep(&mut self, network: &Network, entries: Entries<'_>) -> Value {
+        let mut parts = Vec::with_capacity(2);
+        let width = entries.codes.iter().map(|(_, width)| width).sum();
+        if width > 0 {
+            let embeddings = self.value(width);
+            self.embeddings = Some(embeddings);
+            let start = Start::Uniform(EMBEDDING_RANGE);
+            self.add_table("embedding", entries.codes, start, false);
+            parts.push(embeddings);
+        }
+        if let Some(numbers) = self.numbers {
+            let count = entries.numbers;
+            let mut value = numbers;
+            if network.batch_norm {
+                value = self.node(Operation::Affine, vec![value], count);
+                self.parameter("bn.gamma".into(), &[count], Start::Constant(1.0), false);
+                self.parameter("bn.beta".into(), &[count], Start::Constant(0.0), false);
+            }
+            if network.numeric_embedding == NumericEmbedding::Periodic {
+                value = self.periodic(value, count);
+            }
+            parts.push(value);
+        }
+        let entered = match parts[..] {
+            [one] => one,
+            _ => {
+                let width = parts.iter().map(|part| self.widths[*part]).sum();
+                self.node(Operation::Concat, parts, width)
+            }
+        };
+        // A network without kernels of its own has its output's only.
+        let has_kernel = network.layers.iter().any(Layer::has_kernel);
+        let value = self.layers(&network.layers, "", entered);
+        self.dense("output", value, entries.outputs, true, !has_kernel)
+    }
+
+    fn periodic(&mut self, from: Value, count: usize) -> Value {
+        let (k, d) = (FREQUENCIES, PERIODIC_WIDTH - 1);
+        let to = self.node(Operation::Periodic, vec![from], count * PERIODIC_WIDTH);
+        let mut parameter = |name: &str, shape: &[usize], start| {
+            self.parameter(format!("periodic.{name}"), shape, start, false);
+        };
+        parameter("frequency", &[count, k], Start::Normal(FREQUENCY_DEVIATION));
+        parameter("phase", &[count, k], Start::Uniform(std::f32::consts::PI));
+        parameter(
+            "kernel",
+            &[count, k, d],
+            Start::Uniform((k as f32).sqrt().recip()),
+        );
+        parameter("bias", &[count, d], Start::Constant(0.0));
+        to
+    }
+
+    fn dense(
+        &mut self,
+        name: &str,
+        from: Value,
+        units: usize,
+        bias: bool,
+        penalized: bool,
+    ) -> Value {
+        let width = self.widths[from];
+        let dense = Operation::Dense {
+            bias,
+            relu: false,
+            dropout: None,
+        };
+        let to = self.node(dense, vec![from], units);
+        let start = glorot(width, units);
+        self.parameter(format!("{name}.kernel"), &[width, units], start, penalized);
+        if bias {
+            self.parameter(
+                format!("{name}.bias"),
+                &[units],
+                Start::Constant(0.0),
+                false,
+            );
+        }
+        to
+    }
+
+    /// Layers one after the other. Those of a kind are numbered below `path`.
+    fn layers(&mut self, layers: &[Layer], path: &str, from: Value) -> Value {
+        let mut counts = [0; 5];
+        let mut next = |kind: usize, name: &str| {
+            counts[kind] += 1;
+            format!("{path}{name}.{}", counts[kind] - 1)
+        };
+        let mut value = from;
+        for layer in layers {
+            let width = self.widths[value];
+            value = match layer {
+                Layer::Dense(units) => self.dense(&next(0, "dense"), value, *units, true, true),
+                Layer::Activation(Activation::Relu) if self.fuses(value, from, true) => value,
+                Layer::Activation(activation) => {
+                    self.node(Operation::Activation(*activation), vec![value], width)
+                }
+                Layer::Dropout(share) => {
+                    let place = self.dropouts.len();
+                    self.dropouts.push(Dropout {
+                        share: *share,
+                        width,
+                    });
+                    match self.fuses(value, from, false) {
+                        true => value,
+                        false => self.node(Operation::Dropout(place), vec![value], width),
+                    }
+                }
+                Layer::LayerNorm => {
+                    let name = next(1, "norm");
+                    let to = self.node(Operation::LayerNorm, vec![value], width);
+                    let one = Start::Constant(1.0);
+                    self.parameter(format!("{name}.gamma"), &[width], one, false);
+                    let zero = Start::Constant(0.0);
+                    self.parameter(format!("{name}.beta"), &[width], zero, false);
+                    to
+                }
+                Layer::Residual(inner) => {
+                    let name = next(2, "residual");
+                    let made = self.layers(inner, &format!("{name}."), value);
+                    let to = self.widths[made];
+                    let passed = match to == width {
+                        true => value,
+                        false => self.dense(&name, value, to, false, true),
+                    };
+                    self.node(Operation::Add, vec![passed, made], to)
+                }
+                Layer::Cross(layers) => {
+                    let (name, first) = (next(3, "cross"), value);
+                    (0..*layers).fold(value, |value, at| {
+                        let name = format!("{name}.{at}");
+                        let dense = self.dense(&name, value, width, true, true);
+                        let product = self.node(Operation::Multiply, vec![first, dense], width);
+                        self.node(Operation::Add, vec![value, product], width)
+                    })
+                }
+                Layer::Concat(branches) => {
+                    let name = next(4, "concat");
+                    let branches = branches.iter().enumerate();
+                    let made: Vec<Value> = branches
+                        .map(|(at, inner)| self.layers(inner, &format!("{name}.{at}."), value))
+                        .collect();
+                    let width = made.iter().map(|value| self.widths[*value]).sum();
+                    self.node(Operation::Concat, made, width)
+                }
+            };
+        }
+        value
+    }
+
+    /// Has the dense layer that has put a value out do what follows too, if it can: ReLU, or else the dropout that was
+    /// added last. `entered` is read by others.
+    fn fuses(&mut self, value: Value, entered: Value, activates: bool) -> bool {
+        let last = self
+            .nodes
+            .last_mut()
+            .filter(|node| node.to == value && value != entered);
+        match last.map(|node| &mut node.operation) {
+            Some(Operation::Dense {
+                bias: true,
+                relu,
+                dropout: None,
+            }) if activates && !*relu => {
+                *relu = true;
+                true
+            }
+            Some(Operation::Dense {
+                relu: true,
+                dropout: dropout @ None,
+                ..
+            }) if !activates => {
+                *dropout = Some(self.dropouts.len() - 1);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn linear(&mut self, network: &Network, entries: Entries<'_>) -> Value {
+        let Entries {
+            codes,
+            numbers,
+            outputs,
+        } = entries;
+        let from = self.numbers.into_iter().collect();
+        let bias = !network.is_deep();
+        let to = self.node(Operation::Linear { bias }, from, outputs);
+        let zero = Start::Constant(0.0);
+        if !codes.is_empty() {
+            let widths: Vec<_> = codes.iter().map(|(codes, _)| (*codes, outputs)).collect();
+            self.add_table("linear.values", &widths, zero, true);
+        }
+        if numbers > 0 {
+            self.parameter("linear.numbers".into(), &[numbers, outputs], zero, true);
+        }
+        if bias {
+            self.parameter("linear.bias".into(), &[outputs], zero, false);
+        }
+        to
+    }
+
+    fn interactions(
+        &mut self,
+        factors: usize,
+        widths: &[(usize, usize)],
+        entries: Entries<'_>,
+    ) -> Value {
+        let outputs = entries.outputs;
+        let start = Start::Normal(FACTOR_DEVIATION);
+        let mut from = Vec::with_capacity(2);
+        if !widths.is_empty() {
+            let value = self.value(widths.iter().map(|(_, width)| width).sum());
+            self.factors = Some(value);
+            self.add_table("factors.values", widths, start, true);
+            from.push(value);
+        }
+        from.extend(self.numbers);
+        let interactions = Operation::Interactions {
+            factors,
+            codes: !widths.is_empty(),
+            numbers: self.numbers.is_some(),
+        };
+        let to = self.node(interactions, from, outputs);
+        if entries.numbers > 0 {
+            let shape = [entries.numbers, factors * outputs];
+            self.parameter("factors.numbers".into(), &shape, start, true);
+        }
+        to
+    }
+}
