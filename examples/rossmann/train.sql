@@ -21,6 +21,8 @@ OPTIONS (
   ],
   embedding_dim = 10,
   hidden_units = [1000, 1000, 1000, 500],
+  activation_fn = 'relu',
+  numeric_embedding = 'none',
   dropout = [0, 0, 0, 0.5],
   l2_reg = 5e-5,
   activation_output = 'scaled_sigmoid',

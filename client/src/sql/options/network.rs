@@ -106,7 +106,10 @@ impl NetworkOptions {
         Ok(Network {
             embedding_dim: self.embedding_dim.clone().unwrap_or(EmbeddingWidth::Auto),
             batch_norm: self.batch_norm.unwrap_or(true) && !linear,
-            numeric_embedding: self.numeric_embedding.unwrap_or_default(),
+            numeric_embedding: self.numeric_embedding.unwrap_or(match linear {
+                true => NumericEmbedding::None,
+                false => NumericEmbedding::Periodic,
+            }),
             output: self.output,
             linear: match (linear, self.wide) {
                 (true, _) => Linear::Alone,
@@ -136,7 +139,7 @@ impl NetworkOptions {
             }
         };
         // Widths of 0 are refused with the other numbers.
-        let activation = self.activation.unwrap_or(Activation::Relu);
+        let activation = self.activation.unwrap_or(Activation::Mish);
         Ok(Layer::stack(&hidden_units, activation, &dropout))
     }
 }

@@ -107,6 +107,8 @@ pub struct EarlyStopOptions {
 const PATIENCE: usize = 40;
 /// Changes that L-BFGS remembers, as in scikit-learn.
 const MEMORY: usize = 10;
+/// Share of the average of weights that a step keeps, where nothing is said of the optimizer.
+const EMA_MOMENTUM: f64 = 0.99;
 
 impl OptimizerOptions {
     /// The complete optimizer; by this rule, where none is given.
@@ -116,6 +118,7 @@ impl OptimizerOptions {
     pub(super) fn settle(self, default: RuleName) -> Result<Optimizer> {
         let name = self.rule.unwrap_or(default);
         self.check(name)?;
+        let averages = self.rule.is_none() && name == RuleName::AdamW;
         let Rule::Adam {
             beta_1,
             beta_2,
@@ -191,7 +194,7 @@ impl OptimizerOptions {
             },
             clip_norm: self.clip_norm,
             clip_value: self.clip_value,
-            ema_momentum: self.ema_momentum,
+            ema_momentum: self.ema_momentum.or(averages.then_some(EMA_MOMENTUM)),
         })
     }
 

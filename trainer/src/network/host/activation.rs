@@ -20,7 +20,7 @@ pub(super) fn of(function: Activation, x: f32) -> f32 {
         Activation::Selu => SELU[0] * x,
         Activation::Gelu => 0.5 * x * (1.0 + gelu_argument(x).tanh()),
         Activation::Silu => x * sigmoid(x),
-        Activation::Mish => x * softplus(x).tanh(),
+        Activation::Mish => x * tanh_of_softplus(x),
         Activation::Tanh => x.tanh(),
         Activation::Sigmoid => sigmoid(x),
     }
@@ -47,7 +47,7 @@ pub(super) fn slope(function: Activation, x: f32) -> f32 {
             y * (1.0 + x * (1.0 - y))
         }
         Activation::Mish => {
-            let tanh = softplus(x).tanh();
+            let tanh = tanh_of_softplus(x);
             tanh + x * (1.0 - tanh * tanh) * sigmoid(x)
         }
         Activation::Tanh => 1.0 - x.tanh().powi(2),
@@ -66,9 +66,11 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// ln(1 + eˣ)
-fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
+/// tanh(ln(1 + eˣ)) = (w² + 2w) / (w² + 2w + 2), with w = eˣ; from 20 on it is 1.
+fn tanh_of_softplus(x: f32) -> f32 {
+    let w = x.min(20.0).exp();
+    let n = w * (w + 2.0);
+    n / (n + 2.0)
 }
 
 #[cfg(test)]

@@ -187,9 +187,9 @@ pub(super) const LEARNING: &[TrainOption] = &[
     option(
         "ema_momentum",
         "0 ≤ m < 1",
-        "(none)",
+        "0.99 where optimizer is not given",
         "Weights are evaluated and published as their exponential moving average over steps, of which each step keeps \
-         this share (less at first: (t − 1) / (t + 9) in step t). 0.999 suits some thousands of steps.",
+         this share (less at first: (t − 1) / (t + 9) in step t). 0 is no average.",
         |to, value| some_number(&mut to.optimizer.ema_momentum, value),
     ),
     option(

@@ -21,7 +21,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
     option(
         "activation_fn",
         "'relu', 'relu6', 'leaky_relu', 'elu', 'selu', 'gelu', 'silu', 'mish', 'tanh', 'sigmoid'",
-        "'relu'",
+        "'mish'",
         "What the dense layers' units pass through.",
         |to, value| {
             let mut given = Activation::Relu;
@@ -32,7 +32,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
     option(
         "network",
         "[layer, …]",
-        "dense(width), relu, dropout(share) of each of hidden_units",
+        "dense(width), mish, dropout(share) of each of hidden_units",
         "All layers between what enters and the output, instead of hidden_units, activation_fn and dropout: \
          dense(units), any activation, dropout(share), layer_norm, residual(layer, …), cross(layers), concat([layer, …], …).",
         |to, value| match layers(value) {
@@ -72,7 +72,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
     option(
         "numeric_embedding",
         "'none', 'periodic'",
-        "'none'",
+        "'periodic'; 'none' of a linear model",
         "How a number enters the layers: as itself, or with three combinations of 16 cosines of it beside, whose \
          frequencies are trained (\"PBLD\" of RealMLP).",
         |to, value| {
