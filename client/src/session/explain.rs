@@ -280,7 +280,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     );
     let epochs = match spec.epochs {
         Some(epochs) => format!("{epochs} epochs"),
-        None if solved => "200 epochs at most".to_owned(),
+        None if solved => "1,000 epochs at most".to_owned(),
         None => "epochs by the number of rows".to_owned(),
     };
     let steps = rows

@@ -14,7 +14,7 @@ const EPOCHS: [u64; 2] = [20, 400];
 const ONE_CYCLE: (f64, f64) = (1.0 / 25.0, 0.3);
 
 /// Passes over all rows of a rule that ends by itself, at most, where their epochs are not given.
-const MOST_PASSES: usize = 200;
+const MOST_PASSES: usize = 1000;
 
 /// Passes over rows of so many steps each: as given, or as many as make enough steps.
 pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {

@@ -217,7 +217,7 @@ pub(super) const LEARNING: &[TrainOption] = &[
     option(
         "epochs",
         "whole number",
-        "as many as make 4,000 steps, from 20 to 400; 200 with 'lbfgs'",
+        "as many as make 4,000 steps, from 20 to 400; 1,000 with 'lbfgs'",
         "Passes over the training rows, at most.",
         |to, value| some_whole(&mut to.epochs, value),
     ),
