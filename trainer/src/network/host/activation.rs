@@ -7,7 +7,7 @@ const LEAK: f32 = 0.01;
 /// SELU's λ and λ·α.
 const SELU: [f32; 2] = [1.050_701, 1.758_099_3];
 /// √(2/π) and the cubic term's share, of GELU's approximation.
-const GELU: [f32; 2] = [0.797_884_56, 0.044_715];
+const GELU: [f32; 2] = [0.797_884_6, 0.044_715];
 
 pub(super) fn of(function: Activation, x: f32) -> f32 {
     match function {
