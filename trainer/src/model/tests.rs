@@ -209,8 +209,11 @@ fn rows_without_a_feature_are_refused() {
     assert!(matches!(error, Error::ColumnType { column, .. } if column == "store"));
 }
 
+/// The features that matter most with their attributions, and two numbers more.
+type Explanation = (Vec<(String, f64)>, f64, f64);
+
 /// What the columns of an explanation hold for each row: features and their attributions, the baseline, the prediction.
-fn explanations(columns: &[ArrayRef]) -> Vec<(Vec<(String, f64)>, f64, f64)> {
+fn explanations(columns: &[ArrayRef]) -> Vec<Explanation> {
     let [features, baselines, predictions, errors] = columns.last_chunk().unwrap();
     let number = |column: &ArrayRef, row| column.as_primitive::<Float64Type>().value(row);
     let explained = (0..features.len()).map(|row| {
