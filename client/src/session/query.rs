@@ -1,10 +1,13 @@
 //! A query on the cluster, as a plan of one operator: submitted when its rows are read, cancelled when
-//! they are dropped before their end, and run again where they are lost before any was read.
+//! they are dropped before their end, and run again where they are lost before any was given out.
 //!
 //! Rows that a finished job made are on the executors that made them until the client has fetched
 //! them. An executor lost in between takes its part with it, and the job, being over, is nobody's to
-//! repair but the client's.
+//! repair but the client's. So the first rows are held back until all are here or [`HOLD_BYTES`] are
+//! reached: a result below that is whole or is made again, and only a larger one can end in
+//! [`Error::ResultLost`] after some of its rows.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,6 +42,9 @@ use super::settings;
 use super::subqueries::refuse_unjoined;
 use crate::Error;
 use crate::cluster::{Cluster, Order, Submitted};
+
+/// Rows are held back until all have come, or so many bytes of them.
+const HOLD_BYTES: usize = 16 << 20;
 
 /// A query that runs on the cluster.
 #[derive(Debug)]
@@ -212,7 +218,7 @@ impl ExecutionPlan for QueryExec {
         let query = Arc::clone(&self.query);
         let config = Arc::new(context.session_config().clone());
         let run = move || Arc::clone(&query).run(Arc::clone(&config));
-        let rows = rerun_lost(self.query.effects, run).map_err(DataFusionError::from);
+        let rows = rerun_lost(self.query.effects, HOLD_BYTES, run).map_err(DataFusionError::from);
         let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
         Ok(Box::pin(rows))
     }
@@ -228,9 +234,11 @@ fn order_of(plan: &LogicalPlan) -> Order {
     }
 }
 
-/// The rows of a query, which is run again where it may be. The stream ends with the first error.
+/// The rows of a query, which is run again where it may be. They are held back until all have come, or
+/// more than `hold` bytes. The stream ends with the first error.
 fn rerun_lost<Rows, Run>(
     effects: Effects,
+    hold: usize,
     run: impl FnMut() -> Run + Send,
 ) -> impl futures::Stream<Item = crate::Result<RecordBatch>> + Send
 where
@@ -240,8 +248,12 @@ where
     let attempts = Attempts {
         run,
         effects,
+        hold,
         rows: None,
         attempt: 1,
+        held: VecDeque::new(),
+        held_bytes: 0,
+        delivery: Delivery::Held,
         rows_read: 0,
     };
     try_unfold(attempts, |mut attempts| async move {
@@ -254,10 +266,28 @@ where
 struct Attempts<R, Rows> {
     run: R,
     effects: Effects,
+    /// Bytes of rows that are held back at most, the batch that exceeds them included.
+    hold: usize,
     rows: Option<Rows>,
     /// From 1.
     attempt: usize,
+    /// Rows that have come and were not given out.
+    held: VecDeque<RecordBatch>,
+    held_bytes: usize,
+    delivery: Delivery,
+    /// Rows that were given out.
     rows_read: usize,
+}
+
+/// What is done with rows that come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    /// Held back, for the query may have to be run again.
+    Held,
+    /// Given out.
+    Streamed,
+    /// All have come.
+    Ended,
 }
 
 impl<R, Rows, Run> Attempts<R, Rows>
@@ -268,42 +298,60 @@ where
 {
     async fn next(&mut self) -> crate::Result<Option<RecordBatch>> {
         loop {
+            if self.delivery != Delivery::Held {
+                if let Some(batch) = self.held.pop_front() {
+                    self.rows_read += batch.num_rows();
+                    return Ok(Some(batch));
+                }
+                if self.delivery == Delivery::Ended {
+                    return Ok(None);
+                }
+            }
             let rows = match &mut self.rows {
                 Some(rows) => rows,
                 None => self.rows.insert((self.run)().await?),
             };
-            let (job, holder, source) = match rows.next().await.transpose() {
-                Ok(batch) => {
-                    self.rows_read += batch.as_ref().map_or(0, RecordBatch::num_rows);
-                    return Ok(batch);
-                }
+            match rows.next().await.transpose() {
+                Ok(Some(batch)) => self.take(batch),
+                Ok(None) => self.delivery = Delivery::Ended,
                 Err(Error::ResultLost {
                     job,
                     holder,
                     source,
                     ..
-                }) => (job, holder, source),
+                }) => match judge(self.effects, self.attempt, self.rows_read) {
+                    Verdict::GiveUp(advice) => {
+                        return Err(Error::ResultLost {
+                            job,
+                            holder,
+                            advice,
+                            source,
+                        });
+                    }
+                    Verdict::RunAgain => {
+                        tracing::warn!(
+                            "the rows of job {job} were lost with {holder} before any was read: \
+                             running it again"
+                        );
+                        self.attempt += 1;
+                        self.rows = None;
+                        self.held.clear();
+                        self.held_bytes = 0;
+                    }
+                },
                 Err(error) => return Err(error),
-            };
-            match judge(self.effects, self.attempt, self.rows_read) {
-                Verdict::GiveUp(advice) => {
-                    return Err(Error::ResultLost {
-                        job,
-                        holder,
-                        advice,
-                        source,
-                    });
-                }
-                Verdict::RunAgain => {
-                    tracing::warn!(
-                        "the rows of job {job} were lost with {holder} before any was read: \
-                         running it again"
-                    );
-                    self.attempt += 1;
-                    self.rows = None;
-                }
             }
         }
+    }
+
+    fn take(&mut self, batch: RecordBatch) {
+        if self.delivery == Delivery::Held {
+            self.held_bytes += batch.get_array_memory_size();
+            if self.held_bytes > self.hold {
+                self.delivery = Delivery::Streamed;
+            }
+        }
+        self.held.push_back(batch);
     }
 }
 
@@ -340,7 +388,11 @@ mod tests {
     }
 
     /// The rows read, how it ended, and how many attempts are left in the script.
-    async fn read(effects: Effects, script: &[&[Step]]) -> (usize, crate::Result<()>, usize) {
+    async fn read(
+        effects: Effects,
+        hold: usize,
+        script: &[&[Step]],
+    ) -> (usize, crate::Result<()>, usize) {
         let mut attempts: VecDeque<_> = script.iter().map(|steps| steps.to_vec()).collect();
         let left = Arc::new(Mutex::new(attempts.len()));
         let counted = Arc::clone(&left);
@@ -349,7 +401,7 @@ mod tests {
             *counted.lock() = attempts.len();
             async { Ok(futures::stream::iter(steps).map(step)) }
         };
-        let mut rows = Box::pin(rerun_lost(effects, run));
+        let mut rows = Box::pin(rerun_lost(effects, hold, run));
         let mut count = 0;
         let ended = loop {
             match rows.try_next().await {
@@ -363,12 +415,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rows_lost_before_any_was_read_are_made_again() {
+    async fn rows_lost_before_any_was_given_out_are_made_again() {
         use Step::{Lost, Row};
-        let script: &[&[Step]] = &[&[Lost], &[Lost], &[Row(1), Row(2)]];
-        let (count, ended, left) = read(Effects::None, script).await;
+        let scripts: [&[&[Step]]; 2] = [
+            &[&[Lost], &[Lost], &[Row(1), Row(2)]],
+            // What came before the loss is held back, and does not come twice.
+            &[&[Row(1), Lost], &[Row(1), Row(2), Lost], &[Row(1), Row(2)]],
+        ];
+        for script in scripts {
+            let (count, ended, left) = read(Effects::None, HOLD_BYTES, script).await;
+            assert!(ended.is_ok(), "{ended:?}");
+            assert_eq!((count, left), (2, 0));
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_rows_are_held_back_than_is_allowed() {
+        use Step::{Lost, Row};
+        let bytes = step(Row(1)).unwrap().get_array_memory_size();
+        let script: &[&[Step]] = &[&[Row(1), Row(2), Row(3), Row(4), Lost], &[Row(1)]];
+        for (hold, given_out) in [(0, 4), (2 * bytes, 4), (3 * bytes, 4)] {
+            let (count, ended, left) = read(Effects::None, hold, script).await;
+            assert!(matches!(ended, Err(Error::ResultLost { .. })), "{ended:?}");
+            assert_eq!((count, left), (given_out, 1), "{hold} bytes");
+        }
+        let (count, ended, left) = read(Effects::None, 4 * bytes, script).await;
         assert!(ended.is_ok(), "{ended:?}");
-        assert_eq!((count, left), (2, 0));
+        assert_eq!((count, left), (1, 0));
     }
 
     #[tokio::test]
@@ -394,7 +467,7 @@ mod tests {
             (Effects::None, &[&[Broken], again], 0, "boom"),
         ];
         for (effects, script, read_before, said) in cases {
-            let (count, ended, left) = read(*effects, script).await;
+            let (count, ended, left) = read(*effects, 0, script).await;
             let error = ended.unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
             assert_eq!((count, left), (*read_before, 1), "{error}");
