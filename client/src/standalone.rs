@@ -94,14 +94,10 @@ impl Standalone {
         };
         let (stop_executors, stop_scheduler) = (CancellationToken::new(), CancellationToken::new());
         let (mut executors, mut serving) = (JoinSet::new(), JoinSet::new());
-        let bind = SchedulerConfig {
-            bind: ([127, 0, 0, 1], 0).into(),
-            ..Default::default()
-        };
-        let scheduler = Scheduler::start(bind)
+        let scheduler = Scheduler::start(SchedulerConfig::default())
             .await
             .map_err(StandaloneError::Scheduler)?;
-        let address = scheduler.address().to_string();
+        let address = scheduler.address().to_owned();
         let stopped = stop_scheduler.clone().cancelled_owned();
         serving.spawn(async move {
             if let Err(error) = scheduler.run_until(stopped).await {

@@ -1,11 +1,11 @@
 //! What an executor is told at start.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use volley_proto::address::ListenAddress;
 use volley_proto::spec::Device;
 
 /// What an executor is told at start.
@@ -23,10 +23,8 @@ pub struct ExecutorConfig {
     pub reconnect_timeout: Duration,
     /// What the executor is there for.
     pub role: Role,
-    /// The address that its services listen on, each on a port of its own choosing.
-    pub bind: IpAddr,
-    /// The host name that peers reach it by.
-    pub advertise_host: String,
+    /// Where its services and ranks listen, each on a port of its own, and what others dial.
+    pub listen: ListenAddress,
     /// Slots: how many partitions it works on at once.
     pub vcores: usize,
     /// Where shuffle files and sockets go; it is made if need be.
@@ -74,8 +72,7 @@ impl ExecutorConfig {
             scheduler_timeout: Duration::from_secs(10),
             reconnect_timeout: Duration::from_secs(600),
             role: Role::Any,
-            bind: Ipv4Addr::LOCALHOST.into(),
-            advertise_host: Ipv4Addr::LOCALHOST.to_string(),
+            listen: ListenAddress::loopback(),
             vcores: 1,
             work_dir,
             memory: ByteSize::gib(4),

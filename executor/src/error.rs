@@ -1,6 +1,5 @@
 //! The crate's errors: why an executor could not start or go on, and why a rank failed.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,8 +24,8 @@ pub enum Error {
     /// No port of the address can be listened on.
     #[error("cannot listen on {address}")]
     Bind {
-        /// The address.
-        address: SocketAddr,
+        /// The address, and the ports where these are given.
+        address: String,
         /// The operating system's answer.
         #[source]
         source: std::io::Error,

@@ -13,6 +13,7 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
 use uuid::Uuid;
 use volley_executor::{Executor, ExecutorConfig, Notices, Role, notices};
+use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
@@ -37,8 +38,11 @@ struct Args {
     /// Address to listen on
     #[arg(long, env = "VOLLEY_EXECUTOR_BIND", default_value = "127.0.0.1")]
     bind: IpAddr,
-    /// Host name that peers reach the executor by [default: the bound address]
-    #[arg(long, env = "VOLLEY_EXECUTOR_ADVERTISE_HOST")]
+    /// Ports to listen on: one for tasks, one for Arrow Flight and one for each rank [default: free ones]
+    #[arg(long, env = "VOLLEY_EXECUTOR_PORTS", value_name = "FIRST-LAST")]
+    ports: Option<PortRange>,
+    /// Host name or address that others reach the executor by [default: the bound address]
+    #[arg(long, env = "VOLLEY_EXECUTOR_ADVERTISE_HOST", value_name = "HOST")]
     advertise_host: Option<String>,
     /// Slots: partitions worked on at once [default: the number of cores]
     #[arg(long, env = "VOLLEY_VCORES", value_parser = clap::value_parser!(u16).range(1..))]
@@ -109,6 +113,16 @@ async fn run(args: Args, notices: Notices) -> anyhow::Result<()> {
         ),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let vcores = args.vcores.map_or(cores, usize::from);
+    let ports = args.ports.unwrap_or(PortRange::FREE);
+    // Tasks, Flight, and ranks: one a slot.
+    let needed = 2 + vcores;
+    anyhow::ensure!(
+        ports.count().is_none_or(|count| count >= needed),
+        "--ports {ports}: expected {needed} ports at least: one for tasks, one for Arrow Flight, and one for a rank \
+         in each of {vcores} slots"
+    );
+    let listen = ListenAddress::new(args.bind, ports, args.advertise_host.as_deref())?;
     let config = ExecutorConfig {
         id: args.id.unwrap_or_else(|| Uuid::now_v7().to_string()),
         scheduler: args.scheduler,
@@ -116,9 +130,8 @@ async fn run(args: Args, notices: Notices) -> anyhow::Result<()> {
         scheduler_timeout: args.scheduler_timeout,
         reconnect_timeout: args.reconnect_timeout,
         role: args.role,
-        bind: args.bind,
-        advertise_host: args.advertise_host.unwrap_or_else(|| args.bind.to_string()),
-        vcores: args.vcores.map_or(cores, usize::from),
+        listen,
+        vcores,
         work_dir: args
             .work_dir
             .or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()))

@@ -10,6 +10,7 @@
 mod error;
 mod name;
 
+pub mod address;
 pub mod failure;
 pub mod limits;
 pub mod plan;

@@ -1,15 +1,14 @@
 //! What a scheduler is told at start.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
+
+use volley_proto::address::ListenAddress;
 
 /// What a scheduler is told at start.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
-    /// The address to listen on; port 0 picks a free one.
-    pub bind: SocketAddr,
-    /// The host name that executors and clients reach the scheduler by.
-    pub advertise_host: String,
+    /// Where to listen, and the host that executors and clients dial.
+    pub listen: ListenAddress,
     /// An executor that has not been heard of for this long is lost.
     pub executor_timeout: Duration,
     /// A client that has not asked about its query for this long is gone.
@@ -23,8 +22,7 @@ pub struct SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
-            bind: (Ipv4Addr::LOCALHOST, 50050).into(),
-            advertise_host: Ipv4Addr::LOCALHOST.to_string(),
+            listen: ListenAddress::loopback(),
             executor_timeout: Duration::from_secs(10),
             client_timeout: Duration::from_secs(30),
             rows_timeout: Duration::from_secs(5 * 60),

@@ -14,8 +14,8 @@ pub enum Error {
     /// The port is taken, or the address is not this host's.
     #[error("cannot listen on {address}")]
     Bind {
-        /// The address asked for.
-        address: SocketAddr,
+        /// The address and port asked for.
+        address: String,
         /// The operating system's answer.
         #[source]
         source: std::io::Error,

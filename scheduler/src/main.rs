@@ -10,6 +10,7 @@ use clap::Parser;
 use humantime::format_duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
 use volley_scheduler::{Scheduler, SchedulerConfig};
@@ -29,8 +30,8 @@ struct Args {
     /// Address to listen on; port 0 picks a free one
     #[arg(long, env = "VOLLEY_SCHEDULER_BIND", default_value = "127.0.0.1:50050")]
     bind: SocketAddr,
-    /// Host name that executors and clients reach the scheduler by [default: the bound address]
-    #[arg(long, env = "VOLLEY_SCHEDULER_ADVERTISE_HOST")]
+    /// Host name or address that executors and clients reach the scheduler by [default: the bound address]
+    #[arg(long, env = "VOLLEY_SCHEDULER_ADVERTISE_HOST", value_name = "HOST")]
     advertise_host: Option<String>,
     /// Time without a sign of life after which an executor is lost
     #[arg(long, env = "VOLLEY_EXECUTOR_TIMEOUT", default_value = "10s", value_parser = humantime::parse_duration)]
@@ -90,10 +91,11 @@ async fn run(args: Args) -> anyhow::Result<()> {
         format_duration(READER_SIGN),
     );
     let config = SchedulerConfig {
-        bind: args.bind,
-        advertise_host: args
-            .advertise_host
-            .unwrap_or_else(|| args.bind.ip().to_string()),
+        listen: ListenAddress::new(
+            args.bind.ip(),
+            args.bind.port().into(),
+            args.advertise_host.as_deref(),
+        )?,
         executor_timeout: args.executor_timeout,
         client_timeout: args.client_timeout,
         rows_timeout: args.rows_timeout,
@@ -102,7 +104,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     tracing::info!(?config, "starting");
     let scheduler = Scheduler::start(config).await?;
     if let Some(path) = &args.address_file {
-        publish(path, &scheduler.address().to_string())
+        publish(path, scheduler.address())
             .with_context(|| format!("cannot write the address file {}", path.display()))?;
     }
     let mut terminate = signal(SignalKind::terminate())?;

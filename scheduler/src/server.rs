@@ -33,7 +33,7 @@ use crate::{Error, Result, SchedulerConfig, web};
 
 /// A scheduler that listens; dropping it stops it.
 pub struct Scheduler {
-    address: SocketAddr,
+    address: String,
     serving: JoinSet<Result<()>>,
     stop: CancellationToken,
 }
@@ -53,11 +53,13 @@ impl Scheduler {
     /// When the address cannot be listened on, or Ballista's scheduler does not start.
     pub async fn start(config: SchedulerConfig) -> Result<Self> {
         let bind = |source| Error::Bind {
-            address: config.bind,
+            address: config.listen.to_string(),
             source,
         };
-        let listener = TcpListener::bind(config.bind).await.map_err(bind)?;
-        let address = listener.local_addr().map_err(bind)?;
+        let listener = config.listen.listen().map_err(bind)?;
+        listener.set_nonblocking(true).map_err(bind)?;
+        let listener = TcpListener::from_std(listener).map_err(bind)?;
+        let bound = listener.local_addr().map_err(bind)?;
 
         let (book, commands) = Book::new(Runs::default());
         let losses = Arc::new(Losses::new(book.clone()));
@@ -65,7 +67,7 @@ impl Scheduler {
         let slots = Slots::default();
         let cluster = Arc::new(VolleyClusterState::new(events, slots.clone()));
         let jobs = (book.clone(), slots.clone());
-        let (ballista, jobs) = start_ballista(&config, address, Arc::clone(&cluster), jobs).await?;
+        let (ballista, jobs) = start_ballista(&config, bound, Arc::clone(&cluster), jobs).await?;
         losses.observe(&ballista.state);
 
         let stop = CancellationToken::new();
@@ -80,7 +82,7 @@ impl Scheduler {
                 heard: Heard::default(),
             },
         };
-        serving.spawn(services.serve(listener, address, stop.clone()));
+        serving.spawn(services.serve(listener, bound, stop.clone()));
         let keeper = Keeper {
             ballista,
             book,
@@ -95,7 +97,8 @@ impl Scheduler {
             keeper.run(commands).await;
             Ok(())
         });
-        tracing::info!(%address, "scheduler listens");
+        let address = format!("{}:{}", config.listen.advertise_host(), bound.port());
+        tracing::info!(%bound, address, "scheduler listens");
         Ok(Self {
             address,
             serving,
@@ -103,9 +106,9 @@ impl Scheduler {
         })
     }
 
-    /// The address it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// `HOST:PORT` for executors and clients to dial.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Serves until told to stop or until serving fails.
@@ -136,7 +139,7 @@ async fn start_ballista(
 ) -> Result<(BallistaScheduler, Arc<VolleyJobState>)> {
     let timeout = config.executor_timeout.as_secs().max(1);
     let scheduler = BallistaConfig {
-        external_host: config.advertise_host.clone(),
+        external_host: config.listen.advertise_host().to_owned(),
         bind_host: address.ip().to_string(),
         bind_port: address.port(),
         scheduling_policy: TaskSchedulingPolicy::PushStaged,

@@ -4,7 +4,6 @@
 //! which an executor inside a client must not. The parts are the same: a task server that
 //! registers and sends heartbeats, and a Flight service over the work folder.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 use volley_proto::TrainId;
+use volley_proto::address::ListenAddress;
 use volley_proto::limits::LAUNCH_LIMIT;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
@@ -126,9 +126,13 @@ async fn try_start(
     runtimes: Runtimes,
     incarnation: &str,
 ) -> Result<Process> {
-    let flight = listen(SocketAddr::new(config.bind, 0)).await?;
-    let flight_port = local_port(&flight, config)?;
-    let task_port = local_port(&listen(SocketAddr::new(config.bind, 0)).await?, config)?;
+    let cannot_listen = |source| Error::Bind {
+        address: config.listen.to_string(),
+        source,
+    };
+    let (flight, flight_port) = listen(&config.listen).map_err(cannot_listen)?;
+    // Ballista binds it anew.
+    let (_, task_port) = listen(&config.listen).map_err(cannot_listen)?;
     let options = Arc::new(process_config(config, flight_port, task_port));
     let cannot_use = |source| Error::WorkDir {
         path: config.work_dir.clone(),
@@ -161,7 +165,6 @@ async fn try_start(
     services.spawn(say_ended(config.clone(), channel.clone(), ended));
     let (request_stop, stop_requests) = mpsc::channel(1);
     let scheduler = SchedulerGrpcClient::new(channel);
-    let address = SocketAddr::new(config.bind, task_port);
     let server = executor_server::startup(
         scheduler.clone(),
         options,
@@ -173,7 +176,7 @@ async fn try_start(
     )
     .await
     .map_err(|source| match source {
-        ballista_core::error::BallistaError::IoError(source) => Error::Bind { address, source },
+        ballista_core::error::BallistaError::IoError(source) => cannot_listen(source),
         source => Error::Register {
             address: config.scheduler.clone(),
             id: config.id.clone(),
@@ -250,25 +253,19 @@ async fn say_ended(
     std::future::pending().await
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| Error::Bind { address, source })
-}
-
-fn local_port(listener: &TcpListener, config: &ExecutorConfig) -> Result<u16> {
-    let address = SocketAddr::new(config.bind, 0);
-    listener
-        .local_addr()
-        .map(|bound| bound.port())
-        .map_err(|source| Error::Bind { address, source })
+/// Listens on a port of the executor's.
+fn listen(address: &ListenAddress) -> std::io::Result<(TcpListener, u16)> {
+    let listener = address.listen()?;
+    let port = listener.local_addr()?.port();
+    listener.set_nonblocking(true)?;
+    Ok((TcpListener::from_std(listener)?, port))
 }
 
 fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> ExecutorProcessConfig {
     ExecutorProcessConfig {
         executor_id: config.id.clone(),
-        bind_host: config.bind.to_string(),
-        external_host: Some(config.advertise_host.clone()),
+        bind_host: config.listen.bind_host(),
+        external_host: Some(config.listen.advertise_host().to_owned()),
         port,
         grpc_port,
         vcores: config.vcores,

@@ -10,6 +10,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::TryStreamExt;
 use tonic::transport::Channel;
+use volley_proto::address::ListenAddress;
 use volley_proto::runtime::{RankRuntime, RankTask};
 use volley_proto::spec::{Device, TrainSpec};
 use volley_trainer::collective::Listener;
@@ -26,7 +27,7 @@ use crate::error::RankError;
 #[derive(Debug)]
 pub(crate) struct RankHost {
     executor: String,
-    host: String,
+    listen: ListenAddress,
     socket_dir: PathBuf,
     device: Device,
     scheduler: Channel,
@@ -37,7 +38,7 @@ impl RankHost {
     pub(crate) fn new(config: &ExecutorConfig, scheduler: Channel, parking: Parking) -> Self {
         Self {
             executor: config.id.clone(),
-            host: config.bind.to_string(),
+            listen: config.listen.clone(),
             socket_dir: config.work_dir.clone(),
             device: config.device,
             scheduler,
@@ -64,7 +65,7 @@ impl RankHost {
             executor: self.executor.clone(),
         })?;
         let rendezvous = Rendezvous::new(self.scheduler.clone(), train, self.executor.clone());
-        let listener = Listener::bind(&self.host, Some(&self.socket_dir))
+        let listener = Listener::bind(&self.listen, Some(&self.socket_dir))
             .map_err(|source| start(source.into()))?;
         let membership = rendezvous
             .join(&identity, listener.endpoint(), spec.rendezvous_timeout)

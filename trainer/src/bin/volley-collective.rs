@@ -20,6 +20,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use volley_proto::address::ListenAddress;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 
 /// What to sum, and how often.
@@ -33,7 +34,7 @@ struct Question {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let sockets = std::env::args().nth(1).map(PathBuf::from);
-    let listener = Listener::bind("127.0.0.1", sockets.as_deref())?;
+    let listener = Listener::bind(&ListenAddress::loopback(), sockets.as_deref())?;
     say(listener.endpoint())?;
     let mut lines = stdin().lock().lines();
     let membership = lines.next().ok_or("no membership")??;

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use volley_proto::address::ListenAddress;
 
 use super::error::{Error, Result};
 use super::link::{self, Link};
@@ -17,7 +18,7 @@ use super::link::{self, Link};
 pub struct Endpoint {
     /// The host it runs on: ranks with the same one try the Unix socket. Empty if unknown.
     pub host_id: String,
-    /// `host:port`.
+    /// `host:port`, an IPv6 address in brackets.
     pub tcp: Option<String>,
     /// The path of a Unix socket.
     pub unix: Option<PathBuf>,
@@ -40,28 +41,22 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a free TCP port of `host`, an address of this host that peers reach, and, where
-    /// `unix_dir` is given, on a Unix socket in that directory. Without a usable Unix socket
-    /// (the path is too long, the directory not writable) there is a warning and TCP alone.
+    /// Listens on a TCP port of `address` and, where `unix_dir` is given, on a Unix socket in that
+    /// directory. Without a usable Unix socket (the path is too long, the directory not writable)
+    /// there is a warning and TCP alone. Peers dial the host that `address` advertises.
     ///
     /// # Errors
     ///
-    /// [`Error::Bind`], and [`Error::UnspecifiedHost`] for `0.0.0.0` and `::`, which are no
-    /// addresses to dial.
-    pub fn bind(host: &str, unix_dir: Option<&Path>) -> Result<Self> {
-        if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
-            return Err(Error::UnspecifiedHost {
-                host: host.to_owned(),
-            });
-        }
-        let bind = || -> io::Result<(TcpListener, String)> {
-            let listener = TcpListener::bind((host, 0))?;
+    /// [`Error::Bind`].
+    pub fn bind(address: &ListenAddress, unix_dir: Option<&Path>) -> Result<Self> {
+        let bind = || -> io::Result<(TcpListener, u16)> {
+            let listener = address.listen()?;
             listener.set_nonblocking(true)?;
-            let address = listener.local_addr()?.to_string();
-            Ok((listener, address))
+            let port = listener.local_addr()?.port();
+            Ok((listener, port))
         };
-        let (tcp, address) = bind().map_err(|source| Error::Bind {
-            host: host.to_owned(),
+        let (tcp, port) = bind().map_err(|source| Error::Bind {
+            address: address.to_string(),
             source,
         })?;
         let unix = unix_dir.and_then(|dir| {
@@ -73,7 +68,7 @@ impl Listener {
         });
         let endpoint = Endpoint {
             host_id: host_id(),
-            tcp: Some(address),
+            tcp: Some(format!("{}:{port}", address.advertise_host())),
             unix: unix.as_ref().map(|socket| socket.path.clone()),
         };
         Ok(Self {
@@ -169,12 +164,16 @@ fn host_id() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use volley_proto::address::PortRange;
+
     use super::*;
 
     #[test]
     fn an_endpoint_names_both_sockets_and_dropping_removes_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = Listener::bind("127.0.0.1", Some(dir.path())).unwrap();
+        let listener = Listener::bind(&ListenAddress::loopback(), Some(dir.path())).unwrap();
         let endpoint = listener.endpoint().clone();
         assert!(
             endpoint
@@ -191,7 +190,7 @@ mod tests {
     fn without_a_usable_unix_socket_there_is_tcp() {
         let dir = tempfile::tempdir().unwrap();
         for dir in [dir.path().join("x".repeat(120)), dir.path().join("missing")] {
-            let endpoint = Listener::bind("127.0.0.1", Some(&dir))
+            let endpoint = Listener::bind(&ListenAddress::loopback(), Some(&dir))
                 .unwrap()
                 .endpoint()
                 .clone();
@@ -200,16 +199,23 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_nobody_can_dial_is_refused() {
-        for host in ["0.0.0.0", "::"] {
-            assert!(matches!(
-                Listener::bind(host, None),
-                Err(Error::UnspecifiedHost { .. })
-            ));
-        }
-        assert!(
-            matches!(Listener::bind("192.0.2.1", None), Err(Error::Bind { .. })),
-            "not of this host"
-        );
+    fn peers_dial_what_is_advertised() {
+        let everywhere = Ipv4Addr::UNSPECIFIED.into();
+        let address = ListenAddress::new(everywhere, PortRange::FREE, Some("b.example.com"));
+        let listener = Listener::bind(&address.unwrap(), None).unwrap();
+        let tcp = listener.endpoint().tcp.clone().unwrap();
+        let (host, port) = tcp.split_once(':').unwrap();
+        assert_eq!(host, "b.example.com");
+        let bound = listener.tcp.local_addr().unwrap();
+        assert_eq!(port.parse(), Ok(bound.port()));
+        assert!(bound.ip().is_unspecified());
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_refused() {
+        let foreign = Ipv4Addr::new(192, 0, 2, 1).into();
+        let foreign = ListenAddress::new(foreign, PortRange::FREE, None).unwrap();
+        let error = Listener::bind(&foreign, None).unwrap_err();
+        assert!(matches!(error, Error::Bind { .. }), "{error}");
     }
 }

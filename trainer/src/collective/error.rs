@@ -17,18 +17,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// No socket could be bound for peers to dial.
-    #[error("cannot listen for peers on {host:?}")]
+    #[error("cannot listen for peers on {address}")]
     Bind {
-        /// The address that was asked for.
-        host: String,
+        /// The address and ports that were asked for.
+        address: String,
         /// Why not.
         source: io::Error,
-    },
-    /// The address to listen on is no address that a peer could dial.
-    #[error("peers cannot dial {host:?}; name an address of this host that they reach")]
-    UnspecifiedHost {
-        /// The address that was asked for.
-        host: String,
     },
     /// The membership contradicts itself.
     #[error(
@@ -158,7 +152,6 @@ impl Error {
             | Error::PeerClosed { .. }
             | Error::DeadlineExceeded { .. } => true,
             Error::Bind { .. }
-            | Error::UnspecifiedHost { .. }
             | Error::InvalidMembership { .. }
             | Error::Connect { .. }
             | Error::ConnectAborted { .. }

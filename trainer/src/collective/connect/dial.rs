@@ -50,7 +50,7 @@ pub(super) enum Progress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Route {
     Unix(PathBuf),
-    /// `host:port`; a name is resolved at each attempt.
+    /// `host:port`; a name is resolved at each attempt, and its addresses take turns.
     Tcp(String),
 }
 
@@ -157,15 +157,16 @@ impl Dial {
     }
 
     fn connect(&mut self) -> io::Result<State> {
-        let route = self
-            .attempts
+        let attempt = self.attempts;
+        let round = attempt.checked_div(self.routes.len()).unwrap_or(0);
+        let route = attempt
             .checked_rem(self.routes.len())
             .map(|index| &self.routes[index]);
         self.attempts += 1;
         let (domain, address, is_unix) = match route {
             Some(Route::Unix(path)) => (Domain::UNIX, SockAddr::unix(path)?, true),
             Some(Route::Tcp(address)) => {
-                let address = resolve(address)?;
+                let address = resolve(address, round)?;
                 (Domain::for_address(address), address.into(), false)
             }
             None => {
@@ -259,9 +260,12 @@ fn routes(theirs: &Endpoint, own: &Endpoint) -> Vec<Route> {
         .collect()
 }
 
-fn resolve(address: &str) -> io::Result<SocketAddr> {
+/// The addresses of a name, one after the other, by round: the peer may not listen on the first.
+fn resolve(address: &str, round: usize) -> io::Result<SocketAddr> {
+    let addresses: Vec<_> = address.to_socket_addrs()?.collect();
+    let turn = round.checked_rem(addresses.len());
     let nowhere = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    address.to_socket_addrs()?.next().ok_or_else(nowhere)
+    turn.map(|turn| addresses[turn]).ok_or_else(nowhere)
 }
 
 #[cfg(test)]

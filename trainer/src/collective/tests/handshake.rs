@@ -9,6 +9,7 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
 use tokio_util::sync::CancellationToken;
+use volley_proto::address::{ListenAddress, PortRange};
 
 use super::world::{connect_all, endpoints, membership, options, spawn};
 #[cfg(target_os = "linux")]
@@ -18,7 +19,7 @@ use crate::collective::{
 };
 
 fn listen() -> Listener {
-    Listener::bind("127.0.0.1", None).unwrap()
+    Listener::bind(&ListenAddress::loopback(), None).unwrap()
 }
 
 fn connect(listener: Listener, membership: &Membership) -> Result<Communicator> {
@@ -204,7 +205,7 @@ fn an_abort_ends_connecting() {
 fn a_socket_file_out_of_sight_is_no_obstacle() {
     let dir = tempfile::tempdir().unwrap();
     let listeners: Vec<Listener> = (0..2)
-        .map(|_| Listener::bind("127.0.0.1", Some(dir.path())).unwrap())
+        .map(|_| Listener::bind(&ListenAddress::loopback(), Some(dir.path())).unwrap())
         .collect();
     // As between two containers: one kernel, two file systems.
     let peers: Vec<Endpoint> = endpoints(&listeners)

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use volley_proto::address::ListenAddress;
 
 use crate::collective::{Communicator, Endpoint, Listener, Membership, Options, Result};
 
@@ -45,7 +46,7 @@ pub(super) fn world(
         Transport::Tcp => None,
     };
     let listeners: Vec<Listener> = (0..world_size)
-        .map(|_| Listener::bind("127.0.0.1", unix_dir).unwrap())
+        .map(|_| Listener::bind(&ListenAddress::loopback(), unix_dir).unwrap())
         .collect();
     let peers = endpoints(&listeners);
     let memberships = (0..world_size)
