@@ -12,6 +12,7 @@ mod launch;
 mod losses;
 mod panics;
 mod planner;
+mod task_metrics;
 
 pub(crate) use cluster_state::{Attendee, VolleyClusterState};
 pub(crate) use graphs::Graphs;
@@ -19,6 +20,7 @@ pub(crate) use job_ids::JobIds;
 pub(crate) use job_state::VolleyJobState;
 pub(crate) use losses::Losses;
 pub(crate) use planner::session_builder;
+pub(crate) use task_metrics::keep_metrics_of_stage;
 
 /// The scheduler with the plan encodings that Ballista uses on the wire.
 pub(crate) type BallistaScheduler = ballista_scheduler::scheduler_server::SchedulerServer<

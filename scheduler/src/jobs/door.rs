@@ -24,7 +24,7 @@ use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
 use super::Book;
 use super::job::{CANCELLED, Job, Now, State};
 use super::rows::Rows;
-use crate::ballista::BallistaScheduler;
+use crate::ballista::{BallistaScheduler, keep_metrics_of_stage};
 use crate::slots::{Slots, Task};
 use crate::watched::Ends;
 
@@ -246,13 +246,14 @@ impl SchedulerGrpc for Door {
 
     async fn update_task_status(
         &self,
-        request: Request<UpdateTaskStatusParams>,
+        mut request: Request<UpdateTaskStatusParams>,
     ) -> Result<Response<UpdateTaskStatusResult>, Status> {
         let UpdateTaskStatusParams {
             executor_id,
             task_status,
-        } = request.get_ref();
+        } = request.get_mut();
         for status in task_status {
+            keep_metrics_of_stage(&self.ballista, status).await;
             let task = Task {
                 attempt: status.job_id.clone(),
                 stage: status.stage_id as usize,

@@ -27,7 +27,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use restrict::task_plan;
+pub(crate) use restrict::{reporting_operators, task_plan};
 pub(crate) use reuse::reuse_exchanges;
 pub(crate) use stage::{find, in_stages};
 pub(crate) use stages::{order_to_keep, stages};

@@ -143,6 +143,15 @@ fn leaf(plan: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
     not_impl_err!("{} of {} partitions", plan.name(), partitions(plan))
 }
 
+/// How many operators of a stage report metrics, its writer among them; `None` for what is no stage of ours.
+pub(crate) fn reporting_operators(writer: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    let [plan] = writer.children()[..] else {
+        return None;
+    };
+    let stage = plan.downcast_ref::<StageExec>()?;
+    Some(1 + operators(stage.plan()))
+}
+
 /// How many operators of a plan report metrics, once its inputs are readers.
 fn operators(plan: &Arc<dyn ExecutionPlan>) -> usize {
     let reports = plan.is::<StageInput>() || plan.metrics().is_some();
