@@ -38,6 +38,17 @@ const EMPTY: &[&str] = &[
     "CREATE EXTERNAL TABLE b (k BIGINT) STORED AS PARQUET LOCATION 'DIR/b/'",
 ];
 
+/// `t` in two files of Parquet, and `u` in one of text.
+const METRICS_FILES: &[&str] = &[
+    "COPY (SELECT value AS id, CASE WHEN value % 3 = 0 THEN value % 7 END AS k FROM generate_series(0, 6)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS id, CASE WHEN value % 3 = 0 THEN value % 7 END AS k FROM generate_series(7, 19)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS id, value * 10 AS k FROM generate_series(-2, 4)) TO 'DIR/u/1.json' STORED AS JSON",
+];
+const METRICS: &[&str] = &[
+    "CREATE EXTERNAL TABLE t (id BIGINT, k BIGINT) STORED AS PARQUET LOCATION 'DIR/t/'",
+    "CREATE EXTERNAL TABLE u (id BIGINT, k BIGINT) STORED AS JSON LOCATION 'DIR/u/'",
+];
+
 /// 90,000 rows in four files and 20,000 in one.
 const LARGE_FILES: &[&str] = &[
     "COPY (SELECT value AS k, value % 7 AS v FROM generate_series(1, 22500)) TO 'DIR/l/1.csv' STORED AS CSV",
@@ -89,6 +100,17 @@ const WITH_AB: Known = Known {
 };
 
 pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "a union of a join and of groups, of whose tasks some report of an operator more",
+        settings: &[
+            "datafusion.execution.target_partitions = 2",
+            "ballista.optimizer.broadcast_join_threshold_bytes = 0",
+        ],
+        files: METRICS_FILES,
+        tables: METRICS,
+        query: "SELECT l.c2 AS c1 FROM (SELECT x.k AS c1, (SELECT min(k) FROM t) AS c2, y.id AS c5 FROM t x FULL JOIN t y ON true) l JOIN (SELECT abs(u.id) AS c0, u.id AS c4 FROM u JOIN t ON u.k = t.id AND u.k <> t.k AND u.id >= t.k WHERE t.k IS NOT NULL) r ON l.c5 = r.c4 AND l.c1 < r.c0 UNION ALL SELECT DISTINCT id FROM t",
+        ..PLAIN
+    },
     Known {
         name: "a join whose NULLs are equal, beside others",
         files: AB_FILES,

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
 use tokio_util::sync::CancellationToken;
-use volley_proto::address::{ListenAddress, PortRange};
+use volley_proto::address::ListenAddress;
 
 use super::world::{connect_all, endpoints, membership, options, spawn};
 #[cfg(target_os = "linux")]

@@ -1,0 +1,79 @@
+//! Executors that listen on one address and are dialled by another.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use volley_tests::{Cluster, Setup, binary};
+
+use crate::{create_model, write_table};
+
+/// Executors with these arguments exchange rows and gradients.
+fn trains(arguments: &[&str]) {
+    let cluster = Cluster::start_with(Setup {
+        executors: 2,
+        executor_args: arguments.iter().map(|&text| text.to_owned()).collect(),
+        ..Setup::default()
+    });
+    let table = write_table(cluster.dir(), 100);
+    let model = create_model("m", ", epochs = 1, ranks = 2");
+    let ranks = cluster.query(&format!("{table} {model}"));
+    assert_eq!(ranks.len(), 2, "one row a rank: {ranks:?}");
+    assert_ne!(ranks[0]["executor"], ranks[1]["executor"]);
+    let predicted = cluster.query(&format!(
+        "{table} SELECT count(predicted_y) AS n FROM ML.PREDICT(MODEL m, (SELECT k, x FROM t))"
+    ));
+    assert_eq!(predicted[0]["n"], 100);
+}
+
+#[test]
+fn ranks_are_dialled_by_what_is_advertised() {
+    trains(&["--bind", "0.0.0.0", "--advertise-host", "localhost"]);
+    match TcpListener::bind("[::1]:0") {
+        Ok(_) => trains(&["--bind", "::1"]),
+        Err(error) => eprintln!("NOT RUN: training over IPv6, which this machine has not: {error}"),
+    }
+}
+
+#[test]
+fn what_others_cannot_dial_is_refused_at_the_start() {
+    for (program, arguments, said) in [
+        (
+            "volley-executor",
+            &["--scheduler", "localhost:1", "--bind", "0.0.0.0"][..],
+            "--bind = 0.0.0.0: together with --advertise-host",
+        ),
+        (
+            "volley-executor",
+            &["--scheduler", "localhost:1", "--advertise-host", "b:7000"],
+            "--advertise-host = b:7000: expected a host name or an address, without a port",
+        ),
+        (
+            "volley-executor",
+            &[
+                "--scheduler",
+                "localhost:1",
+                "--vcores",
+                "2",
+                "--ports",
+                "7000-7002",
+            ],
+            "--ports 7000-7002: expected 4 ports at least",
+        ),
+        (
+            "volley-executor",
+            &["--scheduler", "localhost:1", "--ports", "7002-7000"],
+            "no range of ports: expected FIRST-LAST",
+        ),
+        (
+            "volley-scheduler",
+            &["--bind", "0.0.0.0:0"],
+            "--bind = 0.0.0.0: together with --advertise-host",
+        ),
+    ] {
+        let output = Command::new(binary(program)).args(arguments).output();
+        let output = output.unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{program} {arguments:?}");
+        assert!(stderr.contains(said), "{program} {arguments:?}: {stderr}");
+    }
+}
