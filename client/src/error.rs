@@ -187,6 +187,14 @@ pub enum Error {
         /// What is wrong and what would be right.
         reason: String,
     },
+    /// An expression in `TRANSFORM (…)` that cannot be computed there.
+    #[error("TRANSFORM: {expression}: {reason}")]
+    Transform {
+        /// The expression as typed.
+        expression: String,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
     /// A query that does not fit into a message to the scheduler.
     #[error(
         "the query is too large: it takes {} when it is sent to the scheduler, and the limit is {}; \

@@ -9,6 +9,7 @@ use volley_proto::spec::{
 };
 use volley_proto::{ModelName, TrainId};
 
+use crate::session::TrainingRows;
 use crate::sql::{SplitMethod, Target};
 use crate::{Dropout, Model, Result, Session, TrainOptions, WarmStart};
 
@@ -21,6 +22,7 @@ pub struct Estimator {
     train_id: TrainId,
     if_exists: IfExists,
     options: TrainOptions,
+    transform: Option<String>,
 }
 
 impl Estimator {
@@ -32,6 +34,7 @@ impl Estimator {
             train_id: TrainId::generate(),
             if_exists: IfExists::Fail,
             options,
+            transform: None,
         }
     }
 
@@ -56,6 +59,17 @@ impl Estimator {
     /// Features that enter as numbers.
     pub fn continuous<C: Into<String>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
         self.options.continuous = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// What the model computes of the rows' columns, in training and in prediction alike: the expressions of
+    /// `TRANSFORM (…)`, such as `ML.STANDARD_SCALER(x) OVER () AS x`, `ln(y + 1) AS y` and `* EXCEPT (x, y)`.
+    ///
+    /// What it fits, it fits to the rows that are trained on.
+    pub fn preprocess<E: AsRef<str>>(mut self, expressions: impl IntoIterator<Item = E>) -> Self {
+        let expressions = expressions.into_iter();
+        let expressions: Vec<_> = expressions.map(|expr| expr.as_ref().to_owned()).collect();
+        self.transform = Some(expressions.join(", "));
         self
     }
 
@@ -322,9 +336,14 @@ impl Estimator {
             store: session.store().url().clone(),
             start: session.start(&mut self.options, &model).await?,
         };
-        let (_, plan) = rows.into_parts();
+        let clause = self.transform.as_deref();
+        let clause = clause
+            .map(|list| session.parse_transform(list))
+            .transpose()?;
+        let (state, plan) = rows.into_parts();
+        let rows = TrainingRows::of(plan, clause.as_ref(), &state)?;
         let name = format!("CREATE MODEL {model}");
-        let trained = session.train(plan, self.options, target, &name).await?;
+        let trained = session.train(rows, self.options, target, &name).await?;
         Model::load_version(session, &model, trained.version).await
     }
 }

@@ -1,6 +1,8 @@
 //! A published model in Rust.
 
+use datafusion::common::DFSchema;
 use datafusion::dataframe::DataFrame;
+use datafusion::sql::sqlparser::ast::ExprWithAlias;
 use url::Url;
 use volley_proto::ModelName;
 use volley_proto::store::{EpochRecord, Manifest};
@@ -46,10 +48,12 @@ impl Model {
     /// When the rows lack a feature the model was trained on.
     pub fn transform(&self, rows: DataFrame) -> Result<DataFrame> {
         let (state, plan) = rows.into_parts();
-        Ok(DataFrame::new(
-            state,
-            predict(&self.manifest, &self.store, plan)?,
-        ))
+        let mut expression = |expr, schema: &DFSchema| {
+            let expr = ExprWithAlias { expr, alias: None };
+            state.create_logical_expr_from_sql_expr(expr, schema)
+        };
+        let predicted = predict(&self.manifest, &self.store, plan, &mut expression)?;
+        Ok(DataFrame::new(state, predicted))
     }
 
     /// One record an epoch.

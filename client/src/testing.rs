@@ -50,6 +50,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         numeric_transform: NumericTransform::None,
         split: Split::None,
         split_key: vec![],
+        transform: None,
         network: Network {
             embedding_dim: EmbeddingWidth::Same(10),
             batch_norm: true,

@@ -299,6 +299,7 @@ fn spec(batch_size: usize) -> TrainSpec {
         numeric_transform: NumericTransform::None,
         split: Split::None,
         split_key: vec![],
+        transform: None,
         network: Network {
             embedding_dim: EmbeddingWidth::Same(10),
             batch_norm: true,

@@ -22,8 +22,7 @@ pub(crate) enum Purpose {
     Rotation = 3,
     /// Dropout masks.
     Dropout = 4,
-    /// Which rows are evaluated.
-    Split = 5,
+    // 5 says which rows are evaluated: see `volley_proto::spec::split`.
     /// Hashes of content.
     Content = 6,
 }
@@ -53,7 +52,8 @@ impl Key {
             .wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN)))
     }
 
-    /// A number in `0..1` from the key alone.
+    /// A number in `0..1` from the key alone, as of a split's draws.
+    #[cfg(test)]
     pub(crate) fn unit(self) -> f64 {
         (self.at(0) >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -92,11 +92,11 @@ mod tests {
     }
 
     #[test]
-    fn units_are_spread_over_their_range() {
-        let mean = (0..10_000)
-            .map(|i| Key::new(3, Purpose::Split).with(i).unit())
-            .sum::<f64>()
-            / 1e4;
-        assert!((mean - 0.5).abs() < 0.01, "{mean}");
+    fn draws_of_a_split_are_those_of_a_key() {
+        let key = Key(mix(7)).with(5);
+        let draw = volley_proto::spec::split::Draw::of(7);
+        for hash in [0, 1, 12345, u64::MAX] {
+            assert_eq!(key.with(hash).unit(), draw.number(hash));
+        }
     }
 }

@@ -53,6 +53,7 @@ pub(crate) fn spec() -> TrainSpec {
         numeric_transform: NumericTransform::None,
         split: Split::Column("part".into()),
         split_key: vec![],
+        transform: None,
         network: Network {
             embedding_dim: EmbeddingWidth::Same(4),
             batch_norm: true,

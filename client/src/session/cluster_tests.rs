@@ -189,6 +189,22 @@ fn trains_predicts_and_evaluates() {
         let predicted = rows.predict(&model).unwrap().collect().await.unwrap();
         let count: usize = predicted.iter().map(|batch| batch.num_rows()).sum();
         assert_eq!(count, 200);
+        let model = Estimator::new("scaled")
+            .label("sales")
+            .preprocess(["ML.STANDARD_SCALER(store) OVER () AS scaled", "sales"])
+            .hidden_units([8])
+            .epochs(1)
+            .fit(session, session.sql("SELECT * FROM rows").await.unwrap())
+            .await
+            .unwrap();
+        let rows = session.sql("SELECT store FROM rows").await.unwrap();
+        let predicted = rows.predict(&model).unwrap();
+        let names = predicted.schema().fields().iter();
+        let names: Vec<_> = names.map(|field| field.name().as_str()).collect();
+        assert_eq!(names, ["store", "predicted_sales"]);
+        let predicted = predicted.collect().await.unwrap();
+        let count: usize = predicted.iter().map(|batch| batch.num_rows()).sum();
+        assert_eq!(count, 200);
     });
 }
 

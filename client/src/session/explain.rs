@@ -22,7 +22,7 @@ use super::optimizer::optimized;
 use super::query::QueryExec;
 use super::rows::Rows;
 use super::settings::Job;
-use super::train::train_plan;
+use super::train::plan_of;
 use super::{Output, Session};
 use crate::Result;
 use crate::sql::CreateModel;
@@ -35,24 +35,18 @@ impl Session {
     /// What a `CREATE MODEL` would take, and its plan.
     pub(super) async fn explain_create_model(&self, create: CreateModel) -> Result<Output> {
         let (target, rows, options) = self.target(create).await?;
-        let plan = train_plan(rows, options, target)?;
-        let LogicalPlan::Extension(node) = &plan else {
-            return Err(
-                DataFusionError::Internal("a training plan has a training node".into()).into(),
-            );
-        };
-        let node = node.node.as_any();
-        let spec = node
-            .downcast_ref::<volley_proto::plan::TrainNode>()
-            .map(|train| Arc::clone(train.spec()))
-            .ok_or_else(|| DataFusionError::Internal("a training plan trains".into()))?;
+        let (plan, spec) = plan_of(&rows, options, target, &self.context().state())?;
         let estimate = match plan.inputs().first() {
             Some(input) => self.estimate_rows(input).await,
             None => Rows::Unknown,
         };
         // The cluster may be of another size by the time it is asked for.
         let executors = self.work.rows(Of::All).await.ok();
-        let needs = describe(&spec, estimate, executors.as_deref());
+        let mut needs = describe(&spec, estimate, executors.as_deref());
+        for (at, function) in rows.fitted().into_iter().enumerate() {
+            let name = if at == 0 { "fitted before" } else { "" };
+            write!(needs, "\n{name:<22}{function}; the plan has 0 and 1 for it").ok();
+        }
         let optimized = optimized(&plan, &self.context().state())?;
         let logical = optimized.display_indent().to_string();
         explained(&[("training", needs), ("logical_plan", logical)])

@@ -30,6 +30,7 @@ mod settings;
 mod subqueries;
 mod tables;
 mod train;
+mod transform;
 mod unions;
 mod values;
 
@@ -52,6 +53,7 @@ pub(crate) use connect::await_scheduler;
 #[cfg(test)]
 pub(crate) use optimizer::optimized;
 pub use output::{Output, QueryJob};
+pub(crate) use transform::Rows as TrainingRows;
 
 use self::planner::ClusterPlanner;
 use self::settings::Job;
@@ -138,12 +140,20 @@ impl Session {
     /// # Errors
     /// Says the line and column where the script stops making sense.
     pub fn parse(&self, script: &str) -> Result<Vec<Statement>> {
+        sql::parse(script, &self.dialect()?)
+    }
+
+    /// What stands in the parentheses of `TRANSFORM (…)`.
+    pub(crate) fn parse_transform(&self, list: &str) -> Result<sql::Clause> {
+        sql::parse_transform(list, &self.dialect()?)
+    }
+
+    fn dialect(&self) -> Result<Dialect> {
         let options = self.parser_options();
         let grammar = dialect_from_str(options.dialect).ok_or_else(|| Error::NotSupported {
             what: format!("SQL dialect {}", options.dialect),
         })?;
-        let dialect = Dialect { grammar, options };
-        sql::parse(script, &dialect)
+        Ok(Dialect { grammar, options })
     }
 
     fn parser_options(&self) -> SqlParserOptions {

@@ -8,7 +8,8 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::ModelName;
 use volley_proto::spec::{
-    BatchSize, Feature, FeatureKind, Linear, Rule, Split, Start, VocabularyRule, layers_text,
+    BatchSize, Computed, Feature, FeatureKind, Linear, Rule, Split, Start, VocabularyRule,
+    layers_text,
 };
 use volley_proto::store::Manifest;
 
@@ -105,6 +106,12 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
             Split::Random(share) => format!("random, {share} evaluated"),
         },
     );
+    for computed in spec.transform.iter().flat_map(|of| &of.columns) {
+        let Computed { column, typed, sql } = computed;
+        let same = typed == sql || format!("\"{typed}\"") == *sql;
+        let fitted = if same { "" } else { &format!(" = {sql}") };
+        add(&format!("transform {column}"), format!("{typed}{fitted}"));
+    }
     for (Feature { column, kind }, learnt) in spec.features.iter().zip(&manifest.features) {
         let kind = match kind {
             FeatureKind::Categorical => "categorical",

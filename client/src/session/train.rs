@@ -3,23 +3,26 @@
 use std::sync::Arc;
 
 use arrow::compute::{concat_batches, sort_to_indices, take_record_batch};
+use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
 use ballista_core::extension::SessionConfigExt;
 use datafusion::common::Column;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
+use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use url::Url;
 use volley_proto::plan::{TrainNode, row_hash, train_schema};
 use volley_proto::settings::OnClientLoss;
-use volley_proto::spec::{IfExists, Split, Start, split};
+use volley_proto::spec::{IfExists, Split, Start, TrainSpec, split};
 use volley_proto::store::TRACE_FILE;
 use volley_proto::{ModelName, ModelRef, TrainId};
 
 use super::query::QueryExec;
 use super::settings::{self, Job};
+use super::transform::{Rows, own_column};
 use super::{Output, Session};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
 use crate::{Error, Result};
@@ -70,14 +73,15 @@ impl Session {
         if self.exists_already(&create).await?.is_some() {
             return Ok(None);
         }
-        let (target, rows, options) = self.target(create).await?;
+        let (target, mut rows, options) = self.target(create).await?;
         let job = Job {
             train_id: Some(target.train_id),
             on_client_loss: Some(OnClientLoss::Keep),
             ..Job::of(text)
         };
         self.check_target(&target).await?;
-        let frame = self.training(rows, options, target, &job)?;
+        self.fit(&mut rows, &options, &target).await?;
+        let frame = self.training(&rows, options, target, &job)?;
         let context = frame.task_ctx();
         let plan = frame.create_physical_plan().await?;
         let query = plan.downcast_ref::<QueryExec>().ok_or_else(|| {
@@ -96,14 +100,12 @@ impl Session {
         Ok(version.map(|version| format!("model {name} exists already (version {version})")))
     }
 
-    pub(super) async fn target(
-        &self,
-        create: CreateModel,
-    ) -> Result<(Target, LogicalPlan, TrainOptions)> {
+    pub(super) async fn target(&self, create: CreateModel) -> Result<(Target, Rows, TrainOptions)> {
         let CreateModel {
             train_id,
             name: model,
             or_replace,
+            transform,
             mut options,
             query,
             ..
@@ -121,7 +123,9 @@ impl Session {
             store: self.store().url().clone(),
         };
         let query = DfStatement::Statement(Box::new(SqlStatement::Query(query)));
-        Ok((target, self.plan(query).await?, options))
+        let plan = self.plan(query).await?;
+        let rows = Rows::of(plan, transform.as_ref(), &self.context().state())?;
+        Ok((target, rows, options))
     }
 
     /// What training starts from, with the version that a warm start means, whose embeddings' widths are kept where
@@ -174,7 +178,7 @@ impl Session {
     /// Trains on the rows and publishes the model. `statement` is the name of the job.
     pub(crate) async fn train(
         &self,
-        rows: LogicalPlan,
+        mut rows: Rows,
         options: TrainOptions,
         target: Target,
         statement: &str,
@@ -185,7 +189,8 @@ impl Session {
         };
         let (model, train_id) = (target.model.clone(), target.train_id);
         let newest = self.check_target(&target).await?;
-        let training = self.training(rows, options, target, &job)?;
+        self.fit(&mut rows, &options, &target).await?;
+        let training = self.training(&rows, options, target, &job)?;
         let error = match training.collect().await {
             Ok(batches) => {
                 let ranks = by_rank(&batches).map_err(DataFusionError::from)?;
@@ -235,13 +240,13 @@ impl Session {
     /// The training, to be carried out as that job.
     fn training(
         &self,
-        rows: LogicalPlan,
+        rows: &Rows,
         mut options: TrainOptions,
         target: Target,
         job: &Job,
     ) -> Result<DataFrame> {
         options.trace = Some(self.is_traced(&options));
-        let plan = train_plan(rows, options, target)?;
+        let (plan, _) = plan_of(rows, options, target, &self.context().state())?;
         // Merged partitions would be fewer than the shards that ranks share out. Set in place: a
         // state built anew from this one would put an empty catalog over the session's tables.
         let mut state = self.context().state();
@@ -278,40 +283,80 @@ impl Session {
     }
 }
 
-/// The plan that trains: the rows' needed columns below a training node.
-pub(super) fn train_plan(
-    rows: LogicalPlan,
+/// The plan that trains, and what: the rows' needed columns, or what is computed of them, below a training node.
+pub(super) fn plan_of(
+    rows: &Rows,
     options: TrainOptions,
     target: Target,
-) -> Result<LogicalPlan> {
-    let spec = options.spec(target, rows.schema().as_arrow())?;
-    let column = |name: &str| {
-        let (qualifier, field) = rows.schema().qualified_field_with_unqualified_name(name)?;
-        Ok::<_, DataFusionError>(Expr::Column(Column::from((qualifier, field))))
+    state: &SessionState,
+) -> Result<(LogicalPlan, Arc<TrainSpec>)> {
+    let Rows { plan, transform } = rows;
+    let computed = rows.computed(state)?;
+    let mut spec = if transform.is_none() {
+        let schema = plan.schema().as_arrow();
+        options.spec(target, schema, schema)?
+    } else {
+        // A column with a role need not be computed.
+        let mut roles = Vec::new();
+        for role in options.roles() {
+            let is_computed = computed.iter().any(|(name, _)| name == role);
+            if let Ok(column) = own_column(plan, role)
+                && !(is_computed || roles.contains(&column))
+            {
+                roles.push(column);
+            }
+        }
+        let named = computed.iter();
+        let named = named.map(|(name, expr)| expr.clone().alias(name.clone()));
+        let seen = LogicalPlanBuilder::from(plan.clone()).project(named.chain(roles))?;
+        let seen = seen.build()?;
+        let (seen, own) = (seen.schema().as_arrow(), plan.schema().as_arrow());
+        let spec = options.spec(target, seen, own);
+        spec.map_err(|error| not_computed(error, own))?
+    };
+    spec.transform = rows.kept(&spec)?;
+    let column = |name: &str| match computed.iter().find(|(computed, _)| computed == name) {
+        Some((_, expr)) => Ok(expr.clone().alias(name)),
+        None => own_column(plan, name),
     };
     let columns = needed_columns(&spec)
         .into_iter()
         .map(column)
-        .collect::<Result<Vec<_>, _>>()?;
+        .collect::<Result<Vec<_>>>()?;
     let hash = match spec.split {
-        Split::Random(_) => Some(hash_of(&rows, &spec.split_key)),
+        Split::Random(_) => Some(hash_of(plan, &spec.split_key).alias(split::HASH)),
         Split::None | Split::Column(_) | Split::Sequential { .. } => None,
     };
-    let input = LogicalPlanBuilder::from(rows.clone())
+    let input = LogicalPlanBuilder::from(plan.clone())
         .project(columns.into_iter().chain(hash))?
         .build()?;
-    let node = Arc::new(TrainNode::try_new(Arc::new(spec), input)?);
-    Ok(LogicalPlan::Extension(Extension { node }))
+    let spec = Arc::new(spec);
+    let node = Arc::new(TrainNode::try_new(Arc::clone(&spec), input)?);
+    Ok((LogicalPlan::Extension(Extension { node }), spec))
+}
+
+/// The error of an unknown column, where the query has one of this name and its TRANSFORM does not.
+fn not_computed(error: Error, rows: &Schema) -> Error {
+    use volley_proto::Error::UnknownColumn;
+    match error {
+        Error::Proto(UnknownColumn { column, role, .. })
+            if rows.field_with_name(&column).is_ok() =>
+        {
+            let hint = "; the query has it, and TRANSFORM (…) leaves it out".to_owned();
+            Error::Proto(UnknownColumn { column, role, hint })
+        }
+        error => error,
+    }
 }
 
 /// The hash of the columns of these names, or of all that rows have as they come in.
-fn hash_of(rows: &LogicalPlan, names: &[String]) -> Expr {
+pub(super) fn hash_of(rows: &LogicalPlan, names: &[String]) -> Expr {
     let all = rows.schema().iter();
     let all =
         all.map(|(qualifier, field)| (field.name().clone(), Column::from((qualifier, field))));
     let named = all.filter(|(name, _)| names.is_empty() || names.contains(name));
     let columns = named.map(|(name, column)| (name, Expr::Column(column)));
-    row_hash(columns).alias(split::HASH)
+    row_hash(columns)
 }
 
 /// A place in the store as it would be typed: a path, where it is a file.
@@ -435,7 +480,8 @@ mod tests {
                 panic!()
             };
             let (target, rows, options) = session.target(*create).await.unwrap();
-            let plan = train_plan(rows, options, target).unwrap();
+            let state = session.context().state();
+            let (plan, _) = plan_of(&rows, options, target, &state).unwrap();
             let plan = optimized(&plan, &session.context().state()).unwrap();
             let shown = plan.display_indent().to_string();
             assert!(

@@ -25,10 +25,11 @@ pub(super) enum Function {
     GlobalExplain,
     FeatureInfo,
     TrainingInfo,
+    Transform,
 }
 
 impl Function {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Predict,
         Self::ExplainPredict,
         Self::Evaluate,
@@ -38,6 +39,7 @@ impl Function {
         Self::GlobalExplain,
         Self::FeatureInfo,
         Self::TrainingInfo,
+        Self::Transform,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -51,6 +53,7 @@ impl Function {
             Self::GlobalExplain => "GLOBAL_EXPLAIN",
             Self::FeatureInfo => "FEATURE_INFO",
             Self::TrainingInfo => "TRAINING_INFO",
+            Self::Transform => "TRANSFORM",
         }
     }
 
@@ -67,6 +70,7 @@ impl Function {
             Self::GlobalExplain => "expected ML.GLOBAL_EXPLAIN(MODEL name, (SELECT …))",
             Self::FeatureInfo => "expected ML.FEATURE_INFO(MODEL name [, (SELECT …)])",
             Self::TrainingInfo => "expected ML.TRAINING_INFO(MODEL name)",
+            Self::Transform => "expected ML.TRANSFORM(MODEL name, (SELECT …))",
         }
     }
 }

@@ -29,9 +29,9 @@ pub(super) fn query(
     manifest: &Manifest,
     classes: &Classes,
     call: &Call,
-    by: &[String],
-    rows: Box<Query>,
+    judged: Judged<'_>,
 ) -> crate::Result<Box<Query>> {
+    let by = judged.by;
     let refuse = |reason: String| {
         Err(Error::MlFunction {
             function: call.function.name().to_owned(),
@@ -58,13 +58,22 @@ pub(super) fn query(
         Function::Calibration => calibration(&literals),
         _ => metrics(&literals, by),
     };
-    let text = format!("{}{rest}", given(manifest, classes, call, by));
-    Ok(derived::query(&text, rows)?)
+    let text = format!("{}{rest}", given(manifest, classes, call, &judged));
+    Ok(derived::query(&text, judged.rows)?)
+}
+
+/// The rows that are judged.
+pub(super) struct Judged<'a> {
+    pub(super) rows: Box<Query>,
+    /// What their label is called.
+    pub(super) label: &'a str,
+    /// The columns that they are grouped by.
+    pub(super) by: &'a [String],
 }
 
 /// `given`: the label, the likeliest class, the probabilities of all, and the groups, of rows that have a label.
-fn given(manifest: &Manifest, classes: &Classes, call: &Call, by: &[String]) -> String {
-    let label = quoted(&manifest.spec.label.column);
+fn given(manifest: &Manifest, classes: &Classes, call: &Call, judged: &Judged<'_>) -> String {
+    let (label, by) = (quoted(judged.label), judged.by);
     let predicted = manifest.predicted();
     let (class, probabilities) = (quoted(&predicted.name), quoted(&predicted.probabilities()));
     let data_type = derived::sql_type(classes.class_type());

@@ -21,15 +21,20 @@ use volley_proto::store::{ClassType, Classes, Manifest};
 const LEAST_LABEL: f64 = 0.001;
 
 /// Fails unless the input has the label that predictions are compared with.
-pub(super) fn check_label(manifest: &Manifest, input: &LogicalPlan) -> crate::Result<()> {
-    let label = &manifest.spec.label.column;
+///
+/// It is the column `label`: the model's own, or one that its TRANSFORM has computed.
+pub(super) fn check_label(
+    manifest: &Manifest,
+    label: &str,
+    input: &LogicalPlan,
+) -> crate::Result<()> {
     let schema = input.schema().as_arrow();
     let Ok(field) = schema.field_with_name(label) else {
         let names = schema.fields().iter().map(|field| field.name().as_str());
         let hint = did_you_mean(label, names);
         let role = "the rows that are judged (it is the model's label)";
         return Err(volley_proto::Error::UnknownColumn {
-            column: label.clone(),
+            column: label.to_owned(),
             role,
             hint,
         }
@@ -56,7 +61,7 @@ pub(super) fn check_label(manifest: &Manifest, input: &LogicalPlan) -> crate::Re
         return Ok(());
     }
     Err(volley_proto::Error::ColumnType {
-        column: label.clone(),
+        column: manifest.spec.label.column.clone(),
         role: "the label",
         actual: field.data_type().to_string(),
         expected,
@@ -94,6 +99,7 @@ pub(super) fn group_name(at: usize) -> String {
 /// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in.
 pub(super) fn metrics(
     manifest: &Manifest,
+    label: &str,
     predicted: LogicalPlan,
     by: &[String],
 ) -> Result<LogicalPlan> {
@@ -104,7 +110,7 @@ pub(super) fn metrics(
         Ok(Expr::Column(Column::from((qualifier, field))))
     };
     let number = |name: &str| column(name)?.cast_to(&DataType::Float64, predicted.schema());
-    let label = number(&manifest.spec.label.column)?.alias("label");
+    let label = number(label)?.alias("label");
     let prediction = number(&manifest.predicted().name)?.alias("prediction");
     let mut read = vec![label, prediction];
     for (at, name) in by.iter().enumerate() {

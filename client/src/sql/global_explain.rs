@@ -6,16 +6,23 @@
 //! of what they hold, and each takes the next one's value, the last of a part the first's. So the same rows have the same
 //! attributions. Rows without a label are left out.
 
-use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::store::{Classes, Manifest};
 
 use super::call::Call;
 use super::derived::{self, ROWS, quoted};
+use super::transform;
 
 /// The query that a call is, over its rows.
-pub(super) fn query(manifest: &Manifest, call: &Call, rows: Box<Query>) -> Result<Box<Query>> {
-    let label = quoted(&manifest.spec.label.column);
+///
+/// Their label is called `label`. What changes places are features, or what a TRANSFORM computes them of.
+pub(super) fn query(
+    manifest: &Manifest,
+    call: &Call,
+    label: &str,
+    rows: Box<Query>,
+) -> crate::Result<Box<Query>> {
+    let label = quoted(label);
     let predicted = quoted(&manifest.predicted().name);
     let class = manifest.classes.as_ref().map(Classes::class_type);
     let label_type = class.map_or("DOUBLE", derived::sql_type);
@@ -25,7 +32,16 @@ pub(super) fn query(manifest: &Manifest, call: &Call, rows: Box<Query>) -> Resul
         ),
         Some(_) => format!("avg(CASE WHEN __volley_label = {predicted} THEN 1.0 ELSE 0.0 END)"),
     };
-    let names = manifest.features.iter().map(|feature| &feature.column);
+    let features = manifest.features.iter().map(|feature| &feature.column);
+    let features: Vec<_> = match &manifest.spec.transform {
+        None => features.cloned().collect(),
+        Some(transform) => {
+            let of_features = |column: &str| features.clone().any(|feature| feature == column);
+            let read = transform::only(transform, of_features)?.inputs.into_iter();
+            read.map(|input| input.column).collect()
+        }
+    };
+    let names = features.iter();
     let columns: Vec<_> = names.clone().map(|name| quoted(name)).collect();
     let each = |text: fn(usize, &str) -> String| {
         let numbered = columns.iter().enumerate();
@@ -79,5 +95,5 @@ pub(super) fn query(manifest: &Manifest, call: &Call, rows: Box<Query>) -> Resul
         model = derived::model(call),
         names = names.join(" "),
     );
-    derived::query(&text, rows)
+    Ok(derived::query(&text, rows)?)
 }

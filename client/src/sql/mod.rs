@@ -23,6 +23,7 @@ mod plan;
 mod spell;
 mod statement;
 mod training_info;
+mod transform;
 mod values;
 
 pub(crate) use call::{Reference, named_models};
@@ -33,8 +34,9 @@ pub use options::{
     train_options,
 };
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
-pub(crate) use parse::{Dialect, parse};
+pub(crate) use parse::{Dialect, parse, parse_transform};
 pub(crate) use plan::{Manifests, MlPlanner, predict};
 pub use statement::Statement;
 pub(crate) use statement::{CreateModel, Kind};
+pub(crate) use transform::{Clause, Columns, cut_query, expressions, only};
 pub(crate) use values::values;

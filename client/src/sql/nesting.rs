@@ -12,6 +12,7 @@ use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Value, VisitMut, VisitorMut};
 use volley_proto::limits::NESTED_EXPRESSIONS;
 
+use super::Clause;
 use super::statement::Kind;
 use crate::{Error, Result};
 
@@ -26,13 +27,32 @@ pub(super) fn bound(kind: &mut Kind) -> Result<()> {
     let mut nesting = Nesting { depth: 0 };
     let bounded = match kind {
         Kind::CreateModel(create) | Kind::ExplainCreateModel(create) => {
-            create.query.visit(&mut nesting)
+            let transform = create.transform.as_mut();
+            let transform = transform.map_or(ControlFlow::Continue(()), |transform| {
+                transform.items.visit(&mut nesting)
+            });
+            match transform {
+                ControlFlow::Continue(()) => create.query.visit(&mut nesting),
+                too_deep => too_deep,
+            }
         }
         Kind::Sql(statement) => nesting.of(statement),
         Kind::ShowModels | Kind::DescribeModel { .. } | Kind::DropModel { .. } => {
             ControlFlow::Continue(())
         }
     };
+    bounded_or(bounded)
+}
+
+/// Balances long chains of a `TRANSFORM`.
+///
+/// # Errors
+/// As [`bound`].
+pub(super) fn bound_transform(clause: &mut Clause) -> Result<()> {
+    bounded_or(clause.items.visit(&mut Nesting { depth: 0 }))
+}
+
+fn bounded_or(bounded: ControlFlow<TooDeep>) -> Result<()> {
     match bounded {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(TooDeep) => Err(Error::NotSupported {

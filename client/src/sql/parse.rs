@@ -10,14 +10,14 @@ use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{Ident, ObjectName, ObjectNamePart, SetExpr};
 use datafusion::sql::sqlparser::dialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::parser::ParserError;
+use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 use volley_proto::{ModelName, TrainId};
 
 use super::nesting;
 use super::spell::{is_word, spell_out};
 use super::statement::{CreateModel, Kind, Statement};
-use super::{OptionValue, TrainOptions};
+use super::{Clause, OptionValue, TrainOptions};
 use crate::{Error, Result};
 
 /// How a session reads SQL.
@@ -58,6 +58,21 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
         });
     }
     Ok(statements)
+}
+
+/// What stands in `TRANSFORM (…)`.
+pub(crate) fn parse_transform(list: &str, dialect: &Dialect) -> Result<Clause> {
+    let tokens = Tokenizer::new(dialect.grammar.as_ref(), list)
+        .tokenize_with_location()
+        .map_err(|e| syntax(e.location, e.message))?;
+    let end = tokens.last().map_or_else(Location::empty, |t| t.span.end);
+    let mut parser = StatementParser::new(tokens, end, dialect)?;
+    let mut clause = parser.select_list()?;
+    if !parser.ends(0) {
+        return Err(parser.unexpected("',' or the end of the expressions"));
+    }
+    nesting::bound_transform(&mut clause)?;
+    Ok(clause)
 }
 
 /// Parses the tokens of one statement.
@@ -137,13 +152,13 @@ impl<'a> StatementParser<'a> {
             return Err(syntax(self.inner.parser.peek_token().span.start, message));
         }
         let name = self.model_name()?;
-        if self.at(0, "transform") {
-            let what = "TRANSFORM: write the expressions in the SELECT".to_owned();
-            return Err(Error::NotSupported { what });
-        }
+        let mut transform = self.transform()?;
         let options = self.options()?;
+        if transform.is_none() {
+            transform = self.transform()?;
+        }
         if !self.inner.parser.parse_keyword(Keyword::AS) {
-            return Err(self.unexpected("OPTIONS (…) or AS SELECT …"));
+            return Err(self.unexpected("TRANSFORM (…), OPTIONS (…) or AS SELECT …"));
         }
         let start = self.inner.parser.peek_token().span.start;
         let query = self.inner.parser.parse_query().map_err(|e| self.error(e))?;
@@ -161,9 +176,33 @@ impl<'a> StatementParser<'a> {
             name,
             or_replace,
             if_not_exists,
+            transform,
             options,
             query,
         })
+    }
+
+    fn transform(&mut self) -> Result<Option<Clause>> {
+        if !self.at(0, "transform") {
+            return Ok(None);
+        }
+        self.skip(1);
+        self.expect(&Token::LParen, "'(' after TRANSFORM")?;
+        let clause = self.select_list()?;
+        self.expect(
+            &Token::RParen,
+            "',' or ')' after an expression of TRANSFORM",
+        )?;
+        Ok(Some(clause))
+    }
+
+    fn select_list(&mut self) -> Result<Clause> {
+        let items = self
+            .inner
+            .parser
+            .parse_comma_separated(Parser::parse_select_item);
+        let items = items.map_err(|e| self.error(e))?;
+        Ok(Clause { items })
     }
 
     fn options(&mut self) -> Result<TrainOptions> {
@@ -413,6 +452,15 @@ mod tests {
         };
         assert_eq!(create.name.as_str(), "Sales-2");
         assert!(create.if_not_exists);
+        for sql in [
+            "CREATE MODEL m TRANSFORM (ML.STANDARD_SCALER(x) OVER () AS x, * EXCEPT (x, y)) OPTIONS () AS SELECT 1",
+            "CREATE MODEL m OPTIONS () TRANSFORM (ml.bucketize(x, [1, 5]) AS b, a || b AS ab) AS SELECT 1",
+        ] {
+            let Kind::CreateModel(create) = one(sql) else {
+                panic!()
+            };
+            assert_eq!(create.transform.unwrap().items.len(), 2, "{sql}");
+        }
         assert!(matches!(
             one("CREATE MODEL m AS SELECT 1"),
             Kind::CreateModel(_)
@@ -485,6 +533,13 @@ mod tests {
                 (1, 39),
             ),
             ("CREATE MODEL m AS DELETE FROM t", (1, 19)),
+            ("CREATE MODEL m TRANSFORM a AS SELECT 1", (1, 26)),
+            ("CREATE MODEL m TRANSFORM (a b c) AS SELECT 1", (1, 31)),
+            (
+                "CREATE MODEL m TRANSFORM (a) TRANSFORM (a) AS SELECT 1",
+                (1, 30),
+            ),
+            ("CREATE MODEL m TRANSFORM () AS SELECT 1", (1, 27)),
         ] {
             match parse(script) {
                 Err(Error::Syntax { line, column, .. }) => {
@@ -499,7 +554,10 @@ mod tests {
     fn refuses_what_it_does_not_do() {
         for script in [
             "CREATE MODEL a.b AS SELECT 1",
-            "CREATE MODEL m TRANSFORM (a) AS SELECT 1",
+            &format!(
+                "CREATE MODEL m TRANSFORM ({}a AS b) AS SELECT 1",
+                "a + ".repeat(1_000)
+            ),
         ] {
             assert!(
                 matches!(parse(script), Err(Error::NotSupported { .. })),

@@ -6,15 +6,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
 };
-use datafusion::logical_expr::{Extension, LogicalPlan};
+use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::planner::IdentNormalizer;
-use datafusion::sql::sqlparser::ast::TableFactor;
+use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, Query, TableFactor};
 use parking_lot::Mutex;
 use url::Url;
 use volley_proto::plan::PredictNode;
+use volley_proto::spec::Transform;
 use volley_proto::store::{Manifest, PredictedColumns};
 use volley_proto::tables::Epoch;
 use volley_proto::{ModelName, ModelRef};
@@ -23,6 +25,7 @@ use super::call::{Call, Function, Named};
 use super::parse::ident_name;
 use super::{
     check_unambiguous, class_queries, evaluate, feature_info, global_explain, training_info,
+    transform,
 };
 use crate::{Error, Result};
 
@@ -103,35 +106,38 @@ impl RelationPlanner for MlPlanner {
                 datafusion::error::DataFusionError::Internal("a checked call has its query".into())
             })
         };
-        let mut planned = |subquery| {
-            context.plan(TableFactor::Derived {
-                lateral: false,
-                subquery,
-                alias: None,
-                sample: None,
-            })
-        };
         let plan = match call.function {
-            Function::Predict => predict(&manifest, &self.store, planned(given()?)?)?,
+            Function::Predict => {
+                let rows = planned(context, given()?)?;
+                let mut expression = |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
+                predict(&manifest, &self.store, rows, &mut expression)?
+            }
             Function::ExplainPredict => {
                 let columns = PredictedColumns {
                     explained_by: Some(call.top_features.unwrap_or(TOP_FEATURES)),
                     ..manifest.predicted()
                 };
-                predict_as(&manifest, columns, &self.store, planned(given()?)?)?
+                let rows = planned(context, given()?)?;
+                let mut expression = |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
+                predict_as(&manifest, columns, &self.store, rows, &mut expression)?
             }
             Function::Evaluate
             | Function::ConfusionMatrix
             | Function::RocCurve
             | Function::Calibration => {
-                let rows = planned(given()?)?;
-                evaluate::check_label(&manifest, &rows)?;
+                let schema = planned(context, given()?)?;
+                let schema = schema.schema().as_arrow();
+                let (query, label) = transform::labelled(&manifest, given()?, schema)?;
+                let rows = planned(context, query.clone())?;
+                evaluate::check_label(&manifest, &label, &rows)?;
                 let names = IdentNormalizer::new(normalize);
                 let by = evaluate::groups(&call.by, &names, &rows)?;
                 match &manifest.classes {
                     None if call.function == Function::Evaluate => {
-                        let predicted = predict(&manifest, &self.store, rows)?;
-                        evaluate::metrics(&manifest, predicted, &by)?
+                        let mut expression =
+                            |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
+                        let predicted = predict(&manifest, &self.store, rows, &mut expression)?;
+                        evaluate::metrics(&manifest, &label, predicted, &by)?
                     }
                     None => {
                         let function = call.function.name().to_owned();
@@ -140,28 +146,53 @@ impl RelationPlanner for MlPlanner {
                         let reason = reason.to_owned();
                         return Err(Error::MlFunction { function, reason }.into());
                     }
-                    Some(classes) => planned(class_queries::query(
-                        &manifest,
-                        classes,
-                        &call,
-                        &by,
-                        given()?,
-                    )?)?,
+                    Some(classes) => {
+                        let judged = class_queries::Judged {
+                            rows: query,
+                            label: &label,
+                            by: &by,
+                        };
+                        let query = class_queries::query(&manifest, classes, &call, judged)?;
+                        planned(context, query)?
+                    }
                 }
             }
             Function::GlobalExplain => {
-                evaluate::check_label(&manifest, &planned(given()?)?)?;
-                planned(global_explain::query(&manifest, &call, given()?)?)?
+                let schema = planned(context, given()?)?;
+                let schema = schema.schema().as_arrow();
+                let (rows, label) = transform::labelled(&manifest, given()?, schema)?;
+                evaluate::check_label(&manifest, &label, &planned(context, rows.clone())?)?;
+                let query = global_explain::query(&manifest, &call, &label, rows)?;
+                planned(context, query)?
             }
             Function::FeatureInfo => match &call.input {
                 None => feature_info::published(&manifest)?,
                 Some(rows) => {
-                    let schema = planned(rows.clone())?;
+                    let mut rows = rows.clone();
+                    if let Some(of_rows) = &manifest.spec.transform {
+                        let schema = planned(context, rows.clone())?;
+                        let schema = schema.schema().as_arrow();
+                        rows = transform::prepared(&manifest, of_rows, rows, schema)?;
+                    }
+                    let schema = planned(context, rows.clone())?;
                     manifest.check_input(schema.schema().as_arrow())?;
-                    planned(feature_info::query(&manifest, rows.clone())?)?
+                    planned(context, feature_info::query(&manifest, rows)?)?
                 }
             },
             Function::TrainingInfo => training_info::published(&manifest)?,
+            Function::Transform => {
+                let Some(of_rows) = &manifest.spec.transform else {
+                    let function = call.function.name().to_owned();
+                    let reason =
+                        "it is of models that were created with TRANSFORM (…), this one was not";
+                    let reason = reason.to_owned();
+                    return Err(Error::MlFunction { function, reason }.into());
+                };
+                let schema = planned(context, given()?)?;
+                let schema = schema.schema().as_arrow();
+                let query = transform::prepared(&manifest, of_rows, given()?, schema)?;
+                planned(context, query)?
+            }
         };
         Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
             plan, call.alias,
@@ -169,20 +200,47 @@ impl RelationPlanner for MlPlanner {
     }
 }
 
-/// The input's columns and the model's prediction.
-pub(crate) fn predict(manifest: &Manifest, store: &Url, input: LogicalPlan) -> Result<LogicalPlan> {
-    predict_as(manifest, manifest.predicted(), store, input)
+/// The plan of a call's query.
+fn planned(
+    context: &mut dyn RelationPlannerContext,
+    subquery: Box<Query>,
+) -> datafusion::error::Result<LogicalPlan> {
+    context.plan(TableFactor::Derived {
+        lateral: false,
+        subquery,
+        alias: None,
+        sample: None,
+    })
 }
 
+/// Plans an expression over rows.
+type Expression<'a> = dyn FnMut(SqlExpr, &DFSchema) -> datafusion::error::Result<Expr> + 'a;
+
+/// The input's columns and the model's prediction.
+pub(crate) fn predict(
+    manifest: &Manifest,
+    store: &Url,
+    input: LogicalPlan,
+    expression: &mut Expression<'_>,
+) -> Result<LogicalPlan> {
+    predict_as(manifest, manifest.predicted(), store, input, expression)
+}
+
+/// ```text
+/// Projection: the input's columns, the prediction's         (with a TRANSFORM)
+///   Predict
+///     Projection: the input's columns, what features are    (with a TRANSFORM)
+///       input
+/// ```
 fn predict_as(
     manifest: &Manifest,
     columns: PredictedColumns,
     store: &Url,
     input: LogicalPlan,
+    expression: &mut Expression<'_>,
 ) -> Result<LogicalPlan> {
     let schema = input.schema().as_arrow();
     check_unambiguous(schema)?;
-    manifest.check_input(schema)?;
     for field in columns.fields() {
         if schema.field_with_name(field.name()).is_ok() {
             let column = field.name().clone();
@@ -194,8 +252,40 @@ fn predict_as(
         name: manifest.spec.model.clone(),
         version: manifest.version,
     };
-    let node = Arc::new(PredictNode::try_new(model, columns, input)?);
-    Ok(LogicalPlan::Extension(Extension { node }))
+    let predicted = |columns, input| -> Result<LogicalPlan> {
+        let node = Arc::new(PredictNode::try_new(model, columns, input)?);
+        Ok(LogicalPlan::Extension(Extension { node }))
+    };
+    let Some(transform) = &manifest.spec.transform else {
+        manifest.check_input(schema)?;
+        return predicted(columns, input);
+    };
+    let own: Vec<_> = input.schema().columns();
+    let own = || own.iter().cloned().map(Expr::Column);
+    let features = &manifest.spec.features;
+    let is_feature = |column: &str| features.iter().any(|feature| feature.column == column);
+    let computed = transform::expressions(transform, schema, is_feature)?;
+    let computed = computed
+        .into_iter()
+        .map(|(name, expr)| Ok((name, expression(expr, input.schema())?)));
+    let computed = computed.collect::<Result<Vec<_>>>()?;
+    let named = computed.iter().map(|(name, expr)| {
+        let name = Transform::feature_column(name);
+        expr.clone().alias(name)
+    });
+    let features = computed
+        .iter()
+        .map(|(name, expr)| expr.clone().alias(name.clone()));
+    let features = LogicalPlanBuilder::from(input.clone()).project(features)?;
+    manifest.check_input(features.build()?.schema().as_arrow())?;
+    let prediction = columns.fields();
+    let prediction = prediction
+        .iter()
+        .map(|field| Expr::Column(Column::new_unqualified(field.name())));
+    let rows = LogicalPlanBuilder::from(input.clone()).project(own().chain(named))?;
+    let predicted = predicted(columns, rows.build()?)?;
+    let rows = LogicalPlanBuilder::from(predicted).project(own().chain(prediction))?;
+    Ok(rows.build()?)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::{ModelName, TrainId};
 
-use super::TrainOptions;
+use super::{Clause, TrainOptions};
 
 /// One statement, with the text it was written in.
 #[derive(Debug)]
@@ -36,13 +36,15 @@ pub(crate) enum Kind {
     Sql(Box<DfStatement>),
 }
 
-/// `CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name OPTIONS (…) AS query`.
+/// `CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name TRANSFORM (…) OPTIONS (…) AS query`.
 #[derive(Debug)]
 pub(crate) struct CreateModel {
     pub(crate) train_id: TrainId,
     pub(crate) name: ModelName,
     pub(crate) or_replace: bool,
     pub(crate) if_not_exists: bool,
+    /// What is computed of the query's rows, as typed.
+    pub(crate) transform: Option<Clause>,
     pub(crate) options: TrainOptions,
     pub(crate) query: Box<Query>,
 }

@@ -117,11 +117,14 @@ pub(super) fn reporter(
 impl Checkpoints<'_> {
     async fn save(&mut self, position: Position, state: Bytes) -> Result<()> {
         let TrainSpec {
-            model, train_id, ..
+            model,
+            train_id,
+            transform,
+            ..
         } = self.spec;
         let store = ModelStore::open(&self.spec.store)?;
         store
-            .save_checkpoint(model, *train_id, position, state)
+            .save_checkpoint(model, *train_id, position, transform.as_ref(), state)
             .await?;
         if let Some(run) = self.continues.take() {
             store.drop_checkpoints(model, run).await?;

@@ -60,7 +60,7 @@ pub use planner::VolleyQueryPlanner;
 pub use predict::{PredictExec, PredictNode};
 pub use repeated::{receive_repeated_names, send_repeated_names};
 pub use reread::{is_reread, is_volatile_operator, spreads_over_threads};
-pub use row_hash::row_hash;
+pub use row_hash::{row_hash, split_draw};
 pub use rules::{mended_logical_rules, mended_rules, with_rules};
 pub use single_value::single_value;
 pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions};

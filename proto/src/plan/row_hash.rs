@@ -3,12 +3,15 @@
 //! `volley_row_hash('a', a, 'b', b)` depends on the names and values of the columns that it is given, and on nothing
 //! else: not on their order, on where rows lie or in which order they come, on the size of the cluster or on what else
 //! is read. Equal rows have equal hashes, and stay together. Whole numbers of any width are the same, and so are texts.
+//!
+//! `volley_split_draw(hash, seed)` is the number that the hash draws for a row; where it is below the share of rows that
+//! are evaluated, the row is.
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type};
+use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
 use datafusion::common::{ScalarValue, exec_err, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::{
@@ -16,7 +19,15 @@ use datafusion::logical_expr::{
 };
 use twox_hash::XxHash64;
 
+use crate::spec::split::Draw;
+
 const NAME: &str = "volley_row_hash";
+const DRAW: &str = "volley_split_draw";
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct SplitDraw {
+    signature: Signature,
+}
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct RowHash {
@@ -31,9 +42,25 @@ pub fn row_hash(columns: impl IntoIterator<Item = (String, Expr)>) -> Expr {
     function_of().call(named.collect())
 }
 
-/// The function of this name, if it is this one.
+/// The number that the hash of a row draws in a random split.
+pub fn split_draw(hash: Expr, seed: u64) -> Expr {
+    draw_of().call(vec![hash, lit(seed)])
+}
+
+/// The function of this name, if it is one of these.
 pub(super) fn function(name: &str) -> Option<Arc<ScalarUDF>> {
-    (name == NAME).then(|| Arc::new(function_of()))
+    match name {
+        NAME => Some(Arc::new(function_of())),
+        DRAW => Some(Arc::new(draw_of())),
+        _ => None,
+    }
+}
+
+fn draw_of() -> ScalarUDF {
+    let types = vec![DataType::UInt64, DataType::UInt64];
+    ScalarUDF::from(SplitDraw {
+        signature: Signature::exact(types, Volatility::Immutable),
+    })
 }
 
 fn function_of() -> ScalarUDF {
@@ -69,6 +96,34 @@ impl ScalarUDFImpl for RowHash {
     }
 }
 
+impl ScalarUDFImpl for SplitDraw {
+    fn name(&self) -> &str {
+        DRAW
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Float64)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [
+            hashes,
+            ColumnarValue::Scalar(ScalarValue::UInt64(Some(seed))),
+        ] = &args.args[..]
+        else {
+            return internal_err!("{DRAW} has a hash and a seed");
+        };
+        let (hashes, draw) = (hashes.to_array(args.number_rows)?, Draw::of(*seed));
+        let drawn = hashes.as_primitive::<UInt64Type>();
+        let drawn = drawn.unary::<_, Float64Type>(|hash| draw.number(hash));
+        Ok(ColumnarValue::Array(Arc::new(drawn)))
+    }
+}
+
 /// Adds the hash of each of a column's values; a null has none.
 fn add(hashes: &mut [u64], column: &ArrayRef, seed: u64) -> Result<()> {
     let mut add = |row: usize, bytes: &[u8]| {
@@ -92,7 +147,7 @@ fn add(hashes: &mut [u64], column: &ArrayRef, seed: u64) -> Result<()> {
             let whole = match of {
                 DataType::Date32 => cast(&cast(&plain, &DataType::Int32)?, &DataType::Int64)?,
                 DataType::UInt64 => {
-                    let values = plain.as_primitive::<datafusion::arrow::datatypes::UInt64Type>();
+                    let values = plain.as_primitive::<UInt64Type>();
                     Arc::new(values.unary::<_, Int64Type>(u64::cast_signed)) as ArrayRef
                 }
                 _ => cast(&plain, &DataType::Int64)?,

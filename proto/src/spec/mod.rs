@@ -17,6 +17,9 @@ use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 mod loss;
 mod network;
 mod optimizer;
+/// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`, and draws of a random split.
+pub mod split;
+mod transform;
 mod vocabulary;
 
 pub use loss::{ClassWeights, Loss};
@@ -27,20 +30,8 @@ pub use network::{
 
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 use optimizer::{Bounds, check_numbers};
+pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::VocabularyRule;
-
-/// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`.
-pub mod split {
-    /// The row is trained on.
-    pub const TRAIN: &str = "TRAIN";
-    /// The row is evaluated after each epoch, never trained on.
-    pub const EVAL: &str = "EVAL";
-    /// The row lends its values to the vocabularies and nothing else; its label is not read.
-    pub const TEST: &str = "TEST";
-
-    /// The column of the rows' hashes, where a random share of them is evaluated.
-    pub const HASH: &str = "__volley_row_hash";
-}
 
 /// One training run, complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,6 +46,9 @@ pub struct TrainSpec {
     /// The store to publish to.
     #[serde(with = "crate::name::url_text")]
     pub store: Url,
+    /// What is computed of the query's rows before all else; nothing in specs of old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transform: Option<Transform>,
     /// The feature columns, in the order of the network's inputs.
     pub features: Vec<Feature>,
     /// Which values of categorical features have an embedding of their own; all in specs of old.

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
 
 use super::ModelStore;
+use crate::spec::Transform;
 use crate::{Error, ModelName, Result, TrainId};
 
 /// The layout this build writes and reads.
@@ -71,6 +72,9 @@ pub struct CheckpointInfo {
     /// When it was written.
     #[serde(with = "humantime_serde")]
     pub written: SystemTime,
+    /// What the run computes of its rows, with the numbers that it fitted: those who go on fit no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transform: Option<Transform>,
 }
 
 /// What was found of a model's checkpoints.
@@ -110,6 +114,7 @@ impl ModelStore {
         model: &ModelName,
         run: TrainId,
         position: Position,
+        transform: Option<&Transform>,
         state: Bytes,
     ) -> Result<()> {
         let info = CheckpointInfo {
@@ -119,6 +124,7 @@ impl ModelStore {
             bytes: state.len() as u64,
             hash: hash(&state),
             written: SystemTime::now(),
+            transform: transform.cloned(),
         };
         let json = serde_json::to_vec_pretty(&info)
             .map_err(|source| Error::malformed("checkpoint", source))?;

@@ -6,7 +6,9 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::classes::{Classes, PredictedColumns};
-use crate::spec::{EmbeddingWidth, Feature, FeatureKind, LabelTransform, TrainSpec, value_type};
+use crate::spec::{
+    EmbeddingWidth, Feature, FeatureKind, LabelTransform, TrainSpec, Transform, value_type,
+};
 use crate::{Error, Result, did_you_mean};
 
 /// Everything about a published model but its weights and vocabularies.
@@ -207,7 +209,7 @@ impl Manifest {
     /// | 1 | numbers enter the network as they are |
     /// | 2 | features and labels have a [`Scale`] |
     /// | 3 | features have their [`Numbers`], and weights may be averages |
-    /// | 4 | networks are graphs of layers |
+    /// | 4 | networks are graphs of layers, and features may be computed of the rows' columns by a [`Transform`] |
     pub const FORMAT: u32 = 4;
 
     /// The widths that its embeddings have, whatever values another training meets.
@@ -230,6 +232,15 @@ impl Manifest {
             name: format!("predicted_{}", self.spec.label.column),
             class: self.classes.as_ref().map(Classes::class_type),
             explained_by: None,
+        }
+    }
+
+    /// The column that a feature is read from in rows that are predicted: its own, or one that a [`Transform`] has
+    /// computed beside the rows' own.
+    pub fn feature_column(&self, feature: &Feature) -> String {
+        match self.spec.transform {
+            Some(_) => Transform::feature_column(&feature.column),
+            None => feature.column.clone(),
         }
     }
 

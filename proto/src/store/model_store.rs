@@ -53,6 +53,12 @@ impl fmt::Debug for ModelStore {
     }
 }
 
+/// A manifest's format, whatever else is in it.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 impl ModelStore {
     /// Opens the store at a URL: `file:///…`; a local directory is made when something is written.
     ///
@@ -174,19 +180,15 @@ impl ModelStore {
             });
         }
         let bytes = self.read_file(name, version, MANIFEST).await?;
-        let manifest: Manifest = serde_json::from_slice(&bytes)
+        // A later format has fields that this build does not know: that is not what is to be said of it.
+        let Format { format } = serde_json::from_slice(&bytes)
             .map_err(|source| Error::malformed("model manifest", source))?;
-        match (1..=Manifest::FORMAT).contains(&manifest.format) {
-            true => Ok(manifest),
-            false => {
-                let known = Manifest::FORMAT;
-                let reason = format!(
-                    "its format is {}, this build reads up to {known}",
-                    manifest.format
-                );
-                Err(Error::malformed("model manifest", reason))
-            }
+        let known = Manifest::FORMAT;
+        if !(1..=known).contains(&format) {
+            let reason = format!("its format is {format}, this build reads up to {known}");
+            return Err(Error::malformed("model manifest", reason));
         }
+        serde_json::from_slice(&bytes).map_err(|source| Error::malformed("model manifest", source))
     }
 
     /// One of the files published with a version.

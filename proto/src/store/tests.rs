@@ -40,7 +40,7 @@ impl Scene {
         };
         let saved = self
             .store
-            .save_checkpoint(&self.model, run, position, state(steps));
+            .save_checkpoint(&self.model, run, position, None, state(steps));
         saved.await.unwrap();
     }
 
@@ -119,6 +119,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         numeric_transform: NumericTransform::None,
         split: Split::None,
         split_key: vec![],
+        transform: None,
         network: Network {
             embedding_dim: EmbeddingWidth::Same(1),
             batch_norm: false,

@@ -16,6 +16,7 @@ mod examples;
 mod files;
 mod page;
 mod tables;
+mod transform;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
 

@@ -8,7 +8,6 @@ use volley_proto::store::{FeatureSummary, Scale};
 
 use super::categories::{Class, value_type};
 use super::defect::Rule;
-use crate::random::{Key, Purpose};
 use crate::{Error, Result};
 
 /// The columns that training reads, by their index.
@@ -44,7 +43,7 @@ pub(super) enum SplitBy {
     /// Nothing: all rows are trained on.
     Nothing,
     /// A column of hashes, of which a share is drawn with a key.
-    Hash(Column, Key, f64),
+    Hash(Column, split::Draw, f64),
     /// A column whose values say once those of all ranks are known.
     Sequence(Column),
     /// A column of text.
@@ -95,7 +94,7 @@ impl Columns {
             Split::None => SplitBy::Nothing,
             Split::Random(share) => {
                 let (column, _) = find(split::HASH, "the rows' hash", schema)?;
-                SplitBy::Hash(column, Key::new(spec.seed, Purpose::Split), *share)
+                SplitBy::Hash(column, split::Draw::of(spec.seed), *share)
             }
             Split::Sequential { column, .. } => {
                 let (found, data_type) = find(column, "the split column", schema)?;

@@ -141,7 +141,7 @@ impl LocalShard {
         } = self;
         match &columns.split {
             SplitBy::Nothing => parts.resize(parts.len() + batch.num_rows(), Part::Train),
-            SplitBy::Hash(column, key, share) => {
+            SplitBy::Hash(column, draw, share) => {
                 let hashes = batch.column(column.index).as_primitive_opt::<UInt64Type>();
                 let hashes = hashes.ok_or_else(|| Error::ColumnType {
                     column: column.name.clone(),
@@ -150,7 +150,7 @@ impl LocalShard {
                     expected: "64-bit hashes".into(),
                 })?;
                 parts.extend(hashes.values().iter().map(|hash| {
-                    match key.with(*hash).unit() < *share {
+                    match draw.number(*hash) < *share {
                         true => Part::Eval,
                         false => Part::Train,
                     }

@@ -175,7 +175,7 @@ impl Model {
         for (feature, encoder) in self.manifest.spec.features.iter().zip(&self.features) {
             let name = &feature.column;
             let column = batch
-                .column_by_name(name)
+                .column_by_name(&self.manifest.feature_column(feature))
                 .ok_or_else(|| Error::MissingColumn {
                     column: name.clone(),
                     role: "a feature of the model",

@@ -23,11 +23,12 @@ pub(crate) struct Target {
 }
 
 impl TrainOptions {
-    /// The complete spec, checked against the input's columns.
+    /// The complete spec, checked against the input's columns, and against those of the query's rows, which are others
+    /// where something is computed of them.
     ///
     /// # Errors
     /// Names the option or column, what was typed and what would be right.
-    pub(crate) fn spec(self, target: Target, input: &Schema) -> Result<TrainSpec> {
+    pub(crate) fn spec(self, target: Target, input: &Schema, rows: &Schema) -> Result<TrainSpec> {
         check_unambiguous(input)?;
         let label = self.label.clone().ok_or(Error::MissingOption {
             option: "input_label_cols",
@@ -64,6 +65,7 @@ impl TrainOptions {
             model: target.model,
             if_exists: target.if_exists,
             store: target.store,
+            transform: None,
             features,
             vocabulary: self.vocabulary.settle()?,
             task: self.task,
@@ -100,8 +102,15 @@ impl TrainOptions {
             collective_timeout: self.collective_timeout,
         };
         spec.check(input)?;
-        spec.check_split_key(input)?;
+        spec.check_split_key(rows)?;
         Ok(spec)
+    }
+
+    /// The columns that have a role besides that of a feature, as far as they are given.
+    pub(crate) fn roles(&self) -> impl Iterator<Item = &str> {
+        let given = [&self.label, &self.split_column, &self.sample_weight];
+        let given = given.into_iter().flatten().chain(&self.shard_by);
+        given.map(String::as_str)
     }
 
     /// The rule, where none is given: a linear model is solved if it can be.
@@ -395,7 +404,7 @@ mod tests {
             split_column: Some("split".into()),
             ..options()
         };
-        let spec = options.spec(target(), &input()).unwrap();
+        let spec = options.spec(target(), &input(), &input()).unwrap();
         assert_eq!(
             names(&spec, FeatureKind::Categorical),
             ["Date", "Kind", "Open"]
@@ -415,7 +424,7 @@ mod tests {
             shard_by: vec!["Store".into(), "Date".into()],
             ..options()
         };
-        let spec = named.spec(target(), &input()).unwrap();
+        let spec = named.spec(target(), &input(), &input()).unwrap();
         assert_eq!(names(&spec, FeatureKind::Categorical), ["Store"]);
         assert!(names(&spec, FeatureKind::Continuous).is_empty());
         assert_eq!(needed_columns(&spec), ["Store", "Sales", "Date"]);
@@ -429,7 +438,7 @@ mod tests {
                 shards,
                 ..options()
             }
-            .spec(target(), &input())
+            .spec(target(), &input(), &input())
             .map(|s| s.shards)
         };
         assert_eq!(shards(Ranks::All, None).unwrap(), 60);
@@ -447,7 +456,7 @@ mod tests {
                 max_ranks,
                 ..options()
             };
-            let spec = options.spec(target(), &input())?;
+            let spec = options.spec(target(), &input(), &input())?;
             Ok::<_, Error>((spec.elastic.max_ranks, spec.shards))
         };
         use Ranks::{All, Exactly};
@@ -515,7 +524,11 @@ mod tests {
                 .map(|f| f.as_ref().clone())
                 .collect::<Vec<_>>();
             options
-                .spec(target(), &Schema::new([&columns, fields].concat()))
+                .spec(
+                    target(),
+                    &Schema::new([&columns, fields].concat()),
+                    &input(),
+                )
                 .unwrap_err()
         };
         let label = TrainOptions {

@@ -79,7 +79,7 @@ impl OptionValue {
     }
 
     /// The number it is, if it parses as `T`.
-    pub(super) fn number<T: std::str::FromStr>(&self) -> Option<T> {
+    pub(crate) fn number<T: std::str::FromStr>(&self) -> Option<T> {
         match self {
             Self::Number(number) => number.parse().ok(),
             _ => None,
@@ -87,7 +87,7 @@ impl OptionValue {
     }
 
     /// Its items as `T`, if it is a list of such.
-    pub(super) fn list<T>(&self, item: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
+    pub(crate) fn list<T>(&self, item: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         match self {
             Self::List(items) => items.iter().map(item).collect(),
             _ => None,

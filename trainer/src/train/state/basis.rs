@@ -146,6 +146,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         device: _,
         rendezvous_timeout: _,
         collective_timeout: _,
+        transform,
         features,
         vocabulary,
         task: _,
@@ -240,6 +241,12 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     ];
     terms.extend(of_split);
     terms.extend((*accumulate > 1).then(|| ("accumulate", json(accumulate))));
+    // As typed: what is fitted follows from the rows, whose checksums are compared.
+    terms.extend(transform.as_ref().map(|transform| {
+        let typed = transform.columns.iter();
+        let typed: Vec<_> = typed.map(|of| (&of.column, &of.typed)).collect();
+        ("TRANSFORM", json(&typed))
+    }));
     terms.extend(ema_momentum.map(|share| ("ema_momentum", json(&share))));
     terms
 }

@@ -35,7 +35,7 @@ fn every_option_takes_its_documented_default() {
     };
     let spec = |options: TrainOptions| {
         let label = Some("y".to_owned());
-        TrainOptions { label, ..options }.spec(target.clone(), &input)
+        TrainOptions { label, ..options }.spec(target.clone(), &input, &input)
     };
     let default = spec(TrainOptions::default()).unwrap();
     for option in train_options() {

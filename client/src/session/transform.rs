@@ -1,0 +1,429 @@
+//! Rows for training: as the query gives them, and what a `TRANSFORM` computes of them.
+//!
+//! What it fits, it fits to the rows that will be trained on, by queries that run before training does. Which rows these
+//! are says the same column or hash as in training: of the query's rows, whatever is computed of them.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::datasource::ViewTable;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, lit};
+use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::planner::IdentNormalizer;
+use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, ExprWithAlias, Statement as SqlStatement};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use uuid::Uuid;
+use volley_proto::plan::split_draw;
+use volley_proto::spec::{Split, Start, TrainSpec, Transform, split};
+
+use super::Session;
+use super::train::{hash_of, plan_of};
+use crate::sql::{
+    Clause, Columns, Target, TrainOptions, check_unambiguous, cut_query, expressions, only,
+};
+use crate::{Error, Result};
+
+/// The rows of a training.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    /// As the query gives them.
+    pub(crate) plan: LogicalPlan,
+    pub(crate) transform: Option<Given>,
+}
+
+/// A `TRANSFORM` over rows.
+#[derive(Debug)]
+pub(crate) struct Given {
+    columns: Columns,
+    /// All of its columns; with numbers of a kind, until they are fitted.
+    settled: Transform,
+}
+
+impl Rows {
+    /// Rows of a plan, of which something is computed or not.
+    ///
+    /// # Errors
+    /// Names the expression that cannot be computed, and why.
+    pub(crate) fn of(
+        plan: LogicalPlan,
+        clause: Option<&Clause>,
+        state: &SessionState,
+    ) -> Result<Self> {
+        let Some(clause) = clause else {
+            let transform = None;
+            return Ok(Self { plan, transform });
+        };
+        let schema = plan.schema().as_arrow();
+        check_unambiguous(schema)?;
+        let normalizes = state.config_options().sql_parser.enable_ident_normalization;
+        let data_type = |expr: SqlExpr| {
+            let typed = expr.to_string();
+            let expr = planned(expr, &typed, plan.schema(), state)?;
+            Ok(expr.get_type(plan.schema())?)
+        };
+        let names = IdentNormalizer::new(normalizes);
+        let columns = clause.columns(schema, &names, &data_type)?;
+        let settled = columns.settle(&columns.neutral(), schema)?;
+        let transform = Some(Given { columns, settled });
+        Ok(Self { plan, transform })
+    }
+
+    /// The columns that something is computed for, over the rows' own.
+    pub(super) fn computed(&self, state: &SessionState) -> Result<Vec<(String, Expr)>> {
+        let Some(given) = &self.transform else {
+            return Ok(Vec::new());
+        };
+        let schema = self.plan.schema();
+        let each = given.settled.columns.iter().map(|column| {
+            let wanted = |name: &str| name == column.column;
+            let expr = expressions(&given.settled, schema.as_arrow(), wanted)?;
+            let (name, expr) = expr.into_iter().next().ok_or_else(|| {
+                DataFusionError::Internal("a column has an expression".to_owned())
+            })?;
+            Ok((name, planned(expr, &column.typed, schema, state)?))
+        });
+        each.collect()
+    }
+
+    /// What is kept of the `TRANSFORM` of a model: features, and the label where it is computed.
+    pub(super) fn kept(&self, spec: &TrainSpec) -> Result<Option<Transform>> {
+        let Some(given) = &self.transform else {
+            return Ok(None);
+        };
+        let is_kept = |name: &str| {
+            name == spec.label.column || spec.features.iter().any(|of| of.column == name)
+        };
+        only(&given.settled, is_kept).map(Some)
+    }
+
+    /// The functions that are fitted to training rows, as typed.
+    pub(super) fn fitted(&self) -> Vec<&str> {
+        let given = self.transform.iter();
+        given.flat_map(|given| given.columns.fitted()).collect()
+    }
+}
+
+/// An expression over rows; what is not of a row alone is refused.
+fn planned(expr: SqlExpr, typed: &str, rows: &DFSchema, state: &SessionState) -> Result<Expr> {
+    let refuse = |reason: &str| Error::Transform {
+        expression: typed.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let expr = ExprWithAlias { expr, alias: None };
+    let expr = state
+        .create_logical_expr_from_sql_expr(expr, rows)
+        .map_err(|error| refuse(&Error::from(error).to_string()))?;
+    let has = |is: fn(&Expr) -> bool| {
+        use datafusion::common::tree_node::TreeNode;
+        expr.exists(|expr| Ok(is(expr)))
+    };
+    if has(|expr| matches!(expr, Expr::AggregateFunction(_)))? {
+        let reason = "an aggregate is of many rows: compute it in the query, or use a function that is fitted, such as \
+                      ML.STANDARD_SCALER(x) OVER ()";
+        return Err(refuse(reason));
+    }
+    if has(|expr| matches!(expr, Expr::WindowFunction(_) | Expr::Unnest(_)))? {
+        return Err(refuse("it is not of a row alone: compute it in the query"));
+    }
+    if expr.is_volatile() {
+        let reason =
+            "it has another value each time, and prediction would compute another than training";
+        return Err(refuse(reason));
+    }
+    // Whether functions take what they are given.
+    expr.get_type(rows)
+        .map_err(|error| refuse(&Error::from(error).to_string()))?;
+    Ok(expr)
+}
+
+/// A table of rows, for as long as a query over it is planned.
+struct Table<'a> {
+    session: &'a Session,
+    name: String,
+}
+
+impl Drop for Table<'_> {
+    fn drop(&mut self) {
+        self.session
+            .context()
+            .deregister_table(self.name.as_str())
+            .ok();
+    }
+}
+
+impl<'a> Table<'a> {
+    fn of(session: &'a Session, plan: LogicalPlan) -> Result<Self> {
+        let name = format!("__volley_training_{}", Uuid::new_v4().simple());
+        let view = Arc::new(ViewTable::new(plan, None));
+        session.context().register_table(name.as_str(), view)?;
+        Ok(Self { session, name })
+    }
+
+    /// The rows of a query, which runs as a job of this name.
+    async fn ask(&self, text: &str, job: &str) -> Result<Vec<RecordBatch>> {
+        let query = Parser::new(&GenericDialect {})
+            .try_with_sql(text)
+            .and_then(|mut parser| parser.parse_query());
+        let query = query.map_err(|error| DataFusionError::Internal(error.to_string()))?;
+        let query = DfStatement::Statement(Box::new(SqlStatement::Query(query)));
+        let frame = self.session.frame(query, job).await?;
+        Ok(frame.collect().await?)
+    }
+}
+
+impl Session {
+    /// Fits what a `TRANSFORM` fits to the rows that will be trained on.
+    ///
+    /// A run that goes on from a checkpoint takes the numbers that were fitted for it.
+    ///
+    /// # Errors
+    /// Names the function that cannot be fitted, or why its query failed.
+    pub(super) async fn fit(
+        &self,
+        rows: &mut Rows,
+        options: &TrainOptions,
+        target: &Target,
+    ) -> Result<()> {
+        let state = self.context().state();
+        // All that can be wrong with columns and options is said before anything runs.
+        let (_, spec) = plan_of(rows, options.clone(), target.clone(), &state)?;
+        let Some(given) = &rows.transform else {
+            return Ok(());
+        };
+        if !given.columns.is_fitted() {
+            return Ok(());
+        }
+        if target.start == Start::Resume
+            && let Some(settled) = self.fitted_before(given, &spec).await?
+        {
+            if let Some(given) = &mut rows.transform {
+                given.settled = settled;
+            }
+            return Ok(());
+        }
+        let job = format!("CREATE MODEL {}: fits its TRANSFORM", target.model);
+        let trained = self.training_rows(rows, &spec, &job).await?;
+        let table = Table::of(self, trained)?;
+        let mut found = Vec::new();
+        for query in given.columns.queries(&table.name) {
+            let answer = table.ask(&query.text, &job).await?;
+            found.extend(query.read(&answer)?);
+        }
+        let numbers = given.columns.numbers(found)?;
+        let settled = given
+            .columns
+            .settle(&numbers, rows.plan.schema().as_arrow())?;
+        if let Some(given) = &mut rows.transform {
+            given.settled = settled;
+        }
+        Ok(())
+    }
+
+    /// What the run has fitted that this one goes on from, if it computes the same.
+    async fn fitted_before(&self, given: &Given, spec: &TrainSpec) -> Result<Option<Transform>> {
+        let found = self.store().newest_checkpoint(&spec.model, None).await?;
+        let before = found.checkpoint.and_then(|(info, _)| info.transform);
+        let Some(before) = before else {
+            return Ok(None);
+        };
+        let mut settled = given.settled.clone();
+        for column in &mut settled.columns {
+            let fitted = before
+                .columns
+                .iter()
+                .find(|fitted| fitted.column == column.column && fitted.typed == column.typed);
+            match fitted {
+                Some(fitted) => column.sql.clone_from(&fitted.sql),
+                None if given.columns.depends_on_rows(&column.column) => return Ok(None),
+                None => {}
+            }
+        }
+        Ok(Some(settled))
+    }
+
+    /// The rows that will be trained on, as the query gives them.
+    async fn training_rows(&self, rows: &Rows, spec: &TrainSpec, job: &str) -> Result<LogicalPlan> {
+        let plan = rows.plan.clone();
+        let is_trained = match &spec.split {
+            Split::None => return Ok(plan),
+            Split::Random(share) => {
+                let drawn = split_draw(hash_of(&plan, &spec.split_key), spec.seed);
+                drawn.gt_eq(lit(*share))
+            }
+            Split::Column(column) => {
+                let column = self.split_column(rows, column)?;
+                match column.get_type(plan.schema())? {
+                    datafusion::arrow::datatypes::DataType::Boolean => column.is_false(),
+                    _ => column.eq(lit(split::TRAIN)),
+                }
+            }
+            Split::Sequential { column, share } => {
+                let column = self.split_column(rows, column)?;
+                let values = LogicalPlanBuilder::from(plan.clone())
+                    .project([column.clone().alias("v")])?
+                    .build()?;
+                let table = Table::of(self, values)?;
+                let cut = table.ask(&cut_query(*share, &table.name), job).await?;
+                let cut = cut.iter().find(|batch| batch.num_rows() > 0);
+                let cut = cut.map(|batch| ScalarValue::try_from_array(batch.column(0), 0));
+                match cut.transpose()? {
+                    Some(cut) if !cut.is_null() => column.lt_eq(lit(cut)),
+                    // So many are NULL that the sequence has no place for a cut before them.
+                    _ => return Ok(plan),
+                }
+            }
+        };
+        Ok(LogicalPlanBuilder::from(plan).filter(is_trained)?.build()?)
+    }
+
+    /// The column that splits the rows, over the query's.
+    fn split_column(&self, rows: &Rows, name: &str) -> Result<Expr> {
+        let given = rows.transform.iter();
+        let depends = given
+            .clone()
+            .any(|given| given.columns.depends_on_rows(name));
+        if depends {
+            return Err(Error::Transform {
+                expression: name.to_owned(),
+                reason: "it splits the rows (data_split_col), and cannot be fitted to those that are trained on"
+                    .to_owned(),
+            });
+        }
+        let computed = rows.computed(&self.context().state())?;
+        match computed.into_iter().find(|(column, _)| column == name) {
+            Some((_, expr)) => Ok(expr),
+            None => own_column(&rows.plan, name),
+        }
+    }
+}
+
+/// A column of the rows' own.
+pub(super) fn own_column(plan: &LogicalPlan, name: &str) -> Result<Expr> {
+    let (qualifier, field) = plan.schema().qualified_field_with_unqualified_name(name)?;
+    Ok(Expr::Column(Column::from((qualifier, field))))
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::TrainId;
+    use volley_proto::spec::Computed;
+    use volley_proto::store::Position;
+
+    use super::*;
+    use crate::session::optimized;
+    use crate::sql::Kind;
+    use crate::testing::{on_a_deep_stack, session};
+
+    async fn create(session: &Session, sql: &str) -> Result<(Target, Rows, TrainOptions)> {
+        let Kind::CreateModel(create) = session.parse(sql)?.remove(0).kind else {
+            panic!("{sql}")
+        };
+        session.target(*create).await
+    }
+
+    const SCALED: &str = "CREATE MODEL m TRANSFORM (ML.STANDARD_SCALER(\"Distance\") OVER () AS d, \"Store\") \
+                          OPTIONS (input_label_cols = ['Sales'], resume = true) AS SELECT * FROM sales";
+
+    #[test]
+    fn trains_on_what_is_computed_and_splits_by_what_the_query_gives() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let (target, rows, options) = create(&session, SCALED).await.unwrap();
+            let state = session.context().state();
+            let (plan, spec) = plan_of(&rows, options, target, &state).unwrap();
+            let plan = optimized(&plan, &state).unwrap();
+            let shown = plan.display_indent().to_string();
+            for part in [
+                "AS d",
+                "Utf8(\"Promo\"), sales.Promo",
+                "Utf8(\"Distance\"), sales.Distance",
+            ] {
+                assert!(shown.contains(part), "{part}: {shown}");
+            }
+            let features: Vec<_> = spec.features.iter().map(|of| of.column.as_str()).collect();
+            assert_eq!(features, ["d", "Store"]);
+            let kept = spec.transform.as_ref().unwrap();
+            assert_eq!(kept.columns.len(), 2, "the label is the query's");
+            assert_eq!(kept.inputs.len(), 2);
+        });
+    }
+
+    #[test]
+    fn a_resumed_run_takes_what_was_fitted_for_it() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let fitted = |typed: &str| Transform {
+                inputs: vec![],
+                columns: vec![Computed {
+                    column: "d".to_owned(),
+                    typed: typed.to_owned(),
+                    sql: "(CAST(\"Distance\" AS DOUBLE) - 42.0)".to_owned(),
+                }],
+            };
+            let save = async |typed: &str| {
+                let (model, state) = ("m".parse().unwrap(), b"state".to_vec().into());
+                let (run, transform) = (TrainId::generate(), fitted(typed));
+                let saved = session.store().save_checkpoint(
+                    &model,
+                    run,
+                    Position::START,
+                    Some(&transform),
+                    state,
+                );
+                saved.await.unwrap();
+            };
+            save("ML.STANDARD_SCALER(\"Distance\") OVER ()").await;
+            let (target, mut rows, options) = create(&session, SCALED).await.unwrap();
+            // There is no cluster that could fit anything.
+            session.fit(&mut rows, &options, &target).await.unwrap();
+            let settled = &rows.transform.as_ref().unwrap().settled;
+            assert!(settled.columns[0].sql.contains("42.0"), "{settled:?}");
+            save("ML.MAX_ABS_SCALER(\"Distance\") OVER ()").await;
+            assert!(session.fit(&mut rows, &options, &target).await.is_err());
+        });
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_before_anything_runs() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let error = async |transform: &str, options: &str| {
+                let sql = format!(
+                    "CREATE MODEL m TRANSFORM ({transform}) OPTIONS (input_label_cols = ['Sales']{options}) \
+                     AS SELECT * FROM sales"
+                );
+                let (target, mut rows, options) = match create(&session, &sql).await {
+                    Ok(created) => created,
+                    Err(error) => return error.to_string(),
+                };
+                let fitted = session.fit(&mut rows, &options, &target).await;
+                fitted.unwrap_err().to_string()
+            };
+            let scaled = "ML.STANDARD_SCALER(\"Distance\") OVER () AS d";
+            for (transform, options, said) in [
+                ("sum(\"Store\") AS s", "", "an aggregate is of many rows"),
+                ("random() AS r", "", "another value each time"),
+                ("ln(\"Promo\") AS l", "", "TRANSFORM: ln(\"Promo\")"),
+                ("nonsense(\"Store\") AS l", "", "nonsense"),
+                (
+                    scaled,
+                    ", continuous = ['Store']",
+                    "TRANSFORM (…) leaves it out",
+                ),
+                (scaled, ", continuous = ['dd']", "did you mean \"d\"?"),
+                (
+                    "ML.STANDARD_SCALER(\"Distance\") OVER () AS d, \"Store\"",
+                    ", data_split_method = 'seq', data_split_col = 'd'",
+                    "it splits the rows",
+                ),
+            ] {
+                let error = error(transform, options).await;
+                assert!(error.contains(said), "{transform}: {error}");
+            }
+        });
+    }
+}

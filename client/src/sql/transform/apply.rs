@@ -1,0 +1,185 @@
+//! A saved `TRANSFORM` over rows, of training and of prediction alike.
+
+use std::ops::ControlFlow;
+
+use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::error::DataFusionError;
+use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, VisitMut, Visitor, VisitorMut};
+use volley_proto::did_you_mean;
+use volley_proto::spec::Transform;
+use volley_proto::store::Manifest;
+
+use super::parse;
+use crate::sql::derived::{self, ROWS, quoted};
+use crate::{Error, Result};
+
+const ROLE: &str = "the rows (the model's TRANSFORM reads it)";
+
+/// What a label is called that is computed beside the rows' own columns.
+const LABEL: &str = "__volley_transformed_label";
+
+/// The columns that an expression reads, which is of a saved `TRANSFORM`.
+pub(crate) fn read_columns(sql: &str) -> Result<Vec<String>> {
+    struct Read(Vec<String>);
+    impl Visitor for Read {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if let Expr::Identifier(ident) = expr
+                && !self.0.contains(&ident.value)
+            {
+                self.0.push(ident.value.clone());
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut read = Read(Vec::new());
+    let _ = parse(sql)?.visit(&mut read);
+    Ok(read.0)
+}
+
+/// The expressions of the columns that are wanted, by name, over rows of this schema.
+///
+/// # Errors
+/// Names the column that is missing, or of which rows have another type than in training.
+pub(crate) fn expressions(
+    transform: &Transform,
+    rows: &Schema,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<(String, Expr)>> {
+    let columns = transform.columns.iter();
+    let expression = |column: &volley_proto::spec::Computed| {
+        let mut expr = parse(&column.sql)?;
+        let mut typed = ReadAs { transform, rows };
+        match VisitMut::visit(&mut expr, &mut typed) {
+            ControlFlow::Break(error) => Err(error),
+            ControlFlow::Continue(()) => Ok((column.column.clone(), expr)),
+        }
+    };
+    columns
+        .filter(|column| wanted(&column.column))
+        .map(expression)
+        .collect()
+}
+
+/// Checks the columns that expressions read, and reads them as in training.
+struct ReadAs<'a> {
+    transform: &'a Transform,
+    rows: &'a Schema,
+}
+
+impl VisitorMut for ReadAs<'_> {
+    type Break = Error;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+        let Expr::Identifier(ident) = expr else {
+            return ControlFlow::Continue(());
+        };
+        match self.read_as(&ident.value) {
+            Ok(None) => ControlFlow::Continue(()),
+            Ok(Some(data_type)) => {
+                let data_type = data_type.replace('\'', "''");
+                match parse(&format!("arrow_cast({ident}, '{data_type}')")) {
+                    Ok(cast) => {
+                        *expr = cast;
+                        ControlFlow::Continue(())
+                    }
+                    Err(error) => ControlFlow::Break(error),
+                }
+            }
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+}
+
+impl ReadAs<'_> {
+    /// The type that a column is cast to, if it has another than in training.
+    fn read_as(&self, column: &str) -> Result<Option<String>> {
+        let Ok(field) = self.rows.field_with_name(column) else {
+            let fields = self.rows.fields().iter();
+            let hint = did_you_mean(column, fields.map(|field| field.name().as_str()));
+            return Err(Error::Proto(volley_proto::Error::UnknownColumn {
+                column: column.to_owned(),
+                role: ROLE,
+                hint,
+            }));
+        };
+        let inputs = self.transform.inputs.iter();
+        let trained = inputs
+            .filter(|input| input.column == column)
+            .map(|input| input.data_type.as_str())
+            .next();
+        let actual = field.data_type();
+        let Some(trained) = trained.filter(|trained| *trained != actual.to_string()) else {
+            return Ok(None);
+        };
+        let known = trained.parse::<DataType>();
+        if known.is_ok_and(|known| reads_as(actual, &known)) {
+            return Ok(Some(trained.to_owned()));
+        }
+        Err(Error::Proto(volley_proto::Error::ColumnType {
+            column: column.to_owned(),
+            role: "the input of the model's TRANSFORM",
+            actual: actual.to_string(),
+            expected: format!("{trained} as in training"),
+        }))
+    }
+}
+
+/// Whether each value of a type is one of another.
+fn reads_as(actual: &DataType, trained: &DataType) -> bool {
+    let plain = match actual {
+        DataType::Dictionary(_, values) => values,
+        plain => plain,
+    };
+    let is_decimal =
+        |of: &DataType| matches!(of, DataType::Decimal128(..) | DataType::Decimal256(..));
+    plain == trained
+        || *plain == DataType::Null
+        || plain.is_integer() && (trained.is_integer() || is_decimal(trained))
+        || plain.is_string() && trained.is_string()
+        || plain.is_numeric() && trained.is_floating()
+}
+
+/// A call's rows with the label, and what it is called: the rows' own, or one that the `TRANSFORM` computes.
+pub(crate) fn labelled(
+    manifest: &Manifest,
+    rows: Box<Query>,
+    schema: &Schema,
+) -> Result<(Box<Query>, String)> {
+    let label = &manifest.spec.label.column;
+    let computed = match &manifest.spec.transform {
+        Some(transform) => expressions(transform, schema, |column| column == label)?,
+        None => Vec::new(),
+    };
+    match computed.into_iter().next() {
+        Some((_, expr)) if expr.to_string() != quoted(label) => {
+            let text = format!("SELECT *, {expr} AS {LABEL} FROM {ROWS}");
+            Ok((derived::query(&text, rows)?, LABEL.to_owned()))
+        }
+        _ => Ok((rows, label.clone())),
+    }
+}
+
+/// A call's rows as the model is given them: features, and the label where rows have what it is computed of.
+pub(crate) fn prepared(
+    manifest: &Manifest,
+    transform: &Transform,
+    rows: Box<Query>,
+    schema: &Schema,
+) -> Result<Box<Query>> {
+    let label = &manifest.spec.label.column;
+    let mut columns = expressions(transform, schema, |column| column != label)?;
+    columns.extend(
+        expressions(transform, schema, |column| column == label)
+            .ok()
+            .into_iter()
+            .flatten(),
+    );
+    let columns = columns.iter();
+    let columns: Vec<_> = columns
+        .map(|(name, expr)| format!("{expr} AS {}", quoted(name)))
+        .collect();
+    let text = format!("SELECT {} FROM {ROWS}", columns.join(", "));
+    derived::query(&text, rows).map_err(|error: DataFusionError| error.into())
+}

@@ -1,0 +1,411 @@
+//! The columns of a `TRANSFORM`: what was typed, with `*` written out and `ML` functions read.
+
+use std::ops::ControlFlow;
+
+use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::sql::planner::IdentNormalizer;
+use datafusion::sql::sqlparser::ast::{
+    ExcludeSelectItem, Expr, Ident, ObjectName, ObjectNamePart, SelectItem, Value, VisitMut,
+    VisitorMut, WildcardAdditionalOptions,
+};
+use volley_proto::did_you_mean;
+use volley_proto::spec::{Computed, Transform, TransformInput};
+
+use super::fit::{self, FitQuery};
+use super::functions::{self, Fit, Fitted, Read};
+use super::{parse, read_columns, wrong};
+use crate::{Error, Result};
+
+/// What stands for a function that is to be fitted.
+const FIT: &str = "__volley_fit_";
+const ROLE: &str = "TRANSFORM";
+
+/// The list in `TRANSFORM (…)`, as typed.
+#[derive(Debug, Clone)]
+pub(crate) struct Clause {
+    pub(crate) items: Vec<SelectItem>,
+}
+
+/// What a `TRANSFORM` computes.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    columns: Vec<Column>,
+    fits: Vec<Fit>,
+}
+
+#[derive(Debug)]
+struct Column {
+    name: String,
+    typed: String,
+    /// With [`FIT`] where something is fitted.
+    expr: Expr,
+}
+
+impl Clause {
+    /// The columns that it makes of rows; `data_type` is that of an expression over them.
+    ///
+    /// # Errors
+    /// Names what was typed and what would be right.
+    pub(crate) fn columns(
+        &self,
+        rows: &Schema,
+        names: &IdentNormalizer,
+        data_type: &dyn Fn(Expr) -> Result<DataType>,
+    ) -> Result<Columns> {
+        let mut typed = Vec::new();
+        for item in &self.items {
+            match item {
+                SelectItem::Wildcard(options) => all(options, rows, names, &mut typed)?,
+                SelectItem::ExprWithAlias { expr, alias } => {
+                    typed.push((names.normalize(alias.clone()), expr.clone()));
+                }
+                SelectItem::UnnamedExpr(expr @ Expr::Identifier(column)) => {
+                    typed.push((names.normalize(column.clone()), expr.clone()));
+                }
+                SelectItem::UnnamedExpr(expr) => {
+                    let reason = format!("it needs a name: write {expr} AS name");
+                    return Err(wrong(expr, reason));
+                }
+                other => {
+                    let reason = "expected an expression AS name, a column or *";
+                    return Err(wrong(other, reason));
+                }
+            }
+        }
+        let mut fits = Vec::new();
+        let mut columns: Vec<Column> = Vec::new();
+        for (name, mut expr) in typed {
+            let typed = expr.to_string();
+            let mut resolve = Resolve {
+                rows,
+                names,
+                data_type,
+                fits: &mut fits,
+                calls: Vec::new(),
+            };
+            if let ControlFlow::Break(error) = expr.visit(&mut resolve) {
+                return Err(error);
+            }
+            if let Some(other) = columns.iter().find(|other| other.name == name) {
+                if other.expr == expr {
+                    continue; // `*, x`
+                }
+                let reason = format!(
+                    "it is the second column {name:?}: give one of them another name, or write * EXCEPT ({})",
+                    written(&name)
+                );
+                return Err(wrong(format!("{typed} AS {name}"), reason));
+            }
+            columns.push(Column { name, typed, expr });
+        }
+        Ok(Columns { columns, fits })
+    }
+}
+
+/// The columns of `*`.
+fn all(
+    options: &WildcardAdditionalOptions,
+    rows: &Schema,
+    names: &IdentNormalizer,
+    typed: &mut Vec<(String, Expr)>,
+) -> Result<()> {
+    let typed_all = options.to_string();
+    if options.opt_ilike.is_some() || options.opt_rename.is_some() || options.opt_alias.is_some() {
+        let reason = "expected *, * EXCEPT (column, …) or * REPLACE (expression AS column)";
+        return Err(wrong(typed_all, reason));
+    }
+    let mut without: Vec<Ident> = Vec::new();
+    if let Some(except) = &options.opt_except {
+        without.push(except.first_element.clone());
+        without.extend(except.additional_elements.iter().cloned());
+    }
+    let excluded = match &options.opt_exclude {
+        Some(ExcludeSelectItem::Single(name)) => std::slice::from_ref(name),
+        Some(ExcludeSelectItem::Multiple(names)) => names,
+        None => &[],
+    };
+    for ObjectName(parts) in excluded {
+        match parts.as_slice() {
+            [ObjectNamePart::Identifier(name)] => without.push(name.clone()),
+            _ => return Err(wrong(&typed_all, "a column has no table here")),
+        }
+    }
+    let without = without
+        .into_iter()
+        .map(|ident| known(ident, rows, names))
+        .collect::<Result<Vec<_>>>()?;
+    let mut replaced = Vec::new();
+    for item in options
+        .opt_replace
+        .iter()
+        .flat_map(|replace| &replace.items)
+    {
+        let name = known(item.column_name.clone(), rows, names)?;
+        replaced.push((name, item.expr.clone()));
+    }
+    for field in rows.fields() {
+        let name = field.name();
+        if without.contains(name) {
+            continue;
+        }
+        let by = replaced.iter().find(|(replaced, _)| replaced == name);
+        let expr = by.map_or_else(
+            || Expr::Identifier(Ident::with_quote('"', name)),
+            |(_, expr)| expr.clone(),
+        );
+        typed.push((name.clone(), expr));
+    }
+    Ok(())
+}
+
+/// The name of a column that rows have.
+fn known(ident: Ident, rows: &Schema, names: &IdentNormalizer) -> Result<String> {
+    let column = names.normalize(ident);
+    if rows.field_with_name(&column).is_ok() {
+        return Ok(column);
+    }
+    let fields = rows.fields().iter().map(|field| field.name().as_str());
+    let hint = did_you_mean(&column, fields);
+    Err(Error::Proto(volley_proto::Error::UnknownColumn {
+        column,
+        role: ROLE,
+        hint,
+    }))
+}
+
+/// A name as one would type it.
+fn written(name: &str) -> String {
+    let plain = name
+        .chars()
+        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    match plain {
+        true => name.to_owned(),
+        false => format!("\"{}\"", name.replace('"', "\"\"")),
+    }
+}
+
+/// Settles names, and puts expressions in the place of `ML` functions.
+struct Resolve<'a> {
+    rows: &'a Schema,
+    names: &'a IdentNormalizer,
+    data_type: &'a dyn Fn(Expr) -> Result<DataType>,
+    fits: &'a mut Vec<Fit>,
+    /// The `ML` functions around, as typed, and whether each is fitted.
+    calls: Vec<(String, bool)>,
+}
+
+impl Resolve<'_> {
+    fn enter(&mut self, expr: &Expr) -> Result<()> {
+        match expr {
+            Expr::Function(function) if functions::ml_name(function).is_some() => {
+                let typed = expr.to_string();
+                let fitted = functions::is_fitted(function);
+                if let (true, Some((outer, _))) =
+                    (fitted, self.calls.iter().find(|(_, fitted)| *fitted))
+                {
+                    let reason = format!(
+                        "{typed} stands within it, and both are fitted to rows: compute one of them in the query"
+                    );
+                    return Err(wrong(outer, reason));
+                }
+                self.calls.push((typed, fitted));
+                Ok(())
+            }
+            Expr::Function(function) if function.over.is_some() => {
+                let reason = "only ML functions take OVER () here: compute windows in the query";
+                Err(wrong(expr, reason))
+            }
+            Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => Err(wrong(
+                expr,
+                "it is of the row alone: join tables in the query",
+            )),
+            Expr::CompoundIdentifier(_) => {
+                let reason =
+                    "a column has no table here, since it is the query's; a field is s['field']";
+                Err(wrong(expr, reason))
+            }
+            Expr::Lambda(_) => Err(wrong(expr, "not supported: a function of one's own")),
+            Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
+                Err(wrong(expr, "expected a value in the place of a parameter"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn leave(&mut self, expr: &mut Expr) -> Result<()> {
+        match expr {
+            Expr::Identifier(ident) if !ident.value.starts_with(FIT) => {
+                let name = known(ident.clone(), self.rows, self.names)?;
+                *ident = Ident::with_quote('"', name);
+            }
+            Expr::Function(function) if functions::ml_name(function).is_some() => {
+                let (typed, _) = self.calls.pop().unwrap_or_default();
+                *expr = match functions::read(function, &typed)? {
+                    Read::Scalar(bucket) => bucket,
+                    Read::Fitted(mut fit) => {
+                        fit.is_text = self.is_text(&fit)?;
+                        self.fits.push(fit);
+                        let at = self.fits.len() - 1;
+                        Expr::Identifier(Ident::with_quote('"', format!("{FIT}{at}")))
+                    }
+                };
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a function is of text; refuses what is neither that nor a number.
+    fn is_text(&self, fit: &Fit) -> Result<bool> {
+        let data_type = (self.data_type)(fit.argument.clone())?;
+        let plain = match &data_type {
+            DataType::Dictionary(_, values) => values,
+            plain => plain,
+        };
+        let is_text = plain.is_string();
+        if plain.is_numeric() || *plain == DataType::Null || is_text && fit.takes_text() {
+            return Ok(is_text);
+        }
+        let or_text = if fit.takes_text() { " or text" } else { "" };
+        let reason = format!("expected a number{or_text}, and what it is given is {data_type}");
+        Err(wrong(&fit.typed, reason))
+    }
+}
+
+impl VisitorMut for Resolve<'_> {
+    type Break = Error;
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+        self.enter(expr)
+            .map_or_else(ControlFlow::Break, ControlFlow::Continue)
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+        self.leave(expr)
+            .map_or_else(ControlFlow::Break, ControlFlow::Continue)
+    }
+}
+
+impl Columns {
+    /// What is to be asked of the training rows, which lie in a table.
+    pub(crate) fn queries(&self, table: &str) -> Vec<FitQuery> {
+        fit::queries(&self.fits, table)
+    }
+
+    /// Whether anything is fitted.
+    pub(crate) fn is_fitted(&self) -> bool {
+        !self.fits.is_empty()
+    }
+
+    /// The functions that are fitted, as typed.
+    pub(crate) fn fitted(&self) -> impl Iterator<Item = &str> {
+        self.fits.iter().map(|fit| fit.typed.as_str())
+    }
+
+    /// Numbers of a kind, before any are fitted.
+    pub(crate) fn neutral(&self) -> Vec<Vec<Fitted>> {
+        self.fits.iter().map(Fit::neutral).collect()
+    }
+
+    /// What queries have found, by function and by what each asks for.
+    ///
+    /// # Errors
+    /// Names the function whose rows have no value, or one that is no number.
+    pub(crate) fn numbers(&self, found: Vec<fit::Found>) -> Result<Vec<Vec<Fitted>>> {
+        fit::numbers(&self.fits, found)
+    }
+
+    /// Whether a column of this name depends on rows other than its own.
+    pub(crate) fn depends_on_rows(&self, name: &str) -> bool {
+        let column = self.columns.iter().find(|column| column.name == name);
+        column.is_some_and(|column| column.expr.to_string().contains(FIT))
+    }
+
+    /// The columns, with what was fitted, of rows of this schema.
+    ///
+    /// # Errors
+    /// When an expression does not mean the same as text.
+    pub(crate) fn settle(&self, fitted: &[Vec<Fitted>], rows: &Schema) -> Result<Transform> {
+        let fits = self.fits.iter().zip(fitted);
+        let fits = fits.map(|(fit, fitted)| fit.expression(fitted));
+        let fits = fits.collect::<Result<Vec<_>>>()?;
+        let mut columns = Vec::new();
+        for column in &self.columns {
+            let mut expr = column.expr.clone();
+            let _ = expr.visit(&mut Substitute(&fits));
+            if let (Expr::Identifier(_), Expr::Nested(alone)) = (&column.expr, &expr) {
+                expr = (**alone).clone();
+            }
+            let sql = expr.to_string();
+            if parse(&sql)? != expr {
+                let reason = "it does not mean the same in DataFusion's generic dialect, in which it would be kept";
+                return Err(wrong(&column.typed, reason));
+            }
+            columns.push(Computed {
+                column: column.name.clone(),
+                typed: column.typed.clone(),
+                sql,
+            });
+        }
+        let mut transform = Transform {
+            inputs: Vec::new(),
+            columns,
+        };
+        transform.inputs = inputs(&transform, rows)?;
+        Ok(transform)
+    }
+}
+
+/// The columns of rows that are read.
+fn inputs(transform: &Transform, rows: &Schema) -> Result<Vec<TransformInput>> {
+    let mut read = Vec::new();
+    for column in &transform.columns {
+        read.extend(read_columns(&column.sql)?);
+    }
+    let fields = rows.fields().iter();
+    let fields = fields.filter(|field| read.contains(field.name()));
+    let input = |field: &std::sync::Arc<datafusion::arrow::datatypes::Field>| TransformInput {
+        column: field.name().clone(),
+        data_type: match field.data_type() {
+            DataType::Dictionary(_, values) => values.to_string(),
+            plain => plain.to_string(),
+        },
+    };
+    Ok(fields.map(input).collect())
+}
+
+/// Without the columns that are not wanted, and what only these read.
+pub(crate) fn only(transform: &Transform, wanted: impl Fn(&str) -> bool) -> Result<Transform> {
+    let columns = transform.columns.iter();
+    let columns: Vec<_> = columns
+        .filter(|column| wanted(&column.column))
+        .cloned()
+        .collect();
+    let mut read = Vec::new();
+    for column in &columns {
+        read.extend(read_columns(&column.sql)?);
+    }
+    let inputs = transform.inputs.iter();
+    let inputs = inputs
+        .filter(|input| read.contains(&input.column))
+        .cloned()
+        .collect();
+    Ok(Transform { inputs, columns })
+}
+
+/// Puts what was fitted in its place.
+struct Substitute<'a>(&'a [Expr]);
+
+impl VisitorMut for Substitute<'_> {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Identifier(ident) = expr
+            && let Some(at) = ident.value.strip_prefix(FIT)
+            && let Some(fitted) = at.parse::<usize>().ok().and_then(|at| self.0.get(at))
+        {
+            *expr = Expr::Nested(Box::new(fitted.clone()));
+        }
+        ControlFlow::Continue(())
+    }
+}

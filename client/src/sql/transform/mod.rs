@@ -1,0 +1,49 @@
+//! `TRANSFORM (…)` of `CREATE MODEL`: what a model computes of its rows, in training and in prediction.
+//!
+//! ```text
+//! Clause ── columns ──> Columns: `*` written out, ML functions read ── fits ──> queries ──> numbers
+//!                          └───────────── settle(numbers) ──> SQL text ──> Transform, in the manifest
+//! Transform ── expressions ──> expressions over rows, of training and of prediction alike
+//! ```
+//!
+//! The functions are BigQuery ML's for manual preprocessing. Nothing here does I/O: queries are text, which the session
+//! runs.
+
+mod apply;
+mod columns;
+mod fit;
+mod functions;
+
+pub(crate) use apply::{expressions, labelled, prepared, read_columns};
+pub(crate) use columns::{Clause, Columns, only};
+pub(crate) use fit::cut_query;
+
+use datafusion::error::DataFusionError;
+use datafusion::sql::sqlparser::ast::Expr;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+
+use crate::{Error, Result};
+
+/// The error of an expression.
+fn wrong(expression: impl ToString, reason: impl Into<String>) -> Error {
+    Error::Transform {
+        expression: expression.to_string(),
+        reason: reason.into(),
+    }
+}
+
+/// An expression that is kept, or that was made here.
+fn parse(sql: &str) -> Result<Expr> {
+    let expr = Parser::new(&GenericDialect {})
+        .try_with_sql(sql)
+        .and_then(|mut parser| {
+            let expr = parser.parse_expr()?;
+            parser.expect_token(&datafusion::sql::sqlparser::tokenizer::Token::EOF)?;
+            Ok(expr)
+        });
+    expr.map_err(|error| DataFusionError::SQL(Box::new(error), None).into())
+}
+
+#[cfg(test)]
+mod tests;
