@@ -1,20 +1,19 @@
 //! What tasks report of their operators, kept from harming what they report of themselves.
 //!
 //! Ballista adds the metrics of a stage's tasks up, operator by operator. Where a task reports of another number of
-//! operators than the stage has, it refuses the whole status, and the job waits for ever for a task that has ended. So
-//! such metrics are left out: the stage then shows less, and the task counts.
+//! operators than the others, it refuses the whole status, and the job waits for ever for a task that has ended. So
+//! of such metrics only the writer's are kept: the stage shows less of its operators, and the task and its rows count.
 
 use std::sync::Arc;
 
 use ballista_core::JobId;
-use ballista_core::serde::protobuf::TaskStatus;
+use ballista_core::serde::protobuf::{OperatorMetricsSet, TaskStatus};
 use ballista_scheduler::state::execution_stage::ExecutionStage;
-use datafusion::physical_plan::ExecutionPlan;
 
 use super::BallistaScheduler;
 use crate::planning::reporting_operators;
 
-/// Leaves out metrics that are not of the operators of the task's stage.
+/// Makes metrics those of the operators of the task's stage, if they are not.
 pub(crate) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: &mut TaskStatus) {
     if status.metrics.is_empty() {
         return;
@@ -34,21 +33,49 @@ pub(crate) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: 
     else {
         return;
     };
-    let expected = expected(&stage.plan, stage.stage_metrics.as_ref().map(Vec::len));
-    if expected.is_some_and(|expected| expected != status.metrics.len()) {
+    let reported = stage.stage_metrics.as_ref().map(Vec::len);
+    let Some(expected) = reported.or_else(|| reporting_operators(&stage.plan)) else {
+        return;
+    };
+    if expected != status.metrics.len() {
         tracing::debug!(
             job = status.job_id,
             stage = status.stage_id,
             task = status.task_id,
             reported = status.metrics.len(),
             expected,
-            "metrics of other operators than the stage's are left out"
+            "only the writer's metrics of a task are kept: the others are not of the stage's operators"
         );
-        status.metrics.clear();
+        only_the_writers(&mut status.metrics, expected);
     }
 }
 
-/// Of how many operators a stage's tasks report; that of the first task that did, where it is known.
-fn expected(writer: &Arc<dyn ExecutionPlan>, reported: Option<usize>) -> Option<usize> {
-    reported.or_else(|| reporting_operators(writer))
+/// The metrics of so many operators, of which only the first, the stage's writer, has any.
+fn only_the_writers(metrics: &mut Vec<OperatorMetricsSet>, operators: usize) {
+    metrics.truncate(1);
+    metrics.resize_with(operators, OperatorMetricsSet::default);
+}
+
+#[cfg(test)]
+mod tests {
+    use ballista_core::serde::protobuf::{OperatorMetric, operator_metric};
+
+    use super::*;
+
+    #[test]
+    fn the_writer_s_rows_are_kept() {
+        let rows = |rows| OperatorMetricsSet {
+            metrics: vec![OperatorMetric {
+                metric: Some(operator_metric::Metric::OutputRows(rows)),
+                ..OperatorMetric::default()
+            }],
+        };
+        for operators in [2, 3, 5] {
+            let mut metrics = vec![rows(7), rows(8), rows(9)];
+            only_the_writers(&mut metrics, operators);
+            assert_eq!(metrics.len(), operators);
+            assert_eq!(metrics[0], rows(7));
+            assert!(metrics[1..].iter().all(|set| set.metrics.is_empty()));
+        }
+    }
 }
