@@ -1,4 +1,4 @@
-//! What tasks report of their operators, kept from harming what they report of themselves.
+//! Operator metrics in task statuses, made to fit the task's stage: a status is never lost for their sake.
 //!
 //! Ballista adds the metrics of a stage's tasks up, operator by operator. Where a task reports of another number of
 //! operators than the others, it refuses the whole status, and the job waits for ever for a task that has ended. So
@@ -13,7 +13,7 @@ use ballista_scheduler::state::execution_stage::ExecutionStage;
 use super::BallistaScheduler;
 use crate::planning::reporting_operators;
 
-/// Makes metrics those of the operators of the task's stage, if they are not.
+/// Replaces metrics of another number of operators than the task's stage has by the writer's alone.
 pub(crate) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: &mut TaskStatus) {
     if status.metrics.is_empty() {
         return;
