@@ -17,6 +17,7 @@ pub mod plan;
 pub mod runtime;
 pub mod settings;
 pub mod spec;
+pub mod splitmix;
 pub mod stack;
 pub mod store;
 pub mod tables;

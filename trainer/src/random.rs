@@ -2,14 +2,11 @@
 //!
 //! A [`Key`] is a seed and the names of what is drawn (epoch, shard, row, …). The same key gives
 //! the same numbers on every rank, in every world size, in any order of asking. Bulk streams come
-//! from ChaCha8; single draws from SplitMix64's finalizer (Steele, Lea & Flood 2014,
-//! doi:10.1145/2660193.2660195) over a counter. Not for secrets.
+//! from ChaCha8; single draws from [SplitMix64](volley_proto::splitmix) over a counter. Not for secrets.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-
-/// SplitMix64's increment: 2⁶⁴ / φ, odd.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use volley_proto::splitmix;
 
 /// What a random number is for; keeps the uses of one seed apart.
 #[derive(Debug, Clone, Copy)]
@@ -33,29 +30,25 @@ pub(crate) struct Key(u64);
 
 impl Key {
     pub(crate) fn new(seed: u64, purpose: Purpose) -> Self {
-        Self(mix(seed)).with(purpose as u64)
+        Self(splitmix::mix(seed)).with(purpose as u64)
     }
 
     /// The key of a part of what this one names.
     #[inline]
     pub(crate) fn with(self, name: u64) -> Self {
-        Self(mix(
-            self.0.wrapping_add(GOLDEN) ^ mix(name.wrapping_mul(GOLDEN))
-        ))
+        Self(splitmix::part(self.0, name))
     }
 
     /// The number at a place.
     #[inline]
     pub(crate) fn at(self, counter: u64) -> u64 {
-        mix(self
-            .0
-            .wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN)))
+        splitmix::at(self.0, counter)
     }
 
     /// A number in `0..1` from the key alone, as of a split's draws.
     #[cfg(test)]
     pub(crate) fn unit(self) -> f64 {
-        (self.at(0) >> 11) as f64 / (1_u64 << 53) as f64
+        splitmix::unit(self.at(0))
     }
 
     /// A stream of numbers.
@@ -67,14 +60,6 @@ impl Key {
     pub(crate) fn hash(self) -> u64 {
         self.0
     }
-}
-
-/// SplitMix64's finalizer: a bijection that mixes well.
-#[inline]
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -93,7 +78,7 @@ mod tests {
 
     #[test]
     fn draws_of_a_split_are_those_of_a_key() {
-        let key = Key(mix(7)).with(5);
+        let key = Key(splitmix::mix(7)).with(5);
         let draw = volley_proto::spec::split::Draw::of(7);
         for hash in [0, 1, 12345, u64::MAX] {
             assert_eq!(key.with(hash).unit(), draw.number(hash));

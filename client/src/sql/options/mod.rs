@@ -139,10 +139,15 @@ pub enum SplitMethod {
 
 /// The error of an option that nothing would read.
 fn unread(option: &str, value: String, with: String) -> Error {
+    refused(option, value, format!("only with {with}"))
+}
+
+/// The error of a value that is not what is expected.
+fn refused(option: &str, value: String, expected: String) -> Error {
     Error::Proto(volley_proto::Error::Option {
         option: option.to_owned(),
         value,
-        expected: format!("only with {with}"),
+        expected,
     })
 }
 

@@ -4,8 +4,8 @@ use volley_proto::spec::{
     Activation, EmbeddingWidth, Layer, Linear, Network, NumericEmbedding, Output, layers_text,
 };
 
-use super::unread;
-use crate::{Error, Result};
+use super::{refused, unread};
+use crate::Result;
 
 /// The network as options have it so far.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,8 +100,8 @@ impl NetworkOptions {
             return Err(unread(option, value, with.to_owned()));
         }
         if let (Some(_), Some((option, value))) = (&self.layers, first(&shorthand)) {
-            let with = "hidden_units instead of network: network lists all layers";
-            return Err(unread(option, value, with.to_owned()));
+            let without = "only without network, which lists all layers".to_owned();
+            return Err(refused(option, value, without));
         }
         Ok(Network {
             embedding_dim: self.embedding_dim.clone().unwrap_or(EmbeddingWidth::Auto),
@@ -126,19 +126,23 @@ impl NetworkOptions {
             return Ok(layers);
         }
         let hidden_units = self.hidden_units.unwrap_or(HIDDEN_UNITS.to_vec());
+        if hidden_units.contains(&0) {
+            let expected = "expected at least 1 unit in each layer".to_owned();
+            return Err(refused(
+                "hidden_units",
+                format!("{hidden_units:?}"),
+                expected,
+            ));
+        }
         let layers = hidden_units.len();
         let dropout = match self.dropout.unwrap_or(Dropout::Each(DROPOUT)) {
             Dropout::Each(share) => vec![share; layers],
             Dropout::Layers(shares) if shares.len() == layers => shares,
             Dropout::Layers(shares) => {
-                return Err(Error::Proto(volley_proto::Error::Option {
-                    option: "dropout".to_owned(),
-                    value: format!("{shares:?}"),
-                    expected: format!("as many as hidden_units has layers ({layers})"),
-                }));
+                let expected = format!("expected as many as hidden_units has layers ({layers})");
+                return Err(refused("dropout", format!("{shares:?}"), expected));
             }
         };
-        // Widths of 0 are refused with the other numbers.
         let activation = self.activation.unwrap_or(Activation::Mish);
         Ok(Layer::stack(&hidden_units, activation, &dropout))
     }

@@ -1,0 +1,33 @@
+//! SplitMix64's finalizer over names: hashes that are equal on every process, in any order of asking.
+//!
+//! Steele, Lea & Flood 2014, doi:10.1145/2660193.2660195. It is the base of a training's single draws and of the hashes
+//! of rows; what they are for is said where they are used. Not for secrets.
+
+/// SplitMix64's increment: 2⁶⁴ / φ, odd.
+pub const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The finalizer: a bijection that mixes well.
+#[inline]
+pub fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The key of a part of what a key names.
+#[inline]
+pub fn part(key: u64, name: u64) -> u64 {
+    mix(key.wrapping_add(INCREMENT) ^ mix(name.wrapping_mul(INCREMENT)))
+}
+
+/// The number of a key at a place.
+#[inline]
+pub fn at(key: u64, counter: u64) -> u64 {
+    mix(key.wrapping_add(counter.wrapping_add(1).wrapping_mul(INCREMENT)))
+}
+
+/// A number as one in `0..1`, by its upper 53 bits.
+#[inline]
+pub fn unit(number: u64) -> f64 {
+    (number >> 11) as f64 / (1_u64 << 53) as f64
+}
