@@ -48,7 +48,7 @@ impl Executor {
             source,
         };
         std::fs::create_dir_all(&config.work_dir).map_err(work_dir)?;
-        ballista::clear_work_dir(&config).map_err(work_dir)?;
+        ballista::shuffle_dir::clear(&config.work_dir).map_err(work_dir)?;
         let device = resolve_device(config.device).map_err(|source| Error::Device {
             device: config.device.to_string(),
             source: Box::new(source),

@@ -10,8 +10,9 @@ mod join_filter;
 mod local_files;
 mod process;
 mod runtime;
+pub(crate) mod shuffle_dir;
 mod tasks;
 
 pub(crate) use engine::data_lost;
-pub(crate) use process::{Process, clear_work_dir, connect, start};
+pub(crate) use process::{Process, connect, start};
 pub(crate) use tasks::TaskKey;

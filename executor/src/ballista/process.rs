@@ -38,14 +38,12 @@ use volley_proto::runtime::Runtimes;
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
-use super::flight;
 use super::runtime::TaskRuntimes;
 use super::tasks::{TaskKey, Tasks};
+use super::{flight, shuffle_dir};
 use crate::attendance::{self, Attendance};
 use crate::{Error, ExecutorConfig, Result};
 
-/// How folders of shuffle files are called in the work folder.
-const SHUFFLE_DIR: &str = "shuffle-";
 /// The port of the task server must be known before it is bound; another process may take it in
 /// between, and then another one is tried.
 const PORT_ATTEMPTS: usize = 5;
@@ -64,17 +62,6 @@ pub(crate) struct Process {
     shutdown: ShutdownNotifier,
     stop_requests: mpsc::Receiver<bool>,
     stop: CancellationToken,
-}
-
-/// Removes what executors that crashed have left in the work folder.
-pub(crate) fn clear_work_dir(config: &ExecutorConfig) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(&config.work_dir)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(SHUFFLE_DIR) {
-            std::fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// A channel to the scheduler, tried until the deadline.
@@ -138,10 +125,7 @@ async fn try_start(
         path: config.work_dir.clone(),
         source,
     };
-    let shuffle_dir = tempfile::Builder::new()
-        .prefix(SHUFFLE_DIR)
-        .tempdir_in(&config.work_dir)
-        .map_err(cannot_use)?;
+    let shuffle_dir = shuffle_dir::create(&config.work_dir).map_err(cannot_use)?;
     let work_dir = shuffle_dir.path();
     let stop = CancellationToken::new();
     let (tasks, ended) = Tasks::new(stop.clone());

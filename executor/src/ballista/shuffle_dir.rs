@@ -1,0 +1,76 @@
+//! The folder of an executor's shuffle files: made at registration, gone with it.
+//!
+//! What is in it is Ballista's, a folder a job. Every task makes some, and the end of a job removes them, many a second
+//! where queries are small. ext4 does not use an inode again in the minutes after it was freed, and to find another it
+//! looks through those of the parent's block group one by one: a task's five files and folders took 1.5 ms each.
+//! So each job's folder goes to a block group with room, as those of the root folder do.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use tempfile::TempDir;
+
+/// How folders of shuffle files are called in the work folder.
+const PREFIX: &str = "shuffle-";
+
+/// Makes one in the work folder.
+pub(super) fn create(work_dir: &Path) -> io::Result<TempDir> {
+    let made = tempfile::Builder::new()
+        .prefix(PREFIX)
+        .tempdir_in(work_dir)?;
+    if let Err(error) = spread(made.path()) {
+        // File systems other than ext4 have no block groups, and most say so.
+        tracing::debug!(%error, path = %made.path().display(), "jobs' folders are not spread over block groups");
+    }
+    Ok(made)
+}
+
+/// Removes what executors that crashed have left in the work folder.
+pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(work_dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the file system place each folder in this one apart from the others.
+fn spread(folder: &Path) -> io::Result<()> {
+    let folder = File::open(folder)?;
+    let flags = ioctl_getflags(&folder)?;
+    ioctl_setflags(&folder, flags | IFlags::TOPDIR)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashed_executors_folders_are_removed_and_no_others() {
+        let work_dir = tempfile::tempdir().unwrap();
+        let left = create(work_dir.path()).unwrap().keep();
+        std::fs::create_dir_all(left.join("job/1/0")).unwrap();
+        std::fs::create_dir(work_dir.path().join("models")).unwrap();
+        clear(work_dir.path()).unwrap();
+        let names = std::fs::read_dir(work_dir.path()).unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["models"]);
+    }
+
+    #[test]
+    fn folders_of_jobs_are_spread_where_the_file_system_can() {
+        let work_dir = tempfile::tempdir().unwrap();
+        let made = create(work_dir.path()).unwrap();
+        let folder = File::open(made.path()).unwrap();
+        if let Ok(flags) = ioctl_getflags(&folder)
+            && ioctl_setflags(&folder, flags).is_ok()
+        {
+            assert!(flags.contains(IFlags::TOPDIR), "{flags:?}");
+        }
+    }
+}
