@@ -82,7 +82,7 @@ pub(super) fn sections(
 }
 
 /// A metric as it is read.
-pub(super) fn metric(name: &str) -> &str {
+fn metric(name: &str) -> &str {
     match name {
         "mean_absolute_error" => "mean absolute error",
         "mean_squared_error" => "mean squared error",
