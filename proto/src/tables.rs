@@ -331,6 +331,8 @@ rows! {
         eval_rmspe: Option<f64> = Float64,
         /// The run that trained it.
         train_id: String = Utf8,
+        /// Whether a report of it is kept beside it.
+        report: bool = Boolean,
     }
 }
 

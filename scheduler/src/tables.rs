@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::Serialize;
 use tonic::{Request, Response, Status};
-use volley_proto::TrainId;
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Model, Table};
 use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
 use volley_proto::wire::{DescribeRequest, DescribeResponse, ReadTableRequest, ReadTableResponse};
+use volley_proto::{ModelName, TrainId};
 
 use crate::ballista::{Graphs, VolleyClusterState};
 use crate::heard::Heard;
@@ -98,6 +99,30 @@ impl Tables {
             }
         }
         models
+    }
+
+    /// The report that is kept beside a version, which this run has trained: models of the same name may be in several
+    /// stores.
+    pub(crate) async fn report(
+        &self,
+        model: &ModelName,
+        version: u32,
+        train: TrainId,
+    ) -> Option<Bytes> {
+        for url in self.book.runs().stores() {
+            let Ok(store) = ModelStore::open(&url) else {
+                continue;
+            };
+            let manifest = store.manifest(model, Some(version)).await;
+            if !manifest.is_ok_and(|manifest| manifest.spec.train_id == train) {
+                continue;
+            }
+            match store.report(model, version).await {
+                Ok(report) => return report,
+                Err(error) => tracing::debug!(%url, %error, "a report is not shown"),
+            }
+        }
+        None
     }
 
     async fn stages(&self, only: &Only) -> Vec<volley_proto::tables::Stage> {

@@ -276,6 +276,17 @@ impl Cluster {
         self.spawn(command.args(args)).wait(COMMAND)
     }
 
+    /// Runs `volley report` with these arguments to its end.
+    pub fn report(&self, args: &[&str]) -> Run {
+        let mut command = Command::new(binary("volley"));
+        command
+            .args(["report", "--scheduler", &self.address, "--store"])
+            .arg(self.store())
+            .args(args)
+            .current_dir(self.dir.path());
+        self.spawn(&mut command).wait(COMMAND)
+    }
+
     /// Runs SQL and returns its rows as JSON.
     ///
     /// # Panics

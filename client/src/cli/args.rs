@@ -77,7 +77,7 @@ Install it:
 const REPORT: &str = "\
 Example, with errors on validation rows by store and month:
   volley report rossmann -D data=/data -f tables.sql -f features.sql \\
-         --rows \"SELECT * FROM training_set WHERE split = 'EVAL'\" --by Store --by Month";
+         --rows \"SELECT * FROM training_set WHERE split = 'EVAL'\" --by Store --by Month --publish";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ReportArgs {
@@ -90,7 +90,10 @@ pub(super) struct ReportArgs {
     /// The file to write [default: MODEL.html]
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// A query of rows to predict, with their labels
+    /// Keep it beside the model as well, where the scheduler's web page links to it
+    #[arg(long)]
+    pub(super) publish: bool,
+    /// A query of rows to judge it by, with their labels: metrics, and pictures of how predictions fit
     #[arg(long, value_name = "SQL")]
     pub(super) rows: Option<String>,
     /// A column of these rows to break their errors down by; may be given several times

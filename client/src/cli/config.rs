@@ -48,6 +48,8 @@ pub(crate) struct ModelReport {
     pub(super) model: String,
     pub(super) version: Option<u32>,
     pub(super) out: PathBuf,
+    /// Whether it is kept beside the model, too.
+    pub(super) publish: bool,
     pub(super) rows: Option<String>,
     pub(super) by: Vec<String>,
     pub(super) sources: Vec<Source>,
@@ -358,6 +360,7 @@ impl ModelReport {
             out: around.absolute(&out),
             model: args.model,
             version: args.version,
+            publish: args.publish,
             rows: args.rows,
             by: args.by,
             sources: args.files.into_iter().map(Source::File).collect(),

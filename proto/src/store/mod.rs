@@ -4,6 +4,7 @@
 //! <store URL>/models/<name>/<version>/claim.json         reserves the version for one run
 //!                                    /weights.safetensors and what else the trainer wrote
 //!                                    /manifest.json      written last: the version exists
+//!                                    /report.html        a page about it, if one is kept
 //!                           /checkpoints/<train id>/…     what unfinished runs left
 //! ```
 //!

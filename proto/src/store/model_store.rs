@@ -18,6 +18,8 @@ use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 const MANIFEST: &str = "manifest.json";
 /// What a model's ranks did when, if they were asked to note it.
 pub const TRACE_FILE: &str = "trace.json";
+/// What was made of a version for people to read.
+const REPORT: &str = "report.html";
 const CLAIM: &str = "claim.json";
 
 /// A model store, by its URL.
@@ -197,6 +199,32 @@ impl ModelStore {
     /// When there is no such file or it cannot be read.
     pub async fn read(&self, model: &ModelRef, file: &str) -> Result<Bytes> {
         self.read_file(&model.name, model.version, file).await
+    }
+
+    /// Keeps a version's report, an HTML page, instead of the one before.
+    ///
+    /// # Errors
+    /// When there is no such model or version, or the store cannot be written.
+    pub async fn keep_report(&self, name: &ModelName, version: u32, html: String) -> Result<()> {
+        self.manifest(name, Some(version)).await?;
+        self.write(&self.file(name, version, REPORT), html.into())
+            .await
+    }
+
+    /// A version's report, if one is kept.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn report(&self, name: &ModelName, version: u32) -> Result<Option<Bytes>> {
+        match self.has_report(name, version).await? {
+            true => self.read_file(name, version, REPORT).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether a version's report is kept.
+    pub(super) async fn has_report(&self, name: &ModelName, version: u32) -> Result<bool> {
+        self.exists(&self.file(name, version, REPORT)).await
     }
 
     /// Publishes a new version: the files first, the manifest last. Returns the version.

@@ -33,6 +33,7 @@ impl ModelStore {
                     eval_accuracy: kept.and_then(|epoch| epoch.eval_accuracy),
                     eval_rmspe: kept.and_then(|epoch| epoch.eval_rmspe),
                     train_id: manifest.spec.train_id.to_string(),
+                    report: self.has_report(&model.name, version).await?,
                 });
             }
         }

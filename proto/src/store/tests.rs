@@ -358,6 +358,35 @@ async fn a_run_publishes_once() {
 }
 
 #[tokio::test]
+async fn a_report_is_kept_beside_its_version() {
+    let scene = Scene::new();
+    let Scene { store, model, .. } = &scene;
+    for version in [1, 2] {
+        let run = TrainId::generate();
+        assert_eq!(
+            scene.publish(run, IfExists::Replace).await.unwrap(),
+            version
+        );
+    }
+    for html in ["<p>old", "<p>new"] {
+        store.keep_report(model, 1, html.to_owned()).await.unwrap();
+    }
+    let report = store.report(model, 1).await.unwrap().unwrap();
+    assert_eq!(&report[..], b"<p>new");
+    assert_eq!(store.report(model, 2).await.unwrap(), None);
+    let rows = store.rows().await.unwrap();
+    let kept: Vec<_> = rows.iter().map(|row| row.report).collect();
+    assert_eq!(kept, [true, false]);
+    match store.keep_report(model, 3, String::new()).await {
+        Err(Error::UnknownVersion { version: 3, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.versions(model).await.unwrap(), [1, 2]);
+    assert_eq!(store.drop_model(model).await.unwrap(), 2);
+    assert_eq!(store.report(model, 1).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn a_model_that_another_run_published_meanwhile_is_not_replaced_unasked() {
     let scene = Scene::new();
     let (run, other) = (TrainId::generate(), TrainId::generate());

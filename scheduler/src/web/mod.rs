@@ -1,7 +1,7 @@
 //! The web page: what runs on the cluster, drawn by a browser from the tables.
 //!
 //! Its files are part of the program and refer to nothing else, so it works without a network. It
-//! only reads.
+//! only reads. Reports of models are pages of their own, which are kept beside the models.
 
 use axum::Router;
 use axum::extract::{Path, Query, State};
@@ -10,12 +10,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Deserialize;
 use volley_proto::tables::Table;
+use volley_proto::{ModelName, TrainId};
 
 use crate::tables::{Only, Tables};
 
 /// Everything comes from here, and nothing is sent elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'";
+
+/// A report draws without a script, whoever has written it, and has its styles in it.
+const REPORT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
+                             form-action 'none'; sandbox";
 
 /// The page's files: where, of what type, and what.
 const FILES: [(&str, &str, &str); 4] = [
@@ -51,6 +56,7 @@ pub(crate) fn routes(tables: Tables) -> Router {
     }
     routes
         .route("/api/volley/{table}", get(rows))
+        .route("/reports/{model}/{version}/{train}", get(report))
         .with_state(tables)
 }
 
@@ -86,5 +92,32 @@ async fn rows(
             (headers, rows).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// The report that is kept beside a version of a model.
+async fn report(
+    State(tables): State<Tables>,
+    Path((model, version, train)): Path<(String, u32, String)>,
+) -> Response {
+    let found = match (model.parse::<ModelName>(), train.parse::<TrainId>()) {
+        (Ok(model), Ok(train)) => tables.report(&model, version, train).await,
+        _ => None,
+    };
+    match found {
+        Some(html) => {
+            let headers = [
+                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+                (header::CONTENT_SECURITY_POLICY, REPORT_POLICY),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                (header::CACHE_CONTROL, "no-cache"),
+            ];
+            (headers, html).into_response()
+        }
+        None => {
+            let message =
+                "no report is kept of this version: volley report MODEL --publish keeps one\n";
+            (StatusCode::NOT_FOUND, message).into_response()
+        }
     }
 }

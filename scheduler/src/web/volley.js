@@ -287,12 +287,20 @@ function splits(ranks) {
     make('dl', { class: 'split' }, rows));
 }
 
+// Metrics of evaluation, of which a task has some.
+const measures = [
+  { name: 'Accuracy', number: true, of: (row) => loss(row.eval_accuracy) },
+  { name: 'R²', number: true, of: (row) => loss(row.eval_r2) },
+  { name: 'RMSPE', number: true, of: (row) => loss(row.eval_rmspe) },
+];
+const found = (columns, rows) => columns.filter(({ of }) => rows.some((row) => of(row) !== ''));
+
 function epochTable(epochs) {
   return table([
     { name: 'Epoch', number: true, of: (e) => e.epoch },
     { name: 'Loss', number: true, of: (e) => loss(e.loss) },
     { name: 'Validation loss', number: true, of: (e) => loss(e.eval_loss) },
-    { name: 'RMSPE', number: true, of: (e) => loss(e.eval_rmspe) },
+    ...found(measures, epochs),
     { name: 'Rows', number: true, of: (e) => whole(e.rows) },
     { name: 'Time', number: true, of: (e) => time(e.seconds) },
     { name: 'Computing', number: true, of: (e) => share(e.compute_seconds, e.seconds) },
@@ -399,7 +407,9 @@ const pages = {
       { name: 'Epoch kept', number: true, of: (m) => `${m.kept_epoch} of ${m.epochs}` },
       { name: 'Loss', number: true, of: (m) => loss(m.loss) },
       { name: 'Validation', number: true, of: (m) => loss(m.eval_loss) },
-      { name: 'RMSPE', number: true, of: (m) => loss(m.eval_rmspe) },
+      ...found(measures, models),
+      { name: 'Report', of: (m) => m.report
+        ? make('a', { href: `/reports/${encodeURIComponent(m.model)}/${m.version}/${m.train_id}` }, 'charts') : '' },
     ];
     const histories = await Promise.all(runs.slice(0, 12).map(async (run) => {
       const of = { train: run.train_id };

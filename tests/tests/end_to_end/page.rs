@@ -1,6 +1,7 @@
 //! The web page, in a browser: what it draws of work that goes on, and that it needs nothing but the
 //! scheduler.
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
@@ -73,12 +74,38 @@ fn a_browser_shows_the_work() {
     fits(&browser, "#/models", "Models");
     let row = "[...document.querySelectorAll('td')].some((cell) => cell.textContent === 'short')";
     browser.await_look(row, SOON);
+    fs::write(cluster.dir().join("table.sql"), &table).unwrap();
+    let rows = "SELECT * FROM t";
+    let report = cluster.report(&[
+        "short",
+        "-f",
+        "table.sql",
+        "--rows",
+        rows,
+        "--by",
+        "k",
+        "--publish",
+    ]);
+    assert_eq!(report.code, Some(0), "{}", report.stderr);
+    let link = "document.querySelector('a[href^=\"/reports/short/1/\"]') != null";
+    browser.await_look(link, SOON);
 
     assert_eq!(browser.console(), Vec::<String>::new());
     let requests = browser.requests();
     assert!(requests.len() > 10, "{requests:?}");
     let elsewhere = requests.iter().find(|url| !url.starts_with(&origin));
     assert_eq!(elsewhere, None);
+
+    // The report draws by itself, on a phone too.
+    browser.open(&format!(
+        "file://{}",
+        cluster.dir().join("short.html").display()
+    ));
+    browser.await_look("document.querySelectorAll('svg').length > 4", SOON);
+    let color = "getComputedStyle(document.querySelector('svg .fill.one')).fill";
+    assert_eq!(browser.look(color), "rgb(31, 95, 174)");
+    within(&browser, "the report");
+    assert_eq!(browser.console(), Vec::<String>::new());
 }
 
 /// Whether the page says this.
@@ -90,6 +117,11 @@ fn shows(text: &str) -> String {
 fn fits(browser: &Browser, page: &str, title: &str) {
     browser.look(&format!("location.hash = '{page}'"));
     browser.await_look(&format!("document.title === '{title} · Volley'"), SOON);
+    within(browser, page);
+}
+
+/// Sees that a page does not scroll sideways.
+fn within(browser: &Browser, page: &str) {
     let widths = browser.look("[document.documentElement.scrollWidth, innerWidth]");
     let (content, window) = (widths[0].as_u64(), widths[1].as_u64());
     assert!(content <= window, "{page} is {content:?} wide on {PHONE}");

@@ -1,0 +1,69 @@
+//! Text and numbers as they stand in the report's HTML.
+
+/// Text of the user's, which is no markup there.
+pub(super) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// Four digits, or a dash for what is no number.
+pub(super) fn number(value: Option<f64>) -> String {
+    match value.filter(|value| value.is_finite()) {
+        Some(value) if value.abs() >= 1000.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 1.0 => format!("{value:.3}"),
+        Some(value) => format!("{value:.5}"),
+        None => "–".to_owned(),
+    }
+}
+
+/// A part of a whole, in percent.
+pub(super) fn percent(part: f64, whole: f64) -> String {
+    match 100.0 * part / whole {
+        share if share.is_finite() => format!("{share:.1} %"),
+        _ => "–".to_owned(),
+    }
+}
+
+/// Text of at most so many letters.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => {
+            let kept = text.chars().take(most.saturating_sub(1));
+            kept.chain(['…']).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_the_users_is_no_markup() {
+        assert_eq!(escape("<a b=\"c\">&"), "&lt;a b=&quot;c&quot;&gt;&amp;");
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_are_read() {
+        let shown = [Some(12345.6), Some(1.23456), Some(0.012345), None].map(number);
+        assert_eq!(shown, ["12346", "1.235", "0.01235", "–"]);
+        assert_eq!(number(Some(f64::NAN)), "–");
+        assert_eq!([percent(1.0, 8.0), percent(0.0, 0.0)], ["12.5 %", "–"]);
+    }
+
+    #[test]
+    fn long_names_end_in_an_ellipsis() {
+        assert_eq!(shortened("größer", 6), "größer");
+        assert_eq!(shortened("größer", 5), "größ…");
+    }
+}

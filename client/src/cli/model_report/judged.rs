@@ -1,0 +1,192 @@
+//! The report's sections on rows that a model was judged by.
+
+use std::fmt::Write;
+
+use volley_proto::store::{Classes, Manifest};
+
+use super::charts::{self, Bin, Quantile};
+use super::html::{escape, number};
+use super::judge::{Fit, Groups, Important, Judge, Judged};
+
+/// Metrics, pictures of how predictions fit, what matters, and groups.
+///
+/// # Errors
+/// None: a string takes whatever is written to it.
+pub(super) fn sections(
+    judged: &Judged,
+    manifest: &Manifest,
+    html: &mut String,
+) -> std::fmt::Result {
+    write!(
+        html,
+        "<section><h2>Judged by {} rows with a label</h2><dl>",
+        judged.labelled
+    )?;
+    for (name, value) in &judged.metrics {
+        // That of a label as it is, is another's number.
+        let repeats = name == "transformed_mae" && !manifest.exponentiates();
+        if name == "rows" || value.is_none() || repeats {
+            continue;
+        }
+        let (name, value) = (escape(metric(name)), number(*value));
+        write!(html, "<div><dt>{name}</dt><dd>{value}</dd></div>")?;
+    }
+    html.push_str("</dl><div class=\"charts\">");
+    match (&judged.fit, &manifest.classes) {
+        (Fit::Numbers { grid, errors }, _) => {
+            html.push_str(&charts::grid(grid, &manifest.spec.label.column));
+            let (title, name) = ("Errors", "actual less predicted");
+            html.push_str(&charts::quantiles(title, name, errors));
+            html.push_str("</div>");
+            quantile_table(errors, html)?;
+        }
+        (
+            Fit::Classes {
+                matrix,
+                roc,
+                calibration,
+            },
+            classes,
+        ) => {
+            let classes = classes.as_ref().map(Classes::texts).unwrap_or_default();
+            let positive = match classes.as_slice() {
+                [_, second] => Some(second),
+                _ => None,
+            };
+            if let Some(matrix) = matrix {
+                html.push_str(&charts::confusion(matrix));
+            }
+            if let Some(positive) = positive.filter(|_| !roc.is_empty()) {
+                let area = judged.metrics.iter().find(|(name, _)| name == "roc_auc");
+                let area = area.and_then(|(_, area)| *area);
+                html.push_str(&charts::roc(roc, area, positive));
+            }
+            let of = match positive {
+                Some(positive) => format!("predicted probability of {positive}"),
+                None => "predicted probability of the likeliest class".to_owned(),
+            };
+            html.push_str(&charts::calibration(calibration, &of));
+            html.push_str("</div>");
+            if matrix.is_none() {
+                html.push_str("<p class=\"quiet\">A confusion matrix of so many classes is not drawn: ML.CONFUSION_MATRIX has it.</p>");
+            }
+            calibration_table(calibration, html)?;
+        }
+    }
+    html.push_str("</section>");
+    importance(&judged.important, manifest, html)?;
+    judged
+        .by
+        .iter()
+        .try_for_each(|groups| by_group(groups, manifest, html))
+}
+
+/// A metric as it is read.
+fn metric(name: &str) -> &str {
+    match name {
+        "mean_absolute_error" => "mean absolute error",
+        "mean_squared_error" => "mean squared error",
+        "r2_score" => "R²",
+        "rmspe" => "RMSPE",
+        "transformed_mae" => "mean absolute error of logarithms",
+        "f1_score" => "F1",
+        "log_loss" => "log loss",
+        "roc_auc" => "area under the ROC curve",
+        other => other,
+    }
+}
+
+fn quantile_table(errors: &[Quantile; 5], html: &mut String) -> std::fmt::Result {
+    html.push_str("<details><summary>Errors in numbers</summary><table><tr>");
+    for (share, _) in errors {
+        write!(html, "<th class=\"n\">{:.0} % are below", 100.0 * share)?;
+    }
+    html.push_str("</tr><tr>");
+    for (_, value) in errors {
+        write!(html, "<td class=\"n\">{}", number(Some(*value)))?;
+    }
+    html.push_str("</tr></table></details>");
+    Ok(())
+}
+
+fn calibration_table(bins: &[Bin], html: &mut String) -> std::fmt::Result {
+    html.push_str(
+        "<details><summary>Calibration in numbers</summary><table><tr><th class=\"n\">Probability from\
+         <th class=\"n\">Rows<th class=\"n\">Mean probability<th class=\"n\">Share that came true</tr>",
+    );
+    for bin in bins {
+        write!(
+            html,
+            "<tr><td class=\"n\">{:.1}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}</tr>",
+            bin.above,
+            bin.rows,
+            number(Some(bin.mean_probability)),
+            number(Some(bin.true_share)),
+        )?;
+    }
+    html.push_str("</table></details>");
+    Ok(())
+}
+
+fn importance(important: &Important, manifest: &Manifest, html: &mut String) -> std::fmt::Result {
+    let Important { features, of, rows } = important;
+    html.push_str("<section><h2>What matters</h2>");
+    if features.is_empty() {
+        html.push_str(
+            "<p class=\"quiet\">These rows do not tell: their labels are all the same.</p></section>",
+        );
+        return Ok(());
+    }
+    let score = match manifest.classes {
+        Some(_) => "accuracy",
+        None => "R²",
+    };
+    let more = if (features.len() as u64) < *of {
+        format!(", the first {} of {of} features", features.len())
+    } else {
+        String::new()
+    };
+    write!(
+        html,
+        "<p class=\"quiet\">On {rows} rows{more}. Features that tell the same share what they tell.</p>\
+         <div class=\"charts\">{}</div></section>",
+        charts::importance(features, score)
+    )
+}
+
+fn by_group(groups: &Groups, manifest: &Manifest, html: &mut String) -> std::fmt::Result {
+    let Groups { column, worst, of } = groups;
+    let metrics = Judge::group_metrics(manifest);
+    let more = if (worst.len() as u64) < *of {
+        format!(", the worst {} of {of}", worst.len())
+    } else {
+        String::new()
+    };
+    let column = escape(column);
+    write!(
+        html,
+        "<section><h2>By {column}{more}</h2><table><tr><th>{column}<th class=\"n\">Rows"
+    )?;
+    for name in metrics {
+        write!(html, "<th class=\"n\">{}", metric(name))?;
+    }
+    html.push_str("<th></tr>");
+    let last = metrics.len() - 1;
+    let drawn = |metrics: &[Option<f64>]| metrics[last].filter(|drawn| drawn.is_finite());
+    let most = worst.iter().filter_map(|group| drawn(&group.metrics));
+    let most = most.fold(0.0, f64::max);
+    for group in worst {
+        let value = escape(&group.value);
+        write!(html, "<tr><td>{value}<td class=\"n\">{}", group.rows)?;
+        for value in &group.metrics {
+            write!(html, "<td class=\"n\">{}", number(*value))?;
+        }
+        let width = 12.0 * drawn(&group.metrics).unwrap_or(0.0) / f64::max(most, 1e-12);
+        write!(
+            html,
+            "<td><div class=\"bar\" style=\"width: {width:.2}rem\"></div></tr>"
+        )?;
+    }
+    html.push_str("</table></section>");
+    Ok(())
+}
