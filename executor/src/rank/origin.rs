@@ -21,10 +21,7 @@ pub(super) struct Found {
 }
 
 /// Looks into the store: for a checkpoint of this run, else for what the spec starts from.
-pub(super) async fn look_up(
-    spec: &TrainSpec,
-    layers: &CustomLayers,
-) -> Result<Found, RankError> {
+pub(super) async fn look_up(spec: &TrainSpec, layers: &CustomLayers) -> Result<Found, RankError> {
     let mut notes = Vec::new();
     let refuse = |reason: String| RankError::Origin {
         model: spec.model.to_string(),

@@ -565,8 +565,9 @@ impl TrainSpec {
         self.network.check()?;
         let customs = Layer::customs(&self.network.layers);
         if let (Device::Cuda(_), Some(layer)) = (self.device, customs.first()) {
-            let expected =
-                format!("expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only");
+            let expected = format!(
+                "expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only"
+            );
             let device = format!("'{}'", self.device);
             return Err(option("device", &device, &expected));
         }

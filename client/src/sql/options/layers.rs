@@ -98,7 +98,9 @@ fn layer(value: &OptionValue) -> Result<Layer, String> {
             };
             let names: Vec<_> = known().collect();
             let hint = match did_you_mean(&name, known()) {
-                none if none.is_empty() => "; a layer that executors register is custom('name', …)".to_owned(),
+                none if none.is_empty() => {
+                    "; a layer that executors register is custom('name', …)".to_owned()
+                }
                 hint => hint,
             };
             Err(format!(

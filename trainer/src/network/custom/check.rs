@@ -104,7 +104,9 @@ impl Trial {
                 "its gradient by x is another where those by parameters are not wanted".to_owned(),
             );
         }
-        let largest = y.iter().fold(1.0_f64, |most, y| most.max(f64::from(y.abs())));
+        let largest = y
+            .iter()
+            .fold(1.0_f64, |most, y| most.max(f64::from(y.abs())));
         let noise = NOISE * largest;
         self.compare("x", &dx, noise, |at, step| {
             let mut x = self.x.clone();
