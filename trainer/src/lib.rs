@@ -9,9 +9,9 @@
 //! [`load`] turns streams of Arrow batches into encoded shards; [`train`](train()) agrees with the
 //! other ranks on vocabularies, steps and the state to start from, fits the network, and hands rank 0
 //! the files to publish, or every rank the [`TrainingState`] to go on from when it is interrupted;
-//! [`Model`] predicts from those files. [`custom`] is for layers of users. It knows Arrow and, for GPUs, Burn; and nothing of SQL, of
-//! Ballista or of how ranks find each other: it is given streams and a connected
-//! [`collective::Communicator`].
+//! [`Model`] predicts from those files. [`custom`] is for layers of users. It knows Arrow and, for
+//! GPUs, Burn; and nothing of SQL, of Ballista or of how ranks find each other: it is given streams and
+//! a connected [`collective::Communicator`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
