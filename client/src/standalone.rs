@@ -10,6 +10,8 @@ use bytesize::ByteSize;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+pub use volley_executor::custom;
+use volley_executor::custom::CustomLayers;
 use volley_executor::{Executor, ExecutorConfig};
 use volley_proto::spec::Device;
 use volley_scheduler::{Scheduler, SchedulerConfig};
@@ -30,6 +32,8 @@ pub struct StandaloneConfig {
     pub device: Device,
     /// Memory for queries, of each executor.
     pub memory: ByteSize,
+    /// The custom layers that executors have.
+    pub layers: CustomLayers,
 }
 
 impl Default for StandaloneConfig {
@@ -42,6 +46,7 @@ impl Default for StandaloneConfig {
             work_dir: None,
             device: Device::Auto,
             memory: ByteSize::gib(4),
+            layers: CustomLayers::new(),
         }
     }
 }
@@ -110,6 +115,7 @@ impl Standalone {
                 vcores: config.vcores,
                 device: config.device,
                 memory: config.memory,
+                layers: config.layers.clone(),
                 ..ExecutorConfig::local(&id, &address, work_dir.join(&id))
             };
             let executor = Executor::start(executor)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use volley_proto::address::ListenAddress;
 use volley_proto::spec::Device;
+use volley_trainer::custom::CustomLayers;
 
 /// What an executor is told at start.
 #[derive(Debug, Clone)]
@@ -33,6 +34,8 @@ pub struct ExecutorConfig {
     pub memory: ByteSize,
     /// Where its ranks compute, unless a job says.
     pub device: Device,
+    /// The custom layers of its binary.
+    pub layers: CustomLayers,
     /// How often it tells the scheduler that it lives.
     pub heartbeat: Duration,
 }
@@ -77,6 +80,7 @@ impl ExecutorConfig {
             work_dir,
             memory: ByteSize::gib(4),
             device: Device::Auto,
+            layers: CustomLayers::new(),
             heartbeat: Duration::from_secs(2),
         }
     }

@@ -130,7 +130,7 @@ pub(crate) enum RankError {
         #[source]
         source: volley_proto::Error,
     },
-    /// The rank could not start: no device, or no socket to listen on.
+    /// The rank could not start: no device, no such custom layer, or no socket to listen on.
     #[error("a rank cannot start on executor {executor}")]
     Start {
         executor: String,

@@ -58,7 +58,7 @@ impl Executor {
         let parking = Parking::default();
         let runtimes = Runtimes {
             ranks: Arc::new(RankHost::new(&config, channel.clone(), parking.clone())),
-            models: Arc::new(Models::default()),
+            models: Arc::new(Models::new(config.layers.clone())),
         };
         let deadline = Instant::now() + config.connect_timeout;
         let mut incarnation = (Uuid::now_v7(), 0);

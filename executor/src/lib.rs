@@ -7,9 +7,13 @@
 //! ```
 //!
 //! It runs what the scheduler gives it. It decides nothing about placement or membership.
+//!
+//! A binary that has layers of its own is one line long, `volley_executor::run(CustomLayers::new().with("rbf", Rbf))`:
+//! see [`custom`] and `examples/custom-layer`.
 
 mod attendance;
 mod ballista;
+mod command;
 mod config;
 mod error;
 mod executor;
@@ -18,7 +22,9 @@ mod models;
 mod notices;
 mod rank;
 
+pub use command::run;
 pub use config::{ExecutorConfig, Role};
 pub use error::{Error, Result};
 pub use executor::Executor;
 pub use notices::{Collector, Notices, notices};
+pub use volley_trainer::custom;

@@ -11,15 +11,27 @@ use tokio::sync::Mutex;
 use volley_proto::ModelRef;
 use volley_proto::runtime::{ModelRuntime, Predictor};
 use volley_proto::store::ModelStore;
+use volley_trainer::custom::CustomLayers;
 use volley_trainer::{Model, VOCABULARIES, WEIGHTS};
 
 /// Models kept in memory; the one used longest ago goes first.
 const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
 
 /// The executor's loaded models, the most recently used last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Models {
+    layers: CustomLayers,
     loaded: Mutex<Vec<(ModelRef, Arc<LoadedModel>)>>,
+}
+
+impl Models {
+    /// None yet; their networks may name these layers.
+    pub(crate) fn new(layers: CustomLayers) -> Self {
+        Self {
+            layers,
+            loaded: Mutex::default(),
+        }
+    }
 }
 
 #[async_trait]
@@ -29,7 +41,10 @@ impl ModelRuntime for Models {
         let mut loaded = self.loaded.lock().await;
         let entry = match loaded.iter().position(|(of, _)| of == model) {
             Some(known) => loaded.remove(known),
-            None => (model.clone(), Arc::new(LoadedModel::load(model).await?)),
+            None => {
+                let loaded = LoadedModel::load(model, self.layers.clone()).await?;
+                (model.clone(), Arc::new(loaded))
+            }
         };
         let predictor = Arc::clone(&entry.1);
         loaded.push(entry);
@@ -46,12 +61,12 @@ struct LoadedModel {
 }
 
 impl LoadedModel {
-    async fn load(model: &ModelRef) -> Result<Self> {
+    async fn load(model: &ModelRef, layers: CustomLayers) -> Result<Self> {
         let store = ModelStore::open(&model.store)?;
         let manifest = store.manifest(&model.name, Some(model.version)).await?;
         let weights = store.read(model, WEIGHTS).await?;
         let vocabularies = store.read(model, VOCABULARIES).await?;
-        let decode = move || Model::load(manifest, &weights, &vocabularies);
+        let decode = move || Model::load(manifest, &weights, &vocabularies, &layers);
         let decoded = tokio::task::spawn_blocking(decode).await;
         let model = decoded.map_err(external)?.map_err(external)?;
         Ok(Self { model })

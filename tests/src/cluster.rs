@@ -42,6 +42,8 @@ pub struct Setup {
 /// How one executor differs from the others.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutorSetup {
+    /// Its program, if it is not `volley-executor`.
+    pub program: Option<String>,
     /// The scheduler as this executor reaches it, if another way.
     pub scheduler: Option<String>,
     /// Further arguments.
@@ -154,7 +156,7 @@ impl Cluster {
 
     fn start_executor(&self, number: usize, setup: &ExecutorSetup) -> Process {
         let id = executor_id(number);
-        let program = binary("volley-executor");
+        let program = binary(setup.program.as_deref().unwrap_or("volley-executor"));
         let mut executor = match setup.file_limit {
             None => Command::new(program),
             Some(kib) => {

@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "volley-executor",
         ],
     ),
+    ("volley-custom-layer", &["volley-executor"]),
     (
         "volley-benchmarks",
         &[

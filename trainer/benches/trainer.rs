@@ -26,6 +26,7 @@ use volley_proto::spec::{
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
 use volley_trainer::collective::{Communicator, Options};
+use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
     Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, Step, load, train,
 };
@@ -167,6 +168,7 @@ fn train_steps(spec: &TrainSpec, rows: &[RecordBatch], steps: u64) -> Duration {
     let rank = Rank {
         communicator: &mut ranks[0],
         device: ResolvedDevice::CPU,
+        layers: &CustomLayers::new(),
         observer: &stopwatch,
         cancel: &stopwatch.done,
         origin: Origin::Fresh,

@@ -240,6 +240,47 @@ pub enum Error {
     /// Training was cancelled.
     #[error("training was cancelled")]
     Cancelled,
+    /// A network's custom layer that this executor's binary has not registered.
+    #[error(
+        "layer {layer} is not registered in this executor's binary{hint}; registered: {known}; start executors from a \
+         binary that registers it"
+    )]
+    UnknownLayer {
+        /// The layer as typed.
+        layer: String,
+        /// What is registered.
+        known: String,
+        /// The nearest name.
+        hint: String,
+    },
+    /// A custom layer that refuses its width or its arguments.
+    #[error("layer {layer} cannot be made for rows of {width} numbers")]
+    BuildLayer {
+        /// The layer as typed.
+        layer: String,
+        /// The width of what enters it.
+        width: usize,
+        /// Its answer.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A custom layer that is not as it has to be.
+    #[error("layer {layer} has a mistake: {problem}")]
+    Layer {
+        /// The layer as typed.
+        layer: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A custom layer where it cannot be computed.
+    #[error(
+        "not supported: layer {layer} on device {device}: custom layers compute on the CPU only; expected device = 'cpu'"
+    )]
+    LayerDevice {
+        /// The layer as typed.
+        layer: String,
+        /// The device.
+        device: String,
+    },
     /// A device that this executor does not have.
     #[error("device {device} cannot be used: {reason}")]
     Device {

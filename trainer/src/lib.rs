@@ -9,9 +9,9 @@
 //! [`load`] turns streams of Arrow batches into encoded shards; [`train`](train()) agrees with the
 //! other ranks on vocabularies, steps and the state to start from, fits the network, and hands rank 0
 //! the files to publish, or every rank the [`TrainingState`] to go on from when it is interrupted;
-//! [`Model`] predicts from those files. It knows Arrow and, for GPUs, Burn; and nothing of SQL, of
-//! Ballista or of how ranks find each other: it is given streams and a connected
-//! [`collective::Communicator`].
+//! [`Model`] predicts from those files. [`custom`] is for layers of users. It knows Arrow and, for
+//! GPUs, Burn; and nothing of SQL, of Ballista or of how ranks find each other: it is given streams and
+//! a connected [`collective::Communicator`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -26,6 +26,17 @@ mod random;
 #[cfg(test)]
 mod testing;
 mod train;
+
+/// Layers that users implement in Rust and networks name as `custom('name', argument, …)`.
+///
+/// A [`CustomLayer`](custom::CustomLayer) makes [operations](custom::CustomOperation), which compute forward and
+/// backward on the CPU. Executors have those of [`CustomLayers`](custom::CustomLayers) that their binary registers;
+/// [`check_layer`](custom::check_layer) tests one.
+pub mod custom {
+    pub use crate::network::{
+        CustomBatch, CustomLayer, CustomLayers, CustomOperation, Parameter, Start, check_layer,
+    };
+}
 
 pub use device::{ResolvedDevice, resolve_device};
 pub use encode::{Defect, LoadedShards, Rule, load};

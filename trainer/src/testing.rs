@@ -19,6 +19,9 @@ use volley_proto::spec::{
 use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
+use crate::network::{
+    CustomBatch, CustomLayer, CustomLayers, CustomOperation, Parameter, Start as Initial,
+};
 use crate::random::{Key, Purpose};
 use crate::{
     Beginning, Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice,
@@ -100,6 +103,108 @@ pub(crate) fn spec() -> TrainSpec {
         device: Device::Cpu,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
+    }
+}
+
+/// The custom layers of tests: `squash`.
+pub(crate) fn custom_layers() -> CustomLayers {
+    CustomLayers::new().with("squash", Squash)
+}
+
+/// `custom('squash', units, amplitude)`: amplitude · tanh(x·W + b).
+pub(crate) fn squash(units: usize, amplitude: f64) -> Layer {
+    Layer::Custom {
+        name: "squash".into(),
+        arguments: vec![units as f64, amplitude],
+    }
+}
+
+/// See [`squash`].
+#[derive(Debug)]
+pub(crate) struct Squash;
+
+#[derive(Debug)]
+struct Squashed {
+    from: usize,
+    to: usize,
+    amplitude: f32,
+}
+
+impl CustomLayer for Squash {
+    fn build(
+        &self,
+        width: usize,
+        arguments: &[f64],
+    ) -> Result<Box<dyn CustomOperation>, Box<dyn std::error::Error + Send + Sync>> {
+        match *arguments {
+            [units, amplitude] if units >= 1.0 => Ok(Box::new(Squashed {
+                from: width,
+                to: units as usize,
+                amplitude: amplitude as f32,
+            })),
+            _ => Err("expected units and an amplitude".into()),
+        }
+    }
+}
+
+impl CustomOperation for Squashed {
+    fn width(&self) -> usize {
+        self.to
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        let parameter = |name: &str, shape, start, penalized| Parameter {
+            name: name.into(),
+            shape,
+            start,
+            penalized,
+        };
+        let (kernel, bias) = (vec![self.from, self.to], vec![self.to]);
+        vec![
+            parameter("kernel", kernel, Initial::Uniform(0.5), true),
+            parameter("bias", bias, Initial::Constant(0.0), false),
+        ]
+    }
+
+    fn forward(&self, batch: CustomBatch<'_>, y: &mut [f32]) {
+        let (kernel, bias) = (&batch.parameters[0], &batch.parameters[1]);
+        let rows = batch.x.chunks_exact(self.from);
+        for (x, y) in rows.zip(y.chunks_exact_mut(self.to)) {
+            for (to, y) in y.iter_mut().enumerate() {
+                let terms = x.iter().enumerate();
+                let sum: f32 = terms.map(|(at, x)| x * kernel[at * self.to + to]).sum();
+                *y = self.amplitude * (sum + bias[to]).tanh();
+            }
+        }
+    }
+
+    fn backward(
+        &self,
+        batch: CustomBatch<'_>,
+        y: &[f32],
+        dy: &[f32],
+        dx: &mut [f32],
+        mut gradients: Option<&mut [&mut [f32]]>,
+    ) {
+        let kernel = &batch.parameters[0];
+        let entered = batch.x.chunks_exact(self.from);
+        let entered = entered.zip(dx.chunks_exact_mut(self.from));
+        let put_out = y.chunks_exact(self.to).zip(dy.chunks_exact(self.to));
+        for ((x, dx), (y, dy)) in entered.zip(put_out) {
+            for (to, (y, dy)) in y.iter().zip(dy).enumerate() {
+                let slope = dy * (self.amplitude - y * y / self.amplitude);
+                for (from, (x, dx)) in x.iter().zip(dx.iter_mut()).enumerate() {
+                    let at = from * self.to + to;
+                    *dx += kernel[at] * slope;
+                    if let Some(gradients) = &mut gradients {
+                        gradients[0][at] += x * slope;
+                    }
+                }
+                if let Some(gradients) = &mut gradients {
+                    gradients[1][to] += slope;
+                }
+            }
+        }
     }
 }
 
@@ -241,6 +346,7 @@ pub(crate) struct Seat<'a> {
     pub(crate) loaded: Result<LoadedShards>,
     pub(crate) origin: Origin,
     pub(crate) observer: &'a dyn Observer,
+    pub(crate) layers: CustomLayers,
     /// Ends this rank only; its peers see a closed connection.
     pub(crate) cancel: CancellationToken,
 }
@@ -252,6 +358,7 @@ impl Seat<'_> {
             loaded,
             origin: Origin::Fresh,
             observer: &Deaf,
+            layers: custom_layers(),
             cancel: CancellationToken::new(),
         }
     }
@@ -289,6 +396,7 @@ pub(crate) fn train_seats(
                     let rank = Rank {
                         communicator: &mut communicator,
                         device: ResolvedDevice::CPU,
+                        layers: &seat.layers,
                         observer: seat.observer,
                         cancel: &seat.cancel,
                         origin: seat.origin,
@@ -338,6 +446,7 @@ pub(crate) fn model(outcomes: &[Outcome]) -> Model {
         artifacts.manifest.clone(),
         &artifacts.files[0].1,
         &artifacts.files[1].1,
+        &custom_layers(),
     )
     .unwrap()
 }

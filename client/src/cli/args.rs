@@ -288,6 +288,9 @@ pub(super) struct ClusterUpArgs {
     /// Where executors train: auto, cpu or cuda:N
     #[arg(long, default_value_t = Device::Auto)]
     pub(super) device: Device,
+    /// The executors' program, such as one with layers of your own [default: volley-executor beside this program]
+    #[arg(long, value_name = "FILE")]
+    pub(super) executor_program: Option<PathBuf>,
     /// How long to wait until all are ready
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(super) timeout: Duration,

@@ -180,6 +180,8 @@ pub(super) struct ClusterUp {
     /// 0 takes a free one.
     pub(super) scheduler_port: u16,
     pub(super) device: Device,
+    /// Absolute; `volley-executor` where there is none.
+    pub(super) executor_program: Option<PathBuf>,
     pub(super) timeout: Duration,
 }
 
@@ -463,6 +465,7 @@ impl Cluster {
                 vcores,
                 scheduler_port,
                 device,
+                executor_program,
                 timeout,
                 dir,
             }) => {
@@ -472,6 +475,7 @@ impl Cluster {
                     vcores,
                     scheduler_port,
                     device,
+                    executor_program: executor_program.map(|program| around.absolute(&program)),
                     timeout,
                 };
                 (dir, ClusterAction::Up(up))
@@ -709,6 +713,15 @@ mod tests {
             panic!()
         };
         assert_eq!((up.executors, up.vcores, up.scheduler_port), (3, 3, 0));
+        assert_eq!(up.executor_program, None);
+        let Config::Cluster(Cluster {
+            action: ClusterAction::Up(own),
+            ..
+        }) = resolve("volley cluster up --executor-program bin/own")
+        else {
+            panic!()
+        };
+        assert_eq!(own.executor_program, Some("/here/bin/own".into()));
         let Config::Cluster(down) = resolve("volley cluster down --dir d") else {
             panic!()
         };

@@ -245,7 +245,14 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             " at least, and more by how many values the {categorical} categorical features have"
         ),
     };
-    line("parameters", format!("{}{embeddings}", grouped(dense)));
+    // Executors know what is of custom layers.
+    let customs = Layer::customs(&network.layers);
+    let not_known = || match customs.first() {
+        Some(layer) => format!("not known here: {layer} is its executors' own"),
+        None => "not known".to_owned(),
+    };
+    let parameters = dense.map(|dense| format!("{}{embeddings}", grouped(dense)));
+    line("parameters", parameters.unwrap_or_else(not_known));
     let (global_batch, of_rank) = match spec.batch_size {
         Some(BatchSize::Global { global }) => {
             let global = global as u64;
@@ -294,35 +301,37 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     );
     line(
         "gradient",
-        match ranks {
-            Some(1) => "stays on its rank".to_owned(),
-            _ => format!("≥ {} all-reduced a step", bytes(dense * NUMBER)),
+        match (ranks, dense) {
+            (Some(1), _) => "stays on its rank".to_owned(),
+            (_, Some(dense)) => format!("≥ {} all-reduced a step", bytes(dense * NUMBER)),
+            (_, None) => "all-reduced a step".to_owned(),
         },
     );
     // Weights, gradient and what the optimizer keeps; each layer's output and its gradient.
-    let widths = Layer::activations(&network.layers, entered as usize) as u64;
+    let widths = Layer::activations(&network.layers, entered as usize);
     let batch = match solved {
         true => rank_rows.unwrap_or(0),
         false => of_rank.or(global_batch).unwrap_or(256),
     };
     let batch = batch.div_ceil(spec.accumulate as u64);
-    let activations = 2 * NUMBER * batch * (widths + entered);
+    let activations = widths.map(|widths| 2 * NUMBER * batch * (widths as u64 + entered));
 
     let kept = match spec.optimizer.rule {
         Rule::Lbfgs { memory } => 2 * memory as u64 + 4,
         _ => 4,
     };
-    let state = kept * NUMBER * dense + activations;
-    line(
-        "a rank's memory",
+    let state = dense.zip(activations);
+    let state = state.map(|(dense, activations)| kept * NUMBER * dense + activations);
+    let memory = state.map(|state| {
         format!(
             "≥ {} for weights, optimizer and a step{}",
             bytes(state),
             rank_rows
                 .map(|rows| format!(", ~{} with its rows", bytes(state + rows * row_bytes)))
                 .unwrap_or_default()
-        ),
-    );
+        )
+    });
+    line("a rank's memory", memory.unwrap_or_else(not_known));
     line(
         "device",
         match (spec.device, executors) {
@@ -339,8 +348,9 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     text
 }
 
-/// Trainable parameters but those of values, for so many numbers of a row that enter the layers.
-fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> u64 {
+/// Trainable parameters but those of values, for so many numbers of a row that enter the layers; `None` with a custom
+/// layer.
+fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> Option<u64> {
     let linear = match network.linear {
         Linear::Alone => continuous + 1,
         Linear::Beside => continuous,
@@ -348,7 +358,7 @@ fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> u64 {
     };
     let beside = linear + continuous * network.factors as u64;
     if !network.is_deep() {
-        return beside;
+        return Some(beside);
     }
     let norm = if network.batch_norm {
         2 * continuous
@@ -362,8 +372,8 @@ fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> u64 {
             continuous * (2 * waves + waves * width + width)
         }
     };
-    let (dense, last) = Layer::size(&network.layers, entered as usize);
-    norm + periodic + dense as u64 + last as u64 + 1 + beside
+    let (dense, last) = Layer::size(&network.layers, entered as usize)?;
+    Some(norm + periodic + dense as u64 + last as u64 + 1 + beside)
 }
 
 /// With commas between thousands.
@@ -409,6 +419,15 @@ mod tests {
         spec.ranks = Ranks::All;
         let text = describe(&spec, Rows::Unknown, None);
         assert!(text.contains("not known before they are read"), "{text}");
+        spec.network.layers.push(Layer::Custom {
+            name: "rbf".to_owned(),
+            arguments: vec![16.0],
+        });
+        let text = describe(&spec, Rows::Unknown, None);
+        for line in ["parameters            ", "a rank's memory       "] {
+            let line = format!("{line}not known here: custom('rbf', 16) is its executors' own");
+            assert!(text.contains(&line), "{line} in\n{text}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use volley_proto::address::ListenAddress;
 use volley_proto::runtime::{RankRuntime, RankTask};
 use volley_proto::spec::{Device, TrainSpec};
 use volley_trainer::collective::Listener;
+use volley_trainer::custom::CustomLayers;
 use volley_trainer::{ResolvedDevice, resolve_device};
 
 use super::parking::Parking;
@@ -30,6 +31,7 @@ pub(crate) struct RankHost {
     listen: ListenAddress,
     socket_dir: PathBuf,
     device: Device,
+    layers: CustomLayers,
     scheduler: Channel,
     parking: Parking,
 }
@@ -41,6 +43,7 @@ impl RankHost {
             listen: config.listen.clone(),
             socket_dir: config.work_dir.clone(),
             device: config.device,
+            layers: config.layers.clone(),
             scheduler,
             parking,
         }
@@ -59,6 +62,9 @@ impl RankHost {
             source,
         };
         let device = self.device(&spec).map_err(start)?;
+        // Before rows are streamed.
+        let checked = self.layers.check(&spec.network, device);
+        checked.map_err(start)?;
         let place = self.parking.enter(train).await;
         let place = place.ok_or_else(|| RankError::Occupied {
             train: train.to_string(),
@@ -73,6 +79,7 @@ impl RankHost {
         let run = RankRun {
             executor: &self.executor,
             device,
+            layers: &self.layers,
             seat: Seat::of(&membership),
             rendezvous: &rendezvous,
             spec: &spec,

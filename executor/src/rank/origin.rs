@@ -5,6 +5,7 @@ use volley_proto::failure::chain;
 use volley_proto::spec::{Start, TrainSpec};
 use volley_proto::store::{FoundCheckpoint, ModelStore};
 use volley_proto::{ModelRef, TrainId};
+use volley_trainer::custom::CustomLayers;
 use volley_trainer::{Model, Origin, TrainingState, VOCABULARIES, WEIGHTS};
 
 use crate::error::RankError;
@@ -20,7 +21,7 @@ pub(super) struct Found {
 }
 
 /// Looks into the store: for a checkpoint of this run, else for what the spec starts from.
-pub(super) async fn look_up(spec: &TrainSpec) -> Result<Found, RankError> {
+pub(super) async fn look_up(spec: &TrainSpec, layers: &CustomLayers) -> Result<Found, RankError> {
     let mut notes = Vec::new();
     let refuse = |reason: String| RankError::Origin {
         model: spec.model.to_string(),
@@ -54,7 +55,10 @@ pub(super) async fn look_up(spec: &TrainSpec) -> Result<Found, RankError> {
             })?;
             (Origin::State(state), Some(run))
         }
-        Start::Warm(model) => (Origin::Warm(load(model).await.map_err(refuse)?), None),
+        Start::Warm(model) => {
+            let model = load(model, layers).await.map_err(refuse)?;
+            (Origin::Warm(model), None)
+        }
     };
     Ok(Found {
         origin,
@@ -80,11 +84,13 @@ fn decode(
 }
 
 /// A published model.
-async fn load(model: &ModelRef) -> Result<Model, String> {
+async fn load(model: &ModelRef, layers: &CustomLayers) -> Result<Model, String> {
     let text = |error: volley_proto::Error| chain(&error);
     let store = ModelStore::open(&model.store).map_err(text)?;
     let manifest = store.manifest(&model.name, Some(model.version)).await;
     let weights = store.read(model, WEIGHTS).await.map_err(text)?;
     let vocabularies = store.read(model, VOCABULARIES).await.map_err(text)?;
-    Model::load(manifest.map_err(text)?, &weights, &vocabularies).map_err(|error| chain(&error))
+    let manifest = manifest.map_err(text)?;
+    let loaded = Model::load(manifest, &weights, &vocabularies, layers);
+    loaded.map_err(|error| chain(&error))
 }

@@ -16,6 +16,7 @@ use volley_proto::plan::train_schema;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::ModelStore;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
+use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
     Artifacts, Interrupted, LoadedShards, Origin, Outcome, Rank, RankReport, ResolvedDevice, load,
     train,
@@ -57,6 +58,7 @@ fn newest(left: Option<Origin>, found: Option<Origin>) -> Origin {
 pub(super) struct RankRun<'a> {
     pub(super) executor: &'a str,
     pub(super) device: ResolvedDevice,
+    pub(super) layers: &'a CustomLayers,
     pub(super) seat: Seat,
     pub(super) rendezvous: &'a Rendezvous,
     pub(super) spec: &'a Arc<TrainSpec>,
@@ -74,7 +76,7 @@ impl RankRun<'_> {
         place: Place,
     ) -> Result<RecordBatch, RankError> {
         let found = if self.seat.rank == 0 {
-            match look_up(self.spec).await {
+            match look_up(self.spec, self.layers).await {
                 Ok(found) => Some(found),
                 Err(error) if place.has_state() => {
                     tracing::warn!(%error, "goes on with what the rank before has left");
@@ -159,6 +161,7 @@ impl RankRun<'_> {
         };
         let (reporter, send) = reporter(self.rendezvous.clone(), generation, rank, checkpoints);
         let (spec, stop, device) = (Arc::clone(self.spec), self.stop.clone(), self.device);
+        let layers = self.layers.clone();
         let (done, trained) = oneshot::channel::<Trained>();
         let span = tracing::Span::current();
         let work = move || {
@@ -168,6 +171,7 @@ impl RankRun<'_> {
             let rank = Rank {
                 communicator: &mut communicator,
                 device,
+                layers: &layers,
                 observer: &reporter,
                 cancel: &stop,
                 origin,

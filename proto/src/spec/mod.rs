@@ -563,6 +563,14 @@ impl TrainSpec {
             return Err(option(name, "0", "expected at least 1"));
         }
         self.network.check()?;
+        let customs = Layer::customs(&self.network.layers);
+        if let (Device::Cuda(_), Some(layer)) = (self.device, customs.first()) {
+            let expected = format!(
+                "expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only"
+            );
+            let device = format!("'{}'", self.device);
+            return Err(option("device", &device, &expected));
+        }
         match self.ranks {
             Ranks::Exactly(0) => return Err(option("ranks", "0", "expected at least 1, or 'all'")),
             Ranks::Exactly(ranks) if ranks > self.shards => {

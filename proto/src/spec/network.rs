@@ -22,6 +22,8 @@ use crate::Result;
 const MOST_LEVELS: usize = 8;
 /// How many layers a network may have, those within others included.
 const MOST_LAYERS: usize = 256;
+/// How long a custom layer's name may be.
+const LONGEST_NAME: usize = 64;
 
 /// A network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,6 +95,14 @@ pub enum Layer {
     Cross(usize),
     /// What each of these makes of what enters, side by side.
     Concat(Vec<Vec<Layer>>),
+    /// A layer that executors' binaries register, and nobody else knows: its width and its parameters are theirs to
+    /// say.
+    Custom {
+        /// What it is registered as.
+        name: String,
+        /// What it is made with.
+        arguments: Vec<f64>,
+    },
     /// A function of each number.
     #[serde(untagged)]
     Activation(Activation),
@@ -207,59 +217,79 @@ impl Layer {
     }
 
     /// Trainable parameters of layers, one after the other, and the width of what they put out, for what enters being
-    /// so wide.
-    pub fn size(layers: &[Self], width: usize) -> (usize, usize) {
-        layers.iter().fold((0, width), |(all, width), layer| {
-            let (own, width) = layer.own_size(width);
-            (all + own, width)
+    /// so wide; `None` with a [custom](Layer::Custom) one.
+    pub fn size(layers: &[Self], width: usize) -> Option<(usize, usize)> {
+        layers.iter().try_fold((0, width), |(all, width), layer| {
+            let (own, width) = layer.own_size(width)?;
+            Some((all + own, width))
         })
     }
 
-    fn own_size(&self, width: usize) -> (usize, usize) {
-        match self {
+    fn own_size(&self, width: usize) -> Option<(usize, usize)> {
+        let size = match self {
             Self::Dense(units) => ((width + 1) * units, *units),
             Self::Activation(_) | Self::Dropout(_) => (0, width),
             Self::LayerNorm => (2 * width, width),
             Self::Residual(layers) => {
-                let (own, to) = Self::size(layers, width);
+                let (own, to) = Self::size(layers, width)?;
                 let projection = if to == width { 0 } else { width * to };
                 (own + projection, to)
             }
             Self::Cross(layers) => (layers * (width + 1) * width, width),
             Self::Concat(branches) => {
-                let sizes = branches.iter().map(|layers| Self::size(layers, width));
-                sizes.fold((0, 0), |(all, to), (own, width)| (all + own, to + width))
+                let mut sizes = branches.iter().map(|layers| Self::size(layers, width));
+                sizes.try_fold((0, 0), |(all, to), size| {
+                    let (own, width) = size?;
+                    Some((all + own, to + width))
+                })?
             }
-        }
+            Self::Custom { .. } => return None,
+        };
+        Some(size)
     }
 
-    /// The widths that the layers put out on the way, all together: what a row takes in memory.
-    pub fn activations(layers: &[Self], width: usize) -> usize {
+    /// The widths that the layers put out on the way, all together: what a row takes in memory. `None` with a
+    /// [custom](Layer::Custom) one.
+    pub fn activations(layers: &[Self], width: usize) -> Option<usize> {
         let mut at = width;
         let sizes = layers.iter().map(|layer| {
             let own = match layer {
-                Self::Residual(inner) => Self::activations(inner, at),
+                Self::Residual(inner) => Self::activations(inner, at)?,
                 Self::Concat(branches) => {
                     let each = branches.iter().map(|inner| Self::activations(inner, at));
-                    each.sum()
+                    each.sum::<Option<usize>>()?
                 }
                 Self::Cross(layers) => 3 * layers * at,
                 _ => 0,
             };
-            at = layer.own_size(at).1;
-            own + at
+            at = layer.own_size(at)?.1;
+            Some(own + at)
         });
         sizes.sum()
     }
 
-    /// Whether it has kernels that L1 and L2 penalties are of.
-    pub fn has_kernel(&self) -> bool {
-        match self {
-            Self::Dense(_) | Self::Cross(_) => true,
-            Self::Activation(_) | Self::Dropout(_) | Self::LayerNorm => false,
-            Self::Residual(layers) => layers.iter().any(Self::has_kernel),
-            Self::Concat(branches) => branches.iter().flatten().any(Self::has_kernel),
-        }
+    /// The [custom](Layer::Custom) ones among layers and those within them.
+    pub fn customs(layers: &[Self]) -> Vec<&Self> {
+        let all = layers.iter().flat_map(|layer| match layer {
+            Self::Residual(inner) => Self::customs(inner),
+            Self::Concat(branches) => {
+                let branches = branches.iter();
+                branches.flat_map(|inner| Self::customs(inner)).collect()
+            }
+            Self::Custom { .. } => vec![layer],
+            _ => vec![],
+        });
+        all.collect()
+    }
+
+    /// Whether a [custom](Layer::Custom) layer may have this name: letters, digits and `_`, of which the first is no
+    /// digit, at most 64.
+    pub fn is_custom_name(name: &str) -> bool {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let first = name.chars().next();
+        first.is_some_and(|c| is_word(c) && !c.is_ascii_digit())
+            && name.chars().all(is_word)
+            && name.len() <= LONGEST_NAME
     }
 
     /// Itself and those within it.
@@ -290,6 +320,12 @@ impl Layer {
                 layers
                     .into_iter()
                     .try_for_each(|layer| layer.check(level + 1))
+            }
+            Self::Custom { name, .. } if !Self::is_custom_name(name) => refuse(
+                "expected a layer's name: letters, digits and _, at most 64, the first no digit",
+            ),
+            Self::Custom { arguments, .. } if !arguments.iter().all(|x| x.is_finite()) => {
+                refuse("expected finite numbers")
             }
             _ => Ok(()),
         }
@@ -350,6 +386,11 @@ impl fmt::Display for Layer {
             Self::Concat(branches) => {
                 let branches: Vec<_> = branches.iter().map(|b| format!("[{}]", list(b))).collect();
                 write!(f, "concat({})", branches.join(", "))
+            }
+            Self::Custom { name, arguments } => {
+                write!(f, "custom('{}'", name.replace('\'', "''"))?;
+                arguments.iter().try_for_each(|x| write!(f, ", {x}"))?;
+                f.write_str(")")
             }
         }
     }
@@ -460,6 +501,13 @@ mod tests {
         layers
     }
 
+    fn custom(name: &str, arguments: &[f64]) -> Layer {
+        Layer::Custom {
+            name: name.to_owned(),
+            arguments: arguments.to_vec(),
+        }
+    }
+
     #[test]
     fn what_is_stored_comes_back() {
         for width in [
@@ -467,9 +515,11 @@ mod tests {
             EmbeddingWidth::Auto,
             EmbeddingWidth::Columns(vec![("a".to_owned(), 3)]),
         ] {
+            let mut layers = every_layer();
+            layers.push(custom("rbf", &[2.0, -0.5]));
             let network = Network {
                 embedding_dim: width,
-                ..network(every_layer())
+                ..network(layers)
             };
             let stored = serde_json::to_string(&network).unwrap();
             assert_eq!(serde_json::from_str::<Network>(&stored).unwrap(), network);
@@ -507,11 +557,31 @@ mod tests {
         let layers = layers_text(&every_layer()[10..]);
         let due = "[dense(8), dropout(0.25), layer_norm, residual(dense(4), mish), cross(2), concat([dense(2)], [])]";
         assert_eq!(layers, due);
+        let layers = [custom("rbf", &[16.0, -0.5, 1e-7]), custom("a_1", &[])];
+        let due = "[custom('rbf', 16, -0.5, 0.0000001), custom('a_1')]";
+        assert_eq!(layers_text(&layers), due);
+    }
+
+    #[test]
+    fn sizes_with_a_custom_layer_are_not_known() {
+        let one = custom("rbf", &[16.0]);
+        let within = [
+            Layer::Residual(vec![one.clone()]),
+            Layer::Concat(vec![vec![Layer::Dense(2)], vec![one.clone()]]),
+            one.clone(),
+        ];
+        for layer in &within {
+            let layers = [Layer::Dense(3), layer.clone(), Layer::Dense(4)];
+            assert_eq!(Layer::size(&layers, 5), None);
+            assert_eq!(Layer::activations(&layers, 5), None);
+        }
+        assert_eq!(Layer::customs(&within), [&one, &one, &one]);
+        assert!(Layer::customs(&every_layer()).is_empty());
     }
 
     #[test]
     fn sizes_are_those_of_their_kernels() {
-        let (parameters, width) = Layer::size(&every_layer(), 5);
+        let (parameters, width) = Layer::size(&every_layer(), 5).unwrap();
         let residual = 9 * 4 + 8 * 4;
         let cross = 2 * 5 * 4;
         assert_eq!(
@@ -520,8 +590,8 @@ mod tests {
         );
         let shares = [0.0, 0.5];
         let stack = Layer::stack(&[3, 2], Activation::Relu, &shares);
-        assert_eq!(Layer::size(&stack, 4), (5 * 3 + 4 * 2, 2));
-        assert_eq!(Layer::activations(&stack, 4), 3 * 2 + 2 * 3);
+        assert_eq!(Layer::size(&stack, 4), Some((5 * 3 + 4 * 2, 2)));
+        assert_eq!(Layer::activations(&stack, 4), Some(3 * 2 + 2 * 3));
     }
 
     #[test]
@@ -534,6 +604,11 @@ mod tests {
         refused(Layer::Residual(vec![Layer::Cross(0)]), "cross(0)");
         refused(Layer::Residual(vec![]), "residual()");
         refused(Layer::Dropout(1.0), "dropout");
+        for name in ["", "1a", "a.b", "it's", &"a".repeat(65)] {
+            refused(custom(name, &[]), "a layer's name");
+        }
+        let infinite = Layer::Residual(vec![custom("rbf", &[f64::INFINITY])]);
+        refused(infinite, "custom('rbf', inf)");
         let mut deep = Layer::Dense(1);
         for _ in 0..MOST_LEVELS {
             deep = Layer::Residual(vec![deep]);

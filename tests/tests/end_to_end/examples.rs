@@ -3,9 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use volley_tests::Cluster;
+use volley_tests::{Cluster, ExecutorSetup};
 
 const SHOPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shops");
+const CUSTOM_LAYER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/custom-layer/train.sql"
+);
 
 #[test]
 fn the_shops_are_worked_through() {
@@ -30,4 +34,45 @@ fn the_shops_are_worked_through() {
         panic!("two versions are compared: {evaluated:?}")
     };
     assert!(second < first && second < 0.3, "{evaluated:?}");
+}
+
+#[test]
+fn a_custom_layer_is_trained_where_it_is_registered() {
+    let mut cluster = Cluster::start(0);
+    for _ in 0..2 {
+        cluster.add_executor_with(ExecutorSetup {
+            program: Some("volley-custom-layer".to_owned()),
+            ..ExecutorSetup::default()
+        });
+    }
+    cluster.await_executors(2);
+    let rows = cluster
+        .run(&["--format", "json", "-f", CUSTOM_LAYER])
+        .rows();
+    let r2 = rows.iter().find_map(|row| row["r2_score"].as_f64());
+    assert!(r2 > Some(0.8), "{r2:?}");
+    let is_described = |row: &serde_json::Value| row.to_string().contains("custom('rbf', 16, 0.5)");
+    assert!(rows.iter().any(is_described), "{rows:?}");
+
+    let model = |layer: &str, ranks: usize| {
+        format!(
+            "CREATE MODEL m OPTIONS (input_label_cols = ['y'], network = [{layer}], device = 'cpu', epochs = 1, \
+             ranks = {ranks}) AS SELECT value / 10.0 AS x, value * 2.0 AS y FROM range(100)"
+        )
+    };
+    let misspelt = cluster.fail(&model("custom('rbff', 4)", 2));
+    assert!(
+        misspelt.contains("custom('rbff', 4)") && misspelt.contains("registered: rbf"),
+        "{misspelt}"
+    );
+    let refused = cluster.fail(&model("custom('rbf', 0.5)", 2));
+    assert!(refused.contains("units instead of 0.5"), "{refused}");
+    // One that has no layers.
+    cluster.add_executor();
+    cluster.await_executors(3);
+    let lacking = cluster.fail(&model("custom('rbf', 4)", 3));
+    assert!(
+        lacking.contains("custom('rbf', 4)") && lacking.contains("registered: none"),
+        "{lacking}"
+    );
 }

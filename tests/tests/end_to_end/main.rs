@@ -15,6 +15,9 @@ mod errors;
 mod examples;
 mod files;
 mod page;
+/// An example's layer, whose test runs here.
+#[path = "../../../examples/custom-layer/src/rbf.rs"]
+mod rbf;
 mod report;
 mod tables;
 mod transform;

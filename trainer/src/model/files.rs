@@ -8,6 +8,7 @@
 //! Kernels are `[inputs, outputs]`, as in Keras. The embedding table holds the features one after
 //! the other, each with the code for unseen values first; where their widths differ it has one dimension. Layers of a
 //! kind are numbered where they stand: `residual.0.dense.1.kernel` is of the second dense layer in the first residual one.
+//! `custom.0.rbf.centers` is the parameter `centers` of the first custom layer, which is `rbf`.
 
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};

@@ -13,7 +13,7 @@ use volley_proto::store::{Classes, Manifest};
 
 use super::files;
 use crate::encode::{Categories, Scaling, Vocabulary, numbers};
-use crate::network::{self, Architecture, Input, Normalization, Scratch, Sizes};
+use crate::network::{self, Architecture, CustomLayers, Input, Normalization, Scratch, Sizes};
 use crate::train::{likeliest, probabilities};
 use crate::{Error, Result};
 
@@ -52,12 +52,17 @@ impl fmt::Debug for Model {
 }
 
 impl Model {
-    /// A model from its manifest and the contents of [`WEIGHTS`](crate::WEIGHTS) and
-    /// [`VOCABULARIES`](crate::VOCABULARIES).
+    /// A model from its manifest, the contents of [`WEIGHTS`](crate::WEIGHTS) and
+    /// [`VOCABULARIES`](crate::VOCABULARIES), and the custom layers that its network may name.
     ///
     /// # Errors
-    /// When a file is damaged, or does not hold what the manifest says.
-    pub fn load(manifest: Manifest, weights: &[u8], vocabularies: &[u8]) -> Result<Self> {
+    /// When a file is damaged, or does not hold what the manifest says, or a custom layer is not registered.
+    pub fn load(
+        manifest: Manifest,
+        weights: &[u8],
+        vocabularies: &[u8],
+        layers: &CustomLayers,
+    ) -> Result<Self> {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
         let continuous = manifest.features.iter();
         let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
@@ -71,7 +76,8 @@ impl Model {
             continuous: scaling.inputs(),
             outputs: Architecture::outputs_of(classes),
         };
-        let architecture = Architecture::new(&manifest.spec, &sizes, manifest.output_scale);
+        let scale = manifest.output_scale;
+        let architecture = Architecture::new(&manifest.spec, &sizes, scale, layers)?;
         let (values, running) = files::decode_weights(
             weights,
             architecture.parameters(),

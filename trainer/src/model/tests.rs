@@ -12,7 +12,10 @@ use safetensors::SafeTensors;
 use volley_proto::spec::Layer;
 
 use super::Model;
-use crate::testing::{classifier, model, rows, spec, told_apart, train_split};
+use crate::network::CustomLayers;
+use crate::testing::{
+    classifier, custom_layers, model, rows, spec, squash, told_apart, train_split,
+};
 use crate::{Artifacts, Error};
 
 fn artifacts() -> Artifacts {
@@ -27,7 +30,27 @@ fn load(artifacts: &Artifacts) -> Result<Model, Error> {
         artifacts.manifest.clone(),
         &artifacts.files[0].1,
         &artifacts.files[1].1,
+        &custom_layers(),
     )
+}
+
+#[test]
+fn a_custom_layer_is_predicted_with_where_it_is_registered() {
+    let mut spec = spec();
+    spec.network.layers = vec![squash(6, 1.5), Layer::Dense(4)];
+    let artifacts = train_split(&spec, &rows(0..100), 1).remove(0).artifacts;
+    let artifacts = artifacts.unwrap();
+    let predicted = predict(&load(&artifacts).unwrap(), &rows(0..30));
+    assert!(predicted.iter().all(|y| y.is_finite()));
+    assert!(predicted.iter().any(|y| *y != predicted[0]));
+    let lacking = Model::load(
+        artifacts.manifest.clone(),
+        &artifacts.files[0].1,
+        &artifacts.files[1].1,
+        &CustomLayers::new(),
+    );
+    let due = "custom('squash', 6, 1.5)";
+    assert!(matches!(lacking.unwrap_err(), Error::UnknownLayer { layer, .. } if layer == due));
 }
 
 /// The rows with another column of a name, whatever its type.

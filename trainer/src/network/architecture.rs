@@ -4,10 +4,13 @@
 //! optimizer's state, the file.
 
 use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
 use volley_proto::spec::FeatureKind;
 use volley_proto::spec::{Network, Output, TrainSpec};
 
+use super::CustomLayers;
 use super::graph::{Dropout, Entries, Graph};
+use crate::Result;
 use crate::random::{Key, Purpose};
 
 /// Everything that determines what the network computes, but its weights.
@@ -41,17 +44,20 @@ pub(crate) struct Sizes {
 
 /// One parameter tensor.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Parameter {
-    pub(crate) name: String,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) start: Start,
+pub struct Parameter {
+    /// Its name, unique where it is said.
+    pub name: String,
+    /// Its lengths; its numbers are row-major.
+    pub shape: Vec<usize>,
+    /// How it starts.
+    pub start: Start,
     /// Whether the L1 and L2 penalties count it.
-    pub(crate) penalized: bool,
+    pub penalized: bool,
 }
 
-/// How a parameter starts.
+/// How a parameter starts: the same on every rank, by the run's seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Start {
+pub enum Start {
     /// All the same.
     Constant(f32),
     /// Uniform on ±this.
@@ -75,6 +81,27 @@ impl Parameter {
     }
 }
 
+impl Start {
+    /// So many numbers.
+    pub(super) fn draw(self, len: usize, stream: &mut ChaCha8Rng) -> Vec<f32> {
+        match self {
+            Self::Constant(value) => vec![value; len],
+            Self::Uniform(range) => (0..len)
+                .map(|_| stream.random_range(-range..range))
+                .collect(),
+            Self::Normal(deviation) => {
+                // Box & Muller 1958.
+                let normal = |_| {
+                    let radius = (-2.0 * (1.0 - stream.random::<f64>()).ln()).sqrt();
+                    let angle = std::f64::consts::TAU * stream.random::<f64>();
+                    (f64::from(deviation) * radius * angle.cos()) as f32
+                };
+                (0..len).map(normal).collect()
+            }
+        }
+    }
+}
+
 impl Architecture {
     /// Outputs of a network that tells so many classes apart, or measures if there are none: two need one.
     pub(crate) fn outputs_of(classes: usize) -> usize {
@@ -84,21 +111,33 @@ impl Architecture {
         }
     }
 
-    /// The spec's network of these sizes.
-    pub(crate) fn new(spec: &TrainSpec, sizes: &Sizes, output_scale: f64) -> Self {
+    /// The spec's network of these sizes, with the custom layers that it names.
+    ///
+    /// # Errors
+    /// When a custom layer is not registered, or cannot be made.
+    pub(crate) fn new(
+        spec: &TrainSpec,
+        sizes: &Sizes,
+        output_scale: f64,
+        customs: &CustomLayers,
+    ) -> Result<Self> {
         let columns = spec.features.iter();
         let columns = columns.filter(|feature| feature.kind == FeatureKind::Categorical);
         let columns: Vec<_> = columns.map(|feature| feature.column.as_str()).collect();
-        Self::of(&spec.network, &columns, sizes, output_scale)
+        Self::of(&spec.network, &columns, sizes, output_scale, customs)
     }
 
     /// A network of these sizes, whose categorical features have these names.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
     pub(crate) fn of(
         network: &Network,
         columns: &[&str],
         sizes: &Sizes,
         output_scale: f64,
-    ) -> Self {
+        customs: &CustomLayers,
+    ) -> Result<Self> {
         let widths = &network.embedding_dim;
         let codes = columns.iter().zip(&sizes.codes);
         let codes: Vec<_> = codes
@@ -108,16 +147,17 @@ impl Architecture {
             codes: &codes,
             numbers: sizes.continuous,
             outputs: sizes.outputs,
+            customs,
         };
-        Self {
+        Ok(Self {
             categorical: codes.len(),
             continuous: sizes.continuous,
             batch_norm: network.batch_norm && network.is_deep() && sizes.continuous > 0,
             outputs: sizes.outputs,
             output: network.output,
             output_scale,
-            graph: Graph::new(network, entries),
-        }
+            graph: Graph::new(network, entries)?,
+        })
     }
 
     /// The parameters that have a row for each code.
@@ -146,22 +186,7 @@ impl Architecture {
         let parameters = self.parameters().iter().enumerate();
         let values = parameters.map(|(at, parameter)| {
             let mut stream = key.with(at as u64).stream();
-            let len = parameter.len();
-            match parameter.start {
-                Start::Constant(value) => vec![value; len],
-                Start::Uniform(range) => (0..len)
-                    .map(|_| stream.random_range(-range..range))
-                    .collect(),
-                Start::Normal(deviation) => {
-                    // Box & Muller 1958.
-                    let normal = |_| {
-                        let radius = (-2.0 * (1.0 - stream.random::<f64>()).ln()).sqrt();
-                        let angle = std::f64::consts::TAU * stream.random::<f64>();
-                        (f64::from(deviation) * radius * angle.cos()) as f32
-                    };
-                    (0..len).map(normal).collect()
-                }
-            }
+            parameter.start.draw(parameter.len(), &mut stream)
         });
         values.collect()
     }
@@ -178,6 +203,7 @@ mod tests {
     use volley_proto::spec::{Activation, EmbeddingWidth, Layer, Linear, NumericEmbedding};
 
     use super::*;
+    use crate::testing::{custom_layers, squash};
 
     fn rossmann(network: Network) -> Architecture {
         let sizes = Sizes {
@@ -185,7 +211,7 @@ mod tests {
             continuous: 18,
             outputs: 1,
         };
-        Architecture::of(&network, &["feature"; 18], &sizes, 12.8)
+        Architecture::of(&network, &["feature"; 18], &sizes, 12.8, &custom_layers()).unwrap()
     }
 
     fn network(hidden: &[usize], linear: Linear) -> Network {
@@ -223,7 +249,7 @@ mod tests {
             Layer::Residual(vec![Layer::Dense(16), Layer::LayerNorm]),
             Layer::Concat(vec![vec![Layer::Cross(2)], vec![Layer::Dense(3)]]),
         ];
-        let (due, to) = Layer::size(&layers, 198);
+        let (due, to) = Layer::size(&layers, 198).unwrap();
         let network = Network {
             layers,
             ..network(&[], Linear::None)
@@ -234,6 +260,56 @@ mod tests {
             .filter(|p| !["embedding", "bn.gamma", "bn.beta"].contains(&&*p.name))
             .map(Parameter::len);
         assert_eq!(of_layers.sum::<usize>(), due + to + 1);
+    }
+
+    #[test]
+    fn custom_layers_parameters_are_named_where_they_stand() {
+        let inner = vec![squash(3, 1.0), Layer::Dense(2)];
+        let network = Network {
+            layers: vec![squash(4, 1.0), Layer::Residual(inner), squash(5, 1.0)],
+            ..network(&[], Linear::None)
+        };
+        let network = rossmann(network);
+        let parameters = network.parameters().iter();
+        let named = parameters
+            .filter(|p| p.name.contains("squash"))
+            .map(|p| (p.name.as_str(), p.shape.as_slice(), p.penalized));
+        let due: [(&str, &[usize], bool); 6] = [
+            ("custom.0.squash.kernel", &[198, 4], true),
+            ("custom.0.squash.bias", &[4], false),
+            ("residual.0.custom.0.squash.kernel", &[4, 3], true),
+            ("residual.0.custom.0.squash.bias", &[3], false),
+            ("custom.1.squash.kernel", &[2, 5], true),
+            ("custom.1.squash.bias", &[5], false),
+        ];
+        assert_eq!(named.collect::<Vec<_>>(), due);
+    }
+
+    #[test]
+    fn the_output_is_penalized_where_no_layer_is() {
+        let is_penalized = |layers: Vec<Layer>| {
+            let network = Network {
+                layers,
+                ..network(&[], Linear::None)
+            };
+            let network = rossmann(network);
+            let mut parameters = network.parameters().iter();
+            parameters.any(|p| p.name == "output.kernel" && p.penalized)
+        };
+        assert!(is_penalized(vec![]));
+        assert!(is_penalized(vec![
+            Layer::LayerNorm,
+            Layer::Residual(vec![Layer::Activation(Activation::Tanh)])
+        ]));
+        for kernels in [
+            Layer::Dense(3),
+            Layer::Cross(1),
+            Layer::Residual(vec![Layer::Dense(198)]),
+            Layer::Concat(vec![vec![], vec![Layer::Dense(2)]]),
+            squash(3, 1.0),
+        ] {
+            assert!(!is_penalized(vec![kernels]));
+        }
     }
 
     #[test]
@@ -265,7 +341,9 @@ mod tests {
                 outputs: 3,
             };
             let network = network(&[], linear);
-            let network = Architecture::of(&network, &["feature"; 18], &sizes, 12.8);
+            let network =
+                Architecture::of(&network, &["feature"; 18], &sizes, 12.8, &custom_layers());
+            let network = network.unwrap();
             let parameters = network.parameters().iter();
             let parameters = parameters.map(|p| (p.name.clone(), p.shape.clone(), p.penalized));
             let tables = network

@@ -174,6 +174,7 @@ mod tests {
 
     use super::*;
     use crate::network::Sizes;
+    use crate::testing::{custom_layers, squash};
 
     const ROWS: usize = 3;
 
@@ -185,7 +186,11 @@ mod tests {
                 Linear::Beside => NumericEmbedding::Periodic,
                 Linear::None | Linear::Alone => NumericEmbedding::None,
             },
-            layers: Layer::stack(&[16, 8], Activation::Mish, &[0.5]),
+            layers: [
+                Layer::stack(&[16, 8], Activation::Mish, &[0.5]),
+                vec![squash(6, 1.5)],
+            ]
+            .concat(),
             output,
             linear,
             factors: if linear == Linear::Alone { 0 } else { 2 },
@@ -195,7 +200,7 @@ mod tests {
             continuous: 3,
             outputs,
         };
-        Architecture::of(&network, &["a", "b"], &sizes, 2.5)
+        Architecture::of(&network, &["a", "b"], &sizes, 2.5, &custom_layers()).unwrap()
     }
 
     /// Weights that are nowhere zero.

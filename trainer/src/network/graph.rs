@@ -13,6 +13,8 @@ use volley_proto::spec::{
 };
 
 use super::architecture::{Parameter, Start, Table, glorot};
+use super::custom::{Custom, CustomLayers};
+use crate::Result;
 
 /// Half the width of the embeddings' initial range, as in Keras.
 const EMBEDDING_RANGE: f32 = 0.05;
@@ -68,6 +70,8 @@ pub(crate) enum Operation {
     },
     /// The linear part, of codes and of numbers, with a bias where there are no layers that have one.
     Linear { bias: bool },
+    /// What a user's layer computes, in host memory only.
+    Custom(Custom),
 }
 
 impl Operation {
@@ -76,6 +80,7 @@ impl Operation {
             Self::Dense { .. } | Self::LayerNorm | Self::Affine | Self::Periodic => true,
             Self::Interactions { numbers: any, .. } => *any,
             Self::Linear { .. } => true,
+            Self::Custom(custom) => custom.parameters > 0,
             Self::Activation(_) | Self::Dropout(_) | Self::Concat | Self::Add | Self::Multiply => {
                 false
             }
@@ -122,23 +127,29 @@ pub(super) struct Entries<'a> {
     pub(super) numbers: usize,
     /// Outputs of a row.
     pub(super) outputs: usize,
+    /// The custom layers that there are.
+    pub(super) customs: &'a CustomLayers,
 }
 
 impl Graph {
     /// The graph of a network.
-    pub(super) fn new(network: &Network, entries: Entries<'_>) -> Self {
+    ///
+    /// # Errors
+    /// When a custom layer is not registered, or cannot be made.
+    pub(super) fn new(network: &Network, entries: Entries<'_>) -> Result<Self> {
         let mut graph = Self::default();
         let Entries {
             codes,
             numbers,
             outputs,
+            ..
         } = entries;
         if numbers > 0 {
             graph.numbers = Some(graph.value(numbers));
         }
         let mut parts = Vec::with_capacity(3);
         if network.is_deep() {
-            parts.push(graph.deep(network, entries));
+            parts.push(graph.deep(network, entries)?);
         }
         if network.linear != Linear::None {
             parts.push(graph.linear(network, entries));
@@ -154,7 +165,7 @@ impl Graph {
             .into_iter()
             .reduce(|sum, part| graph.node(Operation::Add, vec![sum, part], outputs));
         graph.output = output.expect("a network has layers, a linear part, or both");
-        graph
+        Ok(graph)
     }
 
     /// The parameter of this name, which has a row for each code.
@@ -230,7 +241,7 @@ impl Graph {
     }
 
     /// From embeddings and numbers through the layers to the outputs.
-    fn deep(&mut self, network: &Network, entries: Entries<'_>) -> Value {
+    fn deep(&mut self, network: &Network, entries: Entries<'_>) -> Result<Value> {
         let mut parts = Vec::with_capacity(2);
         let width = entries.codes.iter().map(|(_, width)| width).sum();
         if width > 0 {
@@ -260,10 +271,11 @@ impl Graph {
                 self.node(Operation::Concat, parts, width)
             }
         };
+        let first = self.parameters.len();
+        let value = self.layers(&network.layers, "", entered, entries.customs)?;
         // A network without kernels of its own has its output's only.
-        let has_kernel = network.layers.iter().any(Layer::has_kernel);
-        let value = self.layers(&network.layers, "", entered);
-        self.dense("output", value, entries.outputs, true, !has_kernel)
+        let has_kernel = self.parameters[first..].iter().any(|p| p.penalized);
+        Ok(self.dense("output", value, entries.outputs, true, !has_kernel))
     }
 
     fn periodic(&mut self, from: Value, count: usize) -> Value {
@@ -312,8 +324,14 @@ impl Graph {
     }
 
     /// Layers one after the other. Those of a kind are numbered below `path`.
-    fn layers(&mut self, layers: &[Layer], path: &str, from: Value) -> Value {
-        let mut counts = [0; 5];
+    fn layers(
+        &mut self,
+        layers: &[Layer],
+        path: &str,
+        from: Value,
+        customs: &CustomLayers,
+    ) -> Result<Value> {
+        let mut counts = [0; 6];
         let mut next = |kind: usize, name: &str| {
             counts[kind] += 1;
             format!("{path}{name}.{}", counts[kind] - 1)
@@ -349,7 +367,7 @@ impl Graph {
                 }
                 Layer::Residual(inner) => {
                     let name = next(2, "residual");
-                    let made = self.layers(inner, &format!("{name}."), value);
+                    let made = self.layers(inner, &format!("{name}."), value, customs)?;
                     let to = self.widths[made];
                     let passed = match to == width {
                         true => value,
@@ -369,15 +387,28 @@ impl Graph {
                 Layer::Concat(branches) => {
                     let name = next(4, "concat");
                     let branches = branches.iter().enumerate();
-                    let made: Vec<Value> = branches
-                        .map(|(at, inner)| self.layers(inner, &format!("{name}.{at}."), value))
+                    let made: Result<Vec<Value>> = branches
+                        .map(|(at, inner)| {
+                            self.layers(inner, &format!("{name}.{at}."), value, customs)
+                        })
                         .collect();
+                    let made = made?;
                     let width = made.iter().map(|value| self.widths[*value]).sum();
                     self.node(Operation::Concat, made, width)
                 }
+                Layer::Custom { name, .. } => {
+                    let path = format!("{}.{name}", next(5, "custom"));
+                    let (custom, to, parameters) = customs.operation(layer, width)?;
+                    let to = self.node(Operation::Custom(custom), vec![value], to);
+                    for own in parameters {
+                        let name = format!("{path}.{}", own.name);
+                        self.parameter(name, &own.shape, own.start, own.penalized);
+                    }
+                    to
+                }
             };
         }
-        value
+        Ok(value)
     }
 
     /// Has the dense layer that has put a value out do what follows too, if it can: ReLU, or else the dropout that was
@@ -413,6 +444,7 @@ impl Graph {
             codes,
             numbers,
             outputs,
+            ..
         } = entries;
         let from = self.numbers.into_iter().collect();
         let bias = !network.is_deep();

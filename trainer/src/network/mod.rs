@@ -7,12 +7,13 @@
 //!
 //! [`Architecture`] and its [`Graph`](graph::Graph) are arithmetic on sizes, from the one description that
 //! [a spec](volley_proto::spec::Network) has. What computes them is behind [`Compute`]. [`norm`] is batch
-//! norm's statistics, on the host, since its input is raw data that no gradient flows into. Training
-//! order, losses and files are elsewhere.
+//! norm's statistics, on the host, since its input is raw data that no gradient flows into. [`custom`] is for layers
+//! that users implement. Training order, losses and files are elsewhere.
 
 mod architecture;
 mod attribution;
 mod compute;
+mod custom;
 mod graph;
 mod host;
 mod matmul;
@@ -20,9 +21,11 @@ mod norm;
 #[cfg(any(test, feature = "cuda"))]
 mod tensors;
 
-pub(crate) use architecture::{Architecture, Parameter, Sizes, Start, Table};
+pub(crate) use architecture::{Architecture, Sizes, Table};
+pub use architecture::{Parameter, Start};
 pub(crate) use attribution::attribute;
 pub(crate) use compute::{Compute, Input};
+pub use custom::{CustomBatch, CustomLayer, CustomLayers, CustomOperation, check_layer};
 pub(crate) use graph::Dropout;
 pub(crate) use host::{Host, Scratch, predict};
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};

@@ -282,6 +282,9 @@ impl<B: Backend> Of<'_, B> {
                 let sum = parts.into_iter().reduce(|sum, part| sum + part);
                 sum.expect("a linear part has weights")
             }
+            Operation::Custom(custom) => {
+                panic!("custom layers compute in host memory: {custom:?}")
+            }
         }
     }
 

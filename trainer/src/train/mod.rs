@@ -63,7 +63,7 @@ use crate::collective::Communicator;
 use crate::device::Backend;
 use crate::encode::{LoadedShards, Scaling, Settled, Vocabulary, settle};
 use crate::model::Successor;
-use crate::network::{Architecture, Compute, Host, Normalization, Sizes};
+use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Sizes};
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use fit::{Fit, gradient_len};
@@ -77,7 +77,7 @@ use state::{Basis, Weights};
 /// [origins](Origin): the newest state of any of them is everyone's.
 ///
 /// # Errors
-/// This rank's own failure to load or to start; else [`Error::Peer`] with another's;
+/// This rank's own failure to load or to start, or that it lacks a custom layer; else [`Error::Peer`] with another's;
 /// [`Error::Defect`] with the same rows on every rank; [`Error::StateOption`] and its like when the
 /// state that was brought is of another training; [`Error::Cancelled`]; [`Error::Collective`] and
 /// [`Error::AtStep`] when a rank is lost. With it comes the state to go on from.
@@ -86,6 +86,8 @@ pub fn train(
     loaded: Result<LoadedShards>,
     rank: Rank<'_>,
 ) -> Result<Outcome, Interrupted> {
+    let checked = rank.layers.check(&spec.network, rank.device);
+    let loaded = loaded.and_then(|loaded| checked.map(|()| loaded));
     match rank.device.backend() {
         Backend::Cpu => run::<Host>(spec, loaded, rank, ()),
         #[cfg(feature = "cuda")]
@@ -104,6 +106,7 @@ fn run<C: Compute>(
 ) -> Result<Outcome, Interrupted> {
     let Rank {
         communicator,
+        layers,
         observer,
         cancel,
         origin,
@@ -113,7 +116,7 @@ fn run<C: Compute>(
     if let Ok(loaded) = &loaded {
         observer.loaded(loaded.rows(), loaded.seconds());
     }
-    let prepared = match prepare(spec, loaded, &origin, communicator) {
+    let prepared = match prepare(spec, loaded, &origin, layers, communicator) {
         Ok(prepared) => prepared,
         Err(error) => {
             let state = origin.into_state().map(Box::new);
@@ -221,6 +224,7 @@ fn prepare(
     spec: &TrainSpec,
     loaded: Result<LoadedShards>,
     origin: &Origin,
+    layers: &CustomLayers,
     communicator: &mut Communicator,
 ) -> Result<Prepared> {
     let (loaded, mut vocabularies) = agree::on_values(spec, loaded, communicator)?;
@@ -257,7 +261,7 @@ fn prepare(
             .for_each(|shard| shard.train.weigh(&weights));
     }
     let trained = trained_codes(&shards, &vocabularies, communicator)?;
-    let architecture = architecture(spec, &vocabularies, &world, &scaling)?;
+    let architecture = architecture(spec, &vocabularies, &world, &scaling, layers)?;
 
     let basis = Basis::new(spec, world.shards.clone(), &vocabularies);
     let global_batch = pace::global_batch(spec, world.train.rows, world.ranks);
@@ -372,6 +376,7 @@ fn architecture(
     vocabularies: &[Vocabulary],
     world: &World,
     scaling: &Scaling,
+    layers: &CustomLayers,
 ) -> Result<Architecture> {
     use volley_proto::spec::Output;
     let output_scale = match spec.network.output {
@@ -388,5 +393,5 @@ fn architecture(
         continuous: scaling.inputs(),
         outputs: Architecture::outputs_of(world.classes.len()),
     };
-    Ok(Architecture::new(spec, &sizes, output_scale))
+    Architecture::new(spec, &sizes, output_scale, layers)
 }

@@ -12,6 +12,7 @@ use super::state::TrainingState;
 use crate::Error;
 use crate::collective::Communicator;
 use crate::device::ResolvedDevice;
+use crate::network::CustomLayers;
 
 /// Hears how training goes. Called on the rank's thread: do not block.
 pub trait Observer: Send + Sync {
@@ -52,6 +53,8 @@ pub struct Rank<'a> {
     pub communicator: &'a mut Communicator,
     /// Where to compute.
     pub device: ResolvedDevice,
+    /// The custom layers that networks may name.
+    pub layers: &'a CustomLayers,
     /// Hears how training goes.
     pub observer: &'a dyn Observer,
     /// Ends training at the next step. To end it within one too, the communicator is connected

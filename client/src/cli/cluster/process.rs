@@ -23,17 +23,20 @@ pub(super) struct Launch {
     pub(super) id: String,
     /// Among `arguments`.
     pub(super) mark: PathBuf,
+    /// Its program, where that is not its role's.
+    pub(super) program: Option<PathBuf>,
     pub(super) arguments: Vec<String>,
 }
 
 impl Launch {
-    /// Starts the program from `programs`, in a process group of its own so that Ctrl-C here does
+    /// Starts the program, from `programs` unless it is given, in a process group of its own so that Ctrl-C here does
     /// not reach it; its output goes to `DIR/ID.log`.
     pub(super) fn start(self, programs: &Path, dir: &Path) -> anyhow::Result<(Child, Process)> {
         let Self {
             role,
             id,
             mark,
+            program: given,
             arguments,
         } = self;
         let log = dir.join(format!("{id}.log"));
@@ -43,7 +46,9 @@ impl Launch {
         };
         let opened: std::io::Result<_> = open();
         let (stdout, stderr) = opened.with_context(|| format!("cannot write {}", log.display()))?;
-        let program = programs.join(role.program());
+        let name = given.as_ref().and_then(|program| program.file_name());
+        let name = name.map(|name| name.to_string_lossy().into_owned());
+        let program = given.unwrap_or_else(|| programs.join(role.program()));
         let child = Command::new(&program)
             .args(arguments)
             // The logs are files.
@@ -64,6 +69,7 @@ impl Launch {
                 address: None,
                 log,
                 mark,
+                program: name,
             },
         ))
     }
@@ -80,7 +86,7 @@ impl Process {
         let program = arguments
             .first()
             .and_then(|path| Path::new(path).file_name());
-        program.is_some_and(|name| name == self.role.program())
+        program.is_some_and(|name| name == self.program())
             && arguments
                 .iter()
                 .any(|argument| Path::new(argument) == self.mark)
@@ -166,6 +172,7 @@ mod tests {
             address: None,
             log: "/d/executor-0.log".into(),
             mark: "/d/executor-0".into(),
+            program: None,
         }
     }
 
@@ -178,6 +185,12 @@ mod tests {
         assert!(is("/b/volley-executor --work-dir /d/executor-0 --vcores 2"));
         assert!(!is("/b/volley-executor --work-dir /other/executor-0"));
         assert!(!is("vim /d/executor-0"));
+        let own = Process {
+            program: Some("my-executor".to_owned()),
+            ..executor(1)
+        };
+        assert!(own.is(&["/b/my-executor", "/d/executor-0"].map(str::to_owned)));
+        assert!(!own.is(&["/b/volley-executor", "/d/executor-0"].map(str::to_owned)));
         assert!(!executor(1).is(&[]));
     }
 

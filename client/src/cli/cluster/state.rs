@@ -29,6 +29,16 @@ pub(super) struct Process {
     pub(super) log: PathBuf,
     /// A path among its arguments that no other process has: what it is recognised by.
     pub(super) mark: PathBuf,
+    /// The file name of its program, where that is not its role's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) program: Option<String>,
+}
+
+impl Process {
+    /// The file name of its program.
+    pub(super) fn program(&self) -> &str {
+        self.program.as_deref().unwrap_or(self.role.program())
+    }
 }
 
 /// What a process does.
@@ -40,7 +50,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// The file name of its program.
+    /// The file name of its program, unless another is given.
     pub(super) fn program(self) -> &'static str {
         match self {
             Self::Scheduler => "volley-scheduler",
@@ -109,7 +119,7 @@ impl State {
         let mut rows = vec![header];
         rows.extend(self.processes.iter().map(|process| {
             [
-                process.role.program().to_owned(),
+                process.program().to_owned(),
                 process.id.clone(),
                 process.pid.to_string(),
                 if is_alive(process) { "alive" } else { "dead" }.to_owned(),
@@ -142,6 +152,7 @@ mod tests {
             address: Some("127.0.0.1:1234".into()),
             log: dir.join("executor-0.log"),
             mark: dir.join("executor-0"),
+            program: None,
         }
     }
 

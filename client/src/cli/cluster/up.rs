@@ -30,7 +30,7 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
         );
         state.remove(dir)?;
     }
-    let mut starting = Starting::new(dir)?;
+    let mut starting = Starting::new(up, dir)?;
     let started = Interrupts::listen()?.stop(starting.start(up)).await;
     match started {
         ControlFlow::Continue(Ok(())) => {
@@ -70,13 +70,23 @@ struct Registered {
 }
 
 impl<'a> Starting<'a> {
-    fn new(dir: &'a Path) -> anyhow::Result<Self> {
+    fn new(up: &ClusterUp, dir: &'a Path) -> anyhow::Result<Self> {
         let this = std::env::current_exe().context("cannot find this program")?;
         let programs = this
             .parent()
             .context("this program is in no directory")?
             .to_owned();
+        if let Some(program) = &up.executor_program {
+            ensure!(
+                program.is_file(),
+                "--executor-program {}: there is no such file",
+                program.display()
+            );
+        }
         for role in [Role::Scheduler, Role::Executor] {
+            if role == Role::Executor && up.executor_program.is_some() {
+                continue;
+            }
             let program = programs.join(role.program());
             ensure!(
                 program.is_file(),
@@ -194,6 +204,7 @@ fn scheduler(up: &ClusterUp, address_file: &Path) -> Launch {
         role: Role::Scheduler,
         id: "scheduler".into(),
         mark: address_file.to_owned(),
+        program: None,
         arguments: arguments.map(str::to_owned).into(),
     }
 }
@@ -217,6 +228,7 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
         role: Role::Executor,
         id,
         mark: work_dir,
+        program: up.executor_program.clone(),
         arguments,
     }
 }

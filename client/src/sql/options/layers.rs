@@ -6,13 +6,14 @@ use volley_proto::spec::{Activation, Layer};
 use super::OptionValue;
 
 /// What else there is than [activations](Activation).
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "dense",
     "dropout",
     "layer_norm",
     "residual",
     "cross",
     "concat",
+    "custom",
 ];
 
 /// The layers that a value lists.
@@ -76,6 +77,19 @@ fn layer(value: &OptionValue) -> Result<Layer, String> {
             Ok(Layer::Concat(branches?))
         }
         ("concat", None) => refuse("([layer, …], …)"),
+        ("custom", Some([OptionValue::Text(name), arguments @ ..])) => {
+            let numbers: Option<Vec<f64>> = arguments.iter().map(OptionValue::number).collect();
+            match numbers {
+                Some(arguments) => Ok(Layer::Custom {
+                    name: name.clone(),
+                    arguments,
+                }),
+                None => refuse("('name', number, …), with numbers alone after the name,"),
+            }
+        }
+        ("custom", _) => {
+            refuse("('name', number, …), with the name that executors register a layer as,")
+        }
         _ => {
             let known = || {
                 NAMES
@@ -83,7 +97,12 @@ fn layer(value: &OptionValue) -> Result<Layer, String> {
                     .chain(Activation::ALL.map(|(name, _)| name))
             };
             let names: Vec<_> = known().collect();
-            let hint = did_you_mean(&name, known());
+            let hint = match did_you_mean(&name, known()) {
+                none if none.is_empty() => {
+                    "; a layer that executors register is custom('name', …)".to_owned()
+                }
+                hint => hint,
+            };
             Err(format!(
                 "layers of {} where {name} is{hint}",
                 names.join(", ")

@@ -516,6 +516,29 @@ mod tests {
     }
 
     #[test]
+    fn custom_layers_are_refused_on_a_gpu() {
+        use volley_proto::spec::{Device, Layer};
+        let on = |device| {
+            let mut options = TrainOptions {
+                device,
+                ..options()
+            };
+            let custom = Layer::Custom {
+                name: "rbf".into(),
+                arguments: vec![16.0],
+            };
+            options.network.layers = Some(vec![Layer::Residual(vec![custom])]);
+            options.spec(target(), &input(), &input())
+        };
+        on(Device::Cpu).unwrap();
+        on(Device::Auto).unwrap();
+        let error = on(Device::Cuda(0)).unwrap_err().to_string();
+        for part in ["device = 'cuda:0'", "custom('rbf', 16)", "not supported"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
     fn names_what_is_wrong_with_columns() {
         let check = |options: TrainOptions, fields: &[Field]| {
             let columns = input()

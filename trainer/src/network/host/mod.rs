@@ -21,7 +21,7 @@ use volley_proto::spec::Output;
 
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
-use super::{Architecture, Compute, Input};
+use super::{Architecture, Compute, CustomBatch, Input};
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -202,6 +202,15 @@ pub(super) fn forward(
                 let places = linear::Places::new(architecture, *bias);
                 linear::add_outputs(architecture, places, weights, input, &mut y);
             }
+            Operation::Custom(custom) => {
+                y.fill(0.0);
+                let batch = CustomBatch {
+                    rows,
+                    x: x(0),
+                    parameters: &weights[..custom.parameters],
+                };
+                custom.operation.forward(batch, &mut y);
+            }
         }
         values[node.to] = y;
     }
@@ -379,6 +388,24 @@ pub(super) fn backward(
                     let places = linear::Places::new(architecture, *bias);
                     linear::write_gradients(architecture, places, input, &dy, gradients);
                 }
+                spare.push(dy);
+            }
+            Operation::Custom(custom) => {
+                let mut dx = room(&mut spare, x(0).len());
+                dx.fill(0.0);
+                let own = gradients.map(|all| {
+                    let own = &mut all[..custom.parameters];
+                    own.iter_mut().for_each(|sums| sums.fill(0.0));
+                    own
+                });
+                let batch = CustomBatch {
+                    rows,
+                    x: x(0),
+                    parameters: &weights[..custom.parameters],
+                };
+                let y = values[node.to].as_slice();
+                custom.operation.backward(batch, y, &dy, &mut dx, own);
+                give(0, dx, &mut spare);
                 spare.push(dy);
             }
         }

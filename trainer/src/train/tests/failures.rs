@@ -11,7 +11,10 @@ use volley_proto::spec::{LabelTransform, Output, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
-use crate::testing::{load_now, rows, spec, train_world};
+use crate::network::CustomLayers;
+use crate::testing::{
+    Seat, custom_layers, load_now, load_split, rows, spec, squash, train_seats, train_world,
+};
 use crate::{Beginning, Defect, Error, Observer, Origin, Rank, ResolvedDevice, Rule, Step, train};
 
 fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {
@@ -149,6 +152,34 @@ impl Observer for Impatient {
 }
 
 #[test]
+fn a_custom_layer_that_one_rank_lacks_is_every_rank_s_error() {
+    let mut spec = spec();
+    spec.network.layers = vec![squash(4, 1.0)];
+    let mut loaded = load_split(&spec, &rows(0..100), 2).into_iter();
+    let mut seat = |layers| Seat {
+        layers,
+        ..Seat::fresh(loaded.next().unwrap())
+    };
+    let seats = vec![seat(custom_layers()), seat(CustomLayers::new())];
+    let [first, second] = train_seats(&spec, seats).try_into().unwrap();
+    let cause = match first.unwrap_err().error {
+        Error::Peer { rank: 1, cause } => cause,
+        other => panic!("{other}"),
+    };
+    let Error::UnknownLayer { layer, .. } = second.unwrap_err().error else {
+        panic!("it has no layers")
+    };
+    assert_eq!(layer, "custom('squash', 4, 1)");
+    assert!(cause.contains(&layer), "{cause}");
+    // One that none can make is every rank's own.
+    spec.network.layers = vec![squash(0, 1.0)];
+    for outcome in train_world(&spec, load_split(&spec, &rows(0..100), 2)) {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::BuildLayer { .. }), "{error}");
+    }
+}
+
+#[test]
 fn cancelling_ends_training() {
     let spec = TrainSpec {
         epochs: Some(1_000_000),
@@ -167,6 +198,7 @@ fn cancelling_ends_training() {
                 let rank = Rank {
                     communicator: &mut communicator,
                     device,
+                    layers: &custom_layers(),
                     observer,
                     cancel,
                     origin: Origin::Fresh,
@@ -197,6 +229,7 @@ fn a_lost_rank_is_an_error_on_the_others() {
     let rank = Rank {
         communicator,
         device: ResolvedDevice::CPU,
+        layers: &custom_layers(),
         observer,
         cancel: &cancel,
         origin: Origin::Fresh,

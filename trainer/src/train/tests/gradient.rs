@@ -11,6 +11,7 @@ use volley_proto::spec::{
 
 use crate::network::{Architecture, Compute, Host, Input, Sizes, Tensors};
 use crate::random::{Key, Purpose};
+use crate::testing::{custom_layers, squash};
 
 const ROWS: usize = 3;
 const CODES: [usize; 2] = [4, 3];
@@ -87,6 +88,16 @@ fn networks() -> Vec<(Network, usize)> {
         all.extend([(wide, outputs), (alone, outputs), (factors, outputs)]);
     }
     all
+}
+
+/// Networks with custom layers, which are computed in host memory only.
+fn custom_networks() -> Vec<(Network, usize)> {
+    let layers = vec![
+        squash(4, 2.0),
+        Layer::Residual(vec![squash(4, -0.75)]),
+        Layer::Concat(vec![vec![Layer::Dense(2), squash(3, 0.5)], vec![]]),
+    ];
+    vec![(network(layers), 2), (network(vec![squash(1, 3.0)]), 1)]
 }
 
 fn input(architecture: &Architecture) -> Input {
@@ -269,6 +280,14 @@ impl Reference<'_> {
                     }
                     x
                 }
+                Layer::Custom { arguments, .. } => {
+                    let name = format!("{}.squash", name("custom"));
+                    let [units, amplitude] = arguments[..] else {
+                        panic!("it is made of two arguments")
+                    };
+                    let y = self.dense(&name, &x, units as usize, true);
+                    y.into_iter().map(|y| amplitude * y.tanh()).collect()
+                }
                 Layer::Concat(branches) => {
                     let name = name("concat");
                     let mut all = Vec::new();
@@ -339,18 +358,20 @@ fn reference(
 
 #[test]
 fn gradients_are_finite_differences() {
-    gradients_of::<Host>();
-    gradients_of::<Tensors<Autodiff<Flex>>>();
+    gradients_of::<Host>(networks());
+    gradients_of::<Host>(custom_networks());
+    gradients_of::<Tensors<Autodiff<Flex>>>(networks());
 }
 
-fn gradients_of<C: Compute<Device: Default>>() {
-    for (network, outputs) in networks() {
+fn gradients_of<C: Compute<Device: Default>>(networks: Vec<(Network, usize)>) {
+    for (network, outputs) in networks {
         let sizes = Sizes {
             codes: CODES.to_vec(),
             continuous: NUMBERS,
             outputs,
         };
-        let architecture = Architecture::of(&network, &["a", "b"], &sizes, 3.0);
+        let architecture =
+            Architecture::of(&network, &["a", "b"], &sizes, 3.0, &custom_layers()).unwrap();
         let mut weights = weights(&architecture);
         let slopes = [0.7, -0.4, 0.9, 0.3, -1.1, 0.2, 0.5, -0.6, 0.8];
         let slopes = &slopes[..ROWS * outputs];

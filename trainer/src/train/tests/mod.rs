@@ -19,7 +19,7 @@ use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
 use crate::network::{Host, Parameter, Start};
-use crate::testing::{load_now, rows, shards, spec};
+use crate::testing::{custom_layers, load_now, rows, shards, spec};
 
 type CpuFit<'a> = Fit<'a, Host>;
 
@@ -44,7 +44,8 @@ fn with_fit<R>(
     }
     let running = scaling.moments(&world.features);
     world.means.clone_from(&running.mean);
-    let architecture = architecture(&spec, &vocabularies, &world, &scaling).unwrap();
+    let layers = custom_layers();
+    let architecture = architecture(&spec, &vocabularies, &world, &scaling, &layers).unwrap();
     let weights = Weights {
         values: architecture.initial_values(spec.seed),
         running,

@@ -97,10 +97,10 @@ fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Option<u64>)>) 
     let seats = seats
         .zip(&watches)
         .map(|((loaded, (origin, _)), watch)| Seat {
-            loaded,
             origin,
             observer: watch,
             cancel: watch.cancel.clone(),
+            ..Seat::fresh(loaded)
         });
     let ends = train_seats(spec, seats.collect());
     let heard = watches.iter().map(|w| w.heard.lock().unwrap().clone());

@@ -12,7 +12,7 @@ use volley_proto::store::Scale;
 
 use crate::collective::{Communicator, Options};
 use crate::encode::{Rows, Scaling, Settled, Statistics};
-use crate::network::{Architecture, Host, Normalization, Sizes};
+use crate::network::{Architecture, CustomLayers, Host, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
 use crate::train::TrainingState;
@@ -105,7 +105,8 @@ fn step_time_of_the_rossmann_network() {
             continuous: 18,
             outputs: 1,
         };
-        let architecture = Architecture::new(&spec, &sizes, 12.0);
+        let layers = CustomLayers::new();
+        let architecture = Architecture::new(&spec, &sizes, 12.0, &layers).unwrap();
         let weights = Weights {
             values: architecture.initial_values(1),
             running: Normalization::unit(architecture.normalized()),

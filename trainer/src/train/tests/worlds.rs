@@ -8,7 +8,7 @@ use volley_proto::spec::{
 
 use crate::Outcome;
 use crate::testing::{
-    classifier, load_now, rows, shards, spec, told_apart, train_split, train_world,
+    classifier, load_now, rows, shards, spec, squash, told_apart, train_split, train_world,
 };
 
 /// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
@@ -231,6 +231,7 @@ fn n_ranks_train_every_layer_as_one_does() {
             Layer::Cross(1),
             Layer::LayerNorm,
             Layer::Concat(vec![dense(12, Activation::Relu), branch]),
+            squash(10, 1.5),
             Layer::Residual(dense(8, Activation::Mish)),
         ],
         linear: Linear::Beside,

@@ -34,7 +34,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "[layer, …]",
         "dense(width), mish, dropout(share) of each of hidden_units",
         "All layers between what enters and the output, instead of hidden_units, activation_fn and dropout: \
-         dense(units), any activation, dropout(share), layer_norm, residual(layer, …), cross(layers), concat([layer, …], …).",
+         dense(units), any activation, dropout(share), layer_norm, residual(layer, …), cross(layers), concat([layer, …], …), \
+         custom('name', number, …).",
         |to, value| match layers(value) {
             Ok(layers) => set(&mut to.network.layers, Some(layers)),
             Err(instead) => Err(Refusal::Expected(instead)),

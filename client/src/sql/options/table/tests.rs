@@ -112,9 +112,13 @@ fn sets_what_was_typed() {
         (
             "network",
             "[dense(8), Relu, dropout(0.5), layer_norm, residual(dense(4), mish), \
-             concat([cross(2), tanh], dense(3), [])]",
+             concat([cross(2), tanh], dense(3), []), custom('rbf', 16, -0.5), custom('Own')]",
             |o| {
                 let dense = Layer::Dense;
+                let custom = |name: &str, arguments: &[f64]| Layer::Custom {
+                    name: name.to_owned(),
+                    arguments: arguments.to_vec(),
+                };
                 let [relu, mish, tanh] =
                     [Activation::Relu, Activation::Mish, Activation::Tanh].map(Layer::Activation);
                 o.network.layers
@@ -125,6 +129,8 @@ fn sets_what_was_typed() {
                         Layer::LayerNorm,
                         Layer::Residual(vec![dense(4), mish]),
                         Layer::Concat(vec![vec![Layer::Cross(2), tanh], vec![dense(3)], vec![]]),
+                        custom("rbf", &[16.0, -0.5]),
+                        custom("Own", &[]),
                     ])
             },
         ),
@@ -242,6 +248,10 @@ fn refuses_wrong_values_by_name() {
         ("network", "[dens(8)]"),
         ("network", "[residual]"),
         ("network", "[concat([8])]"),
+        ("network", "[rbf(16)]"),
+        ("network", "[custom]"),
+        ("network", "[custom(16)]"),
+        ("network", "[custom('rbf', 'wide')]"),
         ("dropout", "'half'"),
         ("standardize_label", "'yes'"),
         ("numeric_transform", "'minmax'"),

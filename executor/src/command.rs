@@ -1,0 +1,162 @@
+//! The command line of an executor's binary: flags, log, signals. `volley-executor` is this without custom layers.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, fmt};
+use uuid::Uuid;
+use volley_proto::address::{ListenAddress, PortRange};
+use volley_proto::failure::chain;
+use volley_proto::limits::STACK;
+use volley_proto::spec::Device;
+use volley_proto::stack::with_deep_stacks;
+use volley_trainer::custom::CustomLayers;
+
+use crate::{Executor, ExecutorConfig, Notices, Role, notices};
+
+/// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
+///
+/// Several may run on one host; each picks free ports by itself and needs a work folder of its own.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// The scheduler
+    #[arg(long, env = "VOLLEY_SCHEDULER", value_name = "HOST:PORT")]
+    scheduler: String,
+    /// Unique id in the cluster [default: a new one]
+    #[arg(long, env = "VOLLEY_EXECUTOR_ID")]
+    id: Option<String>,
+    /// Address to listen on
+    #[arg(long, env = "VOLLEY_EXECUTOR_BIND", default_value = "127.0.0.1")]
+    bind: IpAddr,
+    /// Ports to listen on: one for tasks, one for Arrow Flight and one for each rank [default: free ones]
+    #[arg(long, env = "VOLLEY_EXECUTOR_PORTS", value_name = "FIRST-LAST")]
+    ports: Option<PortRange>,
+    /// Host name or address that others reach the executor by [default: the bound address]
+    #[arg(long, env = "VOLLEY_EXECUTOR_ADVERTISE_HOST", value_name = "HOST")]
+    advertise_host: Option<String>,
+    /// Slots: partitions worked on at once [default: the number of cores]
+    #[arg(long, env = "VOLLEY_VCORES", value_parser = clap::value_parser!(u16).range(1..))]
+    vcores: Option<u16>,
+    /// Folder for shuffle files and sockets [default: a temporary one, removed at the end]
+    #[arg(long, env = "VOLLEY_WORK_DIR")]
+    work_dir: Option<PathBuf>,
+    /// Memory for queries; beyond it they spill to the work folder
+    #[arg(long, env = "VOLLEY_MEMORY", default_value = "4GiB")]
+    memory: ByteSize,
+    /// Where ranks compute: auto, cpu or cuda:N
+    #[arg(long, env = "VOLLEY_DEVICE", default_value = "auto")]
+    device: Device,
+    /// How long to try to reach the scheduler at start
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    connect_timeout: Duration,
+    /// Time without a sign of life after which the scheduler is gone
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    scheduler_timeout: Duration,
+    /// How long to try to reach a scheduler that is gone before giving up
+    #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
+    reconnect_timeout: Duration,
+    /// What it is there for: any, query (never runs ranks) or train (never holds shuffle data)
+    #[arg(long, env = "VOLLEY_ROLE", default_value = "any")]
+    role: Role,
+    /// How often to tell the scheduler that the executor lives
+    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
+    heartbeat: Duration,
+}
+
+/// An executor's binary, whole: reads its arguments and the environment, and runs an executor with these custom layers
+/// until the process is told to end.
+///
+/// It takes what `volley-executor` takes, and logs to standard error. Call it first in `main`: it may start the process
+/// anew, with deeper stacks.
+pub fn run(layers: CustomLayers) -> ExitCode {
+    match start(layers) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(layers: CustomLayers) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let (collector, notices) = notices();
+    tracing_subscriber::registry()
+        .with(
+            fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_filter(filter),
+        )
+        .with(collector.with_filter(LevelFilter::WARN))
+        .init();
+    let args = Args::parse();
+    with_deep_stacks()?;
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK)
+        .build()?
+        .block_on(serve(args, layers, notices))
+}
+
+async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Result<()> {
+    let temporary = match args.work_dir {
+        Some(_) => None,
+        None => Some(
+            tempfile::Builder::new()
+                .prefix("volley-executor-")
+                .tempdir()?,
+        ),
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let vcores = args.vcores.map_or(cores, usize::from);
+    let ports = args.ports.unwrap_or(PortRange::FREE);
+    // Tasks, Flight, and ranks: one a slot.
+    let needed = 2 + vcores;
+    anyhow::ensure!(
+        ports.count().is_none_or(|count| count >= needed),
+        "--ports {ports}: expected {needed} ports at least: one for tasks, one for Arrow Flight, and one for a rank \
+         in each of {vcores} slots"
+    );
+    let listen = ListenAddress::new(args.bind, ports, args.advertise_host.as_deref())?;
+    let config = ExecutorConfig {
+        id: args.id.unwrap_or_else(|| Uuid::now_v7().to_string()),
+        scheduler: args.scheduler,
+        connect_timeout: args.connect_timeout,
+        scheduler_timeout: args.scheduler_timeout,
+        reconnect_timeout: args.reconnect_timeout,
+        role: args.role,
+        listen,
+        vcores,
+        work_dir: args
+            .work_dir
+            .or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()))
+            .unwrap_or_default(),
+        memory: args.memory,
+        device: args.device,
+        layers,
+        heartbeat: args.heartbeat,
+    };
+    tracing::info!(?config, "starting");
+    let executor = Executor::start(config.clone()).await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    tokio::select! {
+        ended = executor.run_until(told) => ended?,
+        never = notices.tell(config) => match never {},
+    }
+    tracing::info!("stopped");
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! The layers that a binary has registered, by name, and the operations that they make.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use volley_proto::did_you_mean;
+use volley_proto::spec::{Layer, Network};
+
+use super::{CustomLayer, CustomOperation};
+use crate::device::ResolvedDevice;
+use crate::network::{Parameter, Start};
+use crate::{Error, Result};
+
+/// The custom layers of a binary, by name: none unless it registers some.
+#[derive(Clone, Default)]
+pub struct CustomLayers {
+    layers: BTreeMap<String, Arc<dyn CustomLayer>>,
+}
+
+/// The names.
+impl fmt::Debug for CustomLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.layers.keys()).finish()
+    }
+}
+
+/// A custom layer's operation, as a node of a graph has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Custom {
+    /// The layer as typed.
+    layer: String,
+    pub(crate) operation: Arc<dyn CustomOperation>,
+    /// How many parameters it has.
+    pub(crate) parameters: usize,
+}
+
+/// Layers make operations of their arguments and widths alone, and a graph compares widths.
+impl PartialEq for Custom {
+    fn eq(&self, other: &Self) -> bool {
+        self.layer == other.layer
+    }
+}
+
+impl CustomLayers {
+    /// No layers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// These and one more, which networks have as `custom('name', …)`.
+    ///
+    /// # Panics
+    /// When the name is not of letters, digits and `_`, or is registered already.
+    #[must_use]
+    pub fn with(mut self, name: &str, layer: impl CustomLayer + 'static) -> Self {
+        assert!(
+            Layer::is_custom_name(name),
+            "{name:?} is no layer's name: expected letters, digits and _, at most 64, the first no digit"
+        );
+        let earlier = self.layers.insert(name.to_owned(), Arc::new(layer));
+        assert!(earlier.is_none(), "layer {name:?} is registered twice");
+        self
+    }
+
+    /// Their names, ascending.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.layers.keys().map(String::as_str)
+    }
+
+    /// Checks that the custom layers of a network are registered, and can be computed on the device.
+    ///
+    /// # Errors
+    /// Names the layer, and what is registered, or the device.
+    pub fn check(&self, network: &Network, device: ResolvedDevice) -> Result<()> {
+        for layer in Layer::customs(&network.layers) {
+            if let Layer::Custom { name, .. } = layer {
+                self.find(name, layer)?;
+            }
+            if device != ResolvedDevice::CPU {
+                return Err(Error::LayerDevice {
+                    layer: layer.to_string(),
+                    device: device.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str, layer: &Layer) -> Result<&Arc<dyn CustomLayer>> {
+        self.layers.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.names().collect();
+            Error::UnknownLayer {
+                layer: layer.to_string(),
+                known: match known[..] {
+                    [] => "none".to_owned(),
+                    _ => known.join(", "),
+                },
+                hint: did_you_mean(name, self.names()),
+            }
+        })
+    }
+
+    /// A custom layer's operation on rows of a width, the width that it puts out, and its parameters by their own names.
+    ///
+    /// # Errors
+    /// When it is not registered, refuses the width or its arguments, or makes an operation that cannot be.
+    ///
+    /// # Panics
+    /// When the layer is no custom one.
+    pub(in crate::network) fn operation(
+        &self,
+        layer: &Layer,
+        width: usize,
+    ) -> Result<(Custom, usize, Vec<Parameter>)> {
+        let Layer::Custom { name, arguments } = layer else {
+            panic!("{layer} is no custom layer");
+        };
+        let made = self.find(name, layer)?.build(width, arguments);
+        let operation = made.map_err(|source| Error::BuildLayer {
+            layer: layer.to_string(),
+            width,
+            source,
+        })?;
+        let (to, parameters) = (operation.width(), operation.parameters());
+        check(to, &parameters).map_err(|problem| Error::Layer {
+            layer: layer.to_string(),
+            problem,
+        })?;
+        let custom = Custom {
+            layer: layer.to_string(),
+            operation: Arc::from(operation),
+            parameters: parameters.len(),
+        };
+        Ok((custom, to, parameters))
+    }
+}
+
+/// Checks what an operation says of itself; the error is what is wrong with it.
+fn check(width: usize, parameters: &[Parameter]) -> Result<(), String> {
+    if width == 0 {
+        return Err("it puts out rows of width 0".to_owned());
+    }
+    let mut names = HashSet::new();
+    for Parameter {
+        name, shape, start, ..
+    } in parameters
+    {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || !name.chars().all(is_word) {
+            return Err(format!(
+                "{name:?} is no parameter's name: expected letters, digits and _"
+            ));
+        }
+        if !names.insert(name) {
+            return Err(format!("two parameters are named {name:?}"));
+        }
+        if shape.contains(&0) {
+            return Err(format!("parameter {name:?} of shape {shape:?} is empty"));
+        }
+        let can_be = match start {
+            Start::Constant(value) => value.is_finite(),
+            Start::Uniform(range) => range.is_finite() && *range > 0.0,
+            Start::Normal(deviation) => deviation.is_finite() && *deviation >= 0.0,
+        };
+        if !can_be {
+            return Err(format!("parameter {name:?} cannot start as {start:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{custom_layers, squash};
+
+    fn parameter(name: &str, shape: &[usize], start: Start) -> Parameter {
+        Parameter {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            start,
+            penalized: false,
+        }
+    }
+
+    #[test]
+    fn a_layer_is_made_by_its_name_and_arguments() {
+        let layers = custom_layers();
+        assert_eq!(format!("{layers:?}"), r#"["squash"]"#);
+        let (custom, width, parameters) = layers.operation(&squash(3, 2.0), 5).unwrap();
+        assert_eq!((width, custom.parameters), (3, 2));
+        assert_eq!(parameters[0].shape, [5, 3]);
+        let of = |layer: &Layer| layers.operation(layer, 5).unwrap().0;
+        assert_eq!(custom, of(&squash(3, 2.0)));
+        assert_ne!(custom, of(&squash(3, 2.5)));
+    }
+
+    #[test]
+    fn a_layer_that_cannot_be_made_is_named() {
+        let layers = custom_layers();
+        let misspelt = Layer::Custom {
+            name: "squahs".to_owned(),
+            arguments: vec![3.0],
+        };
+        match layers.operation(&misspelt, 5).unwrap_err() {
+            Error::UnknownLayer { layer, known, hint } => {
+                assert_eq!((&*layer, &*known), ("custom('squahs', 3)", "squash"));
+                assert!(hint.contains("did you mean \"squash\""), "{hint}");
+            }
+            other => panic!("{other}"),
+        }
+        let none = CustomLayers::new().operation(&misspelt, 5).unwrap_err();
+        assert!(matches!(none, Error::UnknownLayer { known, .. } if known == "none"));
+        let refused = layers.operation(&squash(0, 2.0), 5).unwrap_err();
+        let Error::BuildLayer { layer, width, .. } = refused else {
+            panic!("{refused}")
+        };
+        assert_eq!((&*layer, width), ("custom('squash', 0, 2)", 5));
+    }
+
+    #[test]
+    fn an_operation_that_cannot_be_is_refused() {
+        let start = Start::Constant(0.0);
+        let good = [
+            parameter("a", &[2, 3], start),
+            parameter("b", &[], Start::Normal(0.0)),
+        ];
+        assert_eq!(check(1, &good), Ok(()));
+        check(0, &good).unwrap_err();
+        for bad in [
+            parameter("a.b", &[2], start),
+            parameter("", &[2], start),
+            parameter("c", &[2, 0], start),
+            parameter("c", &[2], Start::Uniform(0.0)),
+            parameter("c", &[2], Start::Constant(f32::NAN)),
+            parameter("a", &[2], start),
+        ] {
+            let parameters = [good[0].clone(), bad];
+            check(1, &parameters).unwrap_err();
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "registered twice")]
+    fn a_name_is_registered_once() {
+        let layers = custom_layers();
+        let _ = layers.with("squash", crate::testing::Squash);
+    }
+}
