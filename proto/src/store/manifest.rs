@@ -67,7 +67,7 @@ pub struct FeatureSummary {
     /// How a continuous feature was scaled; not at all in manifests of old.
     #[serde(default)]
     pub scale: Scale,
-    /// What the numbers of a continuous feature are scored by, before their scale, where they are ranked.
+    /// What the numbers of a continuous feature are ranked by, instead of their scale; none where they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Quantiles>,
     /// Edges of the bins of its piecewise linear embedding, ascending, of scaled numbers; none without one.
