@@ -5,7 +5,7 @@ use std::time::Duration;
 use datafusion::dataframe::DataFrame;
 use volley_proto::spec::{
     Activation, Device, EarlyStop, EmbeddingWidth, IfExists, Keep, LabelTransform, Layer, Loss,
-    NumericEmbedding, Optimizer, Output, Ranks, Task, TooFew,
+    NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Task, TooFew,
 };
 use volley_proto::{ModelName, TrainId};
 
@@ -59,6 +59,12 @@ impl Estimator {
     /// Features that enter as numbers.
     pub fn continuous<C: Into<String>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
         self.options.continuous = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// How continuous features are scaled.
+    pub fn numeric_transform(mut self, transform: NumericTransform) -> Self {
+        self.options.numeric_transform = transform;
         self
     }
 

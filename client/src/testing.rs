@@ -28,6 +28,8 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         data_type: data_type.to_owned(),
         vocabulary,
         scale: Scale::IDENTITY,
+        quantiles: None,
+        bins: vec![],
         numbers: None,
     };
     let (categorical, continuous) = (FeatureKind::Categorical, FeatureKind::Continuous);

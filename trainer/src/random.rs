@@ -22,6 +22,8 @@ pub(crate) enum Purpose {
     // 5 says which rows are evaluated: see `volley_proto::spec::split`.
     /// Hashes of content.
     Content = 6,
+    /// Rows whose numbers quantiles are taken from.
+    Sample = 7,
 }
 
 /// A seed and the names of what is drawn.

@@ -14,7 +14,7 @@ use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
 use volley_proto::spec::{
     BatchSize, Device, EmbeddingWidth, FREQUENCIES, Feature, FeatureKind, Layer, Linear, Network,
-    NumericEmbedding, PERIODIC_WIDTH, Ranks, Rule, TrainSpec,
+    NumericEmbedding, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Ranks, Rule, TrainSpec,
 };
 use volley_proto::tables::{Executor, Stage};
 
@@ -223,6 +223,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     let numbers = match network.numeric_embedding {
         NumericEmbedding::None => continuous,
         NumericEmbedding::Periodic => continuous * PERIODIC_WIDTH as u64,
+        NumericEmbedding::PiecewiseLinear => continuous * PIECEWISE_WIDTH as u64,
     };
     let entered = widths.iter().sum::<u64>() + numbers;
     let solved = matches!(spec.optimizer.rule, Rule::Lbfgs { .. });
@@ -365,15 +366,19 @@ fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> Option<
     } else {
         0
     };
-    let periodic = match network.numeric_embedding {
+    let embeddings = match network.numeric_embedding {
         NumericEmbedding::None => 0,
         NumericEmbedding::Periodic => {
             let (waves, width) = (FREQUENCIES as u64, PERIODIC_WIDTH as u64 - 1);
             continuous * (2 * waves + waves * width + width)
         }
+        // With as many bins as there may be.
+        NumericEmbedding::PiecewiseLinear => {
+            continuous * (2 + PIECEWISE_BINS as u64) * PIECEWISE_WIDTH as u64
+        }
     };
     let (dense, last) = Layer::size(&network.layers, entered as usize)?;
-    Some(norm + periodic + dense as u64 + last as u64 + 1 + beside)
+    Some(norm + embeddings + dense as u64 + last as u64 + 1 + beside)
 }
 
 /// With commas between thousands.
@@ -418,6 +423,13 @@ mod tests {
         }
         spec.ranks = Ranks::All;
         let text = describe(&spec, Rows::Unknown, None);
+        spec.network.batch_norm = false;
+        spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+        // 10 + 16 in, 8, 4, 1 out; two terms and 48 bins of the 16.
+        let dense = (26 * 8 + 8) + (8 * 4 + 4) + (4 + 1) + 50 * 16;
+        let binned = describe(&spec, Rows::Unknown, None);
+        let due = format!("parameters            {}, and 10", grouped(dense));
+        assert!(binned.contains(&due), "{due} in\n{binned}");
         assert!(text.contains("not known before they are read"), "{text}");
         spec.network.layers.push(Layer::Custom {
             name: "rbf".to_owned(),

@@ -121,11 +121,16 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
             .vocabulary
             .map(|size| format!(", {size} values"))
             .unwrap_or_default();
+        let bins = match learnt.bins.len() {
+            0 => String::new(),
+            edges => format!(", {} bins", edges - 1),
+        };
         add(
             &format!("feature {column}"),
-            format!("{kind}, {}{values}", learnt.data_type),
+            format!("{kind}, {}{values}{bins}", learnt.data_type),
         );
     }
+    add("numeric_transform", spec.numeric_transform.to_string());
     match spec.vocabulary {
         VocabularyRule::Values {
             min_frequency,
@@ -234,14 +239,17 @@ mod tests {
 
     #[test]
     fn describes_what_matters() {
-        let properties = describe(&crate::testing::manifest("sales"));
+        let mut manifest = crate::testing::manifest("sales");
+        manifest.features[1].bins = vec![0.0, 0.5, 2.0];
+        let properties = describe(&manifest);
         let of = |name: &str| {
             let found = properties.iter().find(|(property, _)| property == name);
             found.unwrap_or_else(|| panic!("{name}")).1.as_str()
         };
         assert_eq!(of("label_transform"), "ln");
         assert_eq!(of("feature Store"), "categorical, Int64, 3 values");
-        assert_eq!(of("feature Distance"), "continuous, Float64");
+        assert_eq!(of("feature Distance"), "continuous, Float64, 2 bins");
+        assert_eq!(of("numeric_transform"), "none");
         assert_eq!(of("start"), "fresh weights");
         assert_eq!(of("kept_epoch"), "2 (keep = best)");
         assert_eq!(of("kept_epoch eval_rmspe"), "0.2");

@@ -46,7 +46,7 @@ impl Session {
         let (target, rows, options) = self.target(create).await?;
         let name = target.model.clone();
         let traced = self.is_traced(&options);
-        let normalizes = !options.linear && options.network.batch_norm.unwrap_or(true);
+        let normalizes = !options.linear && options.network.normalizes();
         let trained = self.train(rows, options, target, text).await?;
         let message = trained.version.map(|version| {
             let lost = trained.lost.as_ref();

@@ -25,7 +25,7 @@ mod vocabulary;
 pub use loss::{ClassWeights, Loss};
 pub use network::{
     Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
-    PERIODIC_WIDTH, layers_text,
+    PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,
 };
 
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
@@ -214,6 +214,24 @@ pub enum NumericTransform {
     None,
     /// Less their mean, in standard deviations.
     Standardize,
+    /// As normal scores of their ranks: see [`Quantiles`](crate::store::Quantiles).
+    Quantile,
+}
+
+impl NumericTransform {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Self); 3] = [
+        ("standardize", Self::Standardize),
+        ("quantile", Self::Quantile),
+        ("none", Self::None),
+    ];
+}
+
+impl fmt::Display for NumericTransform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(_, one)| one == self);
+        f.write_str(name.map_or("", |(name, _)| name))
+    }
 }
 
 /// What the network predicts of the label.

@@ -70,12 +70,21 @@ pub enum NumericEmbedding {
     /// frequencies c and phases φ are trained: "PBLD" of Holzmüller, Grinsztajn & Steinwart 2024 (arXiv:2407.04491), after
     /// Gorishniy, Rubachev & Babenko 2022 (arXiv:2203.05556).
     Periodic,
+    /// As [`PIECEWISE_WIDTH`] numbers, `x·w + b + Σ_t share_t(x)·W_t`, over at most [`PIECEWISE_BINS`] bins between quantiles
+    /// of the training rows: a bin's share is 1 above it, 0 below it and linear within. w, b and W are trained, W from 0:
+    /// the piecewise linear encoding of Gorishniy, Rubachev & Babenko 2022 (arXiv:2203.05556), embedded as in TabM
+    /// (Gorishniy, Kotelnikov & Babenko 2024, arXiv:2410.24210), but that beyond all bins `x·w + b` alone goes on.
+    PiecewiseLinear,
 }
 
 /// Cosines of a number's periodic embedding.
 pub const FREQUENCIES: usize = 16;
 /// Width of a number's periodic embedding.
 pub const PERIODIC_WIDTH: usize = 4;
+/// Bins of a number's piecewise linear embedding, as in TabM; fewer where quantiles are equal.
+pub const PIECEWISE_BINS: usize = 48;
+/// Width of a number's piecewise linear embedding.
+pub const PIECEWISE_WIDTH: usize = 16;
 
 /// A layer: from the numbers of a row to others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -184,6 +193,15 @@ impl From<usize> for EmbeddingWidth {
     fn from(width: usize) -> Self {
         Self::Same(width)
     }
+}
+
+impl NumericEmbedding {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Self); 3] = [
+        ("none", Self::None),
+        ("periodic", Self::Periodic),
+        ("piecewise_linear", Self::PiecewiseLinear),
+    ];
 }
 
 impl Activation {
@@ -349,6 +367,10 @@ impl Network {
         if let Some(zero) = zero {
             return Err(option("embedding_dim", &zero, "expected at least 1"));
         }
+        if self.batch_norm && self.is_piecewise() {
+            let expected = "expected false with numeric_embedding = 'piecewise_linear', whose bins stay where they are";
+            return Err(option("batch_norm", "true", expected));
+        }
         let layers: usize = self.layers.iter().map(Layer::count).sum();
         if layers > MOST_LAYERS {
             let expected = format!("expected at most {MOST_LAYERS}");
@@ -360,6 +382,11 @@ impl Network {
     /// Whether there are layers, if only the one that puts the outputs out.
     pub fn is_deep(&self) -> bool {
         self.linear != Linear::Alone
+    }
+
+    /// Whether numbers have piecewise linear embeddings.
+    pub fn is_piecewise(&self) -> bool {
+        self.is_deep() && self.numeric_embedding == NumericEmbedding::PiecewiseLinear
     }
 }
 
@@ -397,6 +424,13 @@ impl fmt::Display for Layer {
 }
 
 impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(_, one)| one == self);
+        f.write_str(name.map_or("", |(name, _)| name))
+    }
+}
+
+impl fmt::Display for NumericEmbedding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::ALL.iter().find(|(_, one)| one == self);
         f.write_str(name.map_or("", |(name, _)| name))
@@ -619,5 +653,11 @@ mod tests {
             "301 layers",
         );
         network(every_layer()).check().unwrap();
+        let mut piecewise = network(every_layer());
+        piecewise.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+        let error = piecewise.check().unwrap_err().to_string();
+        assert!(error.contains("batch_norm"), "{error}");
+        piecewise.batch_norm = false;
+        piecewise.check().unwrap();
     }
 }

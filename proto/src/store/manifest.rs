@@ -6,6 +6,7 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::classes::{Classes, PredictedColumns};
+use super::quantiles::Quantiles;
 use crate::spec::{
     EmbeddingWidth, Feature, FeatureKind, LabelTransform, TrainSpec, Transform, value_type,
 };
@@ -66,6 +67,12 @@ pub struct FeatureSummary {
     /// How a continuous feature was scaled; not at all in manifests of old.
     #[serde(default)]
     pub scale: Scale,
+    /// What the numbers of a continuous feature are ranked by, instead of their scale; none where they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantiles: Option<Quantiles>,
+    /// Edges of the bins of its piecewise linear embedding, ascending, of scaled numbers; none without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bins: Vec<f32>,
     /// What the numbers of a continuous feature were in training; not at all in manifests of old.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Numbers>,
@@ -210,7 +217,8 @@ impl Manifest {
     /// | 2 | features and labels have a [`Scale`] |
     /// | 3 | features have their [`Numbers`], and weights may be averages |
     /// | 4 | networks are graphs of layers, and features may be computed of the rows' columns by a [`Transform`] |
-    pub const FORMAT: u32 = 4;
+    /// | 5 | features may have [`Quantiles`] and bins |
+    pub const FORMAT: u32 = 5;
 
     /// The widths that its embeddings have, whatever values another training meets.
     pub fn embedding_dim(&self) -> EmbeddingWidth {

@@ -16,6 +16,7 @@ mod checkpoint;
 mod classes;
 mod manifest;
 mod model_store;
+mod quantiles;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -24,3 +25,4 @@ pub use checkpoint::{CheckpointInfo, FoundCheckpoint, Position};
 pub use classes::{ClassType, Classes, PredictedColumns};
 pub use manifest::{Coverage, EpochRecord, FeatureSummary, Manifest, Numbers, RankCoverage, Scale};
 pub use model_store::{ModelStore, ModelSummary, TRACE_FILE};
+pub use quantiles::{Quantiles, quantile};

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tempfile::TempDir;
 
-use super::{FoundCheckpoint, Manifest, ModelStore, Position};
+use super::{FeatureSummary, FoundCheckpoint, Manifest, ModelStore, Position};
 use crate::spec::{
     AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature, FeatureKind,
     IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output,
@@ -340,6 +340,13 @@ async fn a_run_that_has_published_is_not_resumed_and_can_be_cleared_away() {
     drop(under_way).await;
     assert_eq!(scene.newest(Some(done)).await, FoundCheckpoint::default());
     assert_eq!(steps(&scene.newest(None).await), Some(7));
+}
+
+#[test]
+fn features_of_old_have_neither_quantiles_nor_bins() {
+    let old = r#"{"column":"x","kind":"continuous","data_type":"Float64","vocabulary":null}"#;
+    let summary: FeatureSummary = serde_json::from_str(old).unwrap();
+    assert_eq!((summary.quantiles, summary.bins.len()), (None, 0));
 }
 
 #[tokio::test]

@@ -118,6 +118,7 @@ const OPTIONS: &[&str] = &[
     "embedding_dim = [['kk', 8]]",
     "activation_fn = 'rleu'",
     "numeric_embedding = 'fourier'",
+    "numeric_embedding = 'piecewise_linear', batch_norm = true",
     "factors = 0",
     "model_type = 'linear_reg', factors = 4",
     "network = [dense(8), relu], hidden_units = [8]",

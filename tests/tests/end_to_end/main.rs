@@ -400,6 +400,22 @@ fn a_model_lives_in_sql() {
     assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
     query("DROP MODEL traced");
 
+    query(&create_model(
+        "binned",
+        ", epochs = 12, ranks = 2, learn_rate = 0.02, seed = 3, numeric_transform = 'quantile', \
+         numeric_embedding = 'piecewise_linear'",
+    ));
+    let evaluated = query("SELECT * FROM ML.EVALUATE(MODEL binned, (SELECT * FROM t))");
+    let of_mean = query(
+        "SELECT avg(abs(y - mean)) AS error FROM t, (SELECT avg(y) AS mean FROM t) AS of_all",
+    );
+    let [told, due] = [
+        number(&evaluated[0], "mean_absolute_error"),
+        number(&of_mean[0], "error"),
+    ];
+    assert!(told < due / 2.0, "{told} {due}");
+    query("DROP MODEL binned");
+
     assert_eq!(query("SHOW MODELS").len(), 1);
     assert!(!query("DESCRIBE MODEL m").is_empty());
     assert!(

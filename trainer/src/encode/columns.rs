@@ -63,6 +63,8 @@ impl Columns {
                 data_type: value_type(data_type).to_string(),
                 vocabulary: None,
                 scale: Scale::IDENTITY,
+                quantiles: None,
+                bins: vec![],
                 numbers: None,
             });
             match feature.kind {

@@ -37,7 +37,7 @@ pub(crate) use categories::{Categories, numbers};
 pub(crate) use defect::merge as merge_defects;
 pub use defect::{Defect, Rule};
 pub use load::{LoadedShards, load};
-pub(crate) use scaling::Scaling;
+pub(crate) use scaling::{FeatureScale, Scaling};
 pub(crate) use settle::{Rows, Settled, settle};
 pub(crate) use statistics::Statistics;
 pub(crate) use tally::Tally;

@@ -1,12 +1,13 @@
 //! From numbers as they came to numbers that a network learns from, and back.
 //!
 //! A network starts for inputs and labels around 0 with a spread of 1. So continuous features and labels are scaled by
-//! what the training rows hold, and null, which has no place among numbers, becomes the mean, with an input beside it
-//! that says so. It is fitted once, before the first step, is part of the training's state and of the model, and is
-//! not learnt: batch norm may follow.
+//! what the training rows hold, and null, which has no place among numbers, becomes the mean, or the median of ranked
+//! numbers, with an input beside it that says so. It is fitted once, before the first step, is part of the training's
+//! state and of the model, and is not learnt: batch norm may follow. So are the bins of piecewise linear embeddings, which
+//! are of scaled numbers.
 
-use volley_proto::spec::{NumericTransform, TrainSpec};
-use volley_proto::store::Scale;
+use volley_proto::spec::{NumericTransform, PIECEWISE_BINS, TrainSpec};
+use volley_proto::store::{Quantiles, Scale, quantile};
 
 use super::settle::Rows;
 use super::statistics::Statistics;
@@ -16,25 +17,108 @@ use crate::network::Normalization;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scaling {
     /// Of each continuous feature.
-    pub(crate) features: Vec<Scale>,
+    pub(crate) features: Vec<FeatureScale>,
     /// Of the transformed label.
     pub(crate) label: Scale,
 }
 
+/// How a continuous feature's numbers enter the network.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct FeatureScale {
+    pub(crate) scale: Scale,
+    /// What numbers are ranked by, instead of their scale, if they are.
+    pub(crate) quantiles: Option<Quantiles>,
+    /// Edges of the bins of its piecewise linear embedding, ascending, of numbers as they enter; none without one.
+    pub(crate) bins: Vec<f32>,
+}
+
+impl FeatureScale {
+    /// What enters for a number, or for null.
+    pub(crate) fn apply(&self, x: Option<f64>) -> f64 {
+        match (&self.quantiles, x) {
+            (Some(quantiles), Some(x)) => quantiles.score(x),
+            // The score of the median.
+            (Some(_), None) => 0.0,
+            (None, x) => self.scale.apply(x.unwrap_or(self.scale.null)),
+        }
+    }
+
+    /// Whether its bins are such that a number is in one of them.
+    pub(crate) fn has_bins(&self) -> bool {
+        self.bins.len() > 1 && self.bins.is_sorted_by(|low, high| low < high)
+    }
+
+    /// The edges of bins between quantiles of numbers in ascending order.
+    fn edges(&self, sorted: &[f32]) -> Vec<f32> {
+        let edge = |at| self.apply(Some(quantile(sorted, at, PIECEWISE_BINS))) as f32;
+        let mut edges: Vec<f32> = (0..=PIECEWISE_BINS).map(edge).collect();
+        edges.dedup();
+        if edges.len() == 1 {
+            let only = edges[0];
+            edges.push(only + only.abs().max(1.0));
+        }
+        edges
+    }
+
+    /// The mean and the variance of what enters, over rows of these statistics.
+    fn moments(&self, of: &Statistics) -> [f64; 2] {
+        let (known, nulls) = (of.known as f64, of.nulls as f64);
+        let rows = (known + nulls).max(1.0);
+        if let Some(quantiles) = &self.quantiles {
+            let [mean, variance] = quantiles.moments();
+            let squares = known * (variance + mean * mean) / rows;
+            let mean = known * mean / rows;
+            return [mean, (squares - mean * mean).max(0.0)];
+        }
+        // Nulls are at their own place.
+        let scale = &self.scale;
+        let mean = (known * of.mean + nulls * scale.null) / rows;
+        let squares =
+            of.squares + known * (of.mean - mean).powi(2) + nulls * (scale.null - mean).powi(2);
+        [scale.apply(mean), squares / rows / scale.unit.powi(2)]
+    }
+}
+
 impl Scaling {
-    /// What a spec asks for, by the statistics of all training rows.
-    pub(crate) fn fit(spec: &TrainSpec, features: &[Statistics], label: &Statistics) -> Self {
-        let feature = |of: &Statistics| {
-            let (shift, unit) = match spec.numeric_transform {
-                NumericTransform::None => (0.0, 1.0),
-                NumericTransform::Standardize => (of.mean, of.deviation_or_one()),
+    /// Whether what a spec asks for takes quantiles.
+    pub(crate) fn ranks(spec: &TrainSpec) -> bool {
+        spec.numeric_transform == NumericTransform::Quantile || spec.network.is_piecewise()
+    }
+
+    /// What a spec asks for, by the statistics of all training rows and, of each feature, numbers of a sample of them in
+    /// ascending order, where that [takes quantiles](Self::ranks).
+    pub(crate) fn fit(
+        spec: &TrainSpec,
+        features: &[Statistics],
+        label: &Statistics,
+        samples: &[Vec<f32>],
+    ) -> Self {
+        let feature = |(at, of): (usize, &Statistics)| {
+            let sorted = samples.get(at).map_or(&[][..], Vec::as_slice);
+            let ranked = spec.numeric_transform == NumericTransform::Quantile;
+            let quantiles = ranked.then(|| Quantiles::of(sorted));
+            let (null, shift, unit) = match spec.numeric_transform {
+                NumericTransform::None => (of.mean, 0.0, 1.0),
+                NumericTransform::Standardize => (of.mean, of.mean, of.deviation_or_one()),
+                NumericTransform::Quantile => {
+                    let median = quantiles.as_ref().map_or(0.0, Quantiles::median);
+                    (median, 0.0, 1.0)
+                }
             };
-            Scale {
-                null: of.mean,
-                shift,
-                unit,
-                indicator: of.nulls > 0,
+            let mut feature = FeatureScale {
+                scale: Scale {
+                    null,
+                    shift,
+                    unit,
+                    indicator: of.nulls > 0,
+                },
+                quantiles,
+                bins: vec![],
+            };
+            if spec.network.is_piecewise() {
+                feature.bins = feature.edges(sorted);
             }
+            feature
         };
         let label = match spec.label.standardize {
             // Its logarithm starts at that of the mean.
@@ -50,28 +134,41 @@ impl Scaling {
             false => Scale::IDENTITY,
         };
         Self {
-            features: features.iter().map(feature).collect(),
+            features: features.iter().enumerate().map(feature).collect(),
             label,
         }
     }
 
     /// Numbers that enter the network for a row: those of the features, then whether each was null that may be.
     pub(crate) fn inputs(&self) -> usize {
-        let indicators = self.features.iter().filter(|scale| scale.indicator);
-        self.features.len() + indicators.count()
+        self.features.len() + self.indicators()
+    }
+
+    fn indicators(&self) -> usize {
+        let indicated = self.features.iter().filter(|of| of.scale.indicator);
+        indicated.count()
+    }
+
+    /// Of each number that enters, the edges of its bins; none without piecewise linear embeddings.
+    pub(crate) fn bins(&self) -> Vec<Vec<f32>> {
+        if !self.features.iter().any(FeatureScale::has_bins) {
+            return vec![];
+        }
+        let features = self.features.iter().map(|of| of.bins.clone());
+        let indicators = std::iter::repeat_n(vec![0.0, 1.0], self.indicators());
+        features.chain(indicators).collect()
     }
 
     /// Appends what enters the network for a row of features.
     pub(crate) fn encode(&self, row: &[Option<f32>], inputs: &mut Vec<f32>) {
-        for (scale, x) in self.features.iter().zip(row) {
-            let x = x.map_or(scale.null, f64::from);
-            inputs.push(scale.apply(x) as f32);
+        for (of, x) in self.features.iter().zip(row) {
+            inputs.push(of.apply(x.map(f64::from)) as f32);
         }
         let indicated = self
             .features
             .iter()
             .zip(row)
-            .filter(|(scale, _)| scale.indicator);
+            .filter(|(of, _)| of.scale.indicator);
         inputs.extend(indicated.map(|(_, x)| if x.is_none() { 1.0 } else { 0.0 }));
     }
 
@@ -102,21 +199,16 @@ impl Scaling {
             mean: vec![],
             variance: vec![],
         };
-        for (scale, of) in self.features.iter().zip(features) {
-            // Nulls are at their own place.
-            let (known, nulls) = (of.known as f64, of.nulls as f64);
-            let rows = (known + nulls).max(1.0);
-            let mean = (known * of.mean + nulls * scale.null) / rows;
-            let squares =
-                of.squares + known * (of.mean - mean).powi(2) + nulls * (scale.null - mean).powi(2);
-            moments.mean.push(scale.apply(mean));
-            moments.variance.push(squares / rows / scale.unit.powi(2));
+        for (feature, of) in self.features.iter().zip(features) {
+            let [mean, variance] = feature.moments(of);
+            moments.mean.push(mean);
+            moments.variance.push(variance);
         }
         for (_, of) in self
             .features
             .iter()
             .zip(features)
-            .filter(|(scale, _)| scale.indicator)
+            .filter(|(feature, _)| feature.scale.indicator)
         {
             let share = of.nulls as f64 / (of.known + of.nulls).max(1) as f64;
             moments.mean.push(share);
@@ -128,6 +220,8 @@ impl Scaling {
 
 #[cfg(test)]
 mod tests {
+    use volley_proto::spec::NumericEmbedding;
+
     use super::*;
     use crate::testing;
 
@@ -135,6 +229,13 @@ mod tests {
         let mut statistics = Statistics::default();
         numbers.iter().for_each(|x| statistics.add(*x));
         statistics
+    }
+
+    fn sorted(numbers: &[f32]) -> Vec<f32> {
+        let known = numbers.iter().copied().filter(|x| !x.is_nan());
+        let mut known: Vec<f32> = known.collect();
+        known.sort_by(f32::total_cmp);
+        known
     }
 
     fn fitted(
@@ -146,7 +247,8 @@ mod tests {
         spec.numeric_transform = transform;
         spec.label.standardize = true;
         let features: Vec<_> = columns.iter().map(|column| statistics(column)).collect();
-        let scaling = Scaling::fit(&spec, &features, &statistics(labels));
+        let samples: Vec<_> = columns.iter().map(|column| sorted(column)).collect();
+        let scaling = Scaling::fit(&spec, &features, &statistics(labels), &samples);
         let row = |at: usize| columns.iter().map(move |column| column[at]);
         let mut rows = Rows {
             continuous: (0..labels.len()).flat_map(row).collect(),
@@ -188,5 +290,67 @@ mod tests {
         assert_eq!(rows.labels, [0.0; 3], "a constant label");
         assert!((moments.mean[0] - 3.0).abs() < 1e-12);
         assert!((moments.variance[0] - 8.0 / 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn numbers_may_be_ranked_and_null_is_their_median() {
+        let columns: [&[f32]; 3] = [&[1.0, NULL, 500.0, 2.0], &[7.0; 4], &[NULL; 4]];
+        let (scaling, rows, moments) = fitted(NumericTransform::Quantile, &columns, &[1.0; 4]);
+        let end: f32 = 5.199_34;
+        let due = [
+            [-end, 0.0, 0.0, 0.0, 1.0],
+            [0.0, 0.0, 0.0, 1.0, 1.0],
+            [end, 0.0, 0.0, 0.0, 1.0],
+            [0.0, 0.0, 0.0, 0.0, 1.0],
+        ];
+        for (is, due) in rows.continuous.iter().zip(due.as_flattened()) {
+            assert!((is - due).abs() < 1e-5, "{:?}", rows.continuous);
+        }
+        assert_eq!(scaling.features[0].scale.null, 2.0);
+        // Of numbers never seen.
+        let score = |x| scaling.features[0].apply(Some(x));
+        assert_eq!([score(-9.0), score(1e9)], [score(1.0), score(500.0)]);
+        let variance = f64::from(end).powi(2) / 2.0;
+        for (is, due) in moments
+            .mean
+            .iter()
+            .chain(&moments.variance)
+            .zip([0.0, 0.0, 0.0, 0.25, 1.0, variance, 0.0, 0.0, 0.1875, 0.0])
+        {
+            assert!((is - due).abs() < 1e-4, "{moments:?}");
+        }
+    }
+
+    #[test]
+    fn bins_lie_between_quantiles_of_scaled_numbers() {
+        let many: Vec<f32> = (0..=960).map(|i| i as f32).collect();
+        let binary: Vec<f32> = (0..=960).map(|i| (i % 2) as f32).collect();
+        let nulls = vec![NULL; 961];
+        let mut spec = testing::spec();
+        spec.network.batch_norm = false;
+        spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+        let columns = [&many, &binary, &nulls];
+        let features: Vec<_> = columns.iter().map(|column| statistics(column)).collect();
+        let samples: Vec<_> = columns.iter().map(|column| sorted(column)).collect();
+        let mut bins = |transform| {
+            spec.numeric_transform = transform;
+            assert!(Scaling::ranks(&spec));
+            let scaling = Scaling::fit(&spec, &features, &statistics(&[1.0]), &samples);
+            assert!(scaling.features.iter().all(FeatureScale::has_bins));
+            scaling.bins()
+        };
+        let plain = bins(NumericTransform::None);
+        let every: Vec<f32> = (0..=48).map(|i| i as f32 * 20.0).collect();
+        // The last is of the input that says where null was.
+        assert_eq!(
+            plain,
+            [every, vec![0.0, 1.0], vec![0.0, 1.0], vec![0.0, 1.0]]
+        );
+        for transform in [NumericTransform::Standardize, NumericTransform::Quantile] {
+            let scaled = bins(transform);
+            let lengths = |bins: &[Vec<f32>]| bins.iter().map(Vec::len).collect::<Vec<_>>();
+            assert_eq!(lengths(&scaled), lengths(&plain));
+            assert!(scaled[0][24].abs() < 1e-6, "{scaled:?}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! They are [integrated gradients](network::attribute) from a baseline: the row whose categories are those of no value
 //! in particular (the mean of all that were trained, as values that training did not see are predicted), and whose numbers are
-//! the means of training. What is explained is a number before it is exponentiated, in the label's scale; of a class, its
+//! the means of training, or the medians where numbers are ranked. What is explained is a number before it is exponentiated, in the label's scale; of a class, its
 //! log-odds, or its logit where there are more than two.
 
 use std::cmp::Reverse;
@@ -111,7 +111,7 @@ impl Model {
         };
         let indicated = of_kind(FeatureKind::Continuous)
             .zip(&self.scaling().features)
-            .filter(|(_, scale)| scale.indicator)
+            .filter(|(_, of)| of.scale.indicator)
             .map(|(at, _)| at);
         of_kind(FeatureKind::Categorical)
             .chain(of_kind(FeatureKind::Continuous))
@@ -126,8 +126,7 @@ impl Model {
             Encoder::Continuous => None,
         });
         let scaling = self.scaling();
-        let means = scaling.features.iter();
-        let means = means.map(|scale| scale.apply(scale.null) as f32);
+        let means = scaling.features.iter().map(|of| of.apply(None) as f32);
         let mut continuous: Vec<f32> = means.collect();
         continuous.resize(scaling.inputs(), 0.0);
         if self.architecture.batch_norm {

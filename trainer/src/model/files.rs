@@ -2,7 +2,7 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `weights.safetensors` | `embedding`, `bn.gamma`, `bn.beta`, `periodic.…`, `dense.<i>.kernel`, `dense.<i>.bias` and those of other layers, `output.kernel`, `output.bias`, `linear.…`, `factors.…` as `f32`; `bn.mean`, `bn.variance` as `f64` |
+//! | `weights.safetensors` | `embedding`, `bn.gamma`, `bn.beta`, `periodic.…`, `piecewise.…`, `dense.<i>.kernel`, `dense.<i>.bias` and those of other layers, `output.kernel`, `output.bias`, `linear.…`, `factors.…` as `f32`; `bn.mean`, `bn.variance` as `f64` |
 //! | `vocabularies.json` | of each categorical feature its column, the class of its values, whether null occurs, and the values, ascending |
 //!
 //! Kernels are `[inputs, outputs]`, as in Keras. The embedding table holds the features one after

@@ -12,7 +12,7 @@ use volley_proto::spec::FeatureKind;
 use volley_proto::store::{Classes, Manifest};
 
 use super::files;
-use crate::encode::{Categories, Scaling, Vocabulary, numbers};
+use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, numbers};
 use crate::network::{self, Architecture, CustomLayers, Input, Normalization, Scratch, Sizes};
 use crate::train::{likeliest, probabilities};
 use crate::{Error, Result};
@@ -67,13 +67,29 @@ impl Model {
         let continuous = manifest.features.iter();
         let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
         let scaling = Scaling {
-            features: continuous.map(|feature| feature.scale).collect(),
+            features: continuous
+                .map(|feature| FeatureScale {
+                    scale: feature.scale,
+                    quantiles: feature.quantiles.clone(),
+                    bins: feature.bins.clone(),
+                })
+                .collect(),
             label: manifest.label_scale,
         };
+        let has_bins = scaling.features.iter().all(FeatureScale::has_bins);
+        if manifest.spec.network.is_piecewise() && !has_bins {
+            return Err(Error::ModelFile {
+                file: "manifest.json",
+                problem: "a continuous feature has no bins for its piecewise linear embedding"
+                    .into(),
+                source: None,
+            });
+        }
         let classes = manifest.classes.as_ref().map_or(0, Classes::len);
         let sizes = Sizes {
             codes: vocabularies.iter().map(Vocabulary::codes).collect(),
             continuous: scaling.inputs(),
+            bins: scaling.bins(),
             outputs: Architecture::outputs_of(classes),
         };
         let scale = manifest.output_scale;

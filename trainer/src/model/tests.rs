@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, DictionaryArray, Int32Array, Int64Array, StringArray,
+    Array, ArrayRef, AsArray, DictionaryArray, Float64Array, Int32Array, Int64Array, StringArray,
 };
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int8Type, Int32Type, Schema};
 use arrow::record_batch::RecordBatch;
 use safetensors::SafeTensors;
-use volley_proto::spec::Layer;
+use volley_proto::spec::{Layer, NumericEmbedding, NumericTransform, TrainSpec};
 
 use super::Model;
 use crate::network::CustomLayers;
@@ -111,6 +111,57 @@ fn files_that_are_not_the_manifest_s_are_refused() {
     assert_eq!(refused(&fewer), super::VOCABULARIES);
     let other = |bad: &mut Artifacts| bad.manifest.features[0].column = "shop".into();
     assert_eq!(refused(&other), super::VOCABULARIES);
+}
+
+/// A spec whose numbers are ranked and binned.
+fn ranked() -> TrainSpec {
+    let mut spec = TrainSpec {
+        numeric_transform: NumericTransform::Quantile,
+        ..spec()
+    };
+    spec.network.batch_norm = false;
+    spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+    spec
+}
+
+#[test]
+fn a_model_s_quantiles_and_bins_come_back_with_it() {
+    let outcomes = train_split(&ranked(), &rows(0..300), 2);
+    let trained = model(&outcomes);
+    let artifacts = outcomes.into_iter().next().unwrap().artifacts.unwrap();
+    let json = serde_json::to_string(&artifacts.manifest).unwrap();
+    let stored = Artifacts {
+        manifest: serde_json::from_str(&json).unwrap(),
+        files: artifacts.files.clone(),
+    };
+    let summaries = stored.manifest.features.iter();
+    for (stored, trained) in summaries.zip(&artifacts.manifest.features) {
+        assert_eq!(stored.quantiles, trained.quantiles);
+        assert_eq!(stored.bins, trained.bins);
+    }
+    let all = rows(0..400);
+    assert_eq!(
+        predict(&load(&stored).unwrap(), &all),
+        predict(&trained, &all)
+    );
+    // Numbers beyond those of training are as the greatest of them.
+    let distance = |x: Option<f64>| {
+        let column = Arc::new(Float64Array::from(vec![x; 400]));
+        predict(&trained, &with_column(&all, "distance", column))
+    };
+    assert_eq!(distance(Some(1e5)), distance(Some(1e7)));
+    assert_ne!(distance(Some(1e5)), distance(Some(5e3)));
+    assert!(distance(None).iter().all(|y| y.is_finite()));
+    // Without bins there is nothing to embed numbers by.
+    let mut bad = stored;
+    bad.manifest.features[1].bins.clear();
+    assert!(matches!(
+        load(&bad),
+        Err(Error::ModelFile {
+            file: "manifest.json",
+            ..
+        })
+    ));
 }
 
 #[test]
@@ -264,9 +315,14 @@ fn explanations(columns: &[ArrayRef]) -> Vec<Explanation> {
 
 #[test]
 fn attributions_add_up_to_the_prediction_in_the_label_s_scale() {
-    let mut spec = spec();
-    spec.label.standardize = true;
-    let model = model(&train_split(&spec, &rows(0..100), 1));
+    for mut spec in [spec(), ranked()] {
+        spec.label.standardize = true;
+        let model = model(&train_split(&spec, &rows(0..100), 1));
+        assert_attributions_add_up(&model);
+    }
+}
+
+fn assert_attributions_add_up(model: &Model) {
     let seen = rows(0..300);
     let columns = model.explain(&seen, 9).unwrap();
     let predicted = columns[0].as_primitive::<Float32Type>();

@@ -3,7 +3,7 @@
 //! Embeddings go with their values, wherever these stand in the new vocabularies; everything else
 //! goes as it is.
 
-use volley_proto::spec::{Feature, FeatureKind};
+use volley_proto::spec::{Feature, FeatureKind, NumericTransform};
 
 use super::Model;
 use super::predict::Encoder;
@@ -15,6 +15,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Successor<'a> {
     pub(crate) features: &'a [Feature],
+    pub(crate) numeric_transform: NumericTransform,
     /// Of the categorical features.
     pub(crate) vocabularies: &'a [Vocabulary],
     pub(crate) architecture: &'a Architecture,
@@ -68,6 +69,17 @@ impl Model {
                 let (at, then, now) = (at + 1, say(then), say(now));
                 return refuse(format!("its feature {at} is {then}, this one's is {now}"));
             }
+        }
+        // Numbers are scaled as the model's: ranks are no standard deviations.
+        let transforms = [
+            self.manifest.spec.numeric_transform,
+            successor.numeric_transform,
+        ];
+        let [ranked, ranks] = transforms.map(|of| of == NumericTransform::Quantile);
+        let [before, after] = transforms;
+        if ranked != ranks && now.iter().any(|f| f.kind == FeatureKind::Continuous) {
+            let difference = format!("its numeric_transform is '{before}', this one's '{after}'");
+            return refuse(difference);
         }
         let columns = now.iter().filter(|f| f.kind == FeatureKind::Categorical);
         let classes = self.vocabularies().zip(successor.vocabularies);

@@ -38,6 +38,8 @@ pub(crate) struct Sizes {
     pub(crate) codes: Vec<usize>,
     /// Numbers of a row.
     pub(crate) continuous: usize,
+    /// Of each of them, the edges of its bins, ascending, where the network has piecewise linear embeddings.
+    pub(crate) bins: Vec<Vec<f32>>,
     /// Outputs of a row.
     pub(crate) outputs: usize,
 }
@@ -146,6 +148,7 @@ impl Architecture {
         let entries = Entries {
             codes: &codes,
             numbers: sizes.continuous,
+            bins: &sizes.bins,
             outputs: sizes.outputs,
             customs,
         };
@@ -209,6 +212,7 @@ mod tests {
         let sizes = Sizes {
             codes: vec![75; 18],
             continuous: 18,
+            bins: vec![vec![-1.0, 0.0, 2.0]; 18],
             outputs: 1,
         };
         Architecture::of(&network, &["feature"; 18], &sizes, 12.8, &custom_layers()).unwrap()
@@ -338,6 +342,7 @@ mod tests {
             let sizes = Sizes {
                 codes: vec![75; 18],
                 continuous: 18,
+                bins: vec![],
                 outputs: 3,
             };
             let network = network(&[], linear);
@@ -384,5 +389,27 @@ mod tests {
         let square = frequencies.iter().map(|c| f64::from(*c).powi(2));
         let deviation = (square.sum::<f64>() / frequencies.len() as f64).sqrt();
         assert!((deviation - 0.1).abs() < 0.02, "{deviation}");
+    }
+
+    #[test]
+    fn bins_count_from_nothing() {
+        let network = Network {
+            numeric_embedding: NumericEmbedding::PiecewiseLinear,
+            batch_norm: false,
+            ..network(&[8], Linear::None)
+        };
+        let binned = rossmann(network);
+        let start = binned.initial_values(1);
+        let named = |name: &str| {
+            let at = binned.parameters().iter().position(|p| p.name == name);
+            (&binned.parameters()[at.unwrap()].shape, &start[at.unwrap()])
+        };
+        let (shape, kernel) = named("piecewise.kernel");
+        assert_eq!(*shape, [18, 2, 16]);
+        assert!(kernel.iter().all(|w| *w == 0.0));
+        let (shape, weight) = named("piecewise.weight");
+        assert_eq!(*shape, [18, 16]);
+        assert!(weight.iter().all(|w| w.abs() <= 0.25) && weight.iter().any(|w| w.abs() > 0.2));
+        assert_eq!(*named("dense.0.kernel").0, [18 * 10 + 18 * 16, 8]);
     }
 }

@@ -6,12 +6,12 @@
 //! equal [`STEPS`].
 //!
 //! What moves is what enters: of a categorical feature its embedding and its factors, whose entries are added up, and
-//! numbers. The linear part is exact. Not here: which row is the baseline, and what outputs mean.
+//! numbers; of those that are embedded by bins their embeddings too, since a bin may be too narrow for steps between
+//! numbers to meet it. The linear part is exact. Not here: which row is the baseline, and what outputs mean.
 
 use super::graph::Graph;
 use super::host::{
-    Scratch, Wanted, backward, enter, forward, linear_attributions, linear_outputs, predict,
-    sigmoid_scale,
+    Scratch, Wanted, backward, forward, linear_attributions, linear_outputs, predict, sigmoid_scale,
 };
 use super::{Architecture, Input};
 
@@ -44,20 +44,22 @@ pub(crate) fn attribute(
         let rows = chosen.iter().zip(all.chunks_exact(outputs).cycle());
         rows.map(|(at, outputs)| f64::from(outputs[*at])).collect()
     };
-    let at_end = of_chosen(&predict(architecture, weights, input, scratch));
     let at_start = of_chosen(&predict(architecture, weights, baseline, scratch));
+    let starts: Vec<_> = entries(graph)
+        .map(|value| scratch.values[value].clone())
+        .collect();
+    let at_end = of_chosen(&predict(architecture, weights, input, scratch));
     let linear = Way {
         start: linear_outputs(architecture, weights, baseline),
         ends: linear_outputs(architecture, weights, input),
     };
-    let ways = entries(graph).map(|value| {
-        enter(architecture, weights, baseline, scratch);
-        let start = scratch.values[value].clone();
-        enter(architecture, weights, input, scratch);
-        let ends = scratch.values[value].clone();
-        (value, Way { start, ends })
-    });
-    let ways: Vec<_> = ways.collect();
+    let ways: Vec<_> = entries(graph)
+        .zip(starts)
+        .map(|(value, start)| {
+            let ends = scratch.values[value].clone();
+            (value, Way { start, ends })
+        })
+        .collect();
     // Averages over the way: the activation's slope of each row, and the gradients by what enters.
     let mut slopes = vec![0.0; input.rows];
     let mut gradients: Vec<_> = ways
@@ -110,7 +112,11 @@ pub(crate) fn attribute(
         // Which numbers of the value are of which input.
         let (first, widths) = match graph.table_of(*value) {
             Some(table) => (0, table.widths.iter().map(|(_, width)| *width).collect()),
-            None => (architecture.categorical, vec![1; architecture.continuous]),
+            None => {
+                let of_number = graph.widths[*value] / architecture.continuous.max(1);
+                let widths = vec![of_number; architecture.continuous];
+                (architecture.categorical, widths)
+            }
         };
         way.attribute(gradients, first, &widths, &mut inputs, width);
     }
@@ -121,9 +127,14 @@ pub(crate) fn attribute(
     }
 }
 
-/// What enters, but by the linear part.
+/// What enters, but by the linear part, and what moves as if it entered.
 fn entries(graph: &Graph) -> impl Iterator<Item = usize> {
-    let entries = [graph.embeddings, graph.factors, graph.numbers];
+    let entries = [
+        graph.embeddings,
+        graph.factors,
+        graph.numbers,
+        graph.piecewise(),
+    ];
     entries.into_iter().flatten()
 }
 
@@ -195,12 +206,35 @@ mod tests {
             linear,
             factors: if linear == Linear::Alone { 0 } else { 2 },
         };
+        of_sizes(&network, outputs)
+    }
+
+    fn of_sizes(network: &Network, outputs: usize) -> Architecture {
         let sizes = Sizes {
             codes: vec![4, 3],
             continuous: 3,
+            bins: vec![
+                vec![-2.0, 0.0, 0.001, 1.0, 3.0],
+                vec![-1.5, 0.5],
+                vec![-0.1, 0.25, 0.5],
+            ],
             outputs,
         };
-        Architecture::of(&network, &["a", "b"], &sizes, 2.5, &custom_layers()).unwrap()
+        Architecture::of(network, &["a", "b"], &sizes, 2.5, &custom_layers()).unwrap()
+    }
+
+    /// A network whose numbers are embedded by bins.
+    fn binned(layers: Vec<Layer>, output: Output, factors: usize) -> Architecture {
+        let network = Network {
+            embedding_dim: EmbeddingWidth::Same(2),
+            batch_norm: false,
+            numeric_embedding: NumericEmbedding::PiecewiseLinear,
+            layers,
+            output,
+            linear: Linear::Beside,
+            factors,
+        };
+        of_sizes(&network, 1)
     }
 
     /// Weights that are nowhere zero.
@@ -235,7 +269,9 @@ mod tests {
 
     #[test]
     fn they_add_up_to_the_difference_from_the_baseline() {
-        for network in all() {
+        let layers = Layer::stack(&[16, 8], Activation::Mish, &[0.5]);
+        let binned = binned(layers, Output::ScaledSigmoid, 2);
+        for network in all().chain([binned]) {
             let values = weights(&network);
             let rows = input(
                 &[1, 5, 2, 6, 0, 4],
@@ -262,6 +298,29 @@ mod tests {
             }
             // The last row's categories are the baseline's.
             assert_eq!(found.inputs[10..12], [0.0, 0.0]);
+        }
+    }
+
+    /// Of a sum of functions of numbers, each has its own difference, however narrow its bins are.
+    #[test]
+    fn numbers_that_are_binned_have_what_they_add() {
+        let network = binned(vec![], Output::Identity, 0);
+        let values = weights(&network);
+        let (start, end) = ([0.1, 0.0, -0.2], [-0.5, -1.0, 2.0]);
+        let mut scratch = Scratch::default();
+        let mut at =
+            |x: &[f32]| f64::from(predict(&network, &values, &input(&[1, 5], x), &mut scratch)[0]);
+        let from = at(&start);
+        let due = [0, 1, 2].map(|number| {
+            let mut moved = start;
+            moved[number] = end[number];
+            at(&moved) - from
+        });
+        let (rows, baseline) = (input(&[1, 5], &end), input(&[1, 5], &start));
+        let found = attribute(&network, &values, &rows, &baseline, &[0], &mut scratch);
+        assert_eq!(found.inputs[..2], [0.0, 0.0]);
+        for (is, due) in found.inputs[2..].iter().zip(due) {
+            assert!((is - due).abs() < 1e-4 && due.abs() > 1e-3, "{is} {due}");
         }
     }
 

@@ -10,6 +10,7 @@
 
 use volley_proto::spec::{
     Activation, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, PERIODIC_WIDTH,
+    PIECEWISE_WIDTH,
 };
 
 use super::architecture::{Parameter, Start, Table, glorot};
@@ -55,6 +56,8 @@ pub(crate) enum Operation {
     Affine,
     /// Of each number x: x, and `cos(2π·c·x + φ)·W + b`. Parameters: c, φ, W, b.
     Periodic,
+    /// Of each number x: `x·w + b + share(x)·W`, of its shares of bins. Parameters: w, b, W.
+    PiecewiseLinear(Bins),
     /// The numbers of all that it is from, side by side.
     Concat,
     /// The sum of two.
@@ -77,7 +80,8 @@ pub(crate) enum Operation {
 impl Operation {
     pub(super) fn has_parameters(&self) -> bool {
         match self {
-            Self::Dense { .. } | Self::LayerNorm | Self::Affine | Self::Periodic => true,
+            Self::Dense { .. } | Self::LayerNorm | Self::Affine => true,
+            Self::Periodic | Self::PiecewiseLinear(_) => true,
             Self::Interactions { numbers: any, .. } => *any,
             Self::Linear { .. } => true,
             Self::Custom(custom) => custom.parameters > 0,
@@ -85,6 +89,18 @@ impl Operation {
                 false
             }
         }
+    }
+}
+
+/// Of each number, the edges of its bins, ascending: one more than there are bins.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bins(pub(super) Vec<Vec<f32>>);
+
+impl Bins {
+    /// The most bins of a number.
+    pub(super) fn most(&self) -> usize {
+        let counts = self.0.iter().map(|edges| edges.len() - 1);
+        counts.max().unwrap_or(0)
     }
 }
 
@@ -125,6 +141,8 @@ pub(super) struct Entries<'a> {
     pub(super) codes: &'a [(usize, usize)],
     /// Numbers of a row.
     pub(super) numbers: usize,
+    /// Of each of them, the edges of its bins, where the network has piecewise linear embeddings.
+    pub(super) bins: &'a [Vec<f32>],
     /// Outputs of a row.
     pub(super) outputs: usize,
     /// The custom layers that there are.
@@ -188,6 +206,13 @@ impl Graph {
             .into_iter()
             .find(|(picked, _)| *picked == Some(value));
         found.map(|(_, name)| self.table(name))
+    }
+
+    /// The piecewise linear embeddings of numbers, if there are any.
+    pub(super) fn piecewise(&self) -> Option<Value> {
+        let mut nodes = self.nodes.iter();
+        let found = nodes.find(|node| matches!(node.operation, Operation::PiecewiseLinear(_)));
+        found.map(|node| node.to)
     }
 
     /// The linear part, if there is one, and whether it has a bias.
@@ -259,9 +284,11 @@ impl Graph {
                 self.parameter("bn.gamma".into(), &[count], Start::Constant(1.0), false);
                 self.parameter("bn.beta".into(), &[count], Start::Constant(0.0), false);
             }
-            if network.numeric_embedding == NumericEmbedding::Periodic {
-                value = self.periodic(value, count);
-            }
+            value = match network.numeric_embedding {
+                NumericEmbedding::None => value,
+                NumericEmbedding::Periodic => self.periodic(value, count),
+                NumericEmbedding::PiecewiseLinear => self.piecewise_linear(value, entries.bins),
+            };
             parts.push(value);
         }
         let entered = match parts[..] {
@@ -292,6 +319,22 @@ impl Graph {
             Start::Uniform((k as f32).sqrt().recip()),
         );
         parameter("bias", &[count, d], Start::Constant(0.0));
+        to
+    }
+
+    fn piecewise_linear(&mut self, from: Value, bins: &[Vec<f32>]) -> Value {
+        let (count, d) = (bins.len(), PIECEWISE_WIDTH);
+        assert_eq!(count, self.widths[from], "every number has bins");
+        let bins = Bins(bins.to_vec());
+        let most = bins.most();
+        let to = self.node(Operation::PiecewiseLinear(bins), vec![from], count * d);
+        let mut parameter = |name: &str, shape: &[usize], start| {
+            self.parameter(format!("piecewise.{name}"), shape, start, false);
+        };
+        let start = Start::Uniform((d as f32).sqrt().recip());
+        parameter("weight", &[count, d], start);
+        parameter("bias", &[count, d], start);
+        parameter("kernel", &[count, most, d], Start::Constant(0.0));
         to
     }
 

@@ -13,10 +13,10 @@ use burn::tensor::activation::{relu, sigmoid, softplus, tanh};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::module::linear;
 use burn::tensor::{Int, Tensor, TensorData, Transaction};
-use volley_proto::spec::{Activation, FREQUENCIES, Output, PERIODIC_WIDTH};
+use volley_proto::spec::{Activation, FREQUENCIES, Output, PERIODIC_WIDTH, PIECEWISE_WIDTH};
 
 use super::architecture::Table;
-use super::graph::{Graph, Node, Operation};
+use super::graph::{Bins, Graph, Node, Operation};
 use super::{Architecture, Compute, Input};
 
 /// Keeps a row of equal numbers from dividing by zero, in layer norm.
@@ -234,6 +234,19 @@ impl<B: Backend> Of<'_, B> {
                 let trained = products.swap_dims(0, 1) + parameter(3).reshape([1, numbers, d]);
                 Tensor::cat(vec![x_bn1, trained], 2).reshape([rows, width])
             }
+            Operation::PiecewiseLinear(bins) => {
+                let (numbers, most, d) = (bins.0.len(), bins.most(), PIECEWISE_WIDTH);
+                let x_bn1 = next().reshape([rows, numbers, 1]);
+                // Of bins that a number does not have, the share is 0.
+                let low = self.of_bins(bins, f32::MAX, |low, _| low);
+                let wide = self.of_bins(bins, 1.0, |low, high| high - low);
+                let shares_bnt = ((x_bn1.clone() - low) / wide).clamp(0.0, 1.0);
+                let kernel = parameter(2).reshape([numbers, most, d]);
+                let binned = shares_bnt.swap_dims(0, 1).matmul(kernel).swap_dims(0, 1);
+                let terms = |at: usize| parameter(at).reshape([1, numbers, d]);
+                let straight = x_bn1 * terms(0) + terms(1);
+                (straight + binned).reshape([rows, width])
+            }
             Operation::Concat => Tensor::cat(x, 1),
             Operation::Add => next() + next(),
             Operation::Multiply => next() * next(),
@@ -286,6 +299,16 @@ impl<B: Backend> Of<'_, B> {
                 panic!("custom layers compute in host memory: {custom:?}")
             }
         }
+    }
+
+    /// A number of each bin from its edges, `[1 × N × T]`; `none` of bins that a number does not have.
+    fn of_bins(&self, bins: &Bins, none: f32, of: fn(f32, f32) -> f32) -> Tensor<B, 3> {
+        let most = bins.most();
+        let padded = bins.0.iter().flat_map(|edges| {
+            let own = edges.windows(2).map(move |edges| of(edges[0], edges[1]));
+            own.chain(std::iter::repeat(none)).take(most)
+        });
+        tensor::<B>(padded.collect(), self.device).reshape([1, bins.0.len(), most])
     }
 
     /// What each row's codes pick of a table, side by side.

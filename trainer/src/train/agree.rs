@@ -10,13 +10,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
 use volley_proto::spec::{Split, TrainSpec, VocabularyRule};
-use volley_proto::store::{Position, Scale};
+use volley_proto::store::{Position, Quantiles, Scale};
 
 use super::coverage::Covered;
 use super::state::ShardRows;
 use crate::collective::Communicator;
 use crate::encode::{
-    Defect, LoadedShards, Scaling, Settled, Statistics, Tally, Vocabulary, merge_defects,
+    Defect, FeatureScale, LoadedShards, Scaling, Settled, Statistics, Tally, Vocabulary,
+    merge_defects,
 };
 use crate::{Error, Result};
 
@@ -255,8 +256,55 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
 struct Scaled {
     /// Where it stands; a model stands before all states.
     position: Option<Position>,
-    /// The bits of its numbers, which need not come back from JSON as they are.
-    scales: Vec<(u64, u64, u64, bool)>,
+    features: Vec<ScaledFeature>,
+    label: ScaleBits,
+}
+
+/// The bits of a scale's numbers, which need not come back from JSON as they are, and whether nulls are indicated.
+type ScaleBits = (u64, u64, u64, bool);
+
+/// What a feature was scaled by; of further numbers, their bits.
+#[derive(Debug, Serialize, Deserialize)]
+struct ScaledFeature {
+    scale: ScaleBits,
+    quantiles: Option<Vec<u32>>,
+    bins: Vec<u32>,
+}
+
+impl ScaledFeature {
+    fn of(feature: &FeatureScale) -> Self {
+        let quantiles = feature.quantiles.as_ref().map(Quantiles::to_vec);
+        Self {
+            scale: scale_bits(&feature.scale),
+            quantiles: quantiles.map(|all| all.into_iter().map(f32::to_bits).collect()),
+            bins: feature.bins.iter().map(|edge| edge.to_bits()).collect(),
+        }
+    }
+
+    fn into_scale(self) -> FeatureScale {
+        let numbers =
+            |bits: Vec<u32>| -> Vec<f32> { bits.into_iter().map(f32::from_bits).collect() };
+        FeatureScale {
+            scale: scale_of(self.scale),
+            quantiles: self.quantiles.map(|all| Quantiles::from(numbers(all))),
+            bins: numbers(self.bins),
+        }
+    }
+}
+
+fn scale_bits(of: &Scale) -> ScaleBits {
+    let [null, shift, unit] = [of.null, of.shift, of.unit].map(f64::to_bits);
+    (null, shift, unit, of.indicator)
+}
+
+fn scale_of((null, shift, unit, indicator): ScaleBits) -> Scale {
+    let [null, shift, unit] = [null, shift, unit].map(f64::from_bits);
+    Scale {
+        null,
+        shift,
+        unit,
+        indicator,
+    }
 }
 
 /// How numbers are scaled: as those of the state that will be gone on from, or of the model that it starts with, or
@@ -268,19 +316,8 @@ pub(super) fn on_scaling(
 ) -> Result<Scaling> {
     let mine = origin.map(|(position, scaling)| Scaled {
         position,
-        scales: scaling
-            .features
-            .iter()
-            .chain([&scaling.label])
-            .map(|of| {
-                (
-                    of.null.to_bits(),
-                    of.shift.to_bits(),
-                    of.unit.to_bits(),
-                    of.indicator,
-                )
-            })
-            .collect(),
+        features: scaling.features.iter().map(ScaledFeature::of).collect(),
+        label: scale_bits(&scaling.label),
     });
     let all = gather(&mine, "scaling", communicator)?;
     // The newest, and the lowest rank's among those; of a model, the first rank's alone.
@@ -299,18 +336,23 @@ pub(super) fn on_scaling(
     let Some(newest) = newest else {
         return Ok(fitted);
     };
-    let scale = |(null, shift, unit, indicator)| Scale {
-        null: f64::from_bits(null),
-        shift: f64::from_bits(shift),
-        unit: f64::from_bits(unit),
-        indicator,
-    };
-    let mut features: Vec<_> = newest.scales.into_iter().map(scale).collect();
-    match features.pop() {
-        Some(label) if features.len() == fitted.features.len() => Ok(Scaling { features, label }),
+    if newest.features.len() != fitted.features.len() {
         // It is of other features, which is refused where it is looked at.
-        _ => Ok(fitted),
+        return Ok(fitted);
     }
+    let features = newest.features.into_iter().zip(fitted.features);
+    let features = features.map(|(newest, fitted)| {
+        let mut feature = newest.into_scale();
+        // One of them is of another network, which is refused there too.
+        if feature.bins.is_empty() || fitted.bins.is_empty() {
+            feature.bins = fitted.bins;
+        }
+        feature
+    });
+    Ok(Scaling {
+        features: features.collect(),
+        label: scale_of(newest.label),
+    })
 }
 
 /// What a rank would start with.

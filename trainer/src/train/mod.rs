@@ -3,6 +3,7 @@
 //! ```text
 //!  agree      values, defects, failures of all ranks ─▶ the same vocabularies, or the same error
 //!  settle     shards in canonical order; census of rows ─▶ shard manifest, steps an epoch, scaling of numbers
+//!  sample     where numbers are ranked or binned: those of sampled rows ─▶ quantiles
 //!  origin     the newest state of any rank, a model's weights, or fresh ones ─▶ the same state
 //!  fit        epoch: step … step │ evaluate │ account for every row ─▶ record
 //!               step: gather rows ─ all-reduce moments ─ forward, backward ─ all-reduce gradient ─ Adam
@@ -41,6 +42,7 @@ mod origin;
 mod pace;
 mod publish;
 mod rank;
+mod sample;
 mod schedule;
 mod state;
 mod tensorboard;
@@ -247,7 +249,11 @@ fn prepare(
     let count = classes.as_ref().map_or(0, Classes::len);
     let census = Census::take(&shards, continuous.count(), count);
     let mut world = agree::on_rows(census, communicator)?;
-    let fitted = Scaling::fit(spec, &world.features, &world.label);
+    let samples = match Scaling::ranks(spec) {
+        true => sample::numbers(spec.seed, &world, &shards, communicator)?,
+        false => vec![],
+    };
+    let fitted = Scaling::fit(spec, &world.features, &world.label, &samples);
     let scaling = agree::on_scaling(origin.scaling(), fitted, communicator)?;
     for shard in &mut shards {
         scaling.apply(&mut shard.train);
@@ -284,6 +290,7 @@ fn prepare(
     let warm = |model: &Model| {
         let successor = Successor {
             features: &spec.features,
+            numeric_transform: spec.numeric_transform,
             vocabularies: &vocabularies,
             architecture: &architecture,
         };
@@ -391,6 +398,7 @@ fn architecture(
     let sizes = Sizes {
         codes: vocabularies.iter().map(Vocabulary::codes).collect(),
         continuous: scaling.inputs(),
+        bins: scaling.bins(),
         outputs: Architecture::outputs_of(world.classes.len()),
     };
     Architecture::new(spec, &sizes, output_scale, layers)

@@ -57,8 +57,10 @@ impl Trained<'_> {
             .iter_mut()
             .filter(|feature| feature.kind == FeatureKind::Continuous);
         let fitted = self.scaling.features.iter().zip(&self.world.features);
-        for (feature, (scale, statistics)) in continuous.zip(fitted) {
-            feature.scale = *scale;
+        for (feature, (of, statistics)) in continuous.zip(fitted) {
+            feature.scale = of.scale;
+            feature.quantiles.clone_from(&of.quantiles);
+            feature.bins.clone_from(&of.bins);
             feature.numbers = statistics.range.map(|[min, max]| Numbers {
                 nulls: statistics.nulls,
                 min,

@@ -70,10 +70,7 @@ impl NetworkOptions {
     pub(super) fn settle(self, linear: bool) -> Result<Network> {
         let layers = self.layers.as_deref().map(layers_text);
         let embedding_dim = self.embedding_dim.as_ref().map(EmbeddingWidth::to_string);
-        let numeric_embedding = self.numeric_embedding.map(|x| match x {
-            NumericEmbedding::None => "'none'".to_owned(),
-            NumericEmbedding::Periodic => "'periodic'".to_owned(),
-        });
+        let numeric_embedding = self.numeric_embedding.map(|x| format!("'{x}'"));
         let of_networks = [
             ("network", layers),
             ("embedding_dim", embedding_dim),
@@ -105,7 +102,7 @@ impl NetworkOptions {
         }
         Ok(Network {
             embedding_dim: self.embedding_dim.clone().unwrap_or(EmbeddingWidth::Auto),
-            batch_norm: self.batch_norm.unwrap_or(true) && !linear,
+            batch_norm: self.normalizes() && !linear,
             numeric_embedding: self.numeric_embedding.unwrap_or(match linear {
                 true => NumericEmbedding::None,
                 false => NumericEmbedding::Periodic,
@@ -119,6 +116,12 @@ impl NetworkOptions {
             factors: self.factors.unwrap_or(0),
             layers: if linear { vec![] } else { self.into_layers()? },
         })
+    }
+
+    /// Whether continuous features of a network pass through batch norm, which would move them against their bins.
+    pub(crate) fn normalizes(&self) -> bool {
+        let is_binned = self.numeric_embedding == Some(NumericEmbedding::PiecewiseLinear);
+        self.batch_norm.unwrap_or(!is_binned)
     }
 
     fn into_layers(self) -> Result<Vec<Layer>> {
@@ -160,6 +163,23 @@ impl Dropout {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bins_are_without_batch_norm() {
+        let settled = |batch_norm, numeric_embedding| {
+            let options = NetworkOptions {
+                batch_norm,
+                numeric_embedding,
+                ..Default::default()
+            };
+            options.settle(false).unwrap().batch_norm
+        };
+        let binned = Some(NumericEmbedding::PiecewiseLinear);
+        assert!(settled(None, None) && settled(None, Some(NumericEmbedding::None)));
+        assert!(!settled(None, binned) && !settled(Some(false), binned));
+        // What is typed is settled as it is, and refused with the other numbers.
+        assert!(settled(Some(true), binned));
+    }
 
     #[test]
     fn linear_models_have_no_layers_and_refuse_what_is_of_them() {

@@ -13,6 +13,7 @@ mod interactions;
 mod layer_norm;
 mod linear;
 mod periodic;
+mod piecewise_linear;
 mod tables;
 
 use std::ops::Range;
@@ -49,7 +50,8 @@ pub(crate) struct Scratch {
 pub(super) enum Wanted<'a, 'b> {
     /// Those by parameters, in their order.
     Parameters(&'a mut [&'b mut [f32]]),
-    /// Those by what has entered: embeddings, factors and numbers, but through the linear part.
+    /// Those by what has entered, embeddings, factors and numbers, and by piecewise linear embeddings; but through the
+    /// linear part, and by numbers through these.
     Entered,
 }
 
@@ -80,12 +82,7 @@ pub(super) fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
 }
 
 /// The values that enter: embeddings, factors, numbers.
-pub(super) fn enter(
-    architecture: &Architecture,
-    weights: &[Vec<f32>],
-    input: &Input,
-    scratch: &mut Scratch,
-) {
+fn enter(architecture: &Architecture, weights: &[Vec<f32>], input: &Input, scratch: &mut Scratch) {
     let graph = &architecture.graph;
     scratch.values.resize_with(graph.widths.len(), Vec::new);
     let picked = [
@@ -105,13 +102,14 @@ pub(super) fn enter(
     }
 }
 
-/// The other values; without the linear part's where it is given.
+/// The other values; without those that are given where rows are on their way from a baseline: piecewise linear embeddings,
+/// which move as those of categories do, and the linear part.
 pub(super) fn forward(
     architecture: &Architecture,
     weights: &[Vec<f32>],
     input: &Input,
     scratch: &mut Scratch,
-    with_linear: bool,
+    whole: bool,
 ) {
     let graph = &architecture.graph;
     let rows = input.rows;
@@ -121,8 +119,11 @@ pub(super) fn forward(
     for node in &graph.nodes {
         let width = graph.widths[node.to];
         let weights = &weights[node.at..];
-        let is_linear = matches!(node.operation, Operation::Linear { .. });
-        if is_linear && !with_linear {
+        let moves = matches!(
+            node.operation,
+            Operation::Linear { .. } | Operation::PiecewiseLinear(_)
+        );
+        if moves && !whole {
             continue;
         }
         let mut y = std::mem::take(&mut values[node.to]);
@@ -167,6 +168,9 @@ pub(super) fn forward(
                 }
             }
             Operation::Periodic => periodic::forward(weights, x(0), &mut y),
+            Operation::PiecewiseLinear(bins) => {
+                piecewise_linear::forward(bins, weights, x(0), &mut y);
+            }
             Operation::Concat => {
                 for (from, columns) in parts(graph, node) {
                     let rows = values[from].chunks_exact(columns.len());
@@ -217,7 +221,7 @@ pub(super) fn forward(
 }
 
 /// The gradients that are wanted of Σ δ·output, after [`forward`]. δ, `[B × K]`, is the output's delta; deltas of what
-/// has entered stay.
+/// has entered stay, and of piecewise linear embeddings where those by parameters are not wanted.
 pub(super) fn backward(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -240,6 +244,9 @@ pub(super) fn backward(
         values, workspace, ..
     } = scratch;
     for node in graph.nodes.iter().rev() {
+        if !trains && matches!(node.operation, Operation::PiecewiseLinear(_)) {
+            continue;
+        }
         let Some(mut dy) = known[node.to].take() else {
             continue;
         };
@@ -321,6 +328,12 @@ pub(super) fn backward(
                 let mut dx = room(&mut spare, x(0).len());
                 periodic::backward(weights, x(0), &dy, &mut dx, gradients);
                 give(0, dx, &mut spare);
+                spare.push(dy);
+            }
+            Operation::PiecewiseLinear(bins) => {
+                if let Some(gradients) = gradients {
+                    piecewise_linear::backward(bins, x(0), &dy, gradients);
+                }
                 spare.push(dy);
             }
             Operation::Concat => {

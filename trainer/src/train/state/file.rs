@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `weights.<i>`, `kept.<i>` | the parameters in the network's order, now and of the kept epoch, `f32` |
 //! | `optimizer.<i>` | what the optimizer keeps of all parameters, `f32` |
-//! | `scaling` | what null is, shift, unit and whether nulls are indicated, of each continuous feature and the label, `f64` |
+//! | `scaling` | what null is, shift, unit and whether nulls are indicated, of the label and each continuous feature, `f64` |
+//! | `quantiles.<i>`, `bins.<i>` | what the continuous feature's numbers are ranked by, and edges of its bins, `f32`; absent where it has none |
 //! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
 //! | metadata `state` | JSON: everything else; numbers in `f64` as their bits |
 
@@ -13,10 +14,10 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
-use volley_proto::store::{Coverage, EpochRecord, Position, RankCoverage, Scale};
+use volley_proto::store::{Coverage, EpochRecord, Position, Quantiles, RankCoverage, Scale};
 
 use super::{Basis, Kept, Progress, TrainingState, Weights};
-use crate::encode::Scaling;
+use crate::encode::{FeatureScale, Scaling};
 use crate::network::Normalization;
 use crate::train::coverage::Covered;
 use crate::{Error, Result};
@@ -162,7 +163,7 @@ impl TrainingState {
         let head = serde_json::to_string(&head).expect("a state's head is what JSON can say");
         let scales: Vec<f64> = [&self.scaling.label]
             .into_iter()
-            .chain(&self.scaling.features)
+            .chain(self.scaling.features.iter().map(|of| &of.scale))
             .flat_map(|of| {
                 [
                     of.null,
@@ -172,12 +173,23 @@ impl TrainingState {
                 ]
             })
             .collect();
+        let quantiles = self.scaling.features.iter();
+        let quantiles = quantiles.map(|of| of.quantiles.as_ref().map(Quantiles::to_vec));
+        let quantiles: Vec<Option<Vec<f32>>> = quantiles.collect();
         let mut tensors = vec![tensor(
             "scaling".into(),
             Dtype::F64,
             scales.len(),
             bytemuck::cast_slice(&scales),
         )];
+        for (at, (of, quantiles)) in self.scaling.features.iter().zip(&quantiles).enumerate() {
+            if let Some(quantiles) = quantiles {
+                tensors.push(floats(format!("quantiles.{at}"), quantiles));
+            }
+            if !of.bins.is_empty() {
+                tensors.push(floats(format!("bins.{at}"), &of.bins));
+            }
+        }
         let slots = self.slots.iter().enumerate();
         tensors.extend(slots.map(|(at, slot)| floats(format!("optimizer.{at}"), slot)));
         self.weights.write("weights", &mut tensors);
@@ -326,13 +338,23 @@ fn read_scaling(tensors: &SafeTensors<'_>) -> Result<Scaling> {
         indicator: of[3] != 0.0,
     });
     let mut scales = scales.collect::<Vec<_>>().into_iter();
-    match scales.next() {
-        Some(label) => Ok(Scaling {
-            label,
-            features: scales.collect(),
-        }),
-        None => Err(wrong("its scaling is empty".into())),
-    }
+    let label = scales.next();
+    let label = label.ok_or_else(|| wrong("its scaling is empty".into()))?;
+    let some = |name: String| match tensors.tensor(&name).is_ok() {
+        true => read_f32(&name, tensors).map(Some),
+        false => Ok(None),
+    };
+    let features = scales.enumerate().map(|(at, scale)| {
+        Ok(FeatureScale {
+            scale,
+            quantiles: some(format!("quantiles.{at}"))?.map(Quantiles::from),
+            bins: some(format!("bins.{at}"))?.unwrap_or_default(),
+        })
+    });
+    Ok(Scaling {
+        label,
+        features: features.collect::<Result<_>>()?,
+    })
 }
 
 fn read<'a>(name: &str, dtype: Dtype, tensors: &SafeTensors<'a>) -> Result<&'a [u8]> {

@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use burn::backend::{Autodiff, Flex};
 use volley_proto::spec::{
     Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
-    PERIODIC_WIDTH,
+    PERIODIC_WIDTH, PIECEWISE_WIDTH,
 };
 
 use crate::network::{Architecture, Compute, Host, Input, Sizes, Tensors};
@@ -16,6 +16,8 @@ use crate::testing::{custom_layers, squash};
 const ROWS: usize = 3;
 const CODES: [usize; 2] = [4, 3];
 const NUMBERS: usize = 2;
+/// Of each number, the edges of its bins: rows are within, between and beyond.
+const EDGES: [&[f32]; NUMBERS] = [&[-2.0, -0.5, 0.0, 0.75, 1.0], &[-1.5, 0.5]];
 
 fn network(layers: Vec<Layer>) -> Network {
     Network {
@@ -67,7 +69,12 @@ fn networks() -> Vec<(Network, usize)> {
         factors: 2,
         ..network(graph)
     };
-    all.extend([(whole.clone(), 1), (whole, 3)]);
+    let binned = Network {
+        numeric_embedding: NumericEmbedding::PiecewiseLinear,
+        batch_norm: false,
+        ..whole.clone()
+    };
+    all.extend([(whole.clone(), 1), (whole, 3), (binned, 3)]);
     let cross = network(vec![Layer::Cross(2)]);
     all.push((cross, 1));
     for outputs in [1, 3] {
@@ -156,10 +163,17 @@ impl Reference<'_> {
             x.extend_from_slice(&table[codes[0] * widths[0]..][..widths[0]]);
             x.extend_from_slice(&table[second + codes[1] * widths[1]..][..widths[1]]);
             for (n, x_n) in x_n.iter().enumerate() {
-                let number = x_n * self.weights("bn.gamma")[n] + self.weights("bn.beta")[n];
-                x.push(number);
-                if network.numeric_embedding == NumericEmbedding::Periodic {
-                    x.extend(self.periodic(n, number));
+                let number = match network.batch_norm {
+                    true => x_n * self.weights("bn.gamma")[n] + self.weights("bn.beta")[n],
+                    false => *x_n,
+                };
+                match network.numeric_embedding {
+                    NumericEmbedding::None => x.push(number),
+                    NumericEmbedding::Periodic => {
+                        x.push(number);
+                        x.extend(self.periodic(n, number));
+                    }
+                    NumericEmbedding::PiecewiseLinear => x.extend(self.piecewise(n, number)),
                 }
             }
             x = self.layers(&network.layers, "", x);
@@ -214,6 +228,26 @@ impl Reference<'_> {
         (0..d)
             .map(|to| bias(to) + (0..FREQUENCIES).map(|wave| of(wave, to)).sum::<f64>())
             .collect()
+    }
+
+    fn piecewise(&self, number: usize, x: f64) -> Vec<f64> {
+        let d = PIECEWISE_WIDTH;
+        let most = EDGES.iter().map(|edges| edges.len() - 1).max().unwrap();
+        let bins = EDGES[number].windows(2).enumerate();
+        let shares = bins.map(|(bin, edges)| {
+            let [low, high] = [edges[0], edges[1]].map(f64::from);
+            (bin, ((x - low) / (high - low)).clamp(0.0, 1.0))
+        });
+        let of = |to: usize| {
+            let straight = x * self.weights("piecewise.weight")[number * d + to]
+                + self.weights("piecewise.bias")[number * d + to];
+            let kernel = self.weights("piecewise.kernel");
+            let terms = shares
+                .clone()
+                .map(|(bin, share)| share * kernel[(number * most + bin) * d + to]);
+            straight + terms.sum::<f64>()
+        };
+        (0..d).map(of).collect()
     }
 
     fn dense(&self, name: &str, x: &[f64], units: usize, bias: bool) -> Vec<f64> {
@@ -368,6 +402,7 @@ fn gradients_of<C: Compute<Device: Default>>(networks: Vec<(Network, usize)>) {
         let sizes = Sizes {
             codes: CODES.to_vec(),
             continuous: NUMBERS,
+            bins: EDGES.map(<[f32]>::to_vec).to_vec(),
             outputs,
         };
         let architecture =

@@ -7,7 +7,7 @@ use arrow::datatypes::{Date32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{BatchSize, Keep, TrainSpec};
+use volley_proto::spec::{BatchSize, Keep, NumericEmbedding, NumericTransform, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 use super::linear::linear;
@@ -229,6 +229,34 @@ fn a_resumed_training_is_the_uninterrupted_one_bit_by_bit() {
             assert_eq!(position.steps, stop + 1);
         }
     }
+}
+
+#[test]
+fn quantiles_and_bins_are_those_of_the_start() {
+    let mut spec = small(2);
+    spec.numeric_transform = NumericTransform::Quantile;
+    spec.network.batch_norm = false;
+    spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+    let whole = Run::whole(&spec, 2);
+    let states = Run::until(&spec, 2, STEPS + 2).states();
+    // One rank goes on from its state, and another joins.
+    let [first, _]: [TrainingState; 2] = states.try_into().unwrap();
+    assert!(
+        first
+            .scaling
+            .features
+            .iter()
+            .all(|of| of.quantiles.is_some() && of.has_bins())
+    );
+    let resumed = run(
+        &spec,
+        &data(),
+        vec![
+            (Origin::State(through_bytes(first)), None),
+            (Origin::Fresh, None),
+        ],
+    );
+    assert_same_bits(&whole, &resumed);
 }
 
 #[test]

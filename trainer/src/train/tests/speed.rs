@@ -11,7 +11,7 @@ use volley_proto::spec::{
 use volley_proto::store::Scale;
 
 use crate::collective::{Communicator, Options};
-use crate::encode::{Rows, Scaling, Settled, Statistics};
+use crate::encode::{FeatureScale, Rows, Scaling, Settled, Statistics};
 use crate::network::{Architecture, CustomLayers, Host, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
@@ -103,6 +103,7 @@ fn step_time_of_the_rossmann_network() {
         let sizes = Sizes {
             codes: VOCABULARIES.iter().map(|values| values + 1).collect(),
             continuous: 18,
+            bins: vec![],
             outputs: 1,
         };
         let layers = CustomLayers::new();
@@ -112,7 +113,7 @@ fn step_time_of_the_rossmann_network() {
             running: Normalization::unit(architecture.normalized()),
         };
         let unscaled = Scaling {
-            features: vec![Scale::IDENTITY; 18],
+            features: vec![FeatureScale::default(); 18],
             label: Scale::IDENTITY,
         };
         let basis = Basis::new(&spec, world.shards.clone(), &[]);

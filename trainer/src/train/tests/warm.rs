@@ -5,7 +5,9 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{EmbeddingWidth, FeatureKind, TrainSpec};
+use volley_proto::spec::{
+    EmbeddingWidth, FeatureKind, NumericEmbedding, NumericTransform, TrainSpec,
+};
 
 use super::worlds::weights;
 use crate::testing::{Seat, dense, load_split, model, rows, spec, train_seats, train_split};
@@ -86,12 +88,27 @@ fn embeddings_go_with_their_values_and_the_rest_as_it_is() {
 }
 
 #[test]
+fn bins_go_with_their_weights() {
+    let mut spec = spec();
+    spec.numeric_transform = NumericTransform::Quantile;
+    spec.network.batch_norm = false;
+    spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+    let old = model(&train_split(&spec, &rows(0..300), 2));
+    let scaling = old.scaling().clone();
+    let other = rows(300..400);
+    let warm = started(&spec, &other, Origin::Warm(old));
+    assert_eq!(warm.scaling, scaling);
+    let fresh = started(&spec, &other, Origin::Fresh);
+    assert_ne!(warm.scaling.features, fresh.scaling.features);
+}
+
+#[test]
 fn a_model_that_does_not_fit_is_every_rank_s_error() {
     let spec = spec();
     let data = rows(0..100);
     let old = train_split(&spec, &data, 1);
     type Change = fn(&mut TrainSpec);
-    let script: [(Change, &str); 5] = [
+    let script: [(Change, &str); 7] = [
         (
             |s| s.network.layers = dense(&[24, 8], &[]),
             "dense.1.kernel is [24, 16], this one's is [24, 8]",
@@ -111,6 +128,17 @@ fn a_model_that_does_not_fit_is_every_rank_s_error() {
         (
             |s| s.features[0].kind = FeatureKind::Continuous,
             "feature 1 is \"store\", categorical, this one's is \"store\", continuous",
+        ),
+        (
+            |s| s.numeric_transform = NumericTransform::Quantile,
+            "its numeric_transform is 'none', this one's 'quantile'",
+        ),
+        (
+            |s| {
+                s.network.batch_norm = false;
+                s.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+            },
+            "this one's is absent",
         ),
     ];
     for (change, difference) in script {

@@ -242,6 +242,31 @@ fn n_ranks_train_every_layer_as_one_does() {
 }
 
 #[test]
+fn n_ranks_rank_and_bin_numbers_as_one_does() {
+    let mut spec = small(TrainSpec {
+        numeric_transform: NumericTransform::Quantile,
+        ..spec()
+    });
+    assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "ranked");
+    spec.network.batch_norm = false;
+    spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
+    spec.network.factors = 2;
+    for transform in [NumericTransform::Quantile, NumericTransform::Standardize] {
+        spec.numeric_transform = transform;
+        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), &format!("binned {transform}"));
+        let outcomes = [1, 4].map(|ranks| train_split(&spec, &rows(0..300), ranks));
+        let [one, many] = [&outcomes[0], &outcomes[1]]
+            .map(|outcomes| &outcomes[0].artifacts.as_ref().unwrap().manifest.features);
+        assert_eq!(one, many);
+        assert_eq!(
+            [1, 4].map(|at: usize| one[at].quantiles.is_some()),
+            [transform == NumericTransform::Quantile; 2]
+        );
+        assert_eq!(one[4].bins.len(), 49);
+    }
+}
+
+#[test]
 fn passes_of_a_step_are_a_step() {
     let data = rows(0..300);
     let spec = |batch_size, accumulate| TrainSpec {

@@ -74,17 +74,12 @@ pub(super) const DATA: &[TrainOption] = &[
     ),
     option(
         "numeric_transform",
-        "'standardize', 'none'",
+        "'standardize', 'quantile', 'none'",
         "'standardize'",
-        "How continuous features are scaled by what the training rows hold: less their mean in standard deviations, or \
-         not at all. Null becomes the mean; where training rows have nulls, a further input says so.",
-        |to, value| {
-            let choices = [
-                ("standardize", NumericTransform::Standardize),
-                ("none", NumericTransform::None),
-            ];
-            choose(&mut to.numeric_transform, value, &choices)
-        },
+        "How continuous features are scaled by what the training rows hold: less their mean in standard deviations; as \
+         normal scores of their ranks, like scikit-learn's QuantileTransformer; or not at all. Null becomes the mean, or \
+         the median of ranked numbers; where training rows have nulls, a further input says so.",
+        |to, value| choose(&mut to.numeric_transform, value, &NumericTransform::ALL),
     ),
     option(
         "data_split_method",

@@ -72,17 +72,14 @@ pub(super) const NETWORK: &[TrainOption] = &[
     ),
     option(
         "numeric_embedding",
-        "'none', 'periodic'",
+        "'none', 'periodic', 'piecewise_linear'",
         "'periodic'; 'none' of a linear model",
-        "How a number enters the layers: as itself, or with three combinations of 16 cosines of it beside, whose \
-         frequencies are trained (\"PBLD\" of RealMLP).",
+        "How a number enters the layers: as itself; with three combinations of 16 cosines of it beside, whose \
+         frequencies are trained (\"PBLD\" of RealMLP); or as 16 functions of it that are linear within each of at most 48 \
+         bins between quantiles, whose slopes are trained (\"PLE\" of TabM).",
         |to, value| {
-            let choices = [
-                ("none", NumericEmbedding::None),
-                ("periodic", NumericEmbedding::Periodic),
-            ];
             let mut given = NumericEmbedding::None;
-            choose(&mut given, value, &choices)?;
+            choose(&mut given, value, &NumericEmbedding::ALL)?;
             set(&mut to.network.numeric_embedding, Some(given))
         },
     ),
@@ -116,7 +113,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
     option(
         "batch_norm",
         "true, false",
-        "true",
+        "true; false with numeric_embedding = 'piecewise_linear'",
         "Whether continuous features pass through batch norm.",
         |to, value| match value {
             OptionValue::Bool(on) => set(&mut to.network.batch_norm, Some(*on)),

@@ -90,6 +90,9 @@ fn sets_what_was_typed() {
         ("numeric_transform", "'none'", |o| {
             o.numeric_transform == NumericTransform::None
         }),
+        ("numeric_transform", "'Quantile'", |o| {
+            o.numeric_transform == NumericTransform::Quantile
+        }),
         ("batch_norm", "false", |o| {
             o.network.batch_norm == Some(false)
         }),
@@ -108,6 +111,9 @@ fn sets_what_was_typed() {
         }),
         ("numeric_embedding", "'periodic'", |o| {
             o.network.numeric_embedding == Some(NumericEmbedding::Periodic)
+        }),
+        ("numeric_embedding", "'piecewise_linear'", |o| {
+            o.network.numeric_embedding == Some(NumericEmbedding::PiecewiseLinear)
         }),
         (
             "network",

@@ -1,0 +1,297 @@
+//! Quantiles of a column's numbers, and a number's normal score by them.
+//!
+//! The score is that of scikit-learn's `QuantileTransformer(output_distribution='normal')`: a number's rank among
+//! quantiles that are equally far apart, as a share, through the inverse of the normal distribution. Not here: which
+//! numbers they are of.
+
+use serde::{Deserialize, Serialize};
+
+/// Quantiles of numbers, from the least to the greatest, equally far apart in rank.
+///
+/// Between two quantiles, ranks are interpolated; a number that several quantiles equal has the middle of their ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quantiles {
+    /// Those that differ, ascending.
+    values: Vec<f32>,
+    /// Of each of them, the rank of the last quantile that equals it; nothing where no two are equal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    last: Vec<u32>,
+}
+
+/// The `at`-th of the quantiles that cut numbers in ascending order into `of` equal parts, interpolated as NumPy's
+/// `linear`; 0 of no numbers.
+pub fn quantile(sorted: &[f32], at: usize, of: usize) -> f64 {
+    let (Some(last), true) = (sorted.len().checked_sub(1), of > 0) else {
+        return sorted.first().copied().map_or(0.0, f64::from);
+    };
+    // In whole numbers, so that a quantile that is a number is that number.
+    let (low, rest) = (at * last / of, at * last % of);
+    let [from, to] = [low, low + 1].map(|place| f64::from(sorted[place.min(last)]));
+    from + (to - from) * rest as f64 / of as f64
+}
+
+/// All quantiles, ascending, equal ones as often as they occur.
+impl From<Vec<f32>> for Quantiles {
+    fn from(all: Vec<f32>) -> Self {
+        let mut values = all.clone();
+        values.dedup();
+        let runs = all.chunk_by(|left, right| left == right);
+        let last = runs.scan(0, |end, run| {
+            *end += run.len() as u32;
+            Some(*end - 1)
+        });
+        let last = match values.len() < all.len() {
+            true => last.collect(),
+            false => vec![],
+        };
+        Self { values, last }
+    }
+}
+
+impl Quantiles {
+    /// How many there are, as scikit-learn's `n_quantiles` is by default; fewer of fewer numbers.
+    pub const MOST: usize = 1000;
+    /// Scores end where this share of a normal distribution lies beyond, as scikit-learn's.
+    const TAIL: f64 = 1e-7;
+
+    /// Those of numbers in ascending order.
+    pub fn of(sorted: &[f32]) -> Self {
+        let count = sorted.len().min(Self::MOST);
+        let parts = count.saturating_sub(1);
+        let all = (0..count).map(|at| quantile(sorted, at, parts) as f32);
+        Self::from(all.collect::<Vec<_>>())
+    }
+
+    /// All of them, ascending, equal ones as often as they occur.
+    pub fn to_vec(&self) -> Vec<f32> {
+        let values = self.values.iter().enumerate();
+        let repeated = values.flat_map(|(at, value)| std::iter::repeat_n(*value, self.count(at)));
+        repeated.collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.values
+            .len()
+            .checked_sub(1)
+            .map_or(0, |at| self.last(at) + 1)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The median; 0 of no numbers.
+    pub fn median(&self) -> f64 {
+        quantile(&self.to_vec(), 1, 2)
+    }
+
+    /// The normal score of a number: 0 of the median, and within ± 5.2, also of what is beyond all quantiles. Where all
+    /// are equal, it is 0 of any number.
+    pub fn score(&self, x: f64) -> f64 {
+        let (Some(least), Some(greatest)) = (self.values.first(), self.values.last()) else {
+            return 0.0;
+        };
+        let (least, greatest) = (f64::from(*least), f64::from(*greatest));
+        if least >= greatest {
+            return 0.0;
+        }
+        if x <= least || x >= greatest {
+            return normal_quantile(if x <= least { 0.0 } else { 1.0 });
+        }
+        let most = self.values.len() - 1;
+        let above = self
+            .values
+            .partition_point(|value| f64::from(*value) <= x)
+            .clamp(1, most);
+        let [low, high] = [above - 1, above].map(|at| f64::from(self.values[at]));
+        let rank = match x == low {
+            true => (self.first(above - 1) + self.last(above - 1)) as f64 / 2.0,
+            false => self.last(above - 1) as f64 + (x - low) / (high - low),
+        };
+        normal_quantile(rank / self.last(most) as f64)
+    }
+
+    /// The mean and the variance of the scores of numbers that have these quantiles.
+    pub fn moments(&self) -> [f64; 2] {
+        let rows = self.len().max(1) as f64;
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for (at, value) in self.values.iter().enumerate() {
+            let (count, score) = (self.count(at) as f64, self.score(f64::from(*value)));
+            sum += count * score;
+            squares += count * score * score;
+        }
+        let mean = sum / rows;
+        [mean, (squares / rows - mean * mean).max(0.0)]
+    }
+
+    /// The rank of the first quantile that equals the value at a place.
+    fn first(&self, at: usize) -> usize {
+        at.checked_sub(1).map_or(0, |before| self.last(before) + 1)
+    }
+
+    /// The rank of the last one.
+    fn last(&self, at: usize) -> usize {
+        self.last.get(at).map_or(at, |rank| *rank as usize)
+    }
+
+    fn count(&self, at: usize) -> usize {
+        (self.last(at) + 1).saturating_sub(self.first(at))
+    }
+}
+
+/// The number below which a share of a normal distribution lies: Wichura 1988, AS 241 (doi:10.2307/2347330), whose third
+/// range is beyond [`Quantiles::TAIL`].
+fn normal_quantile(share: f64) -> f64 {
+    let polynomial =
+        |x: f64, of: [f64; 8]| of.into_iter().fold(0.0_f64, |sum, term| sum * x + term);
+    let share = share.clamp(Quantiles::TAIL, 1.0 - Quantiles::TAIL);
+    let from_middle = share - 0.5;
+    if from_middle.abs() <= 0.425 {
+        let x = 0.180_625 - from_middle * from_middle;
+        let numerator = [
+            2_509.080_928_730_122_7,
+            33_430.575_583_588_13,
+            67_265.770_927_008_7,
+            45_921.953_931_549_87,
+            13_731.693_765_509_46,
+            1_971.590_950_306_551_3,
+            133.141_667_891_784_38,
+            3.387_132_872_796_366_5,
+        ];
+        let denominator = [
+            5_226.495_278_852_854,
+            28_729.085_735_721_943,
+            39_307.895_800_092_71,
+            21_213.794_301_586_597,
+            5_394.196_021_424_751,
+            687.187_007_492_057_9,
+            42.313_330_701_600_91,
+            1.0,
+        ];
+        return from_middle * polynomial(x, numerator) / polynomial(x, denominator);
+    }
+    let x = (-share.min(1.0 - share).ln()).sqrt() - 1.6;
+    let numerator = [
+        0.000_774_545_014_278_341_4,
+        0.022_723_844_989_269_184,
+        0.241_780_725_177_450_6,
+        1.270_458_252_452_368_4,
+        3.647_848_324_763_204_5,
+        5.769_497_221_460_691,
+        4.630_337_846_156_546,
+        1.423_437_110_749_683_5,
+    ];
+    let denominator = [
+        1.050_750_071_644_416_9e-9,
+        0.000_547_593_808_499_534_5,
+        0.015_198_666_563_616_457,
+        0.148_103_976_427_480_08,
+        0.689_767_334_985_1,
+        1.676_384_830_183_803_8,
+        2.053_191_626_637_759,
+        1.0,
+    ];
+    let distance = polynomial(x, numerator) / polynomial(x, denominator);
+    distance.copysign(from_middle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the least and the greatest number, and of what is beyond.
+    const END: f64 = 5.199_337_58;
+
+    fn assert_scores(numbers: &[f32], due: &[(f64, f64)]) {
+        let quantiles = Quantiles::of(numbers);
+        for (x, due) in due {
+            let score = quantiles.score(*x);
+            assert!((score - due).abs() < 2e-6, "{x}: {score} instead of {due}");
+        }
+    }
+
+    #[test]
+    fn scores_are_those_of_scikit_learn() {
+        let ties = [1.0, 1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 8.0, 20.0, 50.0];
+        let due = [
+            (0.0, -END),
+            (1.0, -END),
+            (1.5, -0.589_455_797_8),
+            (2.0, -0.430_727_299_3),
+            (2.5, -0.282_216_147_1),
+            (4.0, 0.0),
+            (8.0, 0.589_455_797_8),
+            (14.0, 0.967_421_566_1),
+            (49.99, 3.962_805_673_3),
+            (50.0, END),
+            (60.0, END),
+        ];
+        assert_scores(&ties, &due);
+        // More of them than there are quantiles.
+        let squares: Vec<f32> = (0..2501).map(|i| (i * i) as f32 / 64.0).collect();
+        let due = [
+            (0.01, -3.723_164_210_1),
+            (10.0, -2.322_080_940_6),
+            (1000.3, -1.274_701_570_2),
+            (50_000.0, 0.569_647_595_3),
+            (97_000.0, 2.709_839_066_3),
+        ];
+        assert_scores(&squares, &due);
+        assert_eq!(Quantiles::of(&squares).len(), Quantiles::MOST);
+    }
+
+    #[test]
+    fn numbers_that_do_not_differ_have_no_scores() {
+        for numbers in [&[][..], &[7.0], &[7.0; 5]] {
+            let quantiles = Quantiles::of(numbers);
+            assert_eq!(quantiles.len(), numbers.len());
+            assert_eq!(
+                [6.0, 7.0, 8.0].map(|x| quantiles.score(x)),
+                [0.0; 3],
+                "{numbers:?}"
+            );
+            assert_eq!(quantiles.moments(), [0.0, 0.0]);
+        }
+    }
+
+    #[test]
+    fn equal_quantiles_are_stored_once_and_come_back() {
+        let ties = vec![0.0, 0.0, 0.25, 1.0, 1.0, 1.0];
+        let quantiles = Quantiles::from(ties.clone());
+        assert_eq!(quantiles.to_vec(), ties);
+        assert_eq!((quantiles.len(), quantiles.median()), (6, 0.625));
+        let json = serde_json::to_string(&quantiles).unwrap();
+        assert_eq!(json, r#"{"values":[0.0,0.25,1.0],"last":[1,2,5]}"#);
+        assert_eq!(serde_json::from_str::<Quantiles>(&json).unwrap(), quantiles);
+        let json = serde_json::to_string(&Quantiles::from(vec![0.5, 0.75])).unwrap();
+        assert_eq!(json, r#"{"values":[0.5,0.75]}"#);
+    }
+
+    #[test]
+    fn moments_are_those_of_the_scores() {
+        let numbers: Vec<f32> = (0..501).map(|i| (i as f32 / 50.0).exp()).collect();
+        let quantiles = Quantiles::of(&numbers);
+        let scores: Vec<f64> = numbers
+            .iter()
+            .map(|x| quantiles.score(f64::from(*x)))
+            .collect();
+        let mean = scores.iter().sum::<f64>() / 501.0;
+        let variance = scores.iter().map(|y| (y - mean).powi(2)).sum::<f64>() / 501.0;
+        let [found, spread] = quantiles.moments();
+        assert!((found - mean).abs() < 1e-9 && mean.abs() < 1e-6, "{found}");
+        assert!((spread - variance).abs() < 1e-9, "{spread} {variance}");
+    }
+
+    #[test]
+    fn quantiles_are_interpolated_as_numpy_does() {
+        let sorted = [1.0, 2.0, 4.0, 8.0];
+        let of = |at, of| quantile(&sorted, at, of);
+        assert_eq!([of(0, 2), of(1, 2), of(2, 2)], [1.0, 3.0, 8.0]);
+        assert_eq!([of(1, 4), of(1, 3), of(2, 3)], [1.75, 2.0, 4.0]);
+        assert_eq!(quantile(&[], 1, 2), 0.0);
+        assert_eq!(quantile(&[-1e30, 0.0], 1, 1), 0.0);
+    }
+}

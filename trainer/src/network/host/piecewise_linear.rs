@@ -1,0 +1,82 @@
+//! Piecewise linear embeddings of numbers: see
+//! [`NumericEmbedding::PiecewiseLinear`](volley_proto::spec::NumericEmbedding::PiecewiseLinear).
+//!
+//! Of a number x, with T bins and a width of D: `x·w + b + Σ_t share_t(x)·W_t`. Weights are w `[N × D]`, b `[N × D]` and
+//! W `[N × T × D]`, T the most bins of a number; those of bins that a number does not have stay at 0. No gradient by x: it
+//! enters as it is, and attributions are of embeddings.
+
+use volley_proto::spec::PIECEWISE_WIDTH;
+
+use crate::network::graph::Bins;
+
+const D: usize = PIECEWISE_WIDTH;
+
+/// The bin that a number is in, and its share of it; the first or the last of a number that is in none.
+fn bin(edges: &[f32], x: f32) -> (usize, f32) {
+    let inner = &edges[1..edges.len() - 1];
+    let at = inner.partition_point(|edge| *edge <= x);
+    let [low, high] = [edges[at], edges[at + 1]];
+    (at, ((x - low) / (high - low)).clamp(0.0, 1.0))
+}
+
+/// `y`, `[B × N·D]`, of `x`, `[B × N]`.
+pub(super) fn forward(bins: &Bins, weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
+    let most = bins.most();
+    let [weight, bias, kernel] = [0, 1, 2].map(|at: usize| weights[at].as_chunks::<D>().0);
+    let numbers = bins.0.iter().enumerate().cycle();
+    for ((x, y), (number, edges)) in x.iter().zip(y.as_chunks_mut::<D>().0).zip(numbers) {
+        let terms = weight[number].iter().zip(&bias[number]);
+        for (y, (w, b)) in y.iter_mut().zip(terms) {
+            *y = x * w + b;
+        }
+        let (at, share) = bin(edges, *x);
+        let kernel = &kernel[number * most..];
+        for of_bin in &kernel[..at] {
+            y.iter_mut().zip(of_bin).for_each(|(y, w)| *y += w);
+        }
+        let terms = y.iter_mut().zip(&kernel[at]);
+        terms.for_each(|(y, w)| *y += share * w);
+    }
+}
+
+/// The gradients by the weights, by that of what was put out.
+pub(super) fn backward(bins: &Bins, x: &[f32], dy: &[f32], gradients: &mut [&mut [f32]]) {
+    let most = bins.most();
+    gradients[..3].iter_mut().for_each(|sums| sums.fill(0.0));
+    let numbers = bins.0.iter().enumerate().cycle();
+    for ((x, dy), (number, edges)) in x.iter().zip(dy.as_chunks::<D>().0).zip(numbers) {
+        let mut add = |at: usize, row: usize, factor: f32| {
+            let sums = gradients[at][row * D..][..D].iter_mut().zip(dy);
+            sums.for_each(|(sum, d)| *sum += factor * d);
+        };
+        add(0, number, *x);
+        add(1, number, 1.0);
+        let (at, share) = bin(edges, *x);
+        (0..at).for_each(|below| add(2, number * most + below, 1.0));
+        add(2, number * most + at, share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_the_bin_that_a_number_is_in() {
+        let edges = [-1.0, 0.0, 2.0, 2.5];
+        let due = [
+            (-9.0, (0, 0.0)),
+            (-1.0, (0, 0.0)),
+            (-0.25, (0, 0.75)),
+            (0.0, (1, 0.0)),
+            (1.0, (1, 0.5)),
+            (2.0, (2, 0.0)),
+            (2.5, (2, 1.0)),
+            (9.0, (2, 1.0)),
+        ];
+        for (x, due) in due {
+            assert_eq!(bin(&edges, x), due, "{x}");
+        }
+        assert_eq!(bin(&[0.0, 4.0], 1.0), (0, 0.25));
+    }
+}
