@@ -1,14 +1,16 @@
 //! `ML.EVALUATE`: how well predictions fit labels, as an ordinary aggregate over the prediction, of all rows or of each
 //! group.
 //!
-//! Rows without a label are left out. Names are BigQuery ML's where it has them. Of models that predict classes it is
-//! a query: see [`class_queries`](super::class_queries).
+//! Rows without a label are left out. Names are BigQuery ML's where it has them, and scikit-learn's of quantiles. Of
+//! models that predict classes it is a query: see [`class_queries`](super::class_queries).
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Column;
 use datafusion::error::Result;
+use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::functions::expr_fn::{abs, ln, sqrt};
 use datafusion::functions_aggregate::expr_fn::{avg, count, var_pop};
+use datafusion::functions_nested::expr_ext::IndexAccessor;
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, col, lit, when,
 };
@@ -94,9 +96,35 @@ pub(super) fn group_name(at: usize) -> String {
     format!("__volley_by_{at}")
 }
 
+/// What one of a row's quantiles is called below its metrics.
+fn quantile_name(at: usize) -> String {
+    format!("__volley_quantile_{at}")
+}
+
+/// What is averaged of quantiles with these shares: the mean of their losses, and of the interval between the outermost
+/// two, whether the label is in it and how wide it is.
+fn of_quantiles(shares: &[f64]) -> Result<[(&'static str, Expr); 3]> {
+    let quantile = |at: usize| col(quantile_name(at));
+    let losses = shares.iter().enumerate().map(|(at, share)| {
+        let error = || col("label") - quantile(at);
+        when(error().gt_eq(lit(0.0)), lit(*share) * error()).otherwise(lit(share - 1.0) * error())
+    });
+    let losses = losses.collect::<Result<Vec<_>>>()?;
+    let sum = losses.into_iter().fold(lit(0.0), |sum, loss| sum + loss);
+    let (low, high) = (quantile(0), quantile(shares.len() - 1));
+    let is_in = col("label").between(low.clone(), high.clone());
+    let is_in = when(is_in, lit(1.0)).otherwise(lit(0.0))?;
+    Ok([
+        ("mean_pinball_loss", sum / lit(shares.len() as f64)),
+        ("interval_coverage", is_in),
+        ("mean_interval_width", high - low),
+    ])
+}
+
 /// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers.
 ///
-/// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in.
+/// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in. Of several quantiles
+/// the error is that of the one that is the prediction; those of all follow.
 pub(super) fn metrics(
     manifest: &Manifest,
     label: &str,
@@ -113,6 +141,17 @@ pub(super) fn metrics(
     let label = number(label)?.alias("label");
     let prediction = number(&manifest.predicted().name)?.alias("prediction");
     let mut read = vec![label, prediction];
+    let shares = manifest.spec.loss.shares().unwrap_or_default();
+    for at in 0..shares.len() {
+        let all = column(&manifest.predicted().quantiles())?;
+        let value = all.index(lit(at as i64 + 1)).field("value");
+        let value = value.cast_to(&DataType::Float64, predicted.schema())?;
+        read.push(value.alias(quantile_name(at)));
+    }
+    let averages = match shares {
+        [] => vec![],
+        shares => of_quantiles(shares)?.to_vec(),
+    };
     for (at, name) in by.iter().enumerate() {
         read.push(column(name)?.alias(group_name(at)));
     }
@@ -128,27 +167,29 @@ pub(super) fn metrics(
     } else {
         abs(error())
     };
+    let metrics = [
+        count(lit(1_i64)).alias("rows"),
+        avg(abs(error())).alias("mean_absolute_error"),
+        avg(error() * error()).alias("mean_squared_error"),
+        var_pop(col("label")).alias("variance"),
+        avg(above(LEAST_LABEL, relative() * relative())?).alias("mspe"),
+        avg(transformed).alias("transformed_mae"),
+    ];
+    let shown = [
+        col("rows"),
+        col("mean_absolute_error"),
+        col("mean_squared_error"),
+        (lit(1.0) - col("mean_squared_error") / col("variance")).alias("r2_score"),
+        sqrt(col("mspe")).alias("rmspe"),
+        col("transformed_mae"),
+    ];
+    let averaged = averages.iter().map(|(name, _)| col(*name));
+    let averages = averages.iter();
+    let averages = averages.map(|(name, of)| avg(of.clone()).alias(*name));
     LogicalPlanBuilder::from(predicted)
         .project(read)?
         .filter(col("label").is_not_null())?
-        .aggregate(
-            groups,
-            [
-                count(lit(1_i64)).alias("rows"),
-                avg(abs(error())).alias("mean_absolute_error"),
-                avg(error() * error()).alias("mean_squared_error"),
-                var_pop(col("label")).alias("variance"),
-                avg(above(LEAST_LABEL, relative() * relative())?).alias("mspe"),
-                avg(transformed).alias("transformed_mae"),
-            ],
-        )?
-        .project(named.chain([
-            col("rows"),
-            col("mean_absolute_error"),
-            col("mean_squared_error"),
-            (lit(1.0) - col("mean_squared_error") / col("variance")).alias("r2_score"),
-            sqrt(col("mspe")).alias("rmspe"),
-            col("transformed_mae"),
-        ]))?
+        .aggregate(groups, metrics.into_iter().chain(averages))?
+        .project(named.chain(shown).chain(averaged))?
         .build()
 }

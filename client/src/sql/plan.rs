@@ -389,6 +389,36 @@ mod tests {
     }
 
     #[test]
+    fn evaluates_quantiles_and_the_interval_between_the_outermost() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let mut manifest = crate::testing::manifest("interval");
+            manifest.spec.loss = volley_proto::spec::Loss::Quantiles {
+                shares: vec![0.05, 0.5, 0.95],
+            };
+            session.store().publish(manifest, Vec::new()).await.unwrap();
+            let names = async |sql: &str| -> Vec<String> {
+                let frame = session.sql(sql).await.unwrap();
+                let fields = frame.schema().fields().iter();
+                fields.map(|field| field.name().clone()).collect()
+            };
+            let evaluated = names("SELECT * FROM ML.EVALUATE(MODEL interval, TABLE sales)").await;
+            assert_eq!(
+                evaluated[5..],
+                [
+                    "transformed_mae",
+                    "mean_pinball_loss",
+                    "interval_coverage",
+                    "mean_interval_width"
+                ]
+            );
+            let bounds = "SELECT \"predicted_Sales\", \"predicted_Sales_quantiles\"[1]['value'] AS low \
+                          FROM ML.PREDICT(MODEL interval, TABLE sales)";
+            assert_eq!(names(bounds).await, ["predicted_Sales", "low"]);
+        });
+    }
+
+    #[test]
     fn says_what_is_wrong_with_a_call() {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;

@@ -519,10 +519,6 @@ impl TrainSpec {
         if !matches!(self.optimizer.rule, Rule::Lbfgs { .. }) {
             return Ok(());
         }
-        let smooth = !matches!(
-            self.loss,
-            Loss::Mae | Loss::Quantile { .. } | Loss::Focal { .. }
-        );
         let convex =
             self.network.linear == Linear::Alone && self.network.output == Output::Identity;
         let refused = [
@@ -531,7 +527,7 @@ impl TrainSpec {
                 "expected with model_type = 'linear_reg' or 'logistic_reg', and activation_output = 'identity'",
             ),
             (
-                smooth,
+                self.loss.is_smooth(),
                 "expected with a loss other than 'mae', 'quantile' and 'focal'; 'adamw' takes these",
             ),
             (self.l1 == 0.0, "expected without l1_reg; 'ftrl' takes it"),

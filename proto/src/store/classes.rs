@@ -42,6 +42,9 @@ pub struct PredictedColumns {
     pub name: String,
     /// What classes are; `None` for a number.
     pub class: Option<ClassType>,
+    /// Whether a number has several quantiles.
+    #[serde(default)]
+    pub has_quantiles: bool,
     /// How many features each prediction is explained by, if it is.
     #[serde(default)]
     pub explained_by: Option<usize>,
@@ -113,8 +116,21 @@ impl PredictedColumns {
         format!("{}_probs", self.name)
     }
 
-    /// The columns: of a number, one; of a class, the likeliest and the probabilities of all; of an explanation, what
-    /// it is explained by, what is explained, and how nearly.
+    /// The name of the column of all quantiles.
+    pub fn quantiles(&self) -> String {
+        format!("{}_quantiles", self.name)
+    }
+
+    /// The fields of a quantile: the share of labels below it, and the number.
+    pub fn quantile() -> Fields {
+        Fields::from(vec![
+            Field::new("quantile", DataType::Float64, false),
+            Field::new("value", DataType::Float32, false),
+        ])
+    }
+
+    /// The columns: of a number, one, and all its quantiles if it has several; of a class, the likeliest and the
+    /// probabilities of all; of an explanation, what it is explained by, what is explained, and how nearly.
     pub fn fields(&self) -> Vec<Field> {
         let mut fields = match self.class {
             None => vec![Field::new(&self.name, DataType::Float32, false)],
@@ -126,6 +142,10 @@ impl PredictedColumns {
                 ]
             }
         };
+        if self.has_quantiles {
+            let item = Field::new_struct("item", Self::quantile(), false);
+            fields.push(Field::new_list(self.quantiles(), item, false));
+        }
         if self.explained_by.is_some() {
             let item = Self::attribution_item();
             fields.push(Field::new_list("top_feature_attributions", item, false));

@@ -226,11 +226,12 @@ impl Manifest {
     }
 
     /// The columns that prediction adds: `predicted_<label>` and, of a classifier, `predicted_<label>_probs`, as in
-    /// BigQuery ML.
+    /// BigQuery ML; of several quantiles, `predicted_<label>_quantiles`.
     pub fn predicted(&self) -> PredictedColumns {
         PredictedColumns {
             name: format!("predicted_{}", self.spec.label.column),
             class: self.classes.as_ref().map(Classes::class_type),
+            has_quantiles: self.spec.loss.shares().is_some(),
             explained_by: None,
         }
     }

@@ -88,6 +88,8 @@ const OPTIONS: &[&str] = &[
     "loss = 'gamma', label_transform = 'ln'",
     "quantile = 0.9",
     "loss = 'quantile', quantile = 1",
+    "loss = 'quantile', quantile = [0.9]",
+    "loss = 'quantile', quantile = [0.9, 0.1]",
     "class_weights = [['a', 2]]",
     "sample_weight_col = 'text'",
     "model_type = 'dnn_classifier', loss = 'mae'",

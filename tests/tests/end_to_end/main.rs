@@ -15,6 +15,7 @@ mod errors;
 mod examples;
 mod files;
 mod page;
+mod quantiles;
 mod tables;
 mod transform;
 

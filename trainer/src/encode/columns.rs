@@ -125,7 +125,7 @@ impl Columns {
             }
         };
         let transform = spec.label.transform;
-        let rule = match (transform, spec.loss) {
+        let rule = match (transform, &spec.loss) {
             (LabelTransform::Ln, _) => Rule::PositiveLabel,
             (_, Loss::Tweedie { power: 2.0 }) => Rule::AmountLabel,
             (_, Loss::Tweedie { .. }) => Rule::CountLabel,

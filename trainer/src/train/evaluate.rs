@@ -78,7 +78,7 @@ impl<C: Compute> Fit<'_, C> {
             };
             let outputs = self.network.predict(input);
             let of = Evaluated {
-                loss: self.spec.loss,
+                loss: &self.spec.loss,
                 transform: self.spec.label.transform,
                 scale: &self.scaling.label,
                 majority: self.majority,

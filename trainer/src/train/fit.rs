@@ -160,7 +160,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             manifest: world.train,
             basis,
             global_batch,
-            unit: loss::unit(spec.loss, &scaling.label),
+            unit: loss::unit(&spec.loss, &scaling.label),
             majority: world.majority(),
             scaling,
             position,
@@ -565,7 +565,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             dropout,
         };
         // A step whose rows all weigh nothing changes nothing.
-        let loss = self.spec.loss;
+        let loss = &self.spec.loss;
         let share = if all > 0.0 { all.recip() } else { 0.0 };
         let mut total = 0.0;
         let mut of_row = vec![0.0; self.architecture.outputs];

@@ -57,7 +57,7 @@ pub(super) struct Trained {
 /// How rows are evaluated.
 #[derive(Debug)]
 pub(super) struct Evaluated<'a> {
-    pub(super) loss: Loss,
+    pub(super) loss: &'a Loss,
     pub(super) transform: LabelTransform,
     /// Of the transformed label.
     pub(super) scale: &'a Scale,
@@ -76,6 +76,12 @@ impl Sums {
     ) {
         let weight = f64::from(weight);
         self.add(Sum::EvalWeight, weight);
+        let sorted = of.loss.shares().map(|_| {
+            let mut quantiles = outputs.to_vec();
+            loss::rearrange(&mut quantiles);
+            quantiles
+        });
+        let outputs = sorted.as_deref().unwrap_or(outputs);
         let mut slopes = vec![0.0; outputs.len()];
         let unit = loss::unit(of.loss, of.scale);
         let loss = loss::of_row(of.loss, outputs, label, &mut slopes);
@@ -86,7 +92,7 @@ impl Sums {
             self.add(Sum::EvalMajority, counts(majority));
             return;
         }
-        let (prediction, label) = (f64::from(outputs[0]), f64::from(label));
+        let (prediction, label) = (f64::from(outputs[of.loss.median()]), f64::from(label));
         let original = |y: f64| match (of.transform, of.scale.undo(y)) {
             (LabelTransform::Identity, y) => y,
             (LabelTransform::Ln, y) => y.exp(),
@@ -190,7 +196,7 @@ mod tests {
             ..Scale::IDENTITY
         };
         let of = Evaluated {
-            loss: Loss::Mse,
+            loss: &Loss::Mse,
             transform: LabelTransform::Ln,
             scale: &scale,
             majority: None,
@@ -229,10 +235,33 @@ mod tests {
     }
 
     #[test]
+    fn quantiles_are_sorted_and_the_one_at_the_median_is_the_prediction() {
+        let scale = Scale {
+            shift: 10.0,
+            unit: 2.0,
+            ..Scale::IDENTITY
+        };
+        let of = Evaluated {
+            loss: &Loss::Quantiles {
+                shares: vec![0.1, 0.5, 0.9],
+            },
+            transform: LabelTransform::Identity,
+            scale: &scale,
+            majority: None,
+        };
+        let mut sums = Sums::default();
+        sums.evaluated(&of, &[1.0, 3.0, -1.0], 0.0, 1.0);
+        let record = sums.record(Trained::default());
+        // Of −1, 1 and 3: 0.1 · 1, 0.5 · 1 and 0.1 · 3, in units of 2.
+        assert!((record.eval_loss.unwrap() - 2.0 * 0.9 / 3.0).abs() < 1e-12);
+        assert!((record.eval_mae.unwrap() - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
     fn classes_are_counted() {
         let mut sums = Sums::default();
         let of = Evaluated {
-            loss: Loss::LogLoss,
+            loss: &Loss::LogLoss,
             transform: LabelTransform::Identity,
             scale: &Scale::IDENTITY,
             majority: Some(2),

@@ -54,7 +54,7 @@ use volley_proto::did_you_mean;
 use volley_proto::spec::{ClassWeights, FeatureKind, TrainSpec};
 use volley_proto::store::{Classes, FeatureSummary};
 
-pub(crate) use loss::{likeliest, probabilities};
+pub(crate) use loss::{likeliest, probabilities, rearrange};
 pub use origin::{Beginning, Origin};
 pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step};
 pub use state::TrainingState;
@@ -386,7 +386,7 @@ fn architecture(
     let sizes = Sizes {
         codes: vocabularies.iter().map(Vocabulary::codes).collect(),
         continuous: scaling.inputs(),
-        outputs: Architecture::outputs_of(world.classes.len()),
+        outputs: Architecture::outputs_of(&spec.loss, world.classes.len()),
     };
     Ok(Architecture::new(spec, &sizes, output_scale))
 }

@@ -24,7 +24,7 @@ use volley_proto::spec::{
 
 use crate::Error;
 
-pub use loss::{LossName, LossOptions};
+pub use loss::{LossName, LossOptions, QuantileShares};
 pub use network::{Dropout, NetworkOptions};
 pub use optimizer::{DecayName, EarlyStopOptions, OptimizerOptions, RuleName};
 pub(crate) use settle::{Target, check_unambiguous, needed_columns};

@@ -38,7 +38,7 @@ impl TrainOptions {
         let standardize = self.standardize_label()?;
         let loss = self.loss()?;
         let batch_size = self.rows_of_a_step()?;
-        let optimizer = self.optimizer.clone().settle(self.rule(loss))?;
+        let optimizer = self.optimizer.clone().settle(self.rule(&loss))?;
         let keep = self.keep.unwrap_or(match optimizer.rule {
             // What it comes to is the solution, and not the best of some epochs.
             Rule::Lbfgs { .. } => Keep::Last,
@@ -114,12 +114,13 @@ impl TrainOptions {
     }
 
     /// The rule, where none is given: a linear model is solved if it can be.
-    fn rule(&self, loss: Loss) -> RuleName {
-        let bends = !matches!(loss, Loss::Mae | Loss::Quantile { .. } | Loss::Focal { .. });
+    fn rule(&self, loss: &Loss) -> RuleName {
         let whole = self.batch_size.is_none() && self.global_batch_size.is_none();
         match self.linear {
             true if self.l1 > 0.0 => RuleName::Ftrl,
-            true if bends && whole && self.network.output == Output::Identity => RuleName::Lbfgs,
+            true if loss.is_smooth() && whole && self.network.output == Output::Identity => {
+                RuleName::Lbfgs
+            }
             _ => RuleName::AdamW,
         }
     }

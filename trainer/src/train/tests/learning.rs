@@ -312,6 +312,61 @@ fn a_quantile_has_its_share_of_labels_below() {
     }
 }
 
+/// Rows whose labels are uniform from 0 to 10, whatever the features are.
+fn uniform(batch: &RecordBatch) -> RecordBatch {
+    let golden = (5.0_f64.sqrt() - 1.0) / 2.0;
+    let labels = (0..batch.num_rows()).map(|row| 10.0 * (row as f64 * golden).fract());
+    let at = batch.schema().index_of("sales").unwrap();
+    let mut columns = batch.columns().to_vec();
+    columns[at] = Arc::new(Float64Array::from_iter_values(labels));
+    RecordBatch::try_new(batch.schema(), columns).unwrap()
+}
+
+#[test]
+fn several_quantiles_of_uniform_labels_are_their_shares() {
+    let data = uniform(&rows(0..1500));
+    let shares = vec![0.1, 0.5, 0.9];
+    let mut spec = TrainSpec {
+        epochs: Some(15),
+        loss: Loss::Quantiles {
+            shares: shares.clone(),
+        },
+        numeric_transform: NumericTransform::Standardize,
+        ..spec()
+    };
+    spec.label.standardize = true;
+    spec.features.retain(|feature| feature.column == "distance");
+    let outcomes = train_split(&spec, &data, 2);
+    let evaluated = evaluated(&data);
+    let predicted = model(&outcomes).predict(&evaluated).unwrap();
+    let labels = evaluated["sales"].as_primitive::<Float64Type>().values();
+    let all = predicted[1].as_list::<i32>().values().as_struct();
+    let all = all.column(1).as_primitive::<Float32Type>().values();
+    let mut loss = 0.0;
+    for (at, share) in shares.iter().enumerate() {
+        let quantiles = all.chunks_exact(3).map(|row| f64::from(row[at]));
+        let quantiles: Vec<f64> = quantiles.collect();
+        let errors = labels.iter().zip(&quantiles).map(|(y, q)| y - q);
+        let below = errors.clone().filter(|error| *error < 0.0).count() as f64;
+        let below = below / labels.len() as f64;
+        assert!((below - share).abs() < 0.1, "{below} of {share}");
+        let mean = quantiles.iter().sum::<f64>() / labels.len() as f64;
+        assert!((mean - 10.0 * share).abs() < 1.0, "{mean} of {share}");
+        let losses = errors.map(|error| (share * error).max((share - 1.0) * error));
+        loss += losses.sum::<f64>() / labels.len() as f64 / 3.0;
+    }
+    let kept = &outcomes[0].report.kept;
+    assert!(
+        (kept.eval_loss.unwrap() / loss - 1.0).abs() < 1e-4,
+        "{loss}, {kept:?}"
+    );
+    let mae = mean_absolute_error(&evaluated, predicted[0].as_primitive::<Float32Type>());
+    assert!(
+        (kept.eval_mae.unwrap() / mae - 1.0).abs() < 1e-4,
+        "{mae}, {kept:?}"
+    );
+}
+
 #[test]
 fn deviances_are_learnt_in_the_label_s_scale() {
     let data = prices(&rows(0..1500), 1000.0);

@@ -103,6 +103,9 @@ fn n_ranks_have_every_loss_as_one_does() {
     for loss in [
         Loss::HuberOf { delta: 0.5 },
         Loss::Quantile { share: 0.8 },
+        Loss::Quantiles {
+            shares: vec![0.1, 0.5, 0.9],
+        },
         Loss::Tweedie { power: 1.0 },
         Loss::Tweedie { power: 1.5 },
         Loss::Tweedie { power: 2.0 },
@@ -111,7 +114,8 @@ fn n_ranks_have_every_loss_as_one_does() {
         spec.label.standardize = true;
         spec.numeric_transform = NumericTransform::Standardize;
         spec.sample_weight = Some("trend".into());
-        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), &loss.to_string());
+        let what = spec.loss.to_string();
+        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), &what);
     }
     let spec = small(TrainSpec {
         loss: Loss::Focal { gamma: 2.0 },

@@ -7,7 +7,7 @@ use volley_proto::spec::{
     NumericEmbedding, NumericTransform, Output, Ranks, RateScaling, Start, Task, TooFew,
 };
 
-use super::super::{DecayName, LossName, RuleName, SplitMethod, Target, WarmStart};
+use super::super::{DecayName, LossName, QuantileShares, RuleName, SplitMethod, Target, WarmStart};
 use super::*;
 
 fn typed(sql: &str) -> OptionValue {
@@ -133,6 +133,13 @@ fn sets_what_was_typed() {
             o.network.output == Output::ScaledSigmoid
         }),
         ("loss", "'mae'", |o| o.loss.name == Some(LossName::Mae)),
+        ("quantile", "0.9", |o| {
+            o.loss.quantile == Some(QuantileShares::One(0.9))
+        }),
+        ("quantile", "[0.05, 0.5, 0.95]", |o| {
+            let shares = vec![0.05, 0.5, 0.95];
+            o.loss.quantile == Some(QuantileShares::Several(shares))
+        }),
         ("class_weights", "[['yes', 2], [3, 0.5], [true, 1]]", |o| {
             let due = [("yes", 2.0), ("3", 0.5), ("true", 1.0)];
             let due = due.map(|(class, weight)| (class.to_owned(), weight));
@@ -247,6 +254,8 @@ fn refuses_wrong_values_by_name() {
         ("numeric_transform", "'minmax'"),
         ("batch_norm", "1"),
         ("loss", "'mea'"),
+        ("quantile", "'median'"),
+        ("quantile", "[0.1, 'half']"),
         ("optimizer", "'adm'"),
         ("learn_rate", "true"),
         ("learn_rate_schedule", "'cos'"),
