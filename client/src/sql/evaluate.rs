@@ -6,7 +6,7 @@
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Column;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::functions::expr_fn::{abs, ln, sqrt};
 use datafusion::functions_aggregate::expr_fn::{avg, count, var_pop};
@@ -22,11 +22,21 @@ use volley_proto::store::{ClassType, Classes, Manifest};
 /// Below this, a label is left out of `rmspe`, as in training.
 const LEAST_LABEL: f64 = 0.001;
 
-/// Fails unless the input has the label that predictions are compared with.
+/// Fails unless the input has the labels that predictions are compared with.
 ///
-/// It is the column `label`: the model's own, or one that its TRANSFORM has computed.
-pub(super) fn check_label(
+/// They are these columns: the model's own, or such that its TRANSFORM has computed.
+pub(super) fn check_labels(
     manifest: &Manifest,
+    labels: &[String],
+    input: &LogicalPlan,
+) -> crate::Result<()> {
+    let mut columns = manifest.spec.label.columns.iter().zip(labels);
+    columns.try_for_each(|(column, label)| check_label(manifest, column, label, input))
+}
+
+fn check_label(
+    manifest: &Manifest,
+    column: &str,
     label: &str,
     input: &LogicalPlan,
 ) -> crate::Result<()> {
@@ -63,7 +73,7 @@ pub(super) fn check_label(
         return Ok(());
     }
     Err(volley_proto::Error::ColumnType {
-        column: manifest.spec.label.column.clone(),
+        column: column.to_owned(),
         role: "the label",
         actual: field.data_type().to_string(),
         expected,
@@ -96,6 +106,30 @@ pub(super) fn group_name(at: usize) -> String {
     format!("__volley_by_{at}")
 }
 
+/// What the place of one of several labels is called below its metrics.
+const PLACE: &str = "__volley_label";
+
+/// Each row once for each of so many labels, with the label's place.
+fn for_each_label(labels: usize, rows: LogicalPlan) -> Result<LogicalPlan> {
+    let places = (0..labels).map(|at| vec![lit(at as i64)]).collect();
+    let places = LogicalPlanBuilder::values(places)?
+        .project([col("column1").alias(PLACE)])?
+        .build()?;
+    LogicalPlanBuilder::from(rows).cross_join(places)?.build()
+}
+
+/// That of the label at whose place a row is, of expressions for each.
+fn of_place(mut each: Vec<Expr>) -> Result<Expr> {
+    let Some(last) = each.pop() else {
+        let message = "a model has a label".to_owned();
+        return Err(DataFusionError::Internal(message));
+    };
+    let mut others = each.into_iter().enumerate().rev();
+    others.try_fold(last, |others, (at, own)| {
+        when(col(PLACE).eq(lit(at as i64)), own).otherwise(others)
+    })
+}
+
 /// What one of a row's quantiles is called below its metrics.
 fn quantile_name(at: usize) -> String {
     format!("__volley_quantile_{at}")
@@ -121,16 +155,22 @@ fn of_quantiles(shares: &[f64]) -> Result<[(&'static str, Expr); 3]> {
     ])
 }
 
-/// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers.
+/// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers; of several labels,
+/// a row for each, which names it.
 ///
 /// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in. Of several quantiles
 /// the error is that of the one that is the prediction; those of all follow.
 pub(super) fn metrics(
     manifest: &Manifest,
-    label: &str,
+    labels: &[String],
     predicted: LogicalPlan,
     by: &[String],
 ) -> Result<LogicalPlan> {
+    let several = manifest.spec.label.several();
+    let predicted = match several {
+        [] => predicted,
+        several => for_each_label(several.len(), predicted)?,
+    };
     let column = |name: &str| -> Result<Expr> {
         let (qualifier, field) = predicted
             .schema()
@@ -138,12 +178,19 @@ pub(super) fn metrics(
         Ok(Expr::Column(Column::from((qualifier, field))))
     };
     let number = |name: &str| column(name)?.cast_to(&DataType::Float64, predicted.schema());
-    let label = number(label)?.alias("label");
-    let prediction = number(&manifest.predicted().name)?.alias("prediction");
-    let mut read = vec![label, prediction];
+    let label = labels
+        .iter()
+        .map(|label| number(label))
+        .collect::<Result<_>>()?;
+    let predictions = manifest.predicted();
+    let prediction = predictions.names().map(number).collect::<Result<_>>()?;
+    let mut read = vec![
+        of_place(label)?.alias("label"),
+        of_place(prediction)?.alias("prediction"),
+    ];
     let shares = manifest.spec.loss.shares().unwrap_or_default();
     for at in 0..shares.len() {
-        let all = column(&manifest.predicted().quantiles())?;
+        let all = column(&predictions.quantiles())?;
         let value = all.index(lit(at as i64 + 1)).field("value");
         let value = value.cast_to(&DataType::Float64, predicted.schema())?;
         read.push(value.alias(quantile_name(at)));
@@ -155,9 +202,17 @@ pub(super) fn metrics(
     for (at, name) in by.iter().enumerate() {
         read.push(column(name)?.alias(group_name(at)));
     }
-    let groups = (0..by.len()).map(|at| col(group_name(at)));
+    let mut groups: Vec<_> = (0..by.len()).map(|at| col(group_name(at))).collect();
     let named = by.iter().enumerate();
     let named = named.map(|(at, name)| col(group_name(at)).alias(name));
+    let mut of_label = None;
+    if !several.is_empty() {
+        read.push(col(PLACE));
+        groups.push(col(PLACE));
+        let names = several.iter().map(|name| lit(name.as_str())).collect();
+        of_label = Some(of_place(names)?.alias("label"));
+    }
+    let named = of_label.into_iter().chain(named);
 
     let error = || col("label") - col("prediction");
     let relative = || error() / col("label");

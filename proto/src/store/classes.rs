@@ -38,8 +38,11 @@ pub enum ClassType {
 /// The columns that a prediction adds to its input's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PredictedColumns {
-    /// The name of the first: `predicted_<label>`, as in BigQuery ML.
+    /// The name of the first label's: `predicted_<label>`, as in BigQuery ML.
     pub name: String,
+    /// The names of those of further labels, which are numbers.
+    #[serde(default)]
+    pub further: Vec<String>,
     /// What classes are; `None` for a number.
     pub class: Option<ClassType>,
     /// Whether a number has several quantiles.
@@ -111,6 +114,14 @@ impl ClassType {
 }
 
 impl PredictedColumns {
+    /// The names of the labels' predictions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.name]
+            .into_iter()
+            .chain(&self.further)
+            .map(String::as_str)
+    }
+
     /// The name of the column of all classes' probabilities.
     pub fn probabilities(&self) -> String {
         format!("{}_probs", self.name)
@@ -129,8 +140,8 @@ impl PredictedColumns {
         ])
     }
 
-    /// The columns: of a number, one, and all its quantiles if it has several; of a class, the likeliest and the
-    /// probabilities of all; of an explanation, what it is explained by, what is explained, and how nearly.
+    /// The columns: of a number, one for each label, and all its quantiles if it has several; of a class, the likeliest
+    /// and the probabilities of all; of an explanation, what it is explained by, what is explained, and how nearly.
     pub fn fields(&self) -> Vec<Field> {
         let mut fields = match self.class {
             None => vec![Field::new(&self.name, DataType::Float32, false)],
@@ -142,6 +153,8 @@ impl PredictedColumns {
                 ]
             }
         };
+        let further = self.further.iter();
+        fields.extend(further.map(|name| Field::new(name, DataType::Float32, false)));
         if self.has_quantiles {
             let item = Field::new_struct("item", Self::quantile(), false);
             fields.push(Field::new_list(self.quantiles(), item, false));

@@ -14,6 +14,7 @@ mod addresses;
 mod errors;
 mod examples;
 mod files;
+mod labels;
 mod page;
 mod quantiles;
 mod tables;

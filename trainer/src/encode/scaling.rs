@@ -17,13 +17,13 @@ use crate::network::Normalization;
 pub(crate) struct Scaling {
     /// Of each continuous feature.
     pub(crate) features: Vec<Scale>,
-    /// Of the transformed label.
-    pub(crate) label: Scale,
+    /// Of each transformed label.
+    pub(crate) labels: Vec<Scale>,
 }
 
 impl Scaling {
     /// What a spec asks for, by the statistics of all training rows.
-    pub(crate) fn fit(spec: &TrainSpec, features: &[Statistics], label: &Statistics) -> Self {
+    pub(crate) fn fit(spec: &TrainSpec, features: &[Statistics], labels: &[Statistics]) -> Self {
         let feature = |of: &Statistics| {
             let (shift, unit) = match spec.numeric_transform {
                 NumericTransform::None => (0.0, 1.0),
@@ -36,7 +36,7 @@ impl Scaling {
                 indicator: of.nulls > 0,
             }
         };
-        let label = match spec.label.standardize {
+        let label = |label: &Statistics| match spec.label.standardize {
             // Its logarithm starts at that of the mean.
             true if spec.loss.has_log_link() => Scale {
                 unit: if label.mean > 0.0 { label.mean } else { 1.0 },
@@ -51,7 +51,7 @@ impl Scaling {
         };
         Self {
             features: features.iter().map(feature).collect(),
-            label,
+            labels: labels.iter().map(label).collect(),
         }
     }
 
@@ -89,10 +89,9 @@ impl Scaling {
             }
             rows.continuous = inputs;
         }
-        if self.label != Scale::IDENTITY {
-            for label in &mut rows.labels {
-                *label = self.label.apply(f64::from(*label)) as f32;
-            }
+        let scales = self.labels.iter().cycle();
+        for (label, scale) in rows.labels.iter_mut().zip(scales) {
+            *label = scale.apply(f64::from(*label)) as f32;
         }
     }
 
@@ -146,7 +145,7 @@ mod tests {
         spec.numeric_transform = transform;
         spec.label.standardize = true;
         let features: Vec<_> = columns.iter().map(|column| statistics(column)).collect();
-        let scaling = Scaling::fit(&spec, &features, &statistics(labels));
+        let scaling = Scaling::fit(&spec, &features, &[statistics(labels)]);
         let row = |at: usize| columns.iter().map(move |column| column[at]);
         let mut rows = Rows {
             continuous: (0..labels.len()).flat_map(row).collect(),
@@ -176,7 +175,7 @@ mod tests {
         ];
         assert_eq!(rows.continuous, due.concat());
         assert_eq!(rows.labels, [-1.0, 1.0, -1.0, 1.0]);
-        assert_eq!(scaling.label.undo(-1.0), 100.0);
+        assert_eq!(scaling.labels[0].undo(-1.0), 100.0);
         assert_eq!(moments.mean, [0.0, 0.0, 0.0, 0.5, 1.0]);
         assert_eq!(moments.variance, [0.5, 0.0, 0.0, 0.25, 0.0]);
     }

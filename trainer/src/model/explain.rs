@@ -94,7 +94,8 @@ impl Model {
 
     /// What an output is multiplied by, and what is added then, for a number that is not exponentiated yet.
     fn label_units(&self) -> (f64, f64) {
-        let label = self.scaling().label;
+        let labels = &self.scaling().labels;
+        let label = labels.first().copied().unwrap_or_default();
         match self.manifest.spec.loss.has_log_link() {
             true => (1.0, label.unit.ln()),
             false => (label.unit, label.shift),

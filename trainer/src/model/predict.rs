@@ -65,13 +65,13 @@ impl Model {
         let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
         let scaling = Scaling {
             features: continuous.map(|feature| feature.scale).collect(),
-            label: manifest.label_scale,
+            labels: manifest.label_scales.clone(),
         };
         let classes = manifest.classes.as_ref().map_or(0, Classes::len);
         let sizes = Sizes {
             codes: vocabularies.iter().map(Vocabulary::codes).collect(),
             continuous: scaling.inputs(),
-            outputs: Architecture::outputs_of(&manifest.spec.loss, classes),
+            outputs: Architecture::outputs_of(&manifest.spec, classes),
         };
         let architecture = Architecture::new(&manifest.spec, &sizes, manifest.output_scale);
         let (values, running) = files::decode_weights(
@@ -122,7 +122,7 @@ impl Model {
         &self.manifest
     }
 
-    /// The [columns](Manifest::predicted) of the prediction: a number in the label's own scale, and its quantiles in
+    /// The [columns](Manifest::predicted) of the prediction: a number in each label's own scale, and its quantiles in
     /// ascending order if it has several; or a class, and the probabilities of all. Finds the features by name; values
     /// that training did not see, null among them, are predicted as such.
     ///
@@ -144,16 +144,25 @@ impl Model {
         let loss = &self.manifest.spec.loss;
         let exponentiates = self.manifest.exponentiates();
         let has_log_link = loss.has_log_link();
-        for y in &mut outputs {
+        // One for each output, or for all.
+        let scales = self.scaling.labels.iter().cycle();
+        for (y, scale) in outputs.iter_mut().zip(scales) {
             let y_or_exp = match has_log_link {
                 true => f64::from(*y).exp(),
                 false => f64::from(*y),
             };
-            let label = self.scaling.label.undo(y_or_exp);
+            let label = scale.undo(y_or_exp);
             *y = if exponentiates { label.exp() } else { label } as f32;
         }
         match loss.shares() {
-            None => Ok(vec![Arc::new(Float32Array::from(outputs))]),
+            None => {
+                let labels = self.architecture.outputs;
+                let of_label = |at| -> ArrayRef {
+                    let values = outputs.iter().skip(at).step_by(labels).copied();
+                    Arc::new(Float32Array::from_iter_values(values))
+                };
+                Ok((0..labels).map(of_label).collect())
+            }
             Some(shares) => quantiles(shares, loss.median(), outputs),
         }
     }

@@ -5,7 +5,7 @@
 
 use rand::RngExt;
 use volley_proto::spec::FeatureKind;
-use volley_proto::spec::{Loss, Network, Output, TrainSpec};
+use volley_proto::spec::{Network, Output, TrainSpec};
 
 use super::graph::{Dropout, Entries, Graph};
 use crate::random::{Key, Purpose};
@@ -76,13 +76,12 @@ impl Parameter {
 }
 
 impl Architecture {
-    /// Outputs of a network with this loss that tells so many classes apart, or measures if there are none: two classes
-    /// need one, quantiles one each.
-    pub(crate) fn outputs_of(loss: &Loss, classes: usize) -> usize {
-        match (loss.shares(), classes) {
-            (Some(shares), _) => shares.len(),
-            (None, 0..=2) => 1,
-            (None, classes) => classes,
+    /// Outputs of a network that tells so many classes apart, or measures if there are none: two classes need one.
+    pub(crate) fn outputs_of(spec: &TrainSpec, classes: usize) -> usize {
+        match classes {
+            0 => spec.outputs(),
+            1 | 2 => 1,
+            classes => classes,
         }
     }
 

@@ -122,8 +122,10 @@ pub(super) fn on_sequence(
 /// What a rank's settled shards hold.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Census {
+    /// Continuous features.
+    features: usize,
     /// What each shard holds, by its number, and the statistics of its training rows: of each continuous feature,
-    /// then of the transformed label.
+    /// then of each transformed label.
     shards: Vec<(usize, ShardRows, Vec<Statistics>)>,
     /// The largest transformed label that is trained on.
     largest_label: Option<f64>,
@@ -132,19 +134,19 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Counts settled shards of rows with so many continuous features, which are not scaled yet, and classes.
-    pub(super) fn take(shards: &[Settled], features: usize, classes: usize) -> Self {
+    /// Counts settled shards of rows with so many continuous features and labels, which are not scaled yet, and classes.
+    pub(super) fn take(shards: &[Settled], features: usize, labels: usize, classes: usize) -> Self {
+        let of_row = labels;
         let labels = shards.iter().flat_map(|shard| &shard.train.labels);
         let statistics = |shard: &Settled| {
-            let mut all = vec![Statistics::default(); features + 1];
+            let mut all = vec![Statistics::default(); features + of_row];
             for row in shard.train.continuous.chunks_exact(features.max(1)) {
                 all.iter_mut().zip(row).for_each(|(of, x)| of.add(*x));
             }
-            shard
-                .train
-                .labels
-                .iter()
-                .for_each(|label| all[features].add(*label));
+            for row in shard.train.labels.chunks_exact(of_row) {
+                let of_labels = all[features..].iter_mut().zip(row);
+                of_labels.for_each(|(of, label)| of.add(*label));
+            }
             all
         };
         let mut rows_of_classes = vec![0; classes];
@@ -154,6 +156,7 @@ impl Census {
             }
         }
         Self {
+            features,
             classes: rows_of_classes,
             shards: shards
                 .iter()
@@ -175,8 +178,8 @@ pub(super) struct World {
     pub(super) largest_label: f64,
     /// Of each continuous feature over the training rows.
     pub(super) features: Vec<Statistics>,
-    /// Of the transformed label over them.
-    pub(super) label: Statistics,
+    /// Of each transformed label over them.
+    pub(super) labels: Vec<Statistics>,
     /// Training rows of each class, if labels are classes.
     pub(super) classes: Vec<u64>,
     /// The means of what batch norm normalises; none before it is known how numbers are scaled.
@@ -197,6 +200,7 @@ impl World {
 
 /// Adds up all ranks' rows.
 pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<World> {
+    let features = mine.features;
     let all = gather(&mine, "census of its rows", communicator)?;
     let mut world = World {
         shards: BTreeMap::new(),
@@ -204,7 +208,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
         eval_rows: 0,
         largest_label: f64::NEG_INFINITY,
         features: vec![],
-        label: Statistics::default(),
+        labels: vec![],
         classes: vec![],
         means: vec![],
         ranks: all.len(),
@@ -238,7 +242,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
             .zip(&numbers)
             .for_each(|(all, of)| all.merge(of));
     }
-    world.label = merged.pop().unwrap_or_default();
+    world.labels = merged.split_off(features.min(merged.len()));
     world.features = merged;
     if world.train.rows == 0 {
         return Err(Error::NoTrainingRows(if world.eval_rows > 0 {
@@ -271,7 +275,7 @@ pub(super) fn on_scaling(
         scales: scaling
             .features
             .iter()
-            .chain([&scaling.label])
+            .chain(&scaling.labels)
             .map(|of| {
                 (
                     of.null.to_bits(),
@@ -306,11 +310,12 @@ pub(super) fn on_scaling(
         indicator,
     };
     let mut features: Vec<_> = newest.scales.into_iter().map(scale).collect();
-    match features.pop() {
-        Some(label) if features.len() == fitted.features.len() => Ok(Scaling { features, label }),
-        // It is of other features, which is refused where it is looked at.
-        _ => Ok(fitted),
+    // It is of other features, which is refused where it is looked at.
+    if features.len() != fitted.features.len() + fitted.labels.len() {
+        return Ok(fitted);
     }
+    let labels = features.split_off(fitted.features.len());
+    Ok(Scaling { features, labels })
 }
 
 /// What a rank would start with.

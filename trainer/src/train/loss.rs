@@ -55,6 +55,28 @@ pub(super) fn of_row(loss: &Loss, outputs: &[f32], label: f32, slopes: &mut [f64
     }
 }
 
+/// The loss of a row with an output for each of several labels: the sum of the labels' own, each times its weight, or 1
+/// where none are given. Of one label it is the [loss](of_row) of all outputs.
+pub(super) fn of_labels(
+    loss: &Loss,
+    weights: &[f64],
+    outputs: &[f32],
+    labels: &[f32],
+    slopes: &mut [f64],
+) -> f64 {
+    if let [label] = labels {
+        return of_row(loss, outputs, *label, slopes);
+    }
+    let mut total = 0.0;
+    for (at, label) in labels.iter().enumerate() {
+        let weight = weights.get(at).copied().unwrap_or(1.0);
+        let own = at..at + 1;
+        total += weight * of_row(loss, &outputs[own.clone()], *label, &mut slopes[own]);
+        slopes[at] *= weight;
+    }
+    total
+}
+
 /// The focal loss, by the log loss and its slopes: `f(p) = −(1−p)^γ ln p`, and `ln p` has the opposite slopes.
 fn focal(gamma: f64, outputs: &[f32], class: usize, slopes: &mut [f64]) -> f64 {
     let log_loss = of_row(&Loss::LogLoss, outputs, class as f32, slopes);
@@ -134,6 +156,14 @@ pub(super) fn unit(loss: &Loss, scale: &Scale) -> f64 {
         Loss::Mse | Loss::Huber | Loss::HuberOf { .. } => scale.unit * scale.unit,
         Loss::Tweedie { power } => scale.unit.powf(2.0 - power),
         Loss::LogLoss | Loss::Focal { .. } => 1.0,
+    }
+}
+
+/// What a loss of 1 is between labels as they are; several have no scale in common but that which is trained in.
+pub(super) fn unit_of(loss: &Loss, scales: &[Scale]) -> f64 {
+    match scales {
+        [scale] => unit(loss, scale),
+        _ => 1.0,
     }
 }
 
@@ -264,6 +294,38 @@ mod tests {
         rearrange(&mut outputs);
         assert_eq!(outputs, [-1.0, 2.5, 4.0]);
         assert!(of_row(&quantiles, &outputs, 3.0, &mut slopes) < crossed);
+    }
+
+    #[test]
+    fn labels_have_the_weighted_sum_of_their_losses() {
+        let (outputs, labels) = ([1.0, -2.0, 0.5], [0.0, 1.0, 0.5]);
+        let of = |weights: &[f64], outputs: &[f32]| {
+            let mut slopes = [f64::NAN; 3];
+            let loss = of_labels(&Loss::Mse, weights, outputs, &labels, &mut slopes);
+            (loss, slopes)
+        };
+        assert_eq!(of(&[], &outputs), (10.0, [2.0, -6.0, 0.0]));
+        let weights = [2.0, 0.5, 3.0];
+        let (loss, slopes) = of(&weights, &outputs);
+        assert_eq!(loss, 6.5);
+        let h = 1.0 / 1024.0;
+        for at in 0..3 {
+            let moved = |by: f32| {
+                let mut outputs = outputs;
+                outputs[at] += by;
+                of(&weights, &outputs).0
+            };
+            let measured = (moved(h) - moved(-h)) / (2.0 * f64::from(h));
+            assert!((slopes[at] - measured).abs() < 1e-6, "{slopes:?}");
+        }
+        let mut slope = [f64::NAN];
+        assert_eq!(of_labels(&Loss::Mse, &[], &[3.0], &[1.0], &mut slope), 4.0);
+        let scale = Scale {
+            unit: 3.0,
+            ..Scale::IDENTITY
+        };
+        let units = [&[scale][..], &[scale; 2]].map(|scales| unit_of(&Loss::Mse, scales));
+        assert_eq!(units, [9.0, 1.0]);
     }
 
     #[test]

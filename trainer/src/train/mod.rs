@@ -241,9 +241,10 @@ fn prepare(
         .filter(|feature| feature.kind == FeatureKind::Continuous);
     let classes = classes.as_ref().map(Vocabulary::classes);
     let count = classes.as_ref().map_or(0, Classes::len);
-    let census = Census::take(&shards, continuous.count(), count);
+    let labels = spec.label.columns.len();
+    let census = Census::take(&shards, continuous.count(), labels, count);
     let mut world = agree::on_rows(census, communicator)?;
-    let fitted = Scaling::fit(spec, &world.features, &world.label);
+    let fitted = Scaling::fit(spec, &world.features, &world.labels);
     let scaling = agree::on_scaling(origin.scaling(), fitted, communicator)?;
     for shard in &mut shards {
         scaling.apply(&mut shard.train);
@@ -314,7 +315,7 @@ fn check_classes(spec: &TrainSpec, classes: &Classes) -> Result<()> {
         // That there are no rows is said of rows.
         0 | 2..=MOST_CLASSES => Ok(()),
         found => Err(Error::Classes {
-            column: spec.label.column.clone(),
+            column: spec.label.column().to_owned(),
             found,
             most: MOST_CLASSES,
         }),
@@ -386,7 +387,7 @@ fn architecture(
     let sizes = Sizes {
         codes: vocabularies.iter().map(Vocabulary::codes).collect(),
         continuous: scaling.inputs(),
-        outputs: Architecture::outputs_of(&spec.loss, world.classes.len()),
+        outputs: Architecture::outputs_of(spec, world.classes.len()),
     };
     Ok(Architecture::new(spec, &sizes, output_scale))
 }

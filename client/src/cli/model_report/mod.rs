@@ -79,7 +79,10 @@ async fn show(
     by: &[String],
 ) -> anyhow::Result<Shown> {
     let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
-    let label = quoted(&manifest.spec.label.column);
+    let label = quoted(manifest.spec.label.column());
+    if !manifest.spec.label.several().is_empty() {
+        bail!("not supported: --rows of a model with several labels; ask ML.EVALUATE");
+    }
     if manifest.classes.is_some() {
         bail!("not supported: --rows of a model that predicts classes; ask ML.EVALUATE");
     }

@@ -16,6 +16,7 @@ use super::worlds::assert_same_weights;
 use crate::Error;
 use crate::testing::{
     classifier, dense, load_split, model, rows, spec, told_apart, train_split, train_world,
+    two_labels, with_visits,
 };
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
@@ -27,7 +28,11 @@ fn evaluated(batch: &RecordBatch) -> RecordBatch {
 }
 
 fn mean_absolute_error(labels: &RecordBatch, predictions: &Float32Array) -> f64 {
-    let labels = labels["sales"].as_primitive::<Float64Type>();
+    mean_absolute_error_of("sales", labels, predictions)
+}
+
+fn mean_absolute_error_of(label: &str, labels: &RecordBatch, predictions: &Float32Array) -> f64 {
+    let labels = labels[label].as_primitive::<Float64Type>();
     let errors = labels.values().iter().zip(predictions.values());
     let errors = errors.map(|(y, p)| (y - f64::from(*p)).abs());
     errors.sum::<f64>() / labels.len() as f64
@@ -365,6 +370,47 @@ fn several_quantiles_of_uniform_labels_are_their_shares() {
         (kept.eval_mae.unwrap() / mae - 1.0).abs() < 1e-4,
         "{mae}, {kept:?}"
     );
+}
+
+#[test]
+fn several_labels_are_learnt_each_in_its_scale() {
+    let data = with_visits(&rows(0..1500));
+    let mut spec = TrainSpec {
+        epochs: Some(15),
+        ..two_labels()
+    };
+    spec.network.layers = dense(&[24, 16], &[]);
+    let outcomes = train_split(&spec, &data, 2);
+    let kept = &outcomes[0].report.kept;
+    let scales = &outcomes[0]
+        .artifacts
+        .as_ref()
+        .unwrap()
+        .manifest
+        .label_scales;
+    let evaluated = evaluated(&data);
+    let predicted = model(&outcomes).predict(&evaluated).unwrap();
+    let mut loss = 0.0;
+    for (at, (label, weight)) in [("sales", 1.0), ("visits", 0.5)].into_iter().enumerate() {
+        let of = &kept.labels[at];
+        assert_eq!(of.label, label);
+        assert!(of.eval_r2.unwrap() > 0.9, "{of:?}");
+        let predicted = predicted[at].as_primitive::<Float32Type>();
+        let mae = mean_absolute_error_of(label, &evaluated, predicted);
+        assert!(
+            (mae / of.eval_mae.unwrap() - 1.0).abs() < 1e-3,
+            "{mae}, {of:?}"
+        );
+        let square = of.eval_rmse.unwrap().powi(2);
+        assert!(
+            (of.eval_loss.unwrap() / square - 1.0).abs() < 1e-3,
+            "{of:?}"
+        );
+        loss += weight * of.eval_loss.unwrap() / scales[at].unit.powi(2);
+    }
+    assert!((kept.eval_loss.unwrap() / loss - 1.0).abs() < 1e-6);
+    // In no common scale.
+    assert_eq!((kept.eval_mae, kept.eval_rmse), (None, None));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use volley_proto::spec::{
 
 use crate::Outcome;
 use crate::testing::{
-    classifier, load_now, rows, shards, spec, told_apart, train_split, train_world,
+    classifier, load_now, rows, shards, spec, told_apart, train_split, train_world, two_labels,
+    with_visits,
 };
 
 /// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
@@ -95,6 +96,19 @@ fn n_ranks_classify_as_one_does() {
         let data = told_apart(&rows(0..300), bounds);
         let what = format!("{} classes", bounds.len() + 1);
         assert_n_ranks_train_what_one_does(&small(classifier()), &data, &what);
+    }
+}
+
+#[test]
+fn n_ranks_train_several_labels_as_one_does() {
+    let data = with_visits(&rows(0..300));
+    for loss in [Loss::Mse, Loss::Tweedie { power: 1.5 }] {
+        let spec = small(TrainSpec {
+            loss,
+            ..two_labels()
+        });
+        let what = format!("two labels, {}", spec.loss);
+        assert_n_ranks_train_what_one_does(&spec, &data, &what);
     }
 }
 
