@@ -39,8 +39,19 @@ impl Estimator {
     }
 
     /// The column to predict.
-    pub fn label(mut self, column: impl Into<String>) -> Self {
-        self.options.label = Some(column.into());
+    pub fn label(self, column: impl Into<String>) -> Self {
+        self.labels([column])
+    }
+
+    /// The columns to predict by one network, each with an output of its own.
+    pub fn labels<C: Into<String>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
+        self.options.labels = columns.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// What the loss of each label is multiplied by in the sum that is trained.
+    pub fn loss_weights(mut self, weights: impl Into<Vec<f64>>) -> Self {
+        self.options.loss_weights = weights.into();
         self
     }
 

@@ -69,7 +69,7 @@ pub use model::{DataFrameExt, Model};
 pub use session::{Output, QueryJob, Session};
 pub use sql::{
     DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerOptions,
-    OptionValue, RuleName, SplitMethod, Statement, TrainOption, TrainOptions, VocabularyOptions,
-    WarmStart, train_options,
+    OptionValue, QuantileShares, RuleName, SplitMethod, Statement, TrainOption, TrainOptions,
+    VocabularyOptions, WarmStart, train_options,
 };
 pub use work::{Of, Work};

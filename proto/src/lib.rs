@@ -9,6 +9,7 @@
 
 mod error;
 mod name;
+mod one_or_several;
 
 pub mod address;
 pub mod failure;

@@ -95,7 +95,8 @@ pub trait ModelRuntime: Send + Sync + Debug {
 /// Predicts batches with one loaded model.
 pub trait Predictor: Send + Sync + Debug {
     /// The prediction's columns, as [`PredictedColumns`](crate::store::PredictedColumns) has them: a number in the
-    /// label's own scale, or a class and the probabilities of all. Reads the batch's columns by name.
+    /// label's own scale and its quantiles if it has several, or a class and the probabilities of all. Reads the batch's
+    /// columns by name.
     ///
     /// # Errors
     /// When a feature column is missing or of a type the model was not trained on.

@@ -294,7 +294,8 @@ fn spec(batch_size: usize) -> TrainSpec {
         vocabulary: Default::default(),
         task: Task::Regression,
         label: Label {
-            column: "sales".into(),
+            columns: vec!["sales".into()],
+            loss_weights: vec![],
             transform: LabelTransform::Ln,
             standardize: false,
         },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, Date32Array, Float64Array, Int32Array, StringArray};
-use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Float64Type, Int32Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
@@ -49,7 +49,8 @@ pub(crate) fn spec() -> TrainSpec {
         vocabulary: Default::default(),
         task: Task::Regression,
         label: Label {
-            column: "sales".into(),
+            columns: vec!["sales".into()],
+            loss_weights: vec![],
             transform: LabelTransform::Identity,
             standardize: false,
         },
@@ -271,6 +272,34 @@ pub(crate) fn told_apart(batch: &RecordBatch, bounds: &[f64]) -> RecordBatch {
     let mut columns = batch.columns().to_vec();
     columns[at] = Arc::new(classes);
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+/// The rows with a second label of another size: the column `visits`.
+pub(crate) fn with_visits(batch: &RecordBatch) -> RecordBatch {
+    let stores = batch["store"].as_primitive::<Int32Type>();
+    let trends = batch["trend"].as_primitive::<Float64Type>();
+    let parts = batch["part"].as_string::<i32>();
+    let visits = (0..batch.num_rows()).map(|row| {
+        let of_row = 1.0 + trends.value(row) + 0.2 * f64::from(stores.value(row));
+        (parts.value(row) != "TEST").then_some(1000.0 * of_row)
+    });
+    let mut fields = batch.schema().fields().to_vec();
+    fields.push(Arc::new(Field::new("visits", DataType::Float64, true)));
+    let mut columns = batch.columns().to_vec();
+    columns.push(Arc::new(Float64Array::from_iter(visits)));
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+/// A spec of both labels of such rows.
+pub(crate) fn two_labels() -> TrainSpec {
+    let mut spec = TrainSpec {
+        numeric_transform: NumericTransform::Standardize,
+        ..spec()
+    };
+    spec.label.columns.push("visits".into());
+    spec.label.loss_weights = vec![1.0, 0.5];
+    spec.label.standardize = true;
+    spec
 }
 
 /// A spec of a classifier of such rows.

@@ -196,7 +196,9 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         count(FeatureKind::Categorical),
         count(FeatureKind::Continuous),
     );
-    let row_bytes = NUMBER * (categorical + continuous + 1);
+    // A classifier has one at least.
+    let outputs = spec.outputs() as u64;
+    let row_bytes = NUMBER * (categorical + continuous + spec.label.columns.len() as u64);
     let rank_rows = rows
         .number()
         .zip(ranks)
@@ -227,8 +229,9 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     };
     let entered = widths.iter().sum::<u64>() + numbers;
     let solved = matches!(spec.optimizer.rule, Rule::Lbfgs { .. });
-    let dense = dense_parameters(network, entered, continuous);
+    let dense = dense_parameters(network, entered, continuous, outputs);
     let beside = u64::from(network.linear != Linear::None) + network.factors as u64;
+    let beside = beside * outputs;
     let embeddings = match (&network.embedding_dim, widths.first().unwrap_or(&0)) {
         _ if categorical == 0 => String::new(),
         (EmbeddingWidth::Same(_), width) => {
@@ -349,15 +352,15 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     text
 }
 
-/// Trainable parameters but those of values, for so many numbers of a row that enter the layers; `None` with a custom
-/// layer.
-fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> Option<u64> {
+/// Trainable parameters but those of values, for so many numbers of a row that enter the layers, and outputs; `None`
+/// with a custom layer.
+fn dense_parameters(network: &Network, entered: u64, continuous: u64, outputs: u64) -> Option<u64> {
     let linear = match network.linear {
         Linear::Alone => continuous + 1,
         Linear::Beside => continuous,
         Linear::None => 0,
     };
-    let beside = linear + continuous * network.factors as u64;
+    let beside = outputs * (linear + continuous * network.factors as u64);
     if !network.is_deep() {
         return Some(beside);
     }
@@ -378,7 +381,7 @@ fn dense_parameters(network: &Network, entered: u64, continuous: u64) -> Option<
         }
     };
     let (dense, last) = Layer::size(&network.layers, entered as usize)?;
-    Some(norm + embeddings + dense as u64 + last as u64 + 1 + beside)
+    Some(norm + embeddings + dense as u64 + outputs * (last as u64 + 1) + beside)
 }
 
 /// With commas between thousands.

@@ -84,7 +84,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     );
     add("train_id", spec.train_id.to_string());
     add("model_type", spec.model_type().to_owned());
-    add("label", spec.label.column.clone());
+    add("label", spec.label.columns.join(", "));
     add("label_transform", word(&spec.label.transform));
     let predicted = manifest.predicted();
     let predicted = predicted
@@ -158,6 +158,9 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     add("output_scale", manifest.output_scale.to_string());
     add("parameters", manifest.parameters.to_string());
     add("loss", spec.loss.to_string());
+    for (label, weight) in spec.label.columns.iter().zip(&spec.label.loss_weights) {
+        add(&format!("loss_weight {label}"), weight.to_string());
+    }
     if let Some(column) = &spec.sample_weight {
         add("sample_weight_col", column.clone());
     }
@@ -219,6 +222,21 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         for (name, value) in metrics {
             if let Some(value) = value {
                 add(&format!("kept_epoch {name}"), value.to_string());
+            }
+        }
+        for of in &kept.labels {
+            let metrics = [
+                ("eval_loss", of.eval_loss),
+                ("eval_mae", of.eval_mae),
+                ("eval_rmse", of.eval_rmse),
+                ("eval_r2", of.eval_r2),
+                ("eval_rmspe", of.eval_rmspe),
+            ];
+            for (name, value) in metrics {
+                if let Some(value) = value {
+                    let property = format!("kept_epoch {name} of {}", of.label);
+                    add(&property, value.to_string());
+                }
             }
         }
     }

@@ -94,9 +94,8 @@ impl Rows {
         let Some(given) = &self.transform else {
             return Ok(None);
         };
-        let is_kept = |name: &str| {
-            name == spec.label.column || spec.features.iter().any(|of| of.column == name)
-        };
+        let is_kept =
+            |name: &str| spec.label.is(name) || spec.features.iter().any(|of| of.column == name);
         only(&given.settled, is_kept).map(Some)
     }
 

@@ -1,14 +1,16 @@
 //! `ML.EVALUATE`: how well predictions fit labels, as an ordinary aggregate over the prediction, of all rows or of each
 //! group.
 //!
-//! Rows without a label are left out. Names are BigQuery ML's where it has them. Of models that predict classes it is
-//! a query: see [`class_queries`](super::class_queries).
+//! Rows without a label are left out. Names are BigQuery ML's where it has them, and scikit-learn's of quantiles. Of
+//! models that predict classes it is a query: see [`class_queries`](super::class_queries).
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Column;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::functions::expr_fn::{abs, ln, sqrt};
 use datafusion::functions_aggregate::expr_fn::{avg, count, var_pop};
+use datafusion::functions_nested::expr_ext::IndexAccessor;
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, col, lit, when,
 };
@@ -20,11 +22,21 @@ use volley_proto::store::{ClassType, Classes, Manifest};
 /// Below this, a label is left out of `rmspe`, as in training.
 const LEAST_LABEL: f64 = 0.001;
 
-/// Fails unless the input has the label that predictions are compared with.
+/// Fails unless the input has the labels that predictions are compared with.
 ///
-/// It is the column `label`: the model's own, or one that its TRANSFORM has computed.
-pub(super) fn check_label(
+/// They are these columns: the model's own, or such that its TRANSFORM has computed.
+pub(super) fn check_labels(
     manifest: &Manifest,
+    labels: &[String],
+    input: &LogicalPlan,
+) -> crate::Result<()> {
+    let mut columns = manifest.spec.label.columns.iter().zip(labels);
+    columns.try_for_each(|(column, label)| check_label(manifest, column, label, input))
+}
+
+fn check_label(
+    manifest: &Manifest,
+    column: &str,
     label: &str,
     input: &LogicalPlan,
 ) -> crate::Result<()> {
@@ -61,7 +73,7 @@ pub(super) fn check_label(
         return Ok(());
     }
     Err(volley_proto::Error::ColumnType {
-        column: manifest.spec.label.column.clone(),
+        column: column.to_owned(),
         role: "the label",
         actual: field.data_type().to_string(),
         expected,
@@ -94,15 +106,71 @@ pub(super) fn group_name(at: usize) -> String {
     format!("__volley_by_{at}")
 }
 
-/// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers.
+/// What the place of one of several labels is called below its metrics.
+const PLACE: &str = "__volley_label";
+
+/// Each row once for each of so many labels, with the label's place.
+fn for_each_label(labels: usize, rows: LogicalPlan) -> Result<LogicalPlan> {
+    let places = (0..labels).map(|at| vec![lit(at as i64)]).collect();
+    let places = LogicalPlanBuilder::values(places)?
+        .project([col("column1").alias(PLACE)])?
+        .build()?;
+    LogicalPlanBuilder::from(rows).cross_join(places)?.build()
+}
+
+/// That of the label at whose place a row is, of expressions for each.
+fn of_place(mut each: Vec<Expr>) -> Result<Expr> {
+    let Some(last) = each.pop() else {
+        let message = "a model has a label".to_owned();
+        return Err(DataFusionError::Internal(message));
+    };
+    let mut others = each.into_iter().enumerate().rev();
+    others.try_fold(last, |others, (at, own)| {
+        when(col(PLACE).eq(lit(at as i64)), own).otherwise(others)
+    })
+}
+
+/// What one of a row's quantiles is called below its metrics.
+fn quantile_name(at: usize) -> String {
+    format!("__volley_quantile_{at}")
+}
+
+/// What is averaged of quantiles with these shares: the mean of their losses, and of the interval between the outermost
+/// two, whether the label is in it and how wide it is.
+fn of_quantiles(shares: &[f64]) -> Result<[(&'static str, Expr); 3]> {
+    let quantile = |at: usize| col(quantile_name(at));
+    let losses = shares.iter().enumerate().map(|(at, share)| {
+        let error = || col("label") - quantile(at);
+        when(error().gt_eq(lit(0.0)), lit(*share) * error()).otherwise(lit(share - 1.0) * error())
+    });
+    let losses = losses.collect::<Result<Vec<_>>>()?;
+    let sum = losses.into_iter().fold(lit(0.0), |sum, loss| sum + loss);
+    let (low, high) = (quantile(0), quantile(shares.len() - 1));
+    let is_in = col("label").between(low.clone(), high.clone());
+    let is_in = when(is_in, lit(1.0)).otherwise(lit(0.0))?;
+    Ok([
+        ("mean_pinball_loss", sum / lit(shares.len() as f64)),
+        ("interval_coverage", is_in),
+        ("mean_interval_width", high - low),
+    ])
+}
+
+/// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers; of several labels,
+/// a row for each, which names it.
 ///
-/// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in.
+/// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in. Of several quantiles
+/// the error is that of the one that is the prediction; those of all follow.
 pub(super) fn metrics(
     manifest: &Manifest,
-    label: &str,
+    labels: &[String],
     predicted: LogicalPlan,
     by: &[String],
 ) -> Result<LogicalPlan> {
+    let several = manifest.spec.label.several();
+    let predicted = match several {
+        [] => predicted,
+        several => for_each_label(several.len(), predicted)?,
+    };
     let column = |name: &str| -> Result<Expr> {
         let (qualifier, field) = predicted
             .schema()
@@ -110,15 +178,41 @@ pub(super) fn metrics(
         Ok(Expr::Column(Column::from((qualifier, field))))
     };
     let number = |name: &str| column(name)?.cast_to(&DataType::Float64, predicted.schema());
-    let label = number(label)?.alias("label");
-    let prediction = number(&manifest.predicted().name)?.alias("prediction");
-    let mut read = vec![label, prediction];
+    let label = labels
+        .iter()
+        .map(|label| number(label))
+        .collect::<Result<_>>()?;
+    let predictions = manifest.predicted();
+    let prediction = predictions.names().map(number).collect::<Result<_>>()?;
+    let mut read = vec![
+        of_place(label)?.alias("label"),
+        of_place(prediction)?.alias("prediction"),
+    ];
+    let shares = manifest.spec.loss.shares().unwrap_or_default();
+    for at in 0..shares.len() {
+        let all = column(&predictions.quantiles())?;
+        let value = all.index(lit(at as i64 + 1)).field("value");
+        let value = value.cast_to(&DataType::Float64, predicted.schema())?;
+        read.push(value.alias(quantile_name(at)));
+    }
+    let averages = match shares {
+        [] => vec![],
+        shares => of_quantiles(shares)?.to_vec(),
+    };
     for (at, name) in by.iter().enumerate() {
         read.push(column(name)?.alias(group_name(at)));
     }
-    let groups = (0..by.len()).map(|at| col(group_name(at)));
+    let mut groups: Vec<_> = (0..by.len()).map(|at| col(group_name(at))).collect();
     let named = by.iter().enumerate();
     let named = named.map(|(at, name)| col(group_name(at)).alias(name));
+    let mut of_label = None;
+    if !several.is_empty() {
+        read.push(col(PLACE));
+        groups.push(col(PLACE));
+        let names = several.iter().map(|name| lit(name.as_str())).collect();
+        of_label = Some(of_place(names)?.alias("label"));
+    }
+    let named = of_label.into_iter().chain(named);
 
     let error = || col("label") - col("prediction");
     let relative = || error() / col("label");
@@ -128,27 +222,29 @@ pub(super) fn metrics(
     } else {
         abs(error())
     };
+    let metrics = [
+        count(lit(1_i64)).alias("rows"),
+        avg(abs(error())).alias("mean_absolute_error"),
+        avg(error() * error()).alias("mean_squared_error"),
+        var_pop(col("label")).alias("variance"),
+        avg(above(LEAST_LABEL, relative() * relative())?).alias("mspe"),
+        avg(transformed).alias("transformed_mae"),
+    ];
+    let shown = [
+        col("rows"),
+        col("mean_absolute_error"),
+        col("mean_squared_error"),
+        (lit(1.0) - col("mean_squared_error") / col("variance")).alias("r2_score"),
+        sqrt(col("mspe")).alias("rmspe"),
+        col("transformed_mae"),
+    ];
+    let averaged = averages.iter().map(|(name, _)| col(*name));
+    let averages = averages.iter();
+    let averages = averages.map(|(name, of)| avg(of.clone()).alias(*name));
     LogicalPlanBuilder::from(predicted)
         .project(read)?
         .filter(col("label").is_not_null())?
-        .aggregate(
-            groups,
-            [
-                count(lit(1_i64)).alias("rows"),
-                avg(abs(error())).alias("mean_absolute_error"),
-                avg(error() * error()).alias("mean_squared_error"),
-                var_pop(col("label")).alias("variance"),
-                avg(above(LEAST_LABEL, relative() * relative())?).alias("mspe"),
-                avg(transformed).alias("transformed_mae"),
-            ],
-        )?
-        .project(named.chain([
-            col("rows"),
-            col("mean_absolute_error"),
-            col("mean_squared_error"),
-            (lit(1.0) - col("mean_squared_error") / col("variance")).alias("r2_score"),
-            sqrt(col("mspe")).alias("rmspe"),
-            col("transformed_mae"),
-        ]))?
+        .aggregate(groups, metrics.into_iter().chain(averages))?
+        .project(named.chain(shown).chain(averaged))?
         .build()
 }

@@ -30,8 +30,8 @@ pub(crate) use call::{Reference, named_models};
 pub(crate) use known::Known;
 pub use options::{
     DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerOptions,
-    OptionValue, RuleName, SplitMethod, TrainOption, TrainOptions, VocabularyOptions, WarmStart,
-    train_options,
+    OptionValue, QuantileShares, RuleName, SplitMethod, TrainOption, TrainOptions,
+    VocabularyOptions, WarmStart, train_options,
 };
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse, parse_transform};

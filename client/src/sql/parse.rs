@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(create.name.as_str(), "sales");
         assert!(create.or_replace && !create.if_not_exists);
         assert_eq!(create.options.network.hidden_units, Some(vec![1000, 500]));
-        assert_eq!(create.options.label.as_deref(), Some("Sales"));
+        assert_eq!(create.options.labels, ["Sales"]);
         assert_eq!(create.query.to_string(), "SELECT * FROM t WHERE x > 1");
 
         let Kind::CreateModel(create) = one(

@@ -106,6 +106,11 @@ impl RelationPlanner for MlPlanner {
                 datafusion::error::DataFusionError::Internal("a checked call has its query".into())
             })
         };
+        let explains = [Function::ExplainPredict, Function::GlobalExplain];
+        if explains.contains(&call.function) && !manifest.spec.label.several().is_empty() {
+            let what = format!("ML.{} of a model with several labels", call.function.name());
+            return Err(Error::NotSupported { what }.into());
+        }
         let plan = match call.function {
             Function::Predict => {
                 let rows = planned(context, given()?)?;
@@ -127,9 +132,9 @@ impl RelationPlanner for MlPlanner {
             | Function::Calibration => {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
-                let (query, label) = transform::labelled(&manifest, given()?, schema)?;
+                let (query, labels) = transform::labelled(&manifest, given()?, schema)?;
                 let rows = planned(context, query.clone())?;
-                evaluate::check_label(&manifest, &label, &rows)?;
+                evaluate::check_labels(&manifest, &labels, &rows)?;
                 let names = IdentNormalizer::new(normalize);
                 let by = evaluate::groups(&call.by, &names, &rows)?;
                 match &manifest.classes {
@@ -137,7 +142,7 @@ impl RelationPlanner for MlPlanner {
                         let mut expression =
                             |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
                         let predicted = predict(&manifest, &self.store, rows, &mut expression)?;
-                        evaluate::metrics(&manifest, &label, predicted, &by)?
+                        evaluate::metrics(&manifest, &labels, predicted, &by)?
                     }
                     None => {
                         let function = call.function.name().to_owned();
@@ -149,7 +154,7 @@ impl RelationPlanner for MlPlanner {
                     Some(classes) => {
                         let judged = class_queries::Judged {
                             rows: query,
-                            label: &label,
+                            label: labels.first().map_or("", String::as_str),
                             by: &by,
                         };
                         let query = class_queries::query(&manifest, classes, &call, judged)?;
@@ -160,9 +165,10 @@ impl RelationPlanner for MlPlanner {
             Function::GlobalExplain => {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
-                let (rows, label) = transform::labelled(&manifest, given()?, schema)?;
-                evaluate::check_label(&manifest, &label, &planned(context, rows.clone())?)?;
-                let query = global_explain::query(&manifest, &call, &label, rows)?;
+                let (rows, labels) = transform::labelled(&manifest, given()?, schema)?;
+                evaluate::check_labels(&manifest, &labels, &planned(context, rows.clone())?)?;
+                let label = labels.first().map_or("", String::as_str);
+                let query = global_explain::query(&manifest, &call, label, rows)?;
                 planned(context, query)?
             }
             Function::FeatureInfo => match &call.input {
@@ -291,6 +297,7 @@ fn predict_as(
 #[cfg(test)]
 mod tests {
     use datafusion::logical_expr::LogicalPlan;
+    use volley_proto::store::Scale;
 
     use crate::testing::{on_a_deep_stack, session};
     use crate::{Error, Result, Session};
@@ -385,6 +392,74 @@ mod tests {
                 "{plan}"
             );
             assert!(plan.contains("Sales IS NOT NULL"), "{plan}");
+        });
+    }
+
+    #[test]
+    fn evaluates_quantiles_and_the_interval_between_the_outermost() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let mut manifest = crate::testing::manifest("interval");
+            manifest.spec.loss = volley_proto::spec::Loss::Quantiles {
+                shares: vec![0.05, 0.5, 0.95],
+            };
+            session.store().publish(manifest, Vec::new()).await.unwrap();
+            let names = async |sql: &str| -> Vec<String> {
+                let frame = session.sql(sql).await.unwrap();
+                let fields = frame.schema().fields().iter();
+                fields.map(|field| field.name().clone()).collect()
+            };
+            let evaluated = names("SELECT * FROM ML.EVALUATE(MODEL interval, TABLE sales)").await;
+            assert_eq!(
+                evaluated[5..],
+                [
+                    "transformed_mae",
+                    "mean_pinball_loss",
+                    "interval_coverage",
+                    "mean_interval_width"
+                ]
+            );
+            let bounds = "SELECT \"predicted_Sales\", \"predicted_Sales_quantiles\"[1]['value'] AS low \
+                          FROM ML.PREDICT(MODEL interval, TABLE sales)";
+            assert_eq!(names(bounds).await, ["predicted_Sales", "low"]);
+        });
+    }
+
+    #[test]
+    fn evaluates_each_of_several_labels() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            let mut manifest = crate::testing::manifest("both");
+            manifest.spec.label.columns.push("Id".to_owned());
+            manifest.label_scales.push(Scale::IDENTITY);
+            session.store().publish(manifest, Vec::new()).await.unwrap();
+            let names = async |sql: &str| -> Vec<String> {
+                let frame = session.sql(sql).await.unwrap();
+                let fields = frame.schema().fields().iter();
+                fields.map(|field| field.name().clone()).collect()
+            };
+            let predicted = names("SELECT * FROM ML.PREDICT(MODEL both, TABLE sales)").await;
+            assert_eq!(predicted[5..], ["predicted_Sales", "predicted_Id"]);
+            let evaluated = "SELECT * FROM ML.EVALUATE(MODEL both, TABLE sales, BY \"Promo\")";
+            assert_eq!(names(evaluated).await[..3], ["label", "Promo", "rows"]);
+            for (sql, message) in [
+                (
+                    "ML.EXPLAIN_PREDICT(MODEL both, TABLE sales)",
+                    "several labels",
+                ),
+                (
+                    "ML.GLOBAL_EXPLAIN(MODEL both, TABLE sales)",
+                    "several labels",
+                ),
+                (
+                    "ML.EVALUATE(MODEL both, (SELECT \"Store\", \"Distance\", \"Sales\" FROM sales))",
+                    "\"Id\"",
+                ),
+            ] {
+                let error = session.sql(&format!("SELECT * FROM {sql}")).await;
+                let error = error.unwrap_err().to_string();
+                assert!(error.contains(message), "{sql}: {error}");
+            }
         });
     }
 

@@ -19,7 +19,7 @@ pub(crate) struct Rbf;
 #[derive(Debug)]
 struct Functions {
     /// F
-    width: usize,
+    inputs: usize,
     /// C
     units: usize,
     /// What e^s starts as.
@@ -44,7 +44,7 @@ impl CustomLayer for Rbf {
             return Err(format!("expected a sharpness above 0 instead of {sharpness}").into());
         }
         Ok(Box::new(Functions {
-            width,
+            inputs: width,
             units: units as usize,
             sharpness: sharpness as f32,
         }))
@@ -66,7 +66,7 @@ impl CustomOperation for Functions {
         };
         let sharpness = Start::Constant(self.sharpness.ln());
         vec![
-            parameter("centers", &[self.units, self.width], Start::Normal(1.0)),
+            parameter("centers", &[self.units, self.inputs], Start::Normal(1.0)),
             parameter("log_sharpness", &[self.units], sharpness),
         ]
     }
@@ -75,9 +75,9 @@ impl CustomOperation for Functions {
         let [centers, sharpness] = batch.parameters else {
             panic!("it has two parameters");
         };
-        let rows = batch.x.chunks_exact(self.width);
+        let rows = batch.x.chunks_exact(self.inputs);
         for (x, y) in rows.zip(y.chunks_exact_mut(self.units)) {
-            let centers = centers.chunks_exact(self.width).zip(sharpness);
+            let centers = centers.chunks_exact(self.inputs).zip(sharpness);
             for (y, (center, s)) in y.iter_mut().zip(centers) {
                 *y = (-s.exp() * distance(x, center)).exp();
             }
@@ -95,7 +95,7 @@ impl CustomOperation for Functions {
         let [centers, sharpness] = batch.parameters else {
             panic!("it has two parameters");
         };
-        let (width, units) = (self.width, self.units);
+        let (width, units) = (self.inputs, self.units);
         let entered = batch.x.chunks_exact(width).zip(dx.chunks_exact_mut(width));
         let put_out = y.chunks_exact(units).zip(dy.chunks_exact(units));
         for ((x, dx), (y, dy)) in entered.zip(put_out) {

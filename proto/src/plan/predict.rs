@@ -131,9 +131,11 @@ impl UserDefinedLogicalNodeCore for PredictNode {
 
 /// A prediction in a plan that is shown.
 fn described(model: &ModelRef, columns: &PredictedColumns) -> String {
+    let names: Vec<_> = columns.names().collect();
+    let names = names.join(", ");
     match columns.explained_by {
-        None => format!("{model} AS {}", columns.name),
-        Some(top) => format!("{model} AS {}, explained by {top} features", columns.name),
+        None => format!("{model} AS {names}"),
+        Some(top) => format!("{model} AS {names}, explained by {top} features"),
     }
 }
 

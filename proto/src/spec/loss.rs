@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 use super::option;
 use crate::Result;
 
+/// The most quantiles of one model.
+const MOST_QUANTILES: usize = 32;
+
 /// The loss of a row; training makes its weighted mean small.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// Absolute error: the median.
@@ -28,6 +31,11 @@ pub enum Loss {
     Quantile {
         /// The share.
         share: f64,
+    },
+    /// Several quantiles, each by an output of its own: the mean of their losses.
+    Quantiles {
+        /// The shares, ascending.
+        shares: Vec<f64>,
     },
     /// Tweedie's unit deviance, of counts (power 1: Poisson), of amounts above 0 (power 2: gamma) and of amounts most of
     /// which are 0 (between). The network predicts the mean's logarithm.
@@ -59,16 +67,45 @@ pub enum ClassWeights {
 
 impl Loss {
     /// Whether it is of classifiers.
-    pub fn is_of_classes(self) -> bool {
+    pub fn is_of_classes(&self) -> bool {
         matches!(self, Self::LogLoss | Self::Focal { .. })
     }
 
     /// Whether the network predicts the logarithm of what the loss is of.
-    pub fn has_log_link(self) -> bool {
+    pub fn has_log_link(&self) -> bool {
         matches!(self, Self::Tweedie { .. })
     }
 
-    pub(super) fn check(self) -> Result<()> {
+    /// Whether it has a slope everywhere and is convex in the outputs.
+    pub fn is_smooth(&self) -> bool {
+        !matches!(
+            self,
+            Self::Mae | Self::Quantile { .. } | Self::Quantiles { .. } | Self::Focal { .. }
+        )
+    }
+
+    /// The shares of several quantiles, if it is of those.
+    pub fn shares(&self) -> Option<&[f64]> {
+        match self {
+            Self::Quantiles { shares } => Some(shares),
+            _ => None,
+        }
+    }
+
+    /// Which of a row's quantiles is its prediction: the nearest to the median, the lower of two as near. 0 of other
+    /// losses.
+    pub fn median(&self) -> usize {
+        let shares = self.shares().unwrap_or_default();
+        let distance = |at: usize| (shares[at] - 0.5).abs();
+        // As near but for rounding is as near.
+        let nearer = |best: usize, at: usize| match distance(at) < distance(best) - 1e-9 {
+            true => at,
+            false => best,
+        };
+        (0..shares.len()).reduce(nearer).unwrap_or(0)
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
         let refuse = |name: &str, value: f64, expected: &str| {
             Err(option(
                 name,
@@ -76,10 +113,11 @@ impl Loss {
                 &format!("expected {expected}"),
             ))
         };
-        match self {
+        match *self {
             Self::Quantile { share } if !(share > 0.0 && share < 1.0) => {
                 refuse("quantile", share, "0 < share < 1")
             }
+            Self::Quantiles { ref shares } => check_shares(shares),
             Self::HuberOf { delta } if !(delta > 0.0 && delta.is_finite()) => {
                 refuse("huber_delta", delta, "a number > 0")
             }
@@ -94,6 +132,25 @@ impl Loss {
     }
 }
 
+fn check_shares(shares: &[f64]) -> Result<()> {
+    let expected = if !(2..=MOST_QUANTILES).contains(&shares.len()) {
+        format!("expected 2 to {MOST_QUANTILES} shares; of one quantile, a number such as 0.9")
+    } else if !shares.iter().all(|share| *share > 0.0 && *share < 1.0) {
+        "expected 0 < share < 1 of each".to_owned()
+    } else if !shares.is_sorted_by(|share, next| share < next) {
+        "expected shares in ascending order, each once".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(option("quantile", &listed(shares), &expected))
+}
+
+/// As in `quantile = […]`.
+fn listed(shares: &[f64]) -> String {
+    let shares: Vec<_> = shares.iter().map(f64::to_string).collect();
+    format!("[{}]", shares.join(", "))
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,6 +159,7 @@ impl fmt::Display for Loss {
             Self::Huber => f.write_str("huber"),
             Self::HuberOf { delta } => write!(f, "huber, huber_delta {delta}"),
             Self::Quantile { share } => write!(f, "quantile, quantile {share}"),
+            Self::Quantiles { shares } => write!(f, "quantile, quantile {}", listed(shares)),
             Self::Tweedie { power: 1.0 } => f.write_str("poisson"),
             Self::Tweedie { power: 2.0 } => f.write_str("gamma"),
             Self::Tweedie { power } => write!(f, "tweedie, tweedie_power {power}"),
@@ -123,6 +181,56 @@ impl fmt::Display for ClassWeights {
                 }
                 Ok(())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantiles(shares: &[f64]) -> Loss {
+        Loss::Quantiles {
+            shares: shares.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_prediction_is_the_quantile_nearest_to_the_median() {
+        for (shares, at) in [
+            (&[0.05, 0.5, 0.95][..], 1),
+            (&[0.05, 0.95], 0),
+            (&[0.1, 0.2, 0.45, 0.6], 2),
+            (&[0.6, 0.9], 0),
+        ] {
+            assert_eq!(quantiles(shares).median(), at, "{shares:?}");
+        }
+        assert_eq!(Loss::Mse.median(), 0);
+    }
+
+    #[test]
+    fn shares_are_refused_as_they_are_typed() {
+        for shares in [
+            &[][..],
+            &[0.5],
+            &[0.0, 0.5],
+            &[0.5, 1.0],
+            &[0.5, 0.5],
+            &[0.9, 0.1],
+            &[0.1, f64::NAN],
+            &[0.5; 33],
+        ] {
+            let error = quantiles(shares).check().unwrap_err().to_string();
+            assert!(error.contains(&listed(shares)), "{error}");
+        }
+        quantiles(&[0.05, 0.5, 0.95]).check().unwrap();
+    }
+
+    #[test]
+    fn losses_come_back_from_text() {
+        for loss in [quantiles(&[0.05, 0.95]), Loss::Quantile { share: 0.9 }] {
+            let text = serde_json::to_string(&loss).unwrap();
+            assert_eq!(serde_json::from_str::<Loss>(&text).unwrap(), loss);
         }
     }
 }

@@ -14,6 +14,7 @@ use url::Url;
 
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
+mod label;
 mod loss;
 mod network;
 mod optimizer;
@@ -22,6 +23,7 @@ pub mod split;
 mod transform;
 mod vocabulary;
 
+pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
 pub use network::{
     Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
@@ -57,7 +59,7 @@ pub struct TrainSpec {
     /// What is predicted of the label.
     #[serde(default)]
     pub task: Task,
-    /// The label column.
+    /// The label columns.
     pub label: Label,
     /// How continuous features are scaled; not at all in specs of old.
     #[serde(default)]
@@ -182,18 +184,6 @@ pub enum FeatureKind {
     Continuous,
 }
 
-/// The label column.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Label {
-    /// The column's name.
-    pub column: String,
-    /// What the network predicts of it.
-    pub transform: LabelTransform,
-    /// Whether the network learns the transformed label less its mean, in standard deviations; not in specs of old.
-    #[serde(default)]
-    pub standardize: bool,
-}
-
 /// What is predicted of the label.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -232,16 +222,6 @@ impl fmt::Display for NumericTransform {
         let name = Self::ALL.iter().find(|(_, one)| one == self);
         f.write_str(name.map_or("", |(name, _)| name))
     }
-}
-
-/// What the network predicts of the label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LabelTransform {
-    /// The label itself.
-    Identity,
-    /// Its natural logarithm; the prediction is exponentiated.
-    Ln,
 }
 
 /// How rows are split into training and evaluation.
@@ -386,7 +366,7 @@ impl TrainSpec {
                     "the column is named twice",
                 ));
             }
-            if feature.column == self.label.column {
+            if self.label.is(&feature.column) {
                 return Err(option(
                     "features",
                     &feature.column,
@@ -395,22 +375,7 @@ impl TrainSpec {
             }
             feature.kind.check(&feature.column, input)?;
         }
-        match self.task {
-            Task::Regression => check_column(
-                &self.label.column,
-                "the label",
-                input,
-                "a number; to predict which of its values it is, use model_type = 'dnn_classifier'",
-                DataType::is_numeric,
-            )?,
-            Task::Classification => check_column(
-                &self.label.column,
-                "the label",
-                input,
-                "a whole number, text, a boolean or a date; to predict a number, use model_type = 'dnn_regressor'",
-                is_category,
-            )?,
-        }
+        self.label.check(self.task, input)?;
         if let Split::Column(column) = &self.split {
             check_column(column, "data_split_col", input, "text or a boolean", |t| {
                 is_text(t) || *t == DataType::Boolean
@@ -467,6 +432,14 @@ impl TrainSpec {
             BatchSize::Global { global } => global as u64,
             BatchSize::OfRank(rows) => (rows * self.accumulate) as u64 * ranks as u64,
         })
+    }
+
+    /// Outputs of a regressor's network: one for each label, or for each quantile of one.
+    pub fn outputs(&self) -> usize {
+        match self.loss.shares() {
+            Some(shares) => shares.len(),
+            None => self.label.columns.len(),
+        }
     }
 
     /// The kind of model, as its option has it.
@@ -537,10 +510,6 @@ impl TrainSpec {
         if !matches!(self.optimizer.rule, Rule::Lbfgs { .. }) {
             return Ok(());
         }
-        let smooth = !matches!(
-            self.loss,
-            Loss::Mae | Loss::Quantile { .. } | Loss::Focal { .. }
-        );
         let convex =
             self.network.linear == Linear::Alone && self.network.output == Output::Identity;
         let refused = [
@@ -549,7 +518,7 @@ impl TrainSpec {
                 "expected with model_type = 'linear_reg' or 'logistic_reg', and activation_output = 'identity'",
             ),
             (
-                smooth,
+                self.loss.is_smooth(),
                 "expected with a loss other than 'mae', 'quantile' and 'focal'; 'adamw' takes these",
             ),
             (self.l1 == 0.0, "expected without l1_reg; 'ftrl' takes it"),

@@ -38,10 +38,16 @@ pub enum ClassType {
 /// The columns that a prediction adds to its input's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PredictedColumns {
-    /// The name of the first: `predicted_<label>`, as in BigQuery ML.
+    /// The name of the first label's: `predicted_<label>`, as in BigQuery ML.
     pub name: String,
+    /// The names of those of further labels, which are numbers.
+    #[serde(default)]
+    pub further: Vec<String>,
     /// What classes are; `None` for a number.
     pub class: Option<ClassType>,
+    /// Whether a number has several quantiles.
+    #[serde(default)]
+    pub has_quantiles: bool,
     /// How many features each prediction is explained by, if it is.
     #[serde(default)]
     pub explained_by: Option<usize>,
@@ -108,13 +114,34 @@ impl ClassType {
 }
 
 impl PredictedColumns {
+    /// The names of the labels' predictions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.name]
+            .into_iter()
+            .chain(&self.further)
+            .map(String::as_str)
+    }
+
     /// The name of the column of all classes' probabilities.
     pub fn probabilities(&self) -> String {
         format!("{}_probs", self.name)
     }
 
-    /// The columns: of a number, one; of a class, the likeliest and the probabilities of all; of an explanation, what
-    /// it is explained by, what is explained, and how nearly.
+    /// The name of the column of all quantiles.
+    pub fn quantiles(&self) -> String {
+        format!("{}_quantiles", self.name)
+    }
+
+    /// The fields of a quantile: the share of labels below it, and the number.
+    pub fn quantile() -> Fields {
+        Fields::from(vec![
+            Field::new("quantile", DataType::Float64, false),
+            Field::new("value", DataType::Float32, false),
+        ])
+    }
+
+    /// The columns: of a number, one for each label, and all its quantiles if it has several; of a class, the likeliest
+    /// and the probabilities of all; of an explanation, what it is explained by, what is explained, and how nearly.
     pub fn fields(&self) -> Vec<Field> {
         let mut fields = match self.class {
             None => vec![Field::new(&self.name, DataType::Float32, false)],
@@ -126,6 +153,12 @@ impl PredictedColumns {
                 ]
             }
         };
+        let further = self.further.iter();
+        fields.extend(further.map(|name| Field::new(name, DataType::Float32, false)));
+        if self.has_quantiles {
+            let item = Field::new_struct("item", Self::quantile(), false);
+            fields.push(Field::new_list(self.quantiles(), item, false));
+        }
         if self.explained_by.is_some() {
             let item = Self::attribution_item();
             fields.push(Field::new_list("top_feature_attributions", item, false));

@@ -31,9 +31,13 @@ pub struct Manifest {
     pub parameters: u64,
     /// The number the output is scaled by (1 where it is not).
     pub output_scale: f64,
-    /// How the transformed label was scaled; not at all in manifests of old.
-    #[serde(default)]
-    pub label_scale: Scale,
+    /// How each transformed label was scaled; not at all in manifests of old, of one label.
+    #[serde(
+        default = "unscaled",
+        rename = "label_scale",
+        with = "crate::one_or_several"
+    )]
+    pub label_scales: Vec<Scale>,
     /// The classes of a classifier's label.
     #[serde(default)]
     pub classes: Option<Classes>,
@@ -108,6 +112,10 @@ pub struct Scale {
     pub indicator: bool,
 }
 
+fn unscaled() -> Vec<Scale> {
+    vec![Scale::IDENTITY]
+}
+
 impl Scale {
     /// Numbers as they are, null as 0.
     pub const IDENTITY: Self = Self {
@@ -152,10 +160,14 @@ pub struct EpochRecord {
     /// What earlier generations trained on in it, where it was interrupted.
     #[serde(default)]
     pub earlier: Option<Coverage>,
-    /// Mean training loss (without the L2 term), in the transformed label's scale.
+    /// Mean training loss (without the L2 term), in the transformed label's scale; of several labels, the weighted sum of
+    /// their losses as they are trained, which have no scale in common.
     pub loss: f64,
     /// Mean evaluation loss.
     pub eval_loss: Option<f64>,
+    /// How well each of several labels is predicted; of one, the record says so itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<LabelRecord>,
     /// Mean absolute error of evaluation, in the label's own scale; in records of old, in the transformed label's.
     pub eval_mae: Option<f64>,
     /// The share of evaluated rows whose class was the likeliest, for a classifier.
@@ -169,7 +181,7 @@ pub struct EpochRecord {
     #[serde(default)]
     pub eval_rmse: Option<f64>,
     /// The share of the variance of evaluated labels that predictions explain, in the label's own scale: 1 at best, 0 if
-    /// they are no better than the mean of these labels.
+    /// they are no better than the mean of these labels. Of several labels, the mean.
     #[serde(default)]
     pub eval_r2: Option<f64>,
     /// `sqrt(mean(((y − ŷ)/y)²))` of evaluation in the label's own scale, over rows with y > 0.001.
@@ -186,6 +198,23 @@ pub struct EpochRecord {
     pub compute_seconds: f64,
     /// Of these, seconds in collectives, waiting for peers included (mean over ranks).
     pub reduce_seconds: f64,
+}
+
+/// How well one of several labels is predicted in evaluation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LabelRecord {
+    /// The column.
+    pub label: String,
+    /// Mean loss, in the transformed label's scale.
+    pub eval_loss: Option<f64>,
+    /// Mean absolute error, in the label's own scale.
+    pub eval_mae: Option<f64>,
+    /// Root of the mean squared error, in the label's own scale.
+    pub eval_rmse: Option<f64>,
+    /// As [`EpochRecord::eval_r2`].
+    pub eval_r2: Option<f64>,
+    /// As [`EpochRecord::eval_rmspe`].
+    pub eval_rmspe: Option<f64>,
 }
 
 /// What one rank trained on in an epoch.
@@ -233,12 +262,17 @@ impl Manifest {
         EmbeddingWidth::Columns(widths.collect())
     }
 
-    /// The columns that prediction adds: `predicted_<label>` and, of a classifier, `predicted_<label>_probs`, as in
-    /// BigQuery ML.
+    /// The columns that prediction adds: `predicted_<label>` of each label and, of a classifier,
+    /// `predicted_<label>_probs`, as in BigQuery ML; of several quantiles, `predicted_<label>_quantiles`.
     pub fn predicted(&self) -> PredictedColumns {
+        let predicted = |column: &str| format!("predicted_{column}");
+        let further = self.spec.label.columns.iter().skip(1);
+        let further = further.map(|column| predicted(column));
         PredictedColumns {
-            name: format!("predicted_{}", self.spec.label.column),
+            name: predicted(self.spec.label.column()),
+            further: further.collect(),
             class: self.classes.as_ref().map(Classes::class_type),
+            has_quantiles: self.spec.loss.shares().is_some(),
             explained_by: None,
         }
     }

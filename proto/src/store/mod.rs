@@ -23,6 +23,8 @@ mod tests;
 
 pub use checkpoint::{CheckpointInfo, FoundCheckpoint, Position};
 pub use classes::{ClassType, Classes, PredictedColumns};
-pub use manifest::{Coverage, EpochRecord, FeatureSummary, Manifest, Numbers, RankCoverage, Scale};
+pub use manifest::{
+    Coverage, EpochRecord, FeatureSummary, LabelRecord, Manifest, Numbers, RankCoverage, Scale,
+};
 pub use model_store::{ModelStore, ModelSummary, TRACE_FILE};
 pub use quantiles::{Quantiles, quantile};

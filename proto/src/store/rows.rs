@@ -21,7 +21,7 @@ impl ModelStore {
                     version: version.into(),
                     current: current == Some(version),
                     published: millis(manifest.published),
-                    label: manifest.spec.label.column.clone(),
+                    label: manifest.spec.label.columns.join(", "),
                     parameters: manifest.parameters,
                     train_rows: manifest.train_rows,
                     ranks: manifest.world_size as u64,

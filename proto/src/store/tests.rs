@@ -69,7 +69,7 @@ impl Scene {
             features: vec![],
             parameters: 0,
             output_scale: 1.0,
-            label_scale: Scale::IDENTITY,
+            label_scales: vec![Scale::IDENTITY],
             classes: None,
             train_rows: 0,
             train_checksum: String::new(),
@@ -112,7 +112,8 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         vocabulary: Default::default(),
         task: Task::Regression,
         label: Label {
-            column: "y".into(),
+            columns: vec!["y".into()],
+            loss_weights: vec![],
             transform: LabelTransform::Identity,
             standardize: false,
         },

@@ -67,6 +67,8 @@ const SQL: &[&str] = &[
     "CREATE MODEL m TRANSFORM (ML.STANDARD_SCALER(text) OVER () AS a, y) OPTIONS (input_label_cols = ['y']) AS SELECT * FROM t",
     "CREATE MODEL m TRANSFORM (ML.IMPUTER(x, 'mode') OVER () AS a, y) OPTIONS (input_label_cols = ['y']) AS SELECT * FROM t",
     "CREATE MODEL m TRANSFORM (x, y) OPTIONS (input_label_cols = ['y'], categorical = ['k']) AS SELECT * FROM t",
+    "CREATE MODEL m OPTIONS (input_label_cols = ['x', 'y'], loss_weights = [1]) AS SELECT k, x, y FROM t",
+    "CREATE MODEL m OPTIONS (input_label_cols = ['k', 'y'], model_type = 'dnn_classifier') AS SELECT * FROM t",
     "CREATE MODEL m AS SELECT k, y FROM t",
     "CREATE MODEL m OPTIONS (input_label_cols = ['y'])",
 ];
@@ -88,6 +90,9 @@ const OPTIONS: &[&str] = &[
     "loss = 'gamma', label_transform = 'ln'",
     "quantile = 0.9",
     "loss = 'quantile', quantile = 1",
+    "loss = 'quantile', quantile = [0.9]",
+    "loss = 'quantile', quantile = [0.9, 0.1]",
+    "loss_weights = [2]",
     "class_weights = [['a', 2]]",
     "sample_weight_col = 'text'",
     "model_type = 'dnn_classifier', loss = 'mae'",

@@ -14,7 +14,9 @@ mod addresses;
 mod errors;
 mod examples;
 mod files;
+mod labels;
 mod page;
+mod quantiles;
 /// An example's layer, whose test runs here.
 #[path = "../../../examples/custom-layer/src/rbf.rs"]
 mod rbf;

@@ -17,7 +17,8 @@ pub(super) struct Columns {
     /// What their values are hashed into, if they are.
     pub(super) buckets: Option<usize>,
     pub(super) continuous: Vec<Column>,
-    pub(super) label: Column,
+    /// One but of a regressor.
+    pub(super) labels: Vec<Column>,
     /// What kind of values the label's are, where they are told apart.
     pub(super) classes: Option<Class>,
     pub(super) transform: LabelTransform,
@@ -80,18 +81,21 @@ impl Columns {
                 }
             }
         }
-        let (label, label_type) = find(&spec.label.column, "the label", schema)?;
-        let classes = match spec.task {
-            Task::Regression => None,
-            Task::Classification => {
+        let labels = spec.label.columns.iter();
+        let labels = labels.map(|column| find(column, "the label", schema));
+        let labels = labels.collect::<Result<Vec<_>>>()?;
+        let classes = match (spec.task, labels.first()) {
+            (Task::Classification, Some((column, label_type))) => {
                 Some(Class::of(label_type).ok_or_else(|| Error::ColumnType {
-                    column: spec.label.column.clone(),
+                    column: column.name.clone(),
                     role: "the label",
                     actual: label_type.to_string(),
                     expected: "a whole number, text, a boolean or a date".into(),
                 })?)
             }
+            _ => None,
         };
+        let labels = labels.into_iter().map(|(column, _)| column).collect();
         let split = match &spec.split {
             Split::None => SplitBy::Nothing,
             Split::Random(share) => {
@@ -127,7 +131,7 @@ impl Columns {
             }
         };
         let transform = spec.label.transform;
-        let rule = match (transform, spec.loss) {
+        let rule = match (transform, &spec.loss) {
             (LabelTransform::Ln, _) => Rule::PositiveLabel,
             (_, Loss::Tweedie { power: 2.0 }) => Rule::AmountLabel,
             (_, Loss::Tweedie { .. }) => Rule::CountLabel,
@@ -144,7 +148,7 @@ impl Columns {
             categorical,
             buckets,
             continuous,
-            label,
+            labels,
             classes,
             transform,
             rule,

@@ -18,8 +18,8 @@ use crate::network::Normalization;
 pub(crate) struct Scaling {
     /// Of each continuous feature.
     pub(crate) features: Vec<FeatureScale>,
-    /// Of the transformed label.
-    pub(crate) label: Scale,
+    /// Of each transformed label.
+    pub(crate) labels: Vec<Scale>,
 }
 
 /// How a continuous feature's numbers enter the network.
@@ -90,7 +90,7 @@ impl Scaling {
     pub(crate) fn fit(
         spec: &TrainSpec,
         features: &[Statistics],
-        label: &Statistics,
+        labels: &[Statistics],
         samples: &[Vec<f32>],
     ) -> Self {
         let feature = |(at, of): (usize, &Statistics)| {
@@ -120,7 +120,7 @@ impl Scaling {
             }
             feature
         };
-        let label = match spec.label.standardize {
+        let label = |label: &Statistics| match spec.label.standardize {
             // Its logarithm starts at that of the mean.
             true if spec.loss.has_log_link() => Scale {
                 unit: if label.mean > 0.0 { label.mean } else { 1.0 },
@@ -135,7 +135,7 @@ impl Scaling {
         };
         Self {
             features: features.iter().enumerate().map(feature).collect(),
-            label,
+            labels: labels.iter().map(label).collect(),
         }
     }
 
@@ -186,10 +186,9 @@ impl Scaling {
             }
             rows.continuous = inputs;
         }
-        if self.label != Scale::IDENTITY {
-            for label in &mut rows.labels {
-                *label = self.label.apply(f64::from(*label)) as f32;
-            }
+        let scales = self.labels.iter().cycle();
+        for (label, scale) in rows.labels.iter_mut().zip(scales) {
+            *label = scale.apply(f64::from(*label)) as f32;
         }
     }
 
@@ -248,7 +247,7 @@ mod tests {
         spec.label.standardize = true;
         let features: Vec<_> = columns.iter().map(|column| statistics(column)).collect();
         let samples: Vec<_> = columns.iter().map(|column| sorted(column)).collect();
-        let scaling = Scaling::fit(&spec, &features, &statistics(labels), &samples);
+        let scaling = Scaling::fit(&spec, &features, &[statistics(labels)], &samples);
         let row = |at: usize| columns.iter().map(move |column| column[at]);
         let mut rows = Rows {
             continuous: (0..labels.len()).flat_map(row).collect(),
@@ -278,7 +277,7 @@ mod tests {
         ];
         assert_eq!(rows.continuous, due.concat());
         assert_eq!(rows.labels, [-1.0, 1.0, -1.0, 1.0]);
-        assert_eq!(scaling.label.undo(-1.0), 100.0);
+        assert_eq!(scaling.labels[0].undo(-1.0), 100.0);
         assert_eq!(moments.mean, [0.0, 0.0, 0.0, 0.5, 1.0]);
         assert_eq!(moments.variance, [0.5, 0.0, 0.0, 0.25, 0.0]);
     }
@@ -335,7 +334,7 @@ mod tests {
         let mut bins = |transform| {
             spec.numeric_transform = transform;
             assert!(Scaling::ranks(&spec));
-            let scaling = Scaling::fit(&spec, &features, &statistics(&[1.0]), &samples);
+            let scaling = Scaling::fit(&spec, &features, &[statistics(&[1.0])], &samples);
             assert!(scaling.features.iter().all(FeatureScale::has_bins));
             scaling.bins()
         };

@@ -11,7 +11,7 @@ pub(crate) struct Rows {
     pub(crate) codes: Vec<u32>,
     /// `[len × N]`, null not a number; what enters the network once they are [scaled](super::Scaling::apply).
     pub(crate) continuous: Vec<f32>,
-    /// Transformed, and scaled with them; or the numbers of classes, `[len]`.
+    /// Transformed, and scaled with them, `[len × L]` of L labels; or the numbers of classes, `[len]`.
     pub(crate) labels: Vec<f32>,
     /// `[len]`; none, where all are 1.
     pub(crate) weights: Vec<f32>,
@@ -21,7 +21,7 @@ pub(crate) struct Rows {
 
 impl Rows {
     pub(crate) fn len(&self) -> usize {
-        self.labels.len()
+        self.keys.len()
     }
 
     /// The wrapping sum of the keys: the same in any order.
@@ -49,10 +49,10 @@ impl Rows {
         self.weights.get(row).copied().unwrap_or(1.0)
     }
 
-    fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize) {
+    fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize, labels: usize) {
         self.codes.reserve_exact(rows * categorical);
         self.continuous.reserve_exact(rows * continuous);
-        self.labels.reserve_exact(rows);
+        self.labels.reserve_exact(rows * labels);
         self.keys.reserve_exact(rows);
     }
 }
@@ -103,7 +103,7 @@ pub(crate) fn settle(
     if let Some((values, classes)) = label_values.zip(classes) {
         // The first code is of values that are not known, which no label's is.
         let codes = values.codes_in(classes);
-        for label in &mut labels {
+        for label in labels.iter_mut().flatten() {
             *label = codes
                 .get(*label as usize)
                 .map_or(0.0, |code| code.saturating_sub(1) as f32);
@@ -117,8 +117,8 @@ pub(crate) fn settle(
             .fold(content, |key, column| key.with(u64::from(column[row])));
         let numbers = continuous
             .iter()
+            .chain(&labels)
             .map(|column| column[row])
-            .chain([labels[row]])
             .chain(weights.get(row).copied());
         let key = numbers.fold(key, |key, number| key.with(u64::from(number.to_bits())));
         key.with(parts[row] as u64).hash()
@@ -136,12 +136,13 @@ pub(crate) fn settle(
         eval: Rows::default(),
     };
     let eval_rows = order.iter().filter(|(_, row)| evaluated(*row)).count();
-    settled
-        .eval
-        .reserve(eval_rows, codes.len(), continuous.len());
-    settled
-        .train
-        .reserve(order.len() - eval_rows, codes.len(), continuous.len());
+    let train_rows = order.len() - eval_rows;
+    for (rows, count) in [
+        (&mut settled.eval, eval_rows),
+        (&mut settled.train, train_rows),
+    ] {
+        rows.reserve(count, codes.len(), continuous.len(), labels.len());
+    }
     for (key, row) in order {
         let rows = if evaluated(row) {
             &mut settled.eval
@@ -151,7 +152,7 @@ pub(crate) fn settle(
         rows.codes.extend(codes.iter().map(|column| column[row]));
         rows.continuous
             .extend(continuous.iter().map(|column| column[row]));
-        rows.labels.push(labels[row]);
+        rows.labels.extend(labels.iter().map(|column| column[row]));
         rows.weights.extend(weights.get(row));
         rows.keys.push(key);
     }

@@ -40,8 +40,8 @@ pub(crate) struct LocalShard {
     pub(super) continuous: Vec<Vec<f32>>,
     /// The values of a classifier's label.
     pub(super) classes: Option<Dictionary>,
-    /// Transformed, or the code of the class; 0 where the row is for testing.
-    pub(super) labels: Vec<f32>,
+    /// Per label, per row: transformed, or the code of the class; 0 where the row is for testing.
+    pub(super) labels: Vec<Vec<f32>>,
     /// The rows' weights; none, where all are 1.
     pub(super) weights: Vec<f32>,
     pub(super) parts: Vec<Part>,
@@ -62,7 +62,7 @@ impl LocalShard {
             codes: vec![Vec::new(); columns.categorical.len()],
             continuous: vec![Vec::new(); columns.continuous.len()],
             classes: columns.classes.map(|class| Dictionary::new(class, None)),
-            labels: Vec::new(),
+            labels: vec![Vec::new(); columns.labels.len()],
             weights: Vec::new(),
             parts: Vec::new(),
             sequence: Vec::new(),
@@ -97,10 +97,12 @@ impl LocalShard {
     pub(super) fn push(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
         let first = self.rows();
         self.push_parts(batch, columns)?;
-        let labels = batch.column(columns.label.index);
-        match columns.classes {
-            Some(class) => self.push_classes(labels, class, &columns.label.name, first)?,
-            None => self.push_labels(labels, columns, first)?,
+        for (at, label) in columns.labels.iter().enumerate() {
+            let values = batch.column(label.index);
+            match columns.classes {
+                Some(class) => self.push_classes(values, class, &label.name, first)?,
+                None => self.push_labels(values, columns, at, first)?,
+            }
         }
         if let Some(column) = &columns.weight {
             let values = numbers(batch.column(column.index), &column.name)?;
@@ -198,7 +200,7 @@ impl LocalShard {
         Ok(())
     }
 
-    /// Labels that are told apart; those of rows for testing are not read.
+    /// The label that is told apart; that of rows for testing is not read.
     fn push_classes(
         &mut self,
         array: &ArrayRef,
@@ -228,13 +230,20 @@ impl LocalShard {
             Part::Test => 0.0,
             Part::Train | Part::Eval => codes.next().map_or(f32::NAN, |code| code as f32),
         };
-        self.labels.extend(parts.iter().map(label));
+        self.labels[0].extend(parts.iter().map(label));
         Ok(())
     }
 
-    fn push_labels(&mut self, array: &ArrayRef, columns: &Columns, first: usize) -> Result<()> {
+    fn push_labels(
+        &mut self,
+        array: &ArrayRef,
+        columns: &Columns,
+        at: usize,
+        first: usize,
+    ) -> Result<()> {
+        let name = &columns.labels[at].name;
         let fail = |source| Error::Values {
-            column: columns.label.name.clone(),
+            column: name.clone(),
             expected: "numbers",
             source,
         };
@@ -255,11 +264,11 @@ impl LocalShard {
                 _ => true,
             };
             if !(label.is_finite() && fits) {
-                Defect::count(&mut self.defects, &columns.label.name, rule, || {
+                Defect::count(&mut self.defects, name, rule, || {
                     value.map_or("null".into(), |value| value.to_string())
                 });
             }
-            self.labels.push(label);
+            self.labels[at].push(label);
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ fn narrow(split: Split) -> TrainSpec {
     let mut spec = spec();
     spec.features.truncate(1);
     spec.features[0].column = "f".into();
-    spec.label.column = "y".into();
+    spec.label.columns = vec!["y".into()];
     TrainSpec { split, ..spec }
 }
 
@@ -247,6 +247,24 @@ fn bad_labels_are_counted_with_an_example() {
         vec![("f", f()), ("y", labels(&[1.0, f64::NAN, 1.0, 1.0]))],
     );
     assert_eq!(found, [(Rule::PositiveLabel, 1, "NaN".to_owned())]);
+}
+
+#[test]
+fn each_of_several_labels_is_needed() {
+    let f = || Arc::new(Int64Array::from(vec![1, 2, 3])) as ArrayRef;
+    let mut spec = narrow(Split::None);
+    spec.label.columns.push("z".into());
+    let (y, z) = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]);
+    let columns = vec![("f", f()), ("y", labels(&y)), ("z", labels(&z))];
+    let loaded = load(&spec, vec![batch(columns)]).unwrap();
+    let train = settled(loaded).remove(0).train;
+    assert_eq!(train.len(), 3);
+    let mut rows: Vec<_> = train.labels.chunks_exact(2).map(<[f32]>::to_vec).collect();
+    rows.sort_by(|left, right| left[0].total_cmp(&right[0]));
+    assert_eq!(rows, [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]);
+    let z = Arc::new(Float64Array::from(vec![Some(4.0), None, Some(6.0)]));
+    let found = defects(&spec, vec![("f", f()), ("y", labels(&y)), ("z", z)]);
+    assert_eq!(found, [(Rule::Label, 1, "null".to_owned())]);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //!
 //! They are [integrated gradients](network::attribute) from a baseline: the row whose categories are those of no value
 //! in particular (the mean of all that were trained, as values that training did not see are predicted), and whose numbers are
-//! the means of training, or the medians where numbers are ranked. What is explained is a number before it is exponentiated, in the label's scale; of a class, its
-//! log-odds, or its logit where there are more than two.
+//! the means of training, or the medians where numbers are ranked. What is explained is a number before it is
+//! exponentiated, in the label's scale; of a class, its log-odds, or its logit where there are more than two; of several
+//! quantiles, the one that is the prediction.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -58,7 +59,13 @@ impl Model {
         let is_class = self.manifest.classes.is_some();
         // One output tells two classes apart: it is the second's.
         let one = outputs == 1;
-        let chosen = classes.iter().map(|class| if one { 0 } else { *class });
+        let loss = &self.manifest.spec.loss;
+        let rows = predicted.chunks_exact(outputs).zip(&classes);
+        let chosen = rows.map(|(outputs, class)| match loss.shares() {
+            Some(_) => ranked(outputs, loss.median()),
+            None if one => 0,
+            None => *class,
+        });
         let chosen: Vec<usize> = chosen.collect();
         let found = network::attribute(
             &self.architecture,
@@ -88,7 +95,8 @@ impl Model {
 
     /// What an output is multiplied by, and what is added then, for a number that is not exponentiated yet.
     fn label_units(&self) -> (f64, f64) {
-        let label = self.scaling().label;
+        let labels = &self.scaling().labels;
+        let label = labels.first().copied().unwrap_or_default();
         match self.manifest.spec.loss.has_log_link() {
             true => (1.0, label.unit.ln()),
             false => (label.unit, label.shift),
@@ -139,6 +147,13 @@ impl Model {
             dropout: vec![],
         }
     }
+}
+
+/// Which output has this rank among all of a row, in ascending order.
+fn ranked(outputs: &[f32], rank: usize) -> usize {
+    let mut order: Vec<usize> = (0..outputs.len()).collect();
+    order.sort_by(|left, right| outputs[*left].total_cmp(&outputs[*right]));
+    order[rank]
 }
 
 /// Columns of explanations, row by row.

@@ -3,18 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Float32Array, ListArray, StructArray, UInt32Array};
+use arrow::array::{
+    Array, ArrayRef, Float32Array, Float64Array, ListArray, StructArray, UInt32Array,
+};
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::take;
-use arrow::datatypes::Field;
+use arrow::datatypes::{Field, Fields};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::FeatureKind;
-use volley_proto::store::{Classes, Manifest};
+use volley_proto::store::{Classes, Manifest, PredictedColumns};
 
 use super::files;
 use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, numbers};
 use crate::network::{self, Architecture, CustomLayers, Input, Normalization, Scratch, Sizes};
-use crate::train::{likeliest, probabilities};
+use crate::train::{likeliest, probabilities, rearrange};
 use crate::{Error, Result};
 
 /// Rows that go through the network at once.
@@ -74,7 +76,7 @@ impl Model {
                     bins: feature.bins.clone(),
                 })
                 .collect(),
-            label: manifest.label_scale,
+            labels: manifest.label_scales.clone(),
         };
         let has_bins = scaling.features.iter().all(FeatureScale::has_bins);
         if manifest.spec.network.is_piecewise() && !has_bins {
@@ -90,7 +92,7 @@ impl Model {
             codes: vocabularies.iter().map(Vocabulary::codes).collect(),
             continuous: scaling.inputs(),
             bins: scaling.bins(),
-            outputs: Architecture::outputs_of(classes),
+            outputs: Architecture::outputs_of(&manifest.spec, classes),
         };
         let scale = manifest.output_scale;
         let architecture = Architecture::new(&manifest.spec, &sizes, scale, layers)?;
@@ -142,9 +144,9 @@ impl Model {
         &self.manifest
     }
 
-    /// The [columns](Manifest::predicted) of the prediction: a number in the label's own scale; or a class, and the
-    /// probabilities of all. Finds the features by name; values that training did not see, null among them, are
-    /// predicted as such.
+    /// The [columns](Manifest::predicted) of the prediction: a number in each label's own scale, and its quantiles in
+    /// ascending order if it has several; or a class, and the probabilities of all. Finds the features by name; values
+    /// that training did not see, null among them, are predicted as such.
     ///
     /// # Errors
     /// When a feature's column is missing, or of a type that the model was not trained on.
@@ -159,19 +161,32 @@ impl Model {
             outputs.extend(predicted);
         }
         if let Some(classes) = &self.manifest.classes {
-            return probable(classes, &outputs, rows.num_rows());
+            return probable(classes, &outputs, self.architecture.outputs);
         }
+        let loss = &self.manifest.spec.loss;
         let exponentiates = self.manifest.exponentiates();
-        let has_log_link = self.manifest.spec.loss.has_log_link();
-        for y in &mut outputs {
+        let has_log_link = loss.has_log_link();
+        // One for each output, or for all.
+        let scales = self.scaling.labels.iter().cycle();
+        for (y, scale) in outputs.iter_mut().zip(scales) {
             let y_or_exp = match has_log_link {
                 true => f64::from(*y).exp(),
                 false => f64::from(*y),
             };
-            let label = self.scaling.label.undo(y_or_exp);
+            let label = scale.undo(y_or_exp);
             *y = if exponentiates { label.exp() } else { label } as f32;
         }
-        Ok(vec![Arc::new(Float32Array::from(outputs))])
+        match loss.shares() {
+            None => {
+                let labels = self.architecture.outputs;
+                let of_label = |at| -> ArrayRef {
+                    let values = outputs.iter().skip(at).step_by(labels).copied();
+                    Arc::new(Float32Array::from_iter_values(values))
+                };
+                Ok((0..labels).map(of_label).collect())
+            }
+            Some(shares) => quantiles(shares, loss.median(), outputs),
+        }
     }
 
     /// What enters the network for rows.
@@ -232,10 +247,27 @@ impl Model {
     }
 }
 
-/// The likeliest class of each row, and the probabilities of all classes.
-fn probable(classes: &Classes, outputs: &[f32], rows: usize) -> Result<Vec<ArrayRef>> {
+/// The quantile of each row that is its prediction, and all of them in ascending order.
+fn quantiles(shares: &[f64], median: usize, mut outputs: Vec<f32>) -> Result<Vec<ArrayRef>> {
+    let count = shares.len();
+    outputs.chunks_exact_mut(count).for_each(rearrange);
+    let rows = outputs.len() / count;
+    let predicted = outputs.chunks_exact(count).map(|row| row[median]);
+    let predicted = Float32Array::from_iter_values(predicted);
+    let each = (0..rows).flat_map(|_| shares.iter().copied());
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Float64Array::from_iter_values(each)),
+        Arc::new(Float32Array::from(outputs)),
+    ];
+    let all = lists(PredictedColumns::quantile(), columns, count, "quantiles")?;
+    Ok(vec![Arc::new(predicted), all])
+}
+
+/// The likeliest class of each row, and the probabilities of all classes, by so many outputs of a row.
+fn probable(classes: &Classes, all: &[f32], outputs: usize) -> Result<Vec<ArrayRef>> {
     let (values, count) = (classes.array(), classes.len());
-    let outputs = outputs.chunks_exact(Architecture::outputs_of(count));
+    let rows = all.len() / outputs;
+    let outputs = all.chunks_exact(outputs);
     let best = outputs.clone().map(|outputs| likeliest(outputs) as u32);
     let best = UInt32Array::from_iter_values(best);
     let mut shares = Vec::with_capacity(rows * count);
@@ -247,14 +279,30 @@ fn probable(classes: &Classes, outputs: &[f32], rows: usize) -> Result<Vec<Array
         source,
     };
     let of_classes = take(&values, &each, None).map_err(fail)?;
+    let columns: Vec<ArrayRef> = vec![of_classes, Arc::new(Float32Array::from(shares))];
     let fields = classes.class_type().probability();
-    let of_classes: Vec<ArrayRef> = vec![of_classes, Arc::new(Float32Array::from(shares))];
-    let of_classes = StructArray::try_new(fields.clone(), of_classes, None).map_err(fail)?;
-    let item = Arc::new(Field::new_struct("item", fields, false));
-    let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(count, rows));
-    let all = ListArray::try_new(item, offsets, Arc::new(of_classes), None).map_err(fail)?;
     Ok(vec![
         take(&values, &best, None).map_err(fail)?,
-        Arc::new(all),
+        lists(fields, columns, count, "classes")?,
     ])
+}
+
+/// Lists of so many structs with these columns.
+fn lists(
+    fields: Fields,
+    columns: Vec<ArrayRef>,
+    count: usize,
+    expected: &'static str,
+) -> Result<ArrayRef> {
+    let fail = |source| Error::Values {
+        column: "the prediction".into(),
+        expected,
+        source,
+    };
+    let structs = StructArray::try_new(fields.clone(), columns, None).map_err(fail)?;
+    let item = Arc::new(Field::new_struct("item", fields, false));
+    let lengths = std::iter::repeat_n(count, structs.len() / count);
+    let offsets = OffsetBuffer::from_lengths(lengths);
+    let all = ListArray::try_new(item, offsets, Arc::new(structs), None).map_err(fail)?;
+    Ok(Arc::new(all))
 }

@@ -9,7 +9,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int8Type, Int32Type, Schema};
 use arrow::record_batch::RecordBatch;
 use safetensors::SafeTensors;
-use volley_proto::spec::{Layer, NumericEmbedding, NumericTransform, TrainSpec};
+use volley_proto::spec::{Layer, Loss, NumericEmbedding, NumericTransform, TrainSpec};
 
 use super::Model;
 use crate::network::CustomLayers;
@@ -345,6 +345,33 @@ fn assert_attributions_add_up(model: &Model) {
         assert_eq!(few.0, all.0[..2]);
     }
     assert_eq!(model.explain(&seen.slice(0, 0), 2).unwrap()[1].len(), 0);
+}
+
+#[test]
+fn quantiles_ascend_and_the_one_that_is_the_prediction_is_explained() {
+    let mut spec = spec();
+    spec.label.standardize = true;
+    spec.loss = Loss::Quantiles {
+        shares: vec![0.1, 0.5, 0.9],
+    };
+    let model = model(&train_split(&spec, &rows(0..100), 1));
+    let columns = model.explain(&rows(0..300), 5).unwrap();
+    let predicted = columns[0].as_primitive::<Float32Type>();
+    let all = columns[1].as_list::<i32>();
+    for (row, (_, _, prediction)) in explanations(&columns).into_iter().enumerate() {
+        let all = all.value(row);
+        let [shares, values] = [0, 1].map(|at| Arc::clone(all.as_struct().column(at)));
+        assert_eq!(
+            shares.as_primitive::<Float64Type>().values()[..],
+            [0.1, 0.5, 0.9]
+        );
+        let values = values.as_primitive::<Float32Type>().values();
+        assert!(values.is_sorted(), "{values:?}");
+        assert_eq!(values[1], predicted.value(row));
+        let error = (prediction - f64::from(values[1])).abs();
+        assert!(error < 1e-3 * (1.0 + f64::from(values[1].abs())));
+    }
+    assert_eq!(model.predict(&rows(0..0)).unwrap()[1].len(), 0);
 }
 
 #[test]

@@ -105,10 +105,11 @@ impl Start {
 }
 
 impl Architecture {
-    /// Outputs of a network that tells so many classes apart, or measures if there are none: two need one.
-    pub(crate) fn outputs_of(classes: usize) -> usize {
+    /// Outputs of a network that tells so many classes apart, or measures if there are none: two classes need one.
+    pub(crate) fn outputs_of(spec: &TrainSpec, classes: usize) -> usize {
         match classes {
-            0..=2 => 1,
+            0 => spec.outputs(),
+            1 | 2 => 1,
             classes => classes,
         }
     }

@@ -123,8 +123,10 @@ pub(super) fn on_sequence(
 /// What a rank's settled shards hold.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Census {
+    /// Continuous features.
+    features: usize,
     /// What each shard holds, by its number, and the statistics of its training rows: of each continuous feature,
-    /// then of the transformed label.
+    /// then of each transformed label.
     shards: Vec<(usize, ShardRows, Vec<Statistics>)>,
     /// The largest transformed label that is trained on.
     largest_label: Option<f64>,
@@ -133,19 +135,19 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Counts settled shards of rows with so many continuous features, which are not scaled yet, and classes.
-    pub(super) fn take(shards: &[Settled], features: usize, classes: usize) -> Self {
+    /// Counts settled shards of rows with so many continuous features and labels, which are not scaled yet, and classes.
+    pub(super) fn take(shards: &[Settled], features: usize, labels: usize, classes: usize) -> Self {
+        let of_row = labels;
         let labels = shards.iter().flat_map(|shard| &shard.train.labels);
         let statistics = |shard: &Settled| {
-            let mut all = vec![Statistics::default(); features + 1];
+            let mut all = vec![Statistics::default(); features + of_row];
             for row in shard.train.continuous.chunks_exact(features.max(1)) {
                 all.iter_mut().zip(row).for_each(|(of, x)| of.add(*x));
             }
-            shard
-                .train
-                .labels
-                .iter()
-                .for_each(|label| all[features].add(*label));
+            for row in shard.train.labels.chunks_exact(of_row) {
+                let of_labels = all[features..].iter_mut().zip(row);
+                of_labels.for_each(|(of, label)| of.add(*label));
+            }
             all
         };
         let mut rows_of_classes = vec![0; classes];
@@ -155,6 +157,7 @@ impl Census {
             }
         }
         Self {
+            features,
             classes: rows_of_classes,
             shards: shards
                 .iter()
@@ -176,8 +179,8 @@ pub(super) struct World {
     pub(super) largest_label: f64,
     /// Of each continuous feature over the training rows.
     pub(super) features: Vec<Statistics>,
-    /// Of the transformed label over them.
-    pub(super) label: Statistics,
+    /// Of each transformed label over them.
+    pub(super) labels: Vec<Statistics>,
     /// Training rows of each class, if labels are classes.
     pub(super) classes: Vec<u64>,
     /// The means of what batch norm normalises; none before it is known how numbers are scaled.
@@ -198,6 +201,7 @@ impl World {
 
 /// Adds up all ranks' rows.
 pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<World> {
+    let features = mine.features;
     let all = gather(&mine, "census of its rows", communicator)?;
     let mut world = World {
         shards: BTreeMap::new(),
@@ -205,7 +209,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
         eval_rows: 0,
         largest_label: f64::NEG_INFINITY,
         features: vec![],
-        label: Statistics::default(),
+        labels: vec![],
         classes: vec![],
         means: vec![],
         ranks: all.len(),
@@ -239,7 +243,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
             .zip(&numbers)
             .for_each(|(all, of)| all.merge(of));
     }
-    world.label = merged.pop().unwrap_or_default();
+    world.labels = merged.split_off(features.min(merged.len()));
     world.features = merged;
     if world.train.rows == 0 {
         return Err(Error::NoTrainingRows(if world.eval_rows > 0 {
@@ -257,7 +261,7 @@ struct Scaled {
     /// Where it stands; a model stands before all states.
     position: Option<Position>,
     features: Vec<ScaledFeature>,
-    label: ScaleBits,
+    labels: Vec<ScaleBits>,
 }
 
 /// The bits of a scale's numbers, which need not come back from JSON as they are, and whether nulls are indicated.
@@ -317,7 +321,7 @@ pub(super) fn on_scaling(
     let mine = origin.map(|(position, scaling)| Scaled {
         position,
         features: scaling.features.iter().map(ScaledFeature::of).collect(),
-        label: scale_bits(&scaling.label),
+        labels: scaling.labels.iter().map(scale_bits).collect(),
     });
     let all = gather(&mine, "scaling", communicator)?;
     // The newest, and the lowest rank's among those; of a model, the first rank's alone.
@@ -336,8 +340,10 @@ pub(super) fn on_scaling(
     let Some(newest) = newest else {
         return Ok(fitted);
     };
-    if newest.features.len() != fitted.features.len() {
-        // It is of other features, which is refused where it is looked at.
+    let fits = newest.features.len() == fitted.features.len()
+        && newest.labels.len() == fitted.labels.len();
+    if !fits {
+        // It is of other columns, which is refused where it is looked at.
         return Ok(fitted);
     }
     let features = newest.features.into_iter().zip(fitted.features);
@@ -351,7 +357,7 @@ pub(super) fn on_scaling(
     });
     Ok(Scaling {
         features: features.collect(),
-        label: scale_of(newest.label),
+        labels: newest.labels.into_iter().map(scale_of).collect(),
     })
 }
 

@@ -8,6 +8,7 @@ use crate::encode::{Rows, Settled};
 pub(super) struct Batch {
     pub(super) codes: Vec<u32>,
     pub(super) continuous: Vec<f32>,
+    /// Of each label.
     pub(super) labels: Vec<f32>,
     pub(super) weights: Vec<f32>,
     /// The wrapping sum of the rows' keys.
@@ -31,7 +32,9 @@ impl Batch {
             batch
                 .continuous
                 .extend_from_slice(row(&rows.continuous, rows.len(), at));
-            batch.labels.push(rows.labels[at]);
+            batch
+                .labels
+                .extend_from_slice(row(&rows.labels, rows.len(), at));
             batch.weights.push(rows.weight(at));
             batch.checksum = batch.checksum.wrapping_add(rows.keys[at]);
         }
@@ -55,7 +58,7 @@ impl Batch {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.labels.len()
+        self.weights.len()
     }
 }
 

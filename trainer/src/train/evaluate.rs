@@ -31,7 +31,7 @@ impl<C: Compute> Fit<'_, C> {
     ) -> Result<f64> {
         let last = self.swap_kept();
         let most = SAMPLE.div_ceil(self.spec.shards);
-        let mut sums = Sums::default();
+        let mut sums = Sums::of(self.spec.label.columns.len());
         let evaluated = self.evaluate_rows(|shard| &shard.train, most, &mut sums, cancel);
         if let Some(last) = last {
             self.put(&last);
@@ -71,21 +71,23 @@ impl<C: Compute> Fit<'_, C> {
                 ..
             } = batch;
             let input = Input {
-                rows: labels.len(),
+                rows: weights.len(),
                 codes,
                 continuous,
                 dropout: vec![],
             };
             let outputs = self.network.predict(input);
             let of = Evaluated {
-                loss: self.spec.loss,
+                loss: &self.spec.loss,
+                loss_weights: &self.spec.label.loss_weights,
                 transform: self.spec.label.transform,
-                scale: &self.scaling.label,
+                scales: &self.scaling.labels,
                 majority: self.majority,
             };
             let rows = outputs.chunks_exact(self.architecture.outputs);
-            for (outputs, (label, weight)) in rows.zip(labels.into_iter().zip(weights)) {
-                sums.evaluated(&of, outputs, label, weight);
+            let labels = labels.chunks_exact(self.scaling.labels.len());
+            for (outputs, (labels, weight)) in rows.zip(labels.zip(weights)) {
+                sums.evaluated(&of, outputs, labels, weight);
             }
         }
         Ok(())

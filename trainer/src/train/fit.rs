@@ -65,7 +65,7 @@ pub(super) struct Fit<'a, C: Compute> {
     basis: Basis,
     global_batch: u64,
     pub(super) scaling: Scaling,
-    /// A loss of 1 in the label's scale.
+    /// A loss of 1 in the label's scale; 1 with several labels.
     unit: f64,
     /// The class that is the most frequent in training, if labels are classes.
     pub(super) majority: Option<usize>,
@@ -160,7 +160,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             manifest: world.train,
             basis,
             global_batch,
-            unit: loss::unit(spec.loss, &scaling.label),
+            unit: loss::unit_of(&spec.loss, &scaling.labels),
             majority: world.majority(),
             scaling,
             position,
@@ -335,7 +335,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         communicator: &mut Communicator,
         cancel: &CancellationToken,
     ) -> Result<Sums> {
-        let mut sums = Sums::default();
+        let mut sums = Sums::of(self.spec.label.columns.len());
         sums.spent(compute, reduce);
         self.trace.begins();
         let averages = self.optimizer.average().is_some();
@@ -478,6 +478,7 @@ impl<'a, C: Compute> Fit<'a, C> {
                 .filter(|earlier| earlier.rows > 0)
                 .map(Covered::record),
             classes: self.majority.is_some(),
+            labels: self.spec.label.several().to_vec(),
             learn_rate: pace::learn_rate(
                 self.spec,
                 self.global_batch,
@@ -565,17 +566,18 @@ impl<'a, C: Compute> Fit<'a, C> {
             dropout,
         };
         // A step whose rows all weigh nothing changes nothing.
-        let loss = self.spec.loss;
+        let (loss, label) = (&self.spec.loss, &self.spec.label);
         let share = if all > 0.0 { all.recip() } else { 0.0 };
         let mut total = 0.0;
         let mut of_row = vec![0.0; self.architecture.outputs];
         let slopes = |outputs: &[f32]| {
             let mut slopes = Vec::with_capacity(outputs.len());
             let outputs = outputs.chunks_exact(of_row.len());
-            let labels = batch.labels.iter().zip(&batch.weights);
-            for (outputs, (label, weight)) in outputs.zip(labels) {
+            let labels = batch.labels.chunks_exact(label.columns.len());
+            for (outputs, (labels, weight)) in outputs.zip(labels.zip(&batch.weights)) {
                 let weight = f64::from(*weight);
-                total += weight * loss::of_row(loss, outputs, *label, &mut of_row);
+                let weights = &label.loss_weights;
+                total += weight * loss::of_labels(loss, weights, outputs, labels, &mut of_row);
                 slopes.extend(of_row.iter().map(|slope| (weight * share * slope) as f32));
             }
             slopes

@@ -2,7 +2,7 @@
 //! what its steps came to.
 
 use volley_proto::spec::{LabelTransform, Loss};
-use volley_proto::store::{Coverage, EpochRecord, RankCoverage, Scale};
+use volley_proto::store::{Coverage, EpochRecord, LabelRecord, RankCoverage, Scale};
 
 use super::loss;
 use super::state::Progress;
@@ -15,14 +15,7 @@ const LEAST_RELATIVE_LABEL: f64 = 0.001;
 #[repr(usize)]
 enum Sum {
     EvalLoss,
-    EvalAbsolute,
-    EvalSquare,
-    /// Of labels less their mean in training.
-    EvalLabel,
-    EvalLabelSquare,
     EvalWeight,
-    EvalRelativeSquare,
-    EvalRelativeRows,
     /// Rows whose class was the likeliest, and those of the class that is the most frequent in training.
     EvalCorrect,
     EvalMajority,
@@ -32,9 +25,26 @@ enum Sum {
 
 const SUMS: usize = Sum::ReduceSeconds as usize + 1;
 
-/// An epoch's sums.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Sums([f64; SUMS]);
+/// What is added up of each label that is a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(usize)]
+enum OfLabel {
+    /// Where there are several.
+    Loss,
+    Absolute,
+    Square,
+    /// Of labels less their mean in training.
+    Label,
+    LabelSquare,
+    RelativeSquare,
+    RelativeRows,
+}
+
+const OF_LABEL: usize = OfLabel::RelativeRows as usize + 1;
+
+/// An epoch's sums: those of all labels, then of each.
+#[derive(Debug, Clone)]
+pub(super) struct Sums(Vec<f64>);
 
 /// What an epoch's steps came to.
 #[derive(Debug, Default)]
@@ -49,6 +59,8 @@ pub(super) struct Trained {
     pub(super) earlier: Option<Coverage>,
     /// Whether labels are classes.
     pub(super) classes: bool,
+    /// The names of labels that are several.
+    pub(super) labels: Vec<String>,
     /// Of the last step.
     pub(super) learn_rate: f64,
     pub(super) seconds: f64,
@@ -57,37 +69,73 @@ pub(super) struct Trained {
 /// How rows are evaluated.
 #[derive(Debug)]
 pub(super) struct Evaluated<'a> {
-    pub(super) loss: Loss,
+    pub(super) loss: &'a Loss,
+    /// Of several labels' losses.
+    pub(super) loss_weights: &'a [f64],
     pub(super) transform: LabelTransform,
-    /// Of the transformed label.
-    pub(super) scale: &'a Scale,
+    /// Of each transformed label.
+    pub(super) scales: &'a [Scale],
     /// The class that is the most frequent in training, if labels are classes.
     pub(super) majority: Option<usize>,
 }
 
 impl Sums {
-    /// Counts an evaluated row of this weight: outputs and label as the network has them.
+    /// None of so many labels yet.
+    pub(super) fn of(labels: usize) -> Self {
+        Self(vec![0.0; SUMS + labels * OF_LABEL])
+    }
+
+    /// Counts an evaluated row of this weight: outputs and labels as the network has them.
     pub(super) fn evaluated(
         &mut self,
         of: &Evaluated<'_>,
         outputs: &[f32],
-        label: f32,
+        labels: &[f32],
         weight: f32,
     ) {
         let weight = f64::from(weight);
         self.add(Sum::EvalWeight, weight);
+        let sorted = of.loss.shares().map(|_| {
+            let mut quantiles = outputs.to_vec();
+            loss::rearrange(&mut quantiles);
+            quantiles
+        });
+        let outputs = sorted.as_deref().unwrap_or(outputs);
         let mut slopes = vec![0.0; outputs.len()];
-        let unit = loss::unit(of.loss, of.scale);
-        let loss = loss::of_row(of.loss, outputs, label, &mut slopes);
+        let unit = loss::unit_of(of.loss, of.scales);
+        let loss = loss::of_labels(of.loss, of.loss_weights, outputs, labels, &mut slopes);
         self.add(Sum::EvalLoss, weight * unit * loss);
         if let Some(majority) = of.majority {
-            let counts = |class: usize| weight * f64::from(u8::from(class == label as usize));
+            let class = labels.first().map_or(0, |label| *label as usize);
+            let counts = |other: usize| weight * f64::from(u8::from(other == class));
             self.add(Sum::EvalCorrect, counts(loss::likeliest(outputs)));
             self.add(Sum::EvalMajority, counts(majority));
             return;
         }
-        let (prediction, label) = (f64::from(outputs[0]), f64::from(label));
-        let original = |y: f64| match (of.transform, of.scale.undo(y)) {
+        for (at, (label, scale)) in labels.iter().zip(of.scales).enumerate() {
+            let output = if labels.len() > 1 {
+                let unit = loss::unit(of.loss, scale);
+                let loss = loss::of_row(of.loss, &outputs[at..=at], *label, &mut [0.0]);
+                self.add_of(at, OfLabel::Loss, weight * unit * loss);
+                at
+            } else {
+                of.loss.median()
+            };
+            self.measured(at, of, scale, [outputs[output], *label], weight);
+        }
+    }
+
+    /// Counts a label and its prediction, as the network has them.
+    fn measured(
+        &mut self,
+        at: usize,
+        of: &Evaluated<'_>,
+        scale: &Scale,
+        row: [f32; 2],
+        weight: f64,
+    ) {
+        let [prediction, label] = row.map(f64::from);
+        let original = |y: f64| match (of.transform, scale.undo(y)) {
             (LabelTransform::Identity, y) => y,
             (LabelTransform::Ln, y) => y.exp(),
         };
@@ -97,14 +145,15 @@ impl Sums {
         };
         let y = original(label);
         let error = original(prediction) - y;
-        self.add(Sum::EvalAbsolute, weight * error.abs());
-        self.add(Sum::EvalSquare, weight * error * error);
+        self.add_of(at, OfLabel::Absolute, weight * error.abs());
+        self.add_of(at, OfLabel::Square, weight * error * error);
         let distance = y - original(0.0);
-        self.add(Sum::EvalLabel, weight * distance);
-        self.add(Sum::EvalLabelSquare, weight * distance * distance);
+        self.add_of(at, OfLabel::Label, weight * distance);
+        self.add_of(at, OfLabel::LabelSquare, weight * distance * distance);
         if y > LEAST_RELATIVE_LABEL {
-            self.add(Sum::EvalRelativeRows, weight);
-            self.add(Sum::EvalRelativeSquare, weight * (error / y).powi(2));
+            self.add_of(at, OfLabel::RelativeRows, weight);
+            let square = (error / y).powi(2);
+            self.add_of(at, OfLabel::RelativeSquare, weight * square);
         }
     }
 
@@ -121,19 +170,36 @@ impl Sums {
 
     /// The mean loss of evaluated rows, if there are any.
     pub(super) fn mean_loss(&self) -> Option<f64> {
-        let weight = self.of(Sum::EvalWeight);
-        (weight > 0.0).then(|| self.of(Sum::EvalLoss) / weight)
+        let weight = self.of_all(Sum::EvalWeight);
+        (weight > 0.0).then(|| self.of_all(Sum::EvalLoss) / weight)
     }
 
     /// The record of an epoch, from sums over all ranks.
     pub(super) fn record(&self, trained: Trained) -> EpochRecord {
-        let mean = |sum, rows| Some(self.of(sum) / self.of(rows)).filter(|_| self.of(rows) > 0.0);
+        let share =
+            |sum| Some(self.of_all(sum) / self.of_all(Sum::EvalWeight)).filter(|x| !x.is_nan());
         let Progress {
             loss,
             weight,
             covered,
         } = trained.progress;
         let ranks = trained.ranks.len() as f64;
+        let named = trained.labels.into_iter().enumerate();
+        let labels: Vec<_> = named
+            .map(|(at, label)| LabelRecord {
+                label,
+                ..self.label(at)
+            })
+            .collect();
+        let only = match labels[..] {
+            [] if !trained.classes => self.label(0),
+            [] => LabelRecord::default(),
+            // They have no scale in common.
+            _ => LabelRecord {
+                eval_r2: mean(labels.iter().map(|label| label.eval_r2)),
+                ..LabelRecord::default()
+            },
+        };
         EpochRecord {
             epoch: trained.epoch,
             steps: trained.steps,
@@ -143,36 +209,55 @@ impl Sums {
             earlier: trained.earlier,
             loss: loss / weight,
             eval_loss: self.mean_loss(),
-            eval_mae: mean(Sum::EvalAbsolute, Sum::EvalWeight).filter(|_| !trained.classes),
-            eval_accuracy: mean(Sum::EvalCorrect, Sum::EvalWeight).filter(|_| trained.classes),
-            eval_majority: mean(Sum::EvalMajority, Sum::EvalWeight).filter(|_| trained.classes),
-            eval_rmse: mean(Sum::EvalSquare, Sum::EvalWeight)
-                .map(f64::sqrt)
-                .filter(|_| !trained.classes),
-            eval_r2: self.explained(),
-            eval_rmspe: mean(Sum::EvalRelativeSquare, Sum::EvalRelativeRows).map(f64::sqrt),
+            labels,
+            eval_mae: only.eval_mae,
+            eval_accuracy: share(Sum::EvalCorrect).filter(|_| trained.classes),
+            eval_majority: share(Sum::EvalMajority).filter(|_| trained.classes),
+            eval_rmse: only.eval_rmse,
+            eval_r2: only.eval_r2,
+            eval_rmspe: only.eval_rmspe,
             learn_rate: Some(trained.learn_rate),
             ended: None,
             seconds: trained.seconds,
-            compute_seconds: self.of(Sum::ComputeSeconds) / ranks,
-            reduce_seconds: self.of(Sum::ReduceSeconds) / ranks,
+            compute_seconds: self.of_all(Sum::ComputeSeconds) / ranks,
+            reduce_seconds: self.of_all(Sum::ReduceSeconds) / ranks,
         }
     }
 
-    /// The share of the evaluated labels' variance that is explained; nothing where they have none.
-    fn explained(&self) -> Option<f64> {
-        let rows = self.of(Sum::EvalWeight);
-        let variance = self.of(Sum::EvalLabelSquare) - self.of(Sum::EvalLabel).powi(2) / rows;
-        (variance > 0.0).then(|| 1.0 - self.of(Sum::EvalSquare) / variance)
+    /// How well a label is predicted, without its name.
+    fn label(&self, at: usize) -> LabelRecord {
+        let sum = |of: OfLabel| self.0[SUMS + at * OF_LABEL + of as usize];
+        let mean = |of, rows: f64| (rows > 0.0).then(|| sum(of) / rows);
+        let rows = self.of_all(Sum::EvalWeight);
+        let variance = sum(OfLabel::LabelSquare) - sum(OfLabel::Label).powi(2) / rows;
+        LabelRecord {
+            label: String::new(),
+            eval_loss: mean(OfLabel::Loss, rows),
+            eval_mae: mean(OfLabel::Absolute, rows),
+            eval_rmse: mean(OfLabel::Square, rows).map(f64::sqrt),
+            // Where labels have no variance, none is explained.
+            eval_r2: (variance > 0.0).then(|| 1.0 - sum(OfLabel::Square) / variance),
+            eval_rmspe: mean(OfLabel::RelativeSquare, sum(OfLabel::RelativeRows)).map(f64::sqrt),
+        }
     }
 
     fn add(&mut self, sum: Sum, value: f64) {
         self.0[sum as usize] += value;
     }
 
-    fn of(&self, sum: Sum) -> f64 {
+    fn add_of(&mut self, label: usize, sum: OfLabel, value: f64) {
+        self.0[SUMS + label * OF_LABEL + sum as usize] += value;
+    }
+
+    fn of_all(&self, sum: Sum) -> f64 {
         self.0[sum as usize]
     }
+}
+
+/// The mean of numbers, if all are known.
+fn mean(numbers: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let numbers: Vec<f64> = numbers.collect::<Option<_>>()?;
+    Some(numbers.iter().sum::<f64>() / numbers.len() as f64)
 }
 
 #[cfg(test)]
@@ -182,7 +267,7 @@ mod tests {
 
     #[test]
     fn metrics_by_hand() {
-        let mut sums = Sums::default();
+        let mut sums = Sums::of(1);
         // Twice as many in the network's scale, around 3.
         let scale = Scale {
             shift: 3.0,
@@ -190,14 +275,15 @@ mod tests {
             ..Scale::IDENTITY
         };
         let of = Evaluated {
-            loss: Loss::Mse,
+            loss: &Loss::Mse,
+            loss_weights: &[],
             transform: LabelTransform::Ln,
-            scale: &scale,
+            scales: &[scale],
             majority: None,
         };
         let mut evaluated = |prediction: f64, label: f64| {
             let [prediction, label] = [prediction, label].map(|y| scale.apply(y) as f32);
-            sums.evaluated(&of, &[prediction], label, 1.0);
+            sums.evaluated(&of, &[prediction], &[label], 1.0);
         };
         evaluated(0.5_f64.ln(), 0.0); // ŷ = ½, y = 1
         evaluated(-20.0, -10.0); // y < 0.001
@@ -229,16 +315,89 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_counted() {
-        let mut sums = Sums::default();
+    fn quantiles_are_sorted_and_the_one_at_the_median_is_the_prediction() {
+        let scale = Scale {
+            shift: 10.0,
+            unit: 2.0,
+            ..Scale::IDENTITY
+        };
         let of = Evaluated {
-            loss: Loss::LogLoss,
+            loss: &Loss::Quantiles {
+                shares: vec![0.1, 0.5, 0.9],
+            },
+            loss_weights: &[],
             transform: LabelTransform::Identity,
-            scale: &Scale::IDENTITY,
+            scales: &[scale],
+            majority: None,
+        };
+        let mut sums = Sums::of(1);
+        sums.evaluated(&of, &[1.0, 3.0, -1.0], &[0.0], 1.0);
+        let record = sums.record(Trained::default());
+        // Of −1, 1 and 3: 0.1 · 1, 0.5 · 1 and 0.1 · 3, in units of 2.
+        assert!((record.eval_loss.unwrap() - 2.0 * 0.9 / 3.0).abs() < 1e-12);
+        assert!((record.eval_mae.unwrap() - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn labels_are_measured_each_in_its_scale() {
+        let scales = [(10.0, 2.0), (-1.0, 0.5)].map(|(shift, unit)| Scale {
+            shift,
+            unit,
+            ..Scale::IDENTITY
+        });
+        let of = Evaluated {
+            loss: &Loss::Mse,
+            loss_weights: &[1.0, 0.25],
+            transform: LabelTransform::Identity,
+            scales: &scales,
+            majority: None,
+        };
+        let mut sums = Sums::of(2);
+        sums.evaluated(&of, &[1.0, 2.0], &[0.0, 4.0], 1.0);
+        sums.evaluated(&of, &[-1.0, 2.0], &[2.0, -4.0], 1.0);
+        let record = sums.record(Trained {
+            labels: vec!["a".into(), "b".into()],
+            ..Trained::default()
+        });
+        // Squares of 1 and 9, and of 2 and 6, in standard deviations.
+        assert_eq!(
+            record.eval_loss,
+            Some((1.0 + 9.0 + 0.25 * (4.0 + 36.0)) / 2.0)
+        );
+        let of = |at: usize| {
+            let LabelRecord {
+                label,
+                eval_loss,
+                eval_mae,
+                eval_r2,
+                ..
+            } = record.labels[at].clone();
+            (label, eval_loss, eval_mae, eval_r2)
+        };
+        let due = (
+            "a".to_owned(),
+            Some(20.0),
+            Some(4.0),
+            Some(1.0 - 40.0 / 8.0),
+        );
+        assert_eq!(of(0), due);
+        let due = ("b".to_owned(), Some(5.0), Some(2.0), Some(1.0 - 10.0 / 8.0));
+        assert_eq!(of(1), due);
+        assert_eq!((record.eval_mae, record.eval_r2), (None, Some(-2.125)));
+    }
+
+    #[test]
+    fn classes_are_counted() {
+        let mut sums = Sums::of(1);
+        let of = Evaluated {
+            loss: &Loss::LogLoss,
+            loss_weights: &[],
+            transform: LabelTransform::Identity,
+            scales: &[Scale::IDENTITY],
             majority: Some(2),
         };
         for label in [0.0, 1.0, 2.0, 2.0] {
-            sums.evaluated(&of, &[1.0, 3.0, 2.0], label, 2.0);
+            sums.evaluated(&of, &[1.0, 3.0, 2.0], &[label], 2.0);
         }
         let record = sums.record(Trained {
             classes: true,
@@ -256,7 +415,7 @@ mod tests {
 
     #[test]
     fn nothing_evaluated_is_no_metric() {
-        let record = Sums::default().record(Trained::default());
+        let record = Sums::of(1).record(Trained::default());
         assert_eq!((record.eval_loss, record.eval_r2), (None, None));
     }
 }

@@ -56,7 +56,7 @@ use volley_proto::did_you_mean;
 use volley_proto::spec::{ClassWeights, FeatureKind, TrainSpec};
 use volley_proto::store::{Classes, FeatureSummary};
 
-pub(crate) use loss::{likeliest, probabilities};
+pub(crate) use loss::{likeliest, probabilities, rearrange};
 pub use origin::{Beginning, Origin};
 pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step};
 pub use state::TrainingState;
@@ -247,13 +247,14 @@ fn prepare(
         .filter(|feature| feature.kind == FeatureKind::Continuous);
     let classes = classes.as_ref().map(Vocabulary::classes);
     let count = classes.as_ref().map_or(0, Classes::len);
-    let census = Census::take(&shards, continuous.count(), count);
+    let labels = spec.label.columns.len();
+    let census = Census::take(&shards, continuous.count(), labels, count);
     let mut world = agree::on_rows(census, communicator)?;
     let samples = match Scaling::ranks(spec) {
         true => sample::numbers(spec.seed, &world, &shards, communicator)?,
         false => vec![],
     };
-    let fitted = Scaling::fit(spec, &world.features, &world.label, &samples);
+    let fitted = Scaling::fit(spec, &world.features, &world.labels, &samples);
     let scaling = agree::on_scaling(origin.scaling(), fitted, communicator)?;
     for shard in &mut shards {
         scaling.apply(&mut shard.train);
@@ -325,7 +326,7 @@ fn check_classes(spec: &TrainSpec, classes: &Classes) -> Result<()> {
         // That there are no rows is said of rows.
         0 | 2..=MOST_CLASSES => Ok(()),
         found => Err(Error::Classes {
-            column: spec.label.column.clone(),
+            column: spec.label.column().to_owned(),
             found,
             most: MOST_CLASSES,
         }),
@@ -399,7 +400,7 @@ fn architecture(
         codes: vocabularies.iter().map(Vocabulary::codes).collect(),
         continuous: scaling.inputs(),
         bins: scaling.bins(),
-        outputs: Architecture::outputs_of(world.classes.len()),
+        outputs: Architecture::outputs_of(spec, world.classes.len()),
     };
     Architecture::new(spec, &sizes, output_scale, layers)
 }

@@ -100,7 +100,7 @@ impl Trained<'_> {
                 .map(|parameter| parameter.len() as u64)
                 .sum(),
             output_scale: self.architecture.output_scale,
-            label_scale: self.scaling.label,
+            label_scales: self.scaling.labels.clone(),
             classes: self.classes,
             train_rows: self.world.train.rows,
             train_checksum: self.world.train.hex(),

@@ -164,7 +164,7 @@ mod tests {
             let threads: Vec<_> = threads
                 .map(|(mut communicator, shards)| {
                     scope.spawn(move || {
-                        let census = Census::take(&shards, 2, 0);
+                        let census = Census::take(&shards, 2, 1, 0);
                         let world = on_rows(census, &mut communicator).unwrap();
                         numbers(5, &world, &shards, &mut communicator).unwrap()
                     })

@@ -74,7 +74,17 @@ pub(super) fn encode(history: &[EpochRecord], curve: &[(u64, f64)], end: SystemT
         }
         now += epoch.seconds;
         done = epoch.steps;
-        let scalars = scalars(vec![
+        let of_labels = epoch.labels.iter().flat_map(|of| {
+            let metrics = [
+                ("mae", of.eval_mae),
+                ("rmse", of.eval_rmse),
+                ("r2", of.eval_r2),
+                ("rmspe", of.eval_rmspe),
+            ];
+            metrics.map(|(metric, value)| (format!("validation/{metric}/{}", of.label), value))
+        });
+        let of_labels: Vec<_> = of_labels.collect();
+        let mut values = vec![
             ("loss/training", Some(epoch.loss)),
             ("loss/validation", epoch.eval_loss),
             ("validation/mae", epoch.eval_mae),
@@ -87,7 +97,10 @@ pub(super) fn encode(history: &[EpochRecord], curve: &[(u64, f64)], end: SystemT
             ("seconds/compute", Some(epoch.compute_seconds)),
             ("seconds/reduce", Some(epoch.reduce_seconds)),
             ("rows_per_second", Some(epoch.rows as f64 / epoch.seconds)),
-        ]);
+        ];
+        let tagged = of_labels.iter().map(|(tag, value)| (tag.as_str(), *value));
+        values.extend(tagged);
+        let scalars = scalars(values);
         record(&mut file, &event(now, epoch.steps, scalars));
     }
     file.freeze()
@@ -167,6 +180,7 @@ mod tests {
             eval_rmspe: None,
             eval_accuracy: None,
             eval_majority: None,
+            labels: vec![],
             learn_rate: None,
             ended: None,
             seconds: 2.0,

@@ -140,6 +140,9 @@ impl Judge<'_> {
     /// # Errors
     /// When the rows lack what the model was trained on, have no label, or cannot be read.
     pub(super) async fn judged(&self, by: &[String]) -> anyhow::Result<Judged> {
+        if !self.manifest.spec.label.several().is_empty() {
+            bail!("not supported: --rows of a model with several labels; ask ML.EVALUATE");
+        }
         let columns = self.columns().await?;
         let metrics = self.metrics().await?;
         let labelled = metrics.iter().find(|(name, _)| name == "rows");
@@ -201,7 +204,7 @@ impl Judge<'_> {
     /// The label in rows: a column of theirs, or what the model's TRANSFORM computes.
     fn label(&self) -> String {
         let spec = &self.manifest.spec;
-        let label = &spec.label.column;
+        let label = spec.label.column();
         let transform = spec.transform.iter();
         let mut computed = transform.flat_map(|transform| &transform.columns);
         match computed.find(|computed| computed.column == *label) {

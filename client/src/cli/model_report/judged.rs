@@ -34,7 +34,7 @@ pub(super) fn sections(
     html.push_str("</dl><div class=\"charts\">");
     match (&judged.fit, &manifest.classes) {
         (Fit::Numbers { grid, errors }, _) => {
-            html.push_str(&charts::grid(grid, &manifest.spec.label.column));
+            html.push_str(&charts::grid(grid, manifest.spec.label.column()));
             let (title, name) = ("Errors", "actual less predicted");
             html.push_str(&charts::quantiles(title, name, errors));
             html.push_str("</div>");

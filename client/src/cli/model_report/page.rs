@@ -103,7 +103,7 @@ impl Page<'_> {
         let kept = manifest.history.get(manifest.kept_epoch.wrapping_sub(1));
         let seconds: f64 = manifest.history.iter().map(|epoch| epoch.seconds).sum();
         let mut facts = vec![
-            ("predicts", escape(&manifest.spec.label.column)),
+            ("predicts", escape(&manifest.spec.label.columns.join(", "))),
             ("parameters", manifest.parameters.to_string()),
             ("rows an epoch", manifest.train_rows.to_string()),
             ("rows evaluated", manifest.eval_rows.to_string()),

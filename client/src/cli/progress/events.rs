@@ -197,6 +197,7 @@ mod tests {
             eval_rmspe: None,
             eval_accuracy: None,
             eval_majority: None,
+            labels: vec![],
             learn_rate: None,
             ended: None,
             seconds: 2.0,

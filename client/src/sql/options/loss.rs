@@ -1,5 +1,7 @@
 //! The loss, from options that each belong to one.
 
+use std::fmt;
+
 use volley_proto::spec::{Loss, Task};
 
 use super::unread;
@@ -13,12 +15,21 @@ pub struct LossOptions {
     pub name: Option<LossName>,
     /// Huber's δ.
     pub huber_delta: Option<f64>,
-    /// The share of labels below a quantile.
-    pub quantile: Option<f64>,
+    /// The share of labels below a quantile, or those of several.
+    pub quantile: Option<QuantileShares>,
     /// Tweedie's power.
     pub tweedie_power: Option<f64>,
     /// The focal loss' γ.
     pub focal_gamma: Option<f64>,
+}
+
+/// What `quantile` is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum QuantileShares {
+    /// `0.9`
+    One(f64),
+    /// `[0.05, 0.5, 0.95]`
+    Several(Vec<f64>),
 }
 
 /// A loss' name.
@@ -62,19 +73,22 @@ impl LossOptions {
             Task::Regression => Mse,
             Task::Classification => LogLoss,
         });
+        let text = |number: Option<f64>| number.map(|number| number.to_string());
+        let quantile = self.quantile.as_ref().map(QuantileShares::to_string);
         let of_losses = [
-            ("huber_delta", self.huber_delta, Huber, "huber"),
-            ("quantile", self.quantile, Quantile, "quantile"),
-            ("tweedie_power", self.tweedie_power, Tweedie, "tweedie"),
-            ("focal_gamma", self.focal_gamma, Focal, "focal"),
+            ("huber_delta", text(self.huber_delta), Huber, "huber"),
+            ("quantile", quantile, Quantile, "quantile"),
+            (
+                "tweedie_power",
+                text(self.tweedie_power),
+                Tweedie,
+                "tweedie",
+            ),
+            ("focal_gamma", text(self.focal_gamma), Focal, "focal"),
         ];
         for (option, given, of, named) in of_losses {
             if let Some(value) = given.filter(|_| name != of) {
-                return Err(unread(
-                    option,
-                    value.to_string(),
-                    format!("loss = '{named}'"),
-                ));
+                return Err(unread(option, value, format!("loss = '{named}'")));
             }
         }
         let loss = match name {
@@ -84,8 +98,12 @@ impl LossOptions {
                 Some(delta) => Loss::HuberOf { delta },
                 None => Loss::Huber,
             },
-            Quantile => Loss::Quantile {
-                share: self.quantile.unwrap_or(0.5),
+            Quantile => match &self.quantile {
+                None => Loss::Quantile { share: 0.5 },
+                Some(QuantileShares::One(share)) => Loss::Quantile { share: *share },
+                Some(QuantileShares::Several(shares)) => Loss::Quantiles {
+                    shares: shares.clone(),
+                },
             },
             Poisson => Loss::Tweedie { power: 1.0 },
             Gamma => Loss::Tweedie { power: 2.0 },
@@ -112,6 +130,19 @@ impl LossOptions {
     }
 }
 
+/// As in SQL.
+impl fmt::Display for QuantileShares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(share) => share.fmt(f),
+            Self::Several(shares) => {
+                let shares: Vec<_> = shares.iter().map(f64::to_string).collect();
+                write!(f, "[{}]", shares.join(", "))
+            }
+        }
+    }
+}
+
 impl From<Loss> for LossOptions {
     fn from(loss: Loss) -> Self {
         let named = |name| Self {
@@ -127,7 +158,11 @@ impl From<Loss> for LossOptions {
                 ..named(LossName::Huber)
             },
             Loss::Quantile { share } => Self {
-                quantile: Some(share),
+                quantile: Some(QuantileShares::One(share)),
+                ..named(LossName::Quantile)
+            },
+            Loss::Quantiles { shares } => Self {
+                quantile: Some(QuantileShares::Several(shares)),
                 ..named(LossName::Quantile)
             },
             Loss::Tweedie { power } => Self {
@@ -155,24 +190,29 @@ mod tests {
             Loss::Huber,
             Loss::HuberOf { delta: 2.0 },
             Loss::Quantile { share: 0.9 },
+            Loss::Quantiles {
+                shares: vec![0.05, 0.95],
+            },
             Loss::Tweedie { power: 1.0 },
             Loss::Tweedie { power: 1.7 },
         ];
         for loss in of_numbers {
-            let options = LossOptions::from(loss);
+            let options = LossOptions::from(loss.clone());
             assert_eq!(options.settle(Task::Regression).unwrap(), loss);
             assert!(options.settle(Task::Classification).is_err());
         }
         for loss in [Loss::LogLoss, Loss::Focal { gamma: 1.0 }] {
-            let options = LossOptions::from(loss);
+            let options = LossOptions::from(loss.clone());
             assert_eq!(options.settle(Task::Classification).unwrap(), loss);
             assert!(options.settle(Task::Regression).is_err());
         }
         let unread = LossOptions {
-            quantile: Some(0.5),
+            quantile: Some(QuantileShares::Several(vec![0.05, 0.5])),
             ..LossOptions::default()
         };
         let error = unread.settle(Task::Regression).unwrap_err().to_string();
-        assert!(error.contains("only with loss = 'quantile'"), "{error}");
+        for said in ["[0.05, 0.5]", "only with loss = 'quantile'"] {
+            assert!(error.contains(said), "{error}");
+        }
     }
 }

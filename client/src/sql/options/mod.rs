@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod documented;
+mod labels;
 mod layers;
 mod loss;
 mod network;
@@ -24,7 +25,7 @@ use volley_proto::spec::{
 
 use crate::Error;
 
-pub use loss::{LossName, LossOptions};
+pub use loss::{LossName, LossOptions, QuantileShares};
 pub use network::{Dropout, NetworkOptions};
 pub use optimizer::{DecayName, EarlyStopOptions, OptimizerOptions, RuleName};
 pub(crate) use settle::{Target, check_unambiguous, needed_columns};
@@ -43,8 +44,10 @@ pub struct TrainOptions {
     pub task: Task,
     /// Whether the model is linear: without layers, by L-BFGS unless another optimizer is given.
     pub linear: bool,
-    /// The label's column.
-    pub label: Option<String>,
+    /// The labels' columns; one but of a regressor.
+    pub labels: Vec<String>,
+    /// What the loss of each of several labels is multiplied by; 1 each, where none are given.
+    pub loss_weights: Vec<f64>,
     /// What the network predicts of the label.
     pub label_transform: LabelTransform,
     /// Whether the network learns the label in standard deviations; where its output has no bounds, if not given.
@@ -161,7 +164,8 @@ impl Default for TrainOptions {
         Self {
             task: Task::Regression,
             linear: false,
-            label: None,
+            labels: Vec::new(),
+            loss_weights: Vec::new(),
             label_transform: LabelTransform::Identity,
             standardize_label: None,
             numeric_transform: NumericTransform::Standardize,

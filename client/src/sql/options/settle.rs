@@ -30,15 +30,17 @@ impl TrainOptions {
     /// Names the option or column, what was typed and what would be right.
     pub(crate) fn spec(self, target: Target, input: &Schema, rows: &Schema) -> Result<TrainSpec> {
         check_unambiguous(input)?;
-        let label = self.label.clone().ok_or(Error::MissingOption {
-            option: "input_label_cols",
-            expected: "it names the column to predict, such as ['sales']",
-        })?;
+        if self.labels.is_empty() {
+            return Err(Error::MissingOption {
+                option: "input_label_cols",
+                expected: "it names the column to predict, such as ['sales']",
+            });
+        }
         let split = self.split()?;
         let standardize = self.standardize_label()?;
         let loss = self.loss()?;
         let batch_size = self.rows_of_a_step()?;
-        let optimizer = self.optimizer.clone().settle(self.rule(loss))?;
+        let optimizer = self.optimizer.clone().settle(self.rule(&loss))?;
         let keep = self.keep.unwrap_or(match optimizer.rule {
             // What it comes to is the solution, and not the best of some epochs.
             Rule::Lbfgs { .. } => Keep::Last,
@@ -47,7 +49,8 @@ impl TrainOptions {
         // A logistic regression without a penalty has no solution where a line tells the classes apart.
         let is_logistic = self.linear && self.task == Task::Classification;
         let l2 = self.l2.or((!is_logistic).then_some(0.0));
-        let features = self.features(&label, &split, input)?;
+        self.check_labels(&loss)?;
+        let features = self.features(&split, input)?;
         let ranks = match self.ranks {
             Ranks::Exactly(ranks) => Some(ranks),
             Ranks::All => None,
@@ -70,7 +73,8 @@ impl TrainOptions {
             vocabulary: self.vocabulary.settle()?,
             task: self.task,
             label: Label {
-                column: label,
+                columns: self.labels,
+                loss_weights: self.loss_weights,
                 transform: self.label_transform,
                 standardize,
             },
@@ -108,18 +112,19 @@ impl TrainOptions {
 
     /// The columns that have a role besides that of a feature, as far as they are given.
     pub(crate) fn roles(&self) -> impl Iterator<Item = &str> {
-        let given = [&self.label, &self.split_column, &self.sample_weight];
+        let given = [&self.split_column, &self.sample_weight];
         let given = given.into_iter().flatten().chain(&self.shard_by);
-        given.map(String::as_str)
+        self.labels.iter().chain(given).map(String::as_str)
     }
 
     /// The rule, where none is given: a linear model is solved if it can be.
-    fn rule(&self, loss: Loss) -> RuleName {
-        let bends = !matches!(loss, Loss::Mae | Loss::Quantile { .. } | Loss::Focal { .. });
+    fn rule(&self, loss: &Loss) -> RuleName {
         let whole = self.batch_size.is_none() && self.global_batch_size.is_none();
         match self.linear {
             true if self.l1 > 0.0 => RuleName::Ftrl,
-            true if bends && whole && self.network.output == Output::Identity => RuleName::Lbfgs,
+            true if loss.is_smooth() && whole && self.network.output == Output::Identity => {
+                RuleName::Lbfgs
+            }
             _ => RuleName::AdamW,
         }
     }
@@ -251,7 +256,7 @@ impl TrainOptions {
     }
 
     /// The features as named, categorical ones first; or, where none are, every other column.
-    fn features(&self, label: &str, split: &Split, input: &Schema) -> Result<Vec<Feature>> {
+    fn features(&self, split: &Split, input: &Schema) -> Result<Vec<Feature>> {
         if self.categorical.is_some() || self.continuous.is_some() {
             let kinds = [
                 (&self.categorical, FeatureKind::Categorical),
@@ -267,7 +272,7 @@ impl TrainOptions {
             return Ok(features.collect());
         }
         let taken = |column: &str| {
-            column == label
+            self.labels.iter().any(|label| label == column)
                 || self.split_key.iter().any(|key| key == column)
                 || self.sample_weight.as_deref() == Some(column)
                 || matches!(split, Split::Column(split) | Split::Sequential { column: split, .. } if split == column)
@@ -307,7 +312,7 @@ pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
         .features
         .iter()
         .map(|feature| &feature.column)
-        .chain([&spec.label.column])
+        .chain(&spec.label.columns)
         .chain(split)
         .chain(&spec.sample_weight)
         .chain(&spec.shard_by)
@@ -384,7 +389,7 @@ mod tests {
 
     fn options() -> TrainOptions {
         TrainOptions {
-            label: Some("Sales".into()),
+            labels: vec!["Sales".into()],
             ..Default::default()
         }
     }
@@ -555,7 +560,7 @@ mod tests {
                 .unwrap_err()
         };
         let label = TrainOptions {
-            label: Some("Slaes".into()),
+            labels: vec!["Slaes".into()],
             ..Default::default()
         };
         assert_eq!(

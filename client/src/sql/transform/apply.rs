@@ -141,23 +141,36 @@ fn reads_as(actual: &DataType, trained: &DataType) -> bool {
         || plain.is_numeric() && trained.is_floating()
 }
 
-/// A call's rows with the label, and what it is called: the rows' own, or one that the `TRANSFORM` computes.
+/// A call's rows with the labels, and what these are called: the rows' own, or such that the `TRANSFORM` computes.
 pub(crate) fn labelled(
     manifest: &Manifest,
     rows: Box<Query>,
     schema: &Schema,
-) -> Result<(Box<Query>, String)> {
-    let label = &manifest.spec.label.column;
+) -> Result<(Box<Query>, Vec<String>)> {
+    let label = &manifest.spec.label;
     let computed = match &manifest.spec.transform {
-        Some(transform) => expressions(transform, schema, |column| column == label)?,
+        Some(transform) => expressions(transform, schema, |column| label.is(column))?,
         None => Vec::new(),
     };
-    match computed.into_iter().next() {
-        Some((_, expr)) if expr.to_string() != quoted(label) => {
-            let text = format!("SELECT *, {expr} AS {LABEL} FROM {ROWS}");
-            Ok((derived::query(&text, rows)?, LABEL.to_owned()))
+    let mut columns = String::new();
+    let names = label.columns.iter().enumerate().map(|(at, label)| {
+        let found = computed.iter().find(|(name, _)| name == label);
+        match found {
+            Some((_, expr)) if expr.to_string() != quoted(label) => {
+                let name = format!("{LABEL}_{at}");
+                columns.push_str(&format!(", {expr} AS {name}"));
+                name
+            }
+            _ => label.clone(),
         }
-        _ => Ok((rows, label.clone())),
+    });
+    let names: Vec<_> = names.collect();
+    match columns.is_empty() {
+        true => Ok((rows, names)),
+        false => {
+            let text = format!("SELECT *{columns} FROM {ROWS}");
+            Ok((derived::query(&text, rows)?, names))
+        }
     }
 }
 
@@ -168,14 +181,12 @@ pub(crate) fn prepared(
     rows: Box<Query>,
     schema: &Schema,
 ) -> Result<Box<Query>> {
-    let label = &manifest.spec.label.column;
-    let mut columns = expressions(transform, schema, |column| column != label)?;
-    columns.extend(
-        expressions(transform, schema, |column| column == label)
-            .ok()
-            .into_iter()
-            .flatten(),
-    );
+    let label = &manifest.spec.label;
+    let mut columns = expressions(transform, schema, |column| !label.is(column))?;
+    for label in &label.columns {
+        let computed = expressions(transform, schema, |column| column == label);
+        columns.extend(computed.into_iter().flatten());
+    }
     let columns = columns.iter();
     let columns: Vec<_> = columns
         .map(|(name, expr)| format!("{expr} AS {}", quoted(name)))

@@ -197,9 +197,13 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         Some(rows) => rows.option(),
         None => ("global_batch_size", 0),
     };
+    let labels = match &label.columns[..] {
+        [one] => json(one),
+        several => json(several),
+    };
     let order: Vec<_> = features.iter().map(|feature| &feature.column).collect();
     let mut terms = vec![
-        ("input_label_cols", json(&label.column)),
+        ("input_label_cols", labels),
         ("model_type", spec.model_type().to_owned()),
         ("label_transform", json(&label.transform)),
         ("standardize_label", json(&label.standardize)),
@@ -240,6 +244,8 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         ("split_key", json(split_key)),
     ];
     terms.extend(of_split);
+    let weights = &label.loss_weights;
+    terms.extend((!weights.is_empty()).then(|| ("loss_weights", json(weights))));
     terms.extend((*accumulate > 1).then(|| ("accumulate", json(accumulate))));
     // As typed: what is fitted follows from the rows, whose checksums are compared.
     terms.extend(transform.as_ref().map(|transform| {

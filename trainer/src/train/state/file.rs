@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `weights.<i>`, `kept.<i>` | the parameters in the network's order, now and of the kept epoch, `f32` |
 //! | `optimizer.<i>` | what the optimizer keeps of all parameters, `f32` |
-//! | `scaling` | what null is, shift, unit and whether nulls are indicated, of the label and each continuous feature, `f64` |
+//! | `scaling` | what null is, shift, unit and whether nulls are indicated, of each label and continuous feature, `f64` |
 //! | `quantiles.<i>`, `bins.<i>` | what the continuous feature's numbers are ranked by, and edges of its bins, `f32`; absent where it has none |
 //! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
 //! | metadata `state` | JSON: everything else; numbers in `f64` as their bits |
@@ -14,7 +14,9 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
-use volley_proto::store::{Coverage, EpochRecord, Position, Quantiles, RankCoverage, Scale};
+use volley_proto::store::{
+    Coverage, EpochRecord, LabelRecord, Position, Quantiles, RankCoverage, Scale,
+};
 
 use super::{Basis, Kept, Progress, TrainingState, Weights};
 use crate::encode::{FeatureScale, Scaling};
@@ -43,8 +45,15 @@ struct Head {
     weight: Bits,
     covered: Covered,
     history: Vec<Record>,
+    /// Labels; one in states of old.
+    #[serde(default = "one")]
+    labels: usize,
     /// The kept epoch and its score.
     kept: Option<(usize, Bits)>,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// The bits of an `f64`: its text in JSON need not be read as the same number.
@@ -81,11 +90,51 @@ struct Record {
     eval_rmse: Option<Bits>,
     eval_r2: Option<Bits>,
     eval_rmspe: Option<Bits>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<OfLabel>,
     learn_rate: Option<Bits>,
     ended: Option<String>,
     seconds: Bits,
     compute_seconds: Bits,
     reduce_seconds: Bits,
+}
+
+/// A [`LabelRecord`] with all its bits.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfLabel {
+    label: String,
+    eval_loss: Option<Bits>,
+    eval_mae: Option<Bits>,
+    eval_rmse: Option<Bits>,
+    eval_r2: Option<Bits>,
+    eval_rmspe: Option<Bits>,
+}
+
+impl From<LabelRecord> for OfLabel {
+    fn from(record: LabelRecord) -> Self {
+        Self {
+            label: record.label,
+            eval_loss: record.eval_loss.map(Bits::from),
+            eval_mae: record.eval_mae.map(Bits::from),
+            eval_rmse: record.eval_rmse.map(Bits::from),
+            eval_r2: record.eval_r2.map(Bits::from),
+            eval_rmspe: record.eval_rmspe.map(Bits::from),
+        }
+    }
+}
+
+impl From<OfLabel> for LabelRecord {
+    fn from(record: OfLabel) -> Self {
+        Self {
+            label: record.label,
+            eval_loss: record.eval_loss.map(f64::from),
+            eval_mae: record.eval_mae.map(f64::from),
+            eval_rmse: record.eval_rmse.map(f64::from),
+            eval_r2: record.eval_r2.map(f64::from),
+            eval_rmspe: record.eval_rmspe.map(f64::from),
+        }
+    }
 }
 
 impl From<&EpochRecord> for Record {
@@ -106,6 +155,7 @@ impl From<&EpochRecord> for Record {
             eval_rmse: record.eval_rmse.map(Bits::from),
             eval_r2: record.eval_r2.map(Bits::from),
             eval_rmspe: record.eval_rmspe.map(Bits::from),
+            labels: record.labels.into_iter().map(OfLabel::from).collect(),
             learn_rate: record.learn_rate.map(Bits::from),
             ended: record.ended,
             seconds: record.seconds.into(),
@@ -132,6 +182,7 @@ impl From<Record> for EpochRecord {
             eval_rmse: record.eval_rmse.map(f64::from),
             eval_r2: record.eval_r2.map(f64::from),
             eval_rmspe: record.eval_rmspe.map(f64::from),
+            labels: record.labels.into_iter().map(LabelRecord::from).collect(),
             learn_rate: record.learn_rate.map(f64::from),
             ended: record.ended,
             seconds: record.seconds.into(),
@@ -155,15 +206,19 @@ impl TrainingState {
             weight: self.progress.weight.into(),
             covered: self.progress.covered,
             history: self.history.iter().map(Record::from).collect(),
+            labels: self.scaling.labels.len(),
             kept: self
                 .kept
                 .as_ref()
                 .map(|kept| (kept.epoch, kept.score.into())),
         };
         let head = serde_json::to_string(&head).expect("a state's head is what JSON can say");
-        let scales: Vec<f64> = [&self.scaling.label]
-            .into_iter()
-            .chain(self.scaling.features.iter().map(|of| &of.scale))
+        let features = self.scaling.features.iter().map(|of| &of.scale);
+        let scales: Vec<f64> = self
+            .scaling
+            .labels
+            .iter()
+            .chain(features)
             .flat_map(|of| {
                 [
                     of.null,
@@ -232,7 +287,7 @@ impl TrainingState {
         let state = Self {
             basis: head.basis,
             global_batch: head.global_batch,
-            scaling: read_scaling(&tensors)?,
+            scaling: read_scaling(head.labels, &tensors)?,
             position: head.position,
             weights: Weights::read("weights", head.parameters, &tensors)?,
             slots: (0..head.slots)
@@ -329,7 +384,7 @@ fn read_f64(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f64>> {
     Ok(numbers.iter().map(|b| f64::from_le_bytes(*b)).collect())
 }
 
-fn read_scaling(tensors: &SafeTensors<'_>) -> Result<Scaling> {
+fn read_scaling(labels: usize, tensors: &SafeTensors<'_>) -> Result<Scaling> {
     let numbers = read_f64("scaling", tensors)?;
     let scales = numbers.chunks_exact(4).map(|of| Scale {
         null: of[0],
@@ -337,14 +392,16 @@ fn read_scaling(tensors: &SafeTensors<'_>) -> Result<Scaling> {
         unit: of[2],
         indicator: of[3] != 0.0,
     });
-    let mut scales = scales.collect::<Vec<_>>().into_iter();
-    let label = scales.next();
-    let label = label.ok_or_else(|| wrong("its scaling is empty".into()))?;
+    let mut scales: Vec<_> = scales.collect();
+    if labels == 0 || scales.len() < labels {
+        return Err(wrong("its scaling is not of its labels".into()));
+    }
+    let of_features = scales.split_off(labels);
     let some = |name: String| match tensors.tensor(&name).is_ok() {
         true => read_f32(&name, tensors).map(Some),
         false => Ok(None),
     };
-    let features = scales.enumerate().map(|(at, scale)| {
+    let features = of_features.into_iter().enumerate().map(|(at, scale)| {
         Ok(FeatureScale {
             scale,
             quantiles: some(format!("quantiles.{at}"))?.map(Quantiles::from),
@@ -352,7 +409,7 @@ fn read_scaling(tensors: &SafeTensors<'_>) -> Result<Scaling> {
         })
     });
     Ok(Scaling {
-        label,
+        labels: scales,
         features: features.collect::<Result<_>>()?,
     })
 }

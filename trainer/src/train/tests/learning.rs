@@ -16,6 +16,7 @@ use super::worlds::assert_same_weights;
 use crate::Error;
 use crate::testing::{
     classifier, dense, load_split, model, rows, spec, told_apart, train_split, train_world,
+    two_labels, with_visits,
 };
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
@@ -27,7 +28,11 @@ fn evaluated(batch: &RecordBatch) -> RecordBatch {
 }
 
 fn mean_absolute_error(labels: &RecordBatch, predictions: &Float32Array) -> f64 {
-    let labels = labels["sales"].as_primitive::<Float64Type>();
+    mean_absolute_error_of("sales", labels, predictions)
+}
+
+fn mean_absolute_error_of(label: &str, labels: &RecordBatch, predictions: &Float32Array) -> f64 {
+    let labels = labels[label].as_primitive::<Float64Type>();
     let errors = labels.values().iter().zip(predictions.values());
     let errors = errors.map(|(y, p)| (y - f64::from(*p)).abs());
     errors.sum::<f64>() / labels.len() as f64
@@ -310,6 +315,102 @@ fn a_quantile_has_its_share_of_labels_below() {
         let below = below.count() as f64 / labels.len() as f64;
         assert!((below - share).abs() < 0.08, "{below} of {share}");
     }
+}
+
+/// Rows whose labels are uniform from 0 to 10, whatever the features are.
+fn uniform(batch: &RecordBatch) -> RecordBatch {
+    let golden = (5.0_f64.sqrt() - 1.0) / 2.0;
+    let labels = (0..batch.num_rows()).map(|row| 10.0 * (row as f64 * golden).fract());
+    let at = batch.schema().index_of("sales").unwrap();
+    let mut columns = batch.columns().to_vec();
+    columns[at] = Arc::new(Float64Array::from_iter_values(labels));
+    RecordBatch::try_new(batch.schema(), columns).unwrap()
+}
+
+#[test]
+fn several_quantiles_of_uniform_labels_are_their_shares() {
+    let data = uniform(&rows(0..1500));
+    let shares = vec![0.1, 0.5, 0.9];
+    let mut spec = TrainSpec {
+        epochs: Some(15),
+        loss: Loss::Quantiles {
+            shares: shares.clone(),
+        },
+        numeric_transform: NumericTransform::Standardize,
+        ..spec()
+    };
+    spec.label.standardize = true;
+    spec.features.retain(|feature| feature.column == "distance");
+    let outcomes = train_split(&spec, &data, 2);
+    let evaluated = evaluated(&data);
+    let predicted = model(&outcomes).predict(&evaluated).unwrap();
+    let labels = evaluated["sales"].as_primitive::<Float64Type>().values();
+    let all = predicted[1].as_list::<i32>().values().as_struct();
+    let all = all.column(1).as_primitive::<Float32Type>().values();
+    let mut loss = 0.0;
+    for (at, share) in shares.iter().enumerate() {
+        let quantiles = all.chunks_exact(3).map(|row| f64::from(row[at]));
+        let quantiles: Vec<f64> = quantiles.collect();
+        let errors = labels.iter().zip(&quantiles).map(|(y, q)| y - q);
+        let below = errors.clone().filter(|error| *error < 0.0).count() as f64;
+        let below = below / labels.len() as f64;
+        assert!((below - share).abs() < 0.1, "{below} of {share}");
+        let mean = quantiles.iter().sum::<f64>() / labels.len() as f64;
+        assert!((mean - 10.0 * share).abs() < 1.0, "{mean} of {share}");
+        let losses = errors.map(|error| (share * error).max((share - 1.0) * error));
+        loss += losses.sum::<f64>() / labels.len() as f64 / 3.0;
+    }
+    let kept = &outcomes[0].report.kept;
+    assert!(
+        (kept.eval_loss.unwrap() / loss - 1.0).abs() < 1e-4,
+        "{loss}, {kept:?}"
+    );
+    let mae = mean_absolute_error(&evaluated, predicted[0].as_primitive::<Float32Type>());
+    assert!(
+        (kept.eval_mae.unwrap() / mae - 1.0).abs() < 1e-4,
+        "{mae}, {kept:?}"
+    );
+}
+
+#[test]
+fn several_labels_are_learnt_each_in_its_scale() {
+    let data = with_visits(&rows(0..1500));
+    let mut spec = TrainSpec {
+        epochs: Some(15),
+        ..two_labels()
+    };
+    spec.network.layers = dense(&[24, 16], &[]);
+    let outcomes = train_split(&spec, &data, 2);
+    let kept = &outcomes[0].report.kept;
+    let scales = &outcomes[0]
+        .artifacts
+        .as_ref()
+        .unwrap()
+        .manifest
+        .label_scales;
+    let evaluated = evaluated(&data);
+    let predicted = model(&outcomes).predict(&evaluated).unwrap();
+    let mut loss = 0.0;
+    for (at, (label, weight)) in [("sales", 1.0), ("visits", 0.5)].into_iter().enumerate() {
+        let of = &kept.labels[at];
+        assert_eq!(of.label, label);
+        assert!(of.eval_r2.unwrap() > 0.9, "{of:?}");
+        let predicted = predicted[at].as_primitive::<Float32Type>();
+        let mae = mean_absolute_error_of(label, &evaluated, predicted);
+        assert!(
+            (mae / of.eval_mae.unwrap() - 1.0).abs() < 1e-3,
+            "{mae}, {of:?}"
+        );
+        let square = of.eval_rmse.unwrap().powi(2);
+        assert!(
+            (of.eval_loss.unwrap() / square - 1.0).abs() < 1e-3,
+            "{of:?}"
+        );
+        loss += weight * of.eval_loss.unwrap() / scales[at].unit.powi(2);
+    }
+    assert!((kept.eval_loss.unwrap() / loss - 1.0).abs() < 1e-6);
+    // In no common scale.
+    assert_eq!((kept.eval_mae, kept.eval_rmse), (None, None));
 }
 
 #[test]

@@ -36,8 +36,8 @@ fn with_fit<R>(
     let vocabularies = loaded.vocabularies();
     let settled = |shard| settle(shard, &vocabularies, None);
     let mut shards: Vec<_> = loaded.shards.into_iter().map(settled).collect();
-    let mut world = on_rows(Census::take(&shards, 2, 0), &mut alone[0]).unwrap();
-    let scaling = Scaling::fit(&spec, &world.features, &world.label, &[]);
+    let mut world = on_rows(Census::take(&shards, 2, 1, 0), &mut alone[0]).unwrap();
+    let scaling = Scaling::fit(&spec, &world.features, &world.labels, &[]);
     for shard in &mut shards {
         scaling.apply(&mut shard.train);
         scaling.apply(&mut shard.eval);

@@ -14,7 +14,9 @@ use super::linear::linear;
 use super::with_fit;
 use super::worlds::{TOLERANCE, assert_same_weights};
 use crate::collective::{Communicator, Options};
-use crate::testing::{Deaf, Seat, dense, load_split, rows, spec, train_seats};
+use crate::testing::{
+    Deaf, Seat, dense, load_split, rows, spec, train_seats, two_labels, with_visits,
+};
 use crate::{
     Artifacts, Beginning, Error, Interrupted, Observer, Origin, Outcome, Result, Step,
     TrainingState,
@@ -630,4 +632,23 @@ fn a_damaged_state_is_refused() {
     let digit = format + text[format..].find(|c: char| c.is_ascii_digit()).unwrap();
     other[digit] = b'7';
     refused(&other);
+}
+
+#[test]
+fn several_labels_go_on_at_the_very_step() {
+    let spec = TrainSpec {
+        batch_size: Some(BatchSize::OfRank(15)),
+        epochs: Some(2),
+        keep: Keep::Best,
+        ..two_labels()
+    };
+    let data = with_visits(&data());
+    let whole = run(&spec, &data, vec_of(2, || (Origin::Fresh, None)));
+    let parted = run(&spec, &data, vec_of(2, || (Origin::Fresh, Some(STEPS + 2))));
+    let states = parted.states().into_iter().map(through_bytes);
+    let resumed = run(&spec, &data, stay(states.collect()));
+    assert_same_bits(&whole, &resumed);
+    let kept = &resumed.outcome().report.kept;
+    let named: Vec<_> = kept.labels.iter().map(|of| of.label.as_str()).collect();
+    assert_eq!(named, ["sales", "visits"]);
 }

@@ -95,7 +95,7 @@ fn step_time_of_the_rossmann_network() {
             eval_rows: 0,
             largest_label: 9.0,
             features: vec![],
-            label: Statistics::default(),
+            labels: vec![Statistics::default()],
             classes: vec![],
             means: vec![0.5; 18],
             ranks: 1,
@@ -114,7 +114,7 @@ fn step_time_of_the_rossmann_network() {
         };
         let unscaled = Scaling {
             features: vec![FeatureScale::default(); 18],
-            label: Scale::IDENTITY,
+            labels: vec![Scale::IDENTITY],
         };
         let basis = Basis::new(&spec, world.shards.clone(), &[]);
         let state =

@@ -9,6 +9,7 @@ use volley_proto::spec::{
 use crate::Outcome;
 use crate::testing::{
     classifier, load_now, rows, shards, spec, squash, told_apart, train_split, train_world,
+    two_labels, with_visits,
 };
 
 /// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
@@ -99,10 +100,26 @@ fn n_ranks_classify_as_one_does() {
 }
 
 #[test]
+fn n_ranks_train_several_labels_as_one_does() {
+    let data = with_visits(&rows(0..300));
+    for loss in [Loss::Mse, Loss::Tweedie { power: 1.5 }] {
+        let spec = small(TrainSpec {
+            loss,
+            ..two_labels()
+        });
+        let what = format!("two labels, {}", spec.loss);
+        assert_n_ranks_train_what_one_does(&spec, &data, &what);
+    }
+}
+
+#[test]
 fn n_ranks_have_every_loss_as_one_does() {
     for loss in [
         Loss::HuberOf { delta: 0.5 },
         Loss::Quantile { share: 0.8 },
+        Loss::Quantiles {
+            shares: vec![0.1, 0.5, 0.9],
+        },
         Loss::Tweedie { power: 1.0 },
         Loss::Tweedie { power: 1.5 },
         Loss::Tweedie { power: 2.0 },
@@ -111,7 +128,8 @@ fn n_ranks_have_every_loss_as_one_does() {
         spec.label.standardize = true;
         spec.numeric_transform = NumericTransform::Standardize;
         spec.sample_weight = Some("trend".into());
-        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), &loss.to_string());
+        let what = spec.loss.to_string();
+        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), &what);
     }
     let spec = small(TrainSpec {
         loss: Loss::Focal { gamma: 2.0 },

@@ -2,7 +2,7 @@
 
 use volley_proto::spec::{LabelTransform, NumericTransform, Task};
 
-use super::super::SplitMethod;
+use super::super::{OptionValue, SplitMethod};
 use super::set::{choose, column, columns, expected, set, some_bool, some_whole, text};
 use super::{Refusal, TrainOption, option};
 
@@ -41,13 +41,24 @@ pub(super) const DATA: &[TrainOption] = &[
     ),
     option(
         "input_label_cols",
-        "['column']",
+        "['column', …]",
         "(needed)",
-        "The column to predict.",
-        |to, value| match value.list(text).as_deref() {
-            Some([label]) => set(&mut to.label, Some(label.clone())),
-            Some([_, _, ..]) => Err(Refusal::NotSupported("a model has exactly one label")),
-            _ => Err(expected("a list of one column, such as ['sales']")),
+        "The column to predict; several of a regressor, each by an output of its own.",
+        |to, value| match value.list(text) {
+            Some(labels) if !labels.is_empty() => set(&mut to.labels, labels),
+            _ => Err(expected("a list of columns, such as ['sales']")),
+        },
+    ),
+    option(
+        "loss_weights",
+        "[weight, …]",
+        "1 each",
+        "With several input_label_cols: what the loss of each is multiplied by in the sum that is trained.",
+        |to, value| match value.list(OptionValue::number) {
+            Some(weights) if !weights.is_empty() => set(&mut to.loss_weights, weights),
+            _ => Err(expected(
+                "a list of numbers, one for each label, such as [1, 0.5]",
+            )),
         },
     ),
     option(

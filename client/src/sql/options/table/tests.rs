@@ -7,7 +7,7 @@ use volley_proto::spec::{
     NumericEmbedding, NumericTransform, Output, Ranks, RateScaling, Start, Task, TooFew,
 };
 
-use super::super::{DecayName, LossName, RuleName, SplitMethod, Target, WarmStart};
+use super::super::{DecayName, LossName, QuantileShares, RuleName, SplitMethod, Target, WarmStart};
 use super::*;
 
 fn typed(sql: &str) -> OptionValue {
@@ -34,8 +34,8 @@ fn every_option_takes_its_documented_default() {
         start: Start::Fresh,
     };
     let spec = |options: TrainOptions| {
-        let label = Some("y".to_owned());
-        TrainOptions { label, ..options }.spec(target.clone(), &input, &input)
+        let labels = vec!["y".to_owned()];
+        TrainOptions { labels, ..options }.spec(target.clone(), &input, &input)
     };
     let default = spec(TrainOptions::default()).unwrap();
     for option in train_options() {
@@ -59,9 +59,9 @@ fn sets_what_was_typed() {
         ("MODEL_TYPE", "'DNN_REGRESSOR'", |o| {
             *o == TrainOptions::default()
         }),
-        ("input_label_cols", "['Sales']", |o| {
-            o.label.as_deref() == Some("Sales")
-        }),
+        ("input_label_cols", "['Sales']", |o| o.labels == ["Sales"]),
+        ("input_label_cols", "['a', 'b']", |o| o.labels == ["a", "b"]),
+        ("loss_weights", "[1, 0.5]", |o| o.loss_weights == [1.0, 0.5]),
         ("label_transform", "'ln'", |o| {
             o.label_transform == LabelTransform::Ln
         }),
@@ -145,6 +145,13 @@ fn sets_what_was_typed() {
             o.network.output == Output::ScaledSigmoid
         }),
         ("loss", "'mae'", |o| o.loss.name == Some(LossName::Mae)),
+        ("quantile", "0.9", |o| {
+            o.loss.quantile == Some(QuantileShares::One(0.9))
+        }),
+        ("quantile", "[0.05, 0.5, 0.95]", |o| {
+            let shares = vec![0.05, 0.5, 0.95];
+            o.loss.quantile == Some(QuantileShares::Several(shares))
+        }),
         ("class_weights", "[['yes', 2], [3, 0.5], [true, 1]]", |o| {
             let due = [("yes", 2.0), ("3", 0.5), ("true", 1.0)];
             let due = due.map(|(class, weight)| (class.to_owned(), weight));
@@ -233,6 +240,8 @@ fn refuses_wrong_values_by_name() {
         ("model_type", "1"),
         ("input_label_cols", "'Sales'"),
         ("input_label_cols", "[]"),
+        ("loss_weights", "1"),
+        ("loss_weights", "[]"),
         ("label_transform", "'log'"),
         ("data_split_col", "['split']"),
         ("data_split_eval_fraction", "1"),
@@ -263,6 +272,8 @@ fn refuses_wrong_values_by_name() {
         ("numeric_transform", "'minmax'"),
         ("batch_norm", "1"),
         ("loss", "'mea'"),
+        ("quantile", "'median'"),
+        ("quantile", "[0.1, 'half']"),
         ("optimizer", "'adm'"),
         ("learn_rate", "true"),
         ("learn_rate_schedule", "'cos'"),
@@ -311,7 +322,6 @@ fn refuses_wrong_values_by_name() {
 fn says_what_it_cannot_do() {
     for (option, value) in [
         ("model_type", "'boosted_tree_regressor'"),
-        ("input_label_cols", "['a', 'b']"),
         ("data_split_method", "'auto_split'"),
         ("max_iterations", "10"),
     ] {

@@ -508,7 +508,9 @@ async fn what_is_below_an_operator_of_volley_s_arrives_as_it_was() {
         }
         let columns = PredictedColumns {
             name: "p".to_owned(),
+            further: vec!["q".to_owned()],
             class: None,
+            has_quantiles: true,
             explained_by: Some(3),
         };
         let predict: Arc<dyn ExecutionPlan> =

@@ -1,0 +1,67 @@
+//! Several labels of one model: what is predicted, and what is judged of each.
+
+use serde_json::Value;
+use volley_tests::Cluster;
+
+use crate::write_table;
+
+fn number(row: &Value, column: &str) -> f64 {
+    row[column].as_f64().unwrap()
+}
+
+#[test]
+fn several_labels_are_predicted_and_judged_each() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 700);
+    let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
+    // One that the query has, and one that is computed of it.
+    query(
+        "CREATE MODEL m TRANSFORM (k, x, y, 1000 * ln(y) AS z)
+         OPTIONS (input_label_cols = ['y', 'z'], loss_weights = [1, 0.5], categorical = ['k'], continuous = ['x'],
+           hidden_units = [16], epochs = 10, device = 'cpu', data_split_method = 'custom', data_split_col = 'split')
+         AS SELECT id, k, x, y, split FROM t",
+    );
+    let predicted = query(
+        "SELECT k, y, 1000 * ln(y) AS z, CAST(predicted_y AS DOUBLE) AS of_y, CAST(predicted_z AS DOUBLE) AS of_z \
+         FROM ML.PREDICT(MODEL m, TABLE t)",
+    );
+    assert_eq!(predicted.len(), 700);
+    let error = |label: &str, of: &str, wanted: &dyn Fn(&Value) -> bool| {
+        let rows = predicted.iter().filter(|row| wanted(row));
+        let errors = rows.map(|row| (number(row, label) - number(row, of)).abs());
+        let errors: Vec<f64> = errors.collect();
+        errors.iter().sum::<f64>() / errors.len() as f64
+    };
+    let judged = query("SELECT * FROM ML.EVALUATE(MODEL m, TABLE t) ORDER BY label");
+    assert_eq!(judged.len(), 2);
+    for (row, (label, of)) in judged.iter().zip([("y", "of_y"), ("z", "of_z")]) {
+        assert_eq!((&row["label"], &row["rows"]), (&label.into(), &700.into()));
+        let (told, due) = (
+            number(row, "mean_absolute_error"),
+            error(label, of, &|_| true),
+        );
+        assert!((told / due - 1.0).abs() < 1e-6, "{due} {row}");
+    }
+    let groups = query(
+        "SELECT label, k, mean_absolute_error AS mae FROM ML.EVALUATE(MODEL m, TABLE t, BY k) ORDER BY label, k",
+    );
+    assert_eq!(groups.len(), 14);
+    let (told, due) = (
+        number(&groups[10], "mae"),
+        error("z", "of_z", &|row| row["k"] == 3),
+    );
+    assert!((told / due - 1.0).abs() < 1e-6, "{due} {groups:?}");
+
+    let described = query("DESCRIBE MODEL m");
+    let of = |property: &str| {
+        let found = described.iter().find(|row| row["property"] == property);
+        found.unwrap_or_else(|| panic!("{property}: {described:?}"))["value"].clone()
+    };
+    assert_eq!(of("label"), "y, z");
+    assert_eq!(of("prediction"), "predicted_y, predicted_z");
+    assert!(of("kept_epoch eval_mae of z").is_string());
+    let said = cluster.fail(&format!(
+        "{table} SELECT * FROM ML.EXPLAIN_PREDICT(MODEL m, TABLE t)"
+    ));
+    assert!(said.contains("several labels"), "{said}");
+}
