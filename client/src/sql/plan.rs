@@ -399,7 +399,7 @@ mod tests {
     fn evaluates_quantiles_and_the_interval_between_the_outermost() {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
-            let mut manifest = crate::testing::manifest("interval");
+            let mut manifest = crate::testing::manifest("spread");
             manifest.spec.loss = volley_proto::spec::Loss::Quantiles {
                 shares: vec![0.05, 0.5, 0.95],
             };
@@ -409,7 +409,7 @@ mod tests {
                 let fields = frame.schema().fields().iter();
                 fields.map(|field| field.name().clone()).collect()
             };
-            let evaluated = names("SELECT * FROM ML.EVALUATE(MODEL interval, TABLE sales)").await;
+            let evaluated = names("SELECT * FROM ML.EVALUATE(MODEL spread, TABLE sales)").await;
             assert_eq!(
                 evaluated[5..],
                 [
@@ -420,7 +420,7 @@ mod tests {
                 ]
             );
             let bounds = "SELECT \"predicted_Sales\", \"predicted_Sales_quantiles\"[1]['value'] AS low \
-                          FROM ML.PREDICT(MODEL interval, TABLE sales)";
+                          FROM ML.PREDICT(MODEL spread, TABLE sales)";
             assert_eq!(names(bounds).await, ["predicted_Sales", "low"]);
         });
     }

@@ -136,6 +136,8 @@ mod tests {
             data_type: "Float64".to_owned(),
             vocabulary: None,
             scale: Scale::IDENTITY,
+            quantiles: None,
+            bins: vec![],
             numbers: Some(Numbers {
                 nulls: 1,
                 min: 0.0,
