@@ -149,6 +149,8 @@ async fn start_ballista(
         no_executors_grace_period_seconds: u64::from(u32::MAX),
         // It also removes rows that nobody reads; Ballista would after a time, whoever reads them.
         finished_job_data_clean_up_interval_seconds: 0,
+        // Graphs go with the jobs that they are of: see `VolleyJobState`.
+        finished_job_state_clean_up_interval_seconds: 0,
         grpc_client_max_message_size: LAUNCH_LIMIT,
         // The root is ours; Ballista's sends the browser to a page on the internet.
         web_tui_route: "/ballista".to_owned(),

@@ -2,6 +2,9 @@
 //!
 //! Ballista lets others end a job only by cancelling it, which it records as "Cancelled". How an
 //! attempt was to end has been noted in the book by then.
+//!
+//! The graphs of attempts that have ended are kept as long as the book knows their jobs, which bounds them: Ballista
+//! would keep all of the last hour.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,6 +19,7 @@ use ballista_scheduler::cluster::memory::InMemoryJobState;
 use ballista_scheduler::cluster::{JobState, JobStateEventStream};
 use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use parking_lot::Mutex;
 use volley_proto::failure::DataLost;
 
 use super::losses;
@@ -27,11 +31,40 @@ pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
     book: Book,
     slots: Slots,
+    /// Attempts that have ended and whose graphs are kept.
+    ended: Mutex<Vec<JobId>>,
 }
+
+/// From this many graphs on, those of jobs that are forgotten are removed.
+const GRAPHS_KEPT: usize = 512;
 
 impl VolleyJobState {
     pub(crate) fn new(jobs: InMemoryJobState, book: Book, slots: Slots) -> Self {
-        Self { jobs, book, slots }
+        Self {
+            jobs,
+            book,
+            slots,
+            ended: Mutex::default(),
+        }
+    }
+
+    /// Notes that an attempt's graph is kept, and removes those that nobody can ask for any more.
+    async fn keep(&self, job_id: &JobId) -> Result<()> {
+        let mut forgotten = Vec::new();
+        {
+            let mut ended = self.ended.lock();
+            if !ended.contains(job_id) {
+                ended.push(job_id.clone());
+            }
+            if ended.len() > GRAPHS_KEPT {
+                let known = |attempt: &JobId| self.book.knows(attempt.as_str());
+                (*ended, forgotten) = ended.drain(..).partition(known);
+            }
+        }
+        for attempt in forgotten {
+            self.jobs.remove_job(&attempt).await?;
+        }
+        Ok(())
     }
 
     /// How an attempt with this status has ended, if it has.
@@ -56,6 +89,8 @@ impl JobState for VolleyJobState {
             // What still computes for it holds its slots until the executor says that it has ended.
             self.slots.attempt_ends(job_id.as_str(), Instant::now());
             self.book.attempt_ends(job_id.as_str(), ending);
+            self.jobs.save_job(job_id, graph).await?;
+            return self.keep(job_id).await;
         }
         self.jobs.save_job(job_id, graph).await
     }
@@ -101,7 +136,8 @@ impl JobState for VolleyJobState {
         let ending = self.book.doom_of(job_id.as_str());
         let ending = ending.unwrap_or_else(|| Ending::Failed(reason.clone()));
         self.book.attempt_ends(job_id.as_str(), ending);
-        self.jobs.fail_unscheduled_job(job_id, reason).await
+        self.jobs.fail_unscheduled_job(job_id, reason).await?;
+        self.keep(job_id).await
     }
 
     async fn remove_job(&self, job_id: &JobId) -> Result<()> {
@@ -130,5 +166,41 @@ impl JobState for VolleyJobState {
 
     fn produce_config(&self) -> SessionConfig {
         self.jobs.produce_config()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ballista_core::utils::default_config_producer;
+    use datafusion::execution::SessionStateBuilder;
+
+    use super::*;
+    use crate::training::Runs;
+
+    #[tokio::test]
+    async fn graphs_of_forgotten_jobs_are_not_kept() {
+        let build = |config| {
+            let state = SessionStateBuilder::new().with_config(config);
+            Ok(state.build())
+        };
+        let jobs = InMemoryJobState::new(
+            "scheduler",
+            Arc::new(build),
+            Arc::new(default_config_producer),
+        );
+        let (book, _commands) = Book::new(Runs::default());
+        let state = VolleyJobState::new(jobs, book, Slots::default());
+        for number in 0..3 * GRAPHS_KEPT {
+            let job = JobId::from(number.to_string());
+            state.accept_job(&job, "a job", 0).unwrap();
+            let ended = state.fail_unscheduled_job(&job, "no".to_owned()).await;
+            ended.unwrap();
+            let kept = state.get_jobs().await.unwrap().len();
+            assert!(kept <= GRAPHS_KEPT, "{kept} of {number}");
+            assert!(
+                kept == number + 1 || number >= GRAPHS_KEPT,
+                "{kept} of {number}"
+            );
+        }
     }
 }

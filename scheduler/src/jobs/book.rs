@@ -98,6 +98,11 @@ impl Book {
         }
     }
 
+    /// Whether the job of an attempt is not forgotten.
+    pub(crate) fn knows(&self, attempt: &str) -> bool {
+        self.jobs.look(&self.job_of(attempt), |_| ()).is_some()
+    }
+
     /// The job that an attempt belongs to, whose id is that of its first attempt.
     pub(crate) fn job_of(&self, attempt: &str) -> String {
         let known = self.shared.attempts.lock().get(attempt).cloned();

@@ -32,11 +32,9 @@ pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
             true => node.with_fetch(None).unwrap_or(node),
             false => node,
         };
-        let limited = node.downcast_ref::<AggregateExec>();
-        let limited = limited.filter(|aggregate| has_useless_limit(aggregate));
-        let unlimited = limited.map(|aggregate| aggregate.with_new_limit_options(None));
-        let changed = endless || unlimited.is_some();
-        let node = unlimited.map_or(node, |aggregate| Arc::new(aggregate) as _);
+        let stopping = without_useless_limit(Arc::clone(&node));
+        let changed = endless || !Arc::ptr_eq(&stopping, &node);
+        let node = stopping;
         let required = node.required_input_ordering();
         let mut sorted = false;
         let mut inputs = Vec::with_capacity(required.len());
@@ -58,6 +56,14 @@ pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
         }
     })
     .data()
+}
+
+/// The operator; where it is an aggregate, without a limit that it cannot stop at.
+pub(super) fn without_useless_limit(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    let limited = plan.downcast_ref::<AggregateExec>();
+    let limited = limited.filter(|aggregate| has_useless_limit(aggregate));
+    let unlimited = limited.map(|aggregate| aggregate.with_new_limit_options(None));
+    unlimited.map_or(plan, |aggregate| Arc::new(aggregate))
 }
 
 /// Whether an aggregate is told of a limit above it that it cannot stop at, in DataFusion 55: without a direction,

@@ -23,6 +23,7 @@ use datafusion::physical_plan::{
 use volley_proto::plan::{PrunedExec, TaskPlan};
 
 use super::check::check;
+use super::enforce::without_useless_limit;
 use super::stage::{StageExec, StageInput, partitions};
 
 /// What the task of these partitions runs, below its writer.
@@ -78,7 +79,8 @@ pub(super) fn restrict(
         false => restrict(Arc::clone(input), slice),
     });
     let inputs = inputs.collect::<Result<Vec<_>>>()?;
-    replace_children_if_necessary(plan, inputs)
+    // Fewer files may be in an order that all of them are not.
+    replace_children_if_necessary(plan, inputs).map(without_useless_limit)
 }
 
 fn union(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {

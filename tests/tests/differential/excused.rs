@@ -37,6 +37,10 @@ const KNOWN: &[(&str, &str)] = &[
         "Physical plan does not support logical expression Exists",
         "EXISTS of a CTE with a lateral join stays a subquery",
     ),
+    (
+        "Physical plan does not support logical expression ScalarSubquery",
+        "so does a value of it",
+    ),
     ("Expects PARTITION BY expression to be ordered", "as below"),
     (
         "All partition by columns should have an ordering",

@@ -48,7 +48,15 @@ impl TableProviderFactory for FilesFactory {
         let mut statement = statement.clone();
         find_compression(&mut statement);
         let is_inferred = statement.schema.fields().is_empty();
-        match self.inner.create(session, &statement).await {
+        let made = match is_inferred {
+            true => {
+                self.inner
+                    .create(session, &first_row_only(&statement))
+                    .await
+            }
+            false => self.inner.create(session, &statement).await,
+        };
+        match made {
             Ok(table) if is_inferred => match table.downcast_ref::<ListingTable>() {
                 Some(listing) => Ok(Arc::new(
                     with_all_columns(listing, &statement, state).await?,
@@ -64,15 +72,30 @@ impl TableProviderFactory for FilesFactory {
     }
 }
 
+/// Whether rows tell the types of columns.
+fn is_text(statement: &CreateExternalTable) -> bool {
+    let format = statement.file_type.to_ascii_uppercase();
+    matches!(format.as_str(), "CSV" | "JSON" | "NDJSON")
+}
+
+/// The statement, for whoever infers columns from the first row of text alone: what DataFusion finds in more of them
+/// depends on the order in which the file system lists files, and all files are looked at afterwards.
+fn first_row_only(statement: &CreateExternalTable) -> CreateExternalTable {
+    const KEY: &str = "format.schema_infer_max_rec";
+    let mut statement = statement.clone();
+    if is_text(&statement) {
+        let options = &mut statement.options;
+        options.retain(|key, _| !key.eq_ignore_ascii_case(KEY));
+        options.insert(KEY.to_owned(), "1".to_owned());
+    }
+    statement
+}
+
 /// Adds the compression that the names of all files have.
 fn find_compression(statement: &mut CreateExternalTable) {
     const KEY: &str = "format.compression";
     let is_given = |key: &String| key.eq_ignore_ascii_case(KEY);
-    let is_text = matches!(
-        statement.file_type.to_ascii_uppercase().as_str(),
-        "CSV" | "JSON" | "NDJSON"
-    );
-    if !is_text || statement.options.keys().any(is_given) {
+    if !is_text(statement) || statement.options.keys().any(is_given) {
         return;
     }
     let mut found = None;
@@ -98,14 +121,17 @@ async fn with_all_columns(
     statement: &CreateExternalTable,
     state: &SessionState,
 ) -> Result<ListingTable> {
-    let options = listing.options();
+    let mut options = listing.options().clone();
+    if let Some(factory) = state.get_file_format_factory(&statement.file_type) {
+        options.format = factory.create(state, &statement.options)?;
+    }
     let Some((store, files)) = list(listing.table_paths(), &options.file_extension, state).await?
     else {
         return Ok(listing.clone());
     };
     let schema = schema::of_all(files, &options.format, &store, state).await?;
     let config = ListingTableConfig::new_with_multi_paths(listing.table_paths().clone())
-        .with_listing_options(options.clone())
+        .with_listing_options(options)
         .with_schema(schema);
     let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
     Ok(ListingTable::try_new(config)?

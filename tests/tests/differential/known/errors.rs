@@ -71,6 +71,20 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "distinct rows with a limit of files that are in order each",
+        settings: &["datafusion.execution.target_partitions = 2"],
+        files: &[
+            FILES[0],
+            FILES[1],
+            "COPY (SELECT value AS k, 0 AS s FROM generate_series(0, 3)) TO 'DIR/t/3.csv' STORED AS CSV",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t (k INT, s INT) STORED AS CSV WITH ORDER (k ASC) LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT DISTINCT k FROM t LIMIT 50",
+        ..PLAIN
+    },
+    Known {
         name: "distinct floats that are not numbers with a limit in an order",
         query: "SELECT DISTINCT CASE WHEN value % 3 = 0 THEN CAST('NaN' AS DOUBLE) ELSE value % 7 END AS x FROM generate_series(1, 100) ORDER BY x DESC LIMIT 3",
         means: Some(
