@@ -5,11 +5,9 @@
 //! looks through those of the parent's block group one by one: a task's five files and folders took 1.5 ms each.
 //! So each job's folder goes to a block group with room, as those of the root folder do.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use tempfile::TempDir;
 
 /// How folders of shuffle files are called in the work folder.
@@ -39,10 +37,19 @@ pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
 }
 
 /// Has the file system place each folder in this one apart from the others.
+#[cfg(target_os = "linux")]
 fn spread(folder: &Path) -> io::Result<()> {
-    let folder = File::open(folder)?;
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+
+    let folder = std::fs::File::open(folder)?;
     let flags = ioctl_getflags(&folder)?;
     ioctl_setflags(&folder, flags | IFlags::TOPDIR)?;
+    Ok(())
+}
+
+/// Others have no such attribute.
+#[cfg(not(target_os = "linux"))]
+fn spread(_folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
@@ -62,11 +69,14 @@ mod tests {
         assert_eq!(names, ["models"]);
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn folders_of_jobs_are_spread_where_the_file_system_can() {
+        use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+
         let work_dir = tempfile::tempdir().unwrap();
         let made = create(work_dir.path()).unwrap();
-        let folder = File::open(made.path()).unwrap();
+        let folder = std::fs::File::open(made.path()).unwrap();
         if let Ok(flags) = ioctl_getflags(&folder)
             && ioctl_setflags(&folder, flags).is_ok()
         {

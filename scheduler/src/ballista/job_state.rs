@@ -31,12 +31,19 @@ pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
     book: Book,
     slots: Slots,
-    /// Attempts that have ended and whose graphs are kept.
-    ended: Mutex<Vec<JobId>>,
+    ended: Mutex<Ended>,
 }
 
-/// From this many graphs on, those of jobs that are forgotten are removed.
-const GRAPHS_KEPT: usize = 512;
+/// So many graphs are kept of the attempts that have ended last, whatever the book knows.
+const NEWEST_KEPT: usize = 256;
+
+/// Attempts that have ended and whose graphs are kept, the newest last.
+#[derive(Debug)]
+struct Ended {
+    all: Vec<JobId>,
+    /// From so many on, those of jobs that are forgotten are removed.
+    most: usize,
+}
 
 impl VolleyJobState {
     pub(crate) fn new(jobs: InMemoryJobState, book: Book, slots: Slots) -> Self {
@@ -44,21 +51,28 @@ impl VolleyJobState {
             jobs,
             book,
             slots,
-            ended: Mutex::default(),
+            ended: Mutex::new(Ended {
+                all: Vec::new(),
+                most: 2 * NEWEST_KEPT,
+            }),
         }
     }
 
-    /// Notes that an attempt's graph is kept, and removes those that nobody can ask for any more.
+    /// Notes that an attempt's graph is kept, and removes older ones that nobody can ask for any more.
     async fn keep(&self, job_id: &JobId) -> Result<()> {
         let mut forgotten = Vec::new();
         {
             let mut ended = self.ended.lock();
-            if !ended.contains(job_id) {
-                ended.push(job_id.clone());
+            if !ended.all.contains(job_id) {
+                ended.all.push(job_id.clone());
             }
-            if ended.len() > GRAPHS_KEPT {
+            if ended.all.len() > ended.most {
+                // The newest may end before the book has heard of them, and are asked for when their jobs are forgotten.
+                let newest = ended.all.split_off(ended.all.len() - NEWEST_KEPT);
                 let known = |attempt: &JobId| self.book.knows(attempt.as_str());
-                (*ended, forgotten) = ended.drain(..).partition(known);
+                (ended.all, forgotten) = ended.all.drain(..).partition(known);
+                ended.all.extend(newest);
+                ended.most = ended.all.len() + NEWEST_KEPT;
             }
         }
         for attempt in forgotten {
@@ -190,7 +204,7 @@ mod tests {
         );
         let (book, _commands) = Book::new(Runs::default());
         let state = VolleyJobState::new(jobs, book, Slots::default());
-        for number in 0..3 * GRAPHS_KEPT {
+        for number in 0..6 * NEWEST_KEPT {
             let job = JobId::from(number.to_string());
             state.accept_job(&job, "a job", 0).unwrap();
             let ended = state.fail_unscheduled_job(&job, "no".to_owned()).await;

@@ -86,7 +86,10 @@ impl Process {
         let program = arguments
             .first()
             .and_then(|path| Path::new(path).file_name());
-        program.is_some_and(|name| name == self.program())
+        // Another program may be a script, whose name is its interpreter's and then that of what it runs.
+        let is_program =
+            self.program.is_some() || program.is_some_and(|name| name == self.role.program());
+        is_program
             && arguments
                 .iter()
                 .any(|argument| Path::new(argument) == self.mark)
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_program_and_mark() {
+    fn a_process_is_known_by_its_mark_and_its_program_unless_that_is_another() {
         let is = |line: &str| {
             let arguments: Vec<_> = line.split(' ').map(str::to_owned).collect();
             executor(1).is(&arguments)
@@ -190,7 +193,8 @@ mod tests {
             ..executor(1)
         };
         assert!(own.is(&["/b/my-executor", "/d/executor-0"].map(str::to_owned)));
-        assert!(!own.is(&["/b/volley-executor", "/d/executor-0"].map(str::to_owned)));
+        assert!(own.is(&["/bin/sh", "/b/my-executor", "/d/executor-0"].map(str::to_owned)));
+        assert!(!own.is(&["/b/my-executor", "/other/executor-0"].map(str::to_owned)));
         assert!(!executor(1).is(&[]));
     }
 

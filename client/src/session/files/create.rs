@@ -79,11 +79,13 @@ fn is_text(statement: &CreateExternalTable) -> bool {
 }
 
 /// The statement, for whoever infers columns from the first row of text alone: what DataFusion finds in more of them
-/// depends on the order in which the file system lists files, and all files are looked at afterwards.
+/// depends on the order in which the file system lists files, and all files are looked at afterwards. Not of several
+/// places, whose columns it compares, nor where it looks for columns that order rows.
 fn first_row_only(statement: &CreateExternalTable) -> CreateExternalTable {
     const KEY: &str = "format.schema_infer_max_rec";
     let mut statement = statement.clone();
-    if is_text(&statement) {
+    let compares = statement.locations.len() > 1 || !statement.order_exprs.is_empty();
+    if is_text(&statement) && !compares {
         let options = &mut statement.options;
         options.retain(|key, _| !key.eq_ignore_ascii_case(KEY));
         options.insert(KEY.to_owned(), "1".to_owned());

@@ -46,7 +46,7 @@ impl Matrix {
             .filter(|name| !self.classes.contains(name));
         let mut names: Vec<_> = self.classes.iter().chain(unknown).collect();
         if names.len() > most {
-            names.sort_by_key(|name| Reverse(self.weight(name)));
+            names.sort_by_cached_key(|name| Reverse(self.weight(name)));
             names.truncate(most);
         }
         let merge = |all: &[String]| {
@@ -80,12 +80,17 @@ impl Matrix {
 }
 
 impl Merged {
-    /// Whether rows of a label were taken for what they are; not of labels that are put together.
-    fn is_right(&self, label: usize, class: usize) -> bool {
+    /// Whether rows of a label were taken for what they are; of labels that are put together, taken for such, it is not
+    /// known.
+    fn is_right(&self, label: usize, class: usize) -> Option<bool> {
         let Matrix {
             labels, classes, ..
         } = &self.matrix;
-        label < self.own.0 && class < self.own.1 && labels[label] == classes[class]
+        match (label < self.own.0, class < self.own.1) {
+            (true, true) => Some(labels[label] == classes[class]),
+            (false, false) => None,
+            _ => Some(false),
+        }
     }
 }
 
@@ -152,10 +157,10 @@ pub(crate) fn confusion(matrix: &Matrix) -> String {
             } else {
                 0.0
             };
-            let hue = if merged.is_right(at, class) {
-                "one"
-            } else {
-                "two"
+            let hue = match merged.is_right(at, class) {
+                Some(true) => "one",
+                Some(false) => "two",
+                None => "three",
             };
             let corners = [(x + 1.0, y + 1.0), (x + cell - 1.0, y + cell - 1.0)];
             let tip = format!(
@@ -179,11 +184,11 @@ pub(crate) fn confusion(matrix: &Matrix) -> String {
             }
         }
     }
-    figure(
-        "Confusion matrix",
-        &[("one", "right"), ("two", "wrong")],
-        svg,
-    )
+    let mut keys = vec![("one", "right"), ("two", "wrong")];
+    if merged.own != (labels.len(), classes.len()) {
+        keys.push(("three", "either"));
+    }
+    figure("Confusion matrix", &keys, svg)
 }
 
 /// A count in a few letters.
@@ -262,7 +267,9 @@ mod tests {
             merged.matrix.counts,
             [vec![9, 0, 1], vec![2, 5, 3], vec![1, 1, 1]]
         );
-        assert!(merged.is_right(0, 0) && !merged.is_right(2, 2));
+        assert_eq!(merged.is_right(0, 0), Some(true));
+        assert_eq!(merged.is_right(0, 2), Some(false));
+        assert_eq!(merged.is_right(2, 2), None);
         let whole = matrix.merged(5);
         assert_eq!((whole.matrix, whole.own), (matrix, (4, 4)));
     }

@@ -70,7 +70,12 @@ impl<'a> Axis<'a> {
 /// A tick's number, with the digits that tell it from the next one.
 fn written(tick: f64, step: f64) -> String {
     if tick.abs() >= 1e7 || step < 1e-5 {
-        return format!("{tick:.2e}");
+        let digits = match tick == 0.0 {
+            true => 0.0,
+            false => (tick.abs().log10() + 1e-9).floor() - (step.log10() + 1e-9).floor(),
+        };
+        let digits = digits.clamp(0.0, 15.0) as usize;
+        return format!("{tick:.digits$e}");
     }
     let decimals = (-(step * 1.000_001).log10().floor()).max(0.0) as usize;
     format!("{tick:.decimals$}")
@@ -84,8 +89,13 @@ pub(super) fn span(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
             (low.min(number), high.max(number))
         });
     match high - low {
-        room if room > 0.0 => (low - 0.02 * room, high + 0.04 * room),
-        _ if low.is_finite() => (low - 1.0, high + 1.0),
+        room if room > 0.0 && room.is_finite() => (low - 0.02 * room, high + 0.04 * room),
+        // Further apart than any number is large.
+        room if room > 0.0 && low.is_finite() => (low * 0.5, high * 0.5),
+        _ if low.is_finite() => {
+            let room = (low.abs() * 1e-3).max(1.0);
+            (low - room, high + room)
+        }
         _ => (0.0, 1.0),
     }
 }
@@ -172,7 +182,13 @@ mod tests {
         );
         assert_eq!(texts(-0.7, 1.1, false), ["-0.5", "0.0", "0.5", "1.0"]);
         assert_eq!(texts(0.9, 3.1, true), ["1", "2", "3"]);
-        assert_eq!(texts(0.0, 4e8, false)[1], "1.00e8");
+        assert_eq!(texts(0.0, 4e8, false)[1], "1e8");
+        assert_eq!(
+            texts(1.2e7, 1.21e7, false),
+            [
+                "1.200e7", "1.202e7", "1.204e7", "1.206e7", "1.208e7", "1.210e7"
+            ]
+        );
         assert!(texts(1.0, 1.0, false).is_empty());
         assert!(texts(f64::NAN, 1.0, false).is_empty());
     }
@@ -192,6 +208,11 @@ mod tests {
         let (low, high) = span([1.0, f64::NAN, 3.0].into_iter());
         assert!(low < 1.0 && high > 3.0 && high < 3.2);
         assert_eq!(span([5.0].into_iter()), (4.0, 6.0));
+        for numbers in [[1.7e18; 2], [-1.7e308, 1.7e308], [f64::MAX; 2]] {
+            let (low, high) = span(numbers.into_iter());
+            let place = Axis::new("", (low, high)).place(numbers[0], [0.0, 1.0]);
+            assert!(place.is_finite(), "{numbers:?}: {low} {high}");
+        }
         assert_eq!(span(std::iter::empty()), (0.0, 1.0));
     }
 }
