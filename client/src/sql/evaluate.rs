@@ -82,7 +82,11 @@ fn check_label(
 }
 
 /// The columns that rows are grouped by, as the input has them.
+///
+/// # Errors
+/// Names a column that there is not, or that is called as the column of several labels.
 pub(super) fn groups(
+    manifest: &Manifest,
     by: &[Ident],
     names: &IdentNormalizer,
     input: &LogicalPlan,
@@ -90,6 +94,11 @@ pub(super) fn groups(
     let schema = input.schema().as_arrow();
     let group = |column: &Ident| {
         let column = names.normalize(column.clone());
+        if column == "label" && !manifest.spec.label.several().is_empty() {
+            let message = "not supported: BY label of a model with several labels, whose rows have a column of \
+                           this name: call it otherwise in a query";
+            return Err(DataFusionError::Plan(message.to_owned()).into());
+        }
         if schema.field_with_name(&column).is_ok() {
             return Ok(column);
         }
@@ -115,7 +124,8 @@ fn for_each_label(labels: usize, rows: LogicalPlan) -> Result<LogicalPlan> {
     let places = LogicalPlanBuilder::values(places)?
         .project([col("column1").alias(PLACE)])?
         .build()?;
-    LogicalPlanBuilder::from(rows).cross_join(places)?.build()
+    // The left side is collected.
+    LogicalPlanBuilder::from(places).cross_join(rows)?.build()
 }
 
 /// That of the label at whose place a row is, of expressions for each.

@@ -136,7 +136,7 @@ impl RelationPlanner for MlPlanner {
                 let rows = planned(context, query.clone())?;
                 evaluate::check_labels(&manifest, &labels, &rows)?;
                 let names = IdentNormalizer::new(normalize);
-                let by = evaluate::groups(&call.by, &names, &rows)?;
+                let by = evaluate::groups(&manifest, &call.by, &names, &rows)?;
                 match &manifest.classes {
                     None if call.function == Function::Evaluate => {
                         let mut expression =

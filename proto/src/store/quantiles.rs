@@ -88,7 +88,7 @@ impl Quantiles {
         quantile(&self.to_vec(), 1, 2)
     }
 
-    /// The normal score of a number: 0 of the median, and within ± 5.2, also of what is beyond all quantiles. Where all
+    /// The normal score of a number: 0 of a median that no quantile at an end is equal to, and within ± 5.2, also of what is beyond all quantiles. Where all
     /// are equal, it is 0 of any number.
     pub fn score(&self, x: f64) -> f64 {
         let (Some(least), Some(greatest)) = (self.values.first(), self.values.last()) else {

@@ -35,11 +35,10 @@ pub(crate) struct FeatureScale {
 impl FeatureScale {
     /// What enters for a number, or for null.
     pub(crate) fn apply(&self, x: Option<f64>) -> f64 {
-        match (&self.quantiles, x) {
-            (Some(quantiles), Some(x)) => quantiles.score(x),
-            // The score of the median.
-            (Some(_), None) => 0.0,
-            (None, x) => self.scale.apply(x.unwrap_or(self.scale.null)),
+        let x = x.unwrap_or(self.scale.null);
+        match &self.quantiles {
+            Some(quantiles) => quantiles.score(x),
+            None => self.scale.apply(x),
         }
     }
 
@@ -66,8 +65,9 @@ impl FeatureScale {
         let rows = (known + nulls).max(1.0);
         if let Some(quantiles) = &self.quantiles {
             let [mean, variance] = quantiles.moments();
-            let squares = known * (variance + mean * mean) / rows;
-            let mean = known * mean / rows;
+            let null = self.apply(None);
+            let squares = (known * (variance + mean * mean) + nulls * null * null) / rows;
+            let mean = (known * mean + nulls * null) / rows;
             return [mean, (squares - mean * mean).max(0.0)];
         }
         // Nulls are at their own place.

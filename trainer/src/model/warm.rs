@@ -3,7 +3,7 @@
 //! Embeddings go with their values, wherever these stand in the new vocabularies; everything else
 //! goes as it is.
 
-use volley_proto::spec::{Feature, FeatureKind, NumericTransform};
+use volley_proto::spec::{Feature, FeatureKind, Label, Loss, NumericTransform};
 
 use super::Model;
 use super::predict::Encoder;
@@ -16,6 +16,8 @@ use crate::{Error, Result};
 pub(crate) struct Successor<'a> {
     pub(crate) features: &'a [Feature],
     pub(crate) numeric_transform: NumericTransform,
+    pub(crate) label: &'a Label,
+    pub(crate) loss: &'a Loss,
     /// Of the categorical features.
     pub(crate) vocabularies: &'a [Vocabulary],
     pub(crate) architecture: &'a Architecture,
@@ -54,6 +56,19 @@ impl Model {
 
     fn check_features(&self, successor: &Successor<'_>) -> Result<()> {
         let refuse = |difference| Err(Error::WarmFeatures { difference });
+        // Outputs are told apart by their places, and each has a scale.
+        let spec = &self.manifest.spec;
+        let outputs = |label: &Label, loss: &Loss| match (label.several(), loss.shares()) {
+            ([], None) => None,
+            ([], Some(shares)) => Some(format!("quantiles {shares:?}")),
+            (labels, _) => Some(format!("labels {labels:?}")),
+        };
+        let then = outputs(&spec.label, &spec.loss);
+        let now = outputs(successor.label, successor.loss);
+        if then != now {
+            let [then, now] = [then, now].map(|of| of.unwrap_or_else(|| "one label".to_owned()));
+            return refuse(format!("it predicts {then}, this one {now}"));
+        }
         let (then, now) = (&self.manifest.spec.features, successor.features);
         for at in 0..then.len().max(now.len()) {
             let say = |feature: &Feature| {

@@ -292,6 +292,8 @@ fn prepare(
         let successor = Successor {
             features: &spec.features,
             numeric_transform: spec.numeric_transform,
+            label: &spec.label,
+            loss: &spec.loss,
             vocabularies: &vocabularies,
             architecture: &architecture,
         };

@@ -6,7 +6,7 @@ use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{
-    EmbeddingWidth, FeatureKind, NumericEmbedding, NumericTransform, TrainSpec,
+    EmbeddingWidth, FeatureKind, Loss, NumericEmbedding, NumericTransform, TrainSpec,
 };
 
 use super::worlds::weights;
@@ -108,7 +108,15 @@ fn a_model_that_does_not_fit_is_every_rank_s_error() {
     let data = rows(0..100);
     let old = train_split(&spec, &data, 1);
     type Change = fn(&mut TrainSpec);
-    let script: [(Change, &str); 7] = [
+    let script: [(Change, &str); 8] = [
+        (
+            |s| {
+                s.loss = Loss::Quantiles {
+                    shares: vec![0.1, 0.9],
+                }
+            },
+            "it predicts one label, this one quantiles [0.1, 0.9]",
+        ),
         (
             |s| s.network.layers = dense(&[24, 8], &[]),
             "dense.1.kernel is [24, 16], this one's is [24, 8]",
