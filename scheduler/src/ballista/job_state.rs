@@ -3,8 +3,8 @@
 //! Ballista lets others end a job only by cancelling it, which it records as "Cancelled". How an
 //! attempt was to end has been noted in the book by then.
 //!
-//! The graphs of attempts that have ended are kept as long as the book knows their jobs, which bounds them: Ballista
-//! would keep all of the last hour.
+//! Execution graphs of finished attempts are evicted once the book has evicted their jobs, which bounds them: Ballista
+//! would retain those of the last hour.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub(crate) struct VolleyJobState {
     ended: Mutex<Ended>,
 }
 
-/// So many graphs are kept of the attempts that have ended last, whatever the book knows.
+/// Execution graphs of the newest finished attempts that are retained, whether or not the book has their jobs.
 const NEWEST_KEPT: usize = 256;
 
 /// Attempts that have ended and whose graphs are kept, the newest last.
 #[derive(Debug)]
 struct Ended {
     all: Vec<JobId>,
-    /// From so many on, those of jobs that are forgotten are removed.
+    /// The length at which those of evicted jobs are evicted.
     most: usize,
 }
 
@@ -58,7 +58,7 @@ impl VolleyJobState {
         }
     }
 
-    /// Notes that an attempt's graph is kept, and removes older ones that nobody can ask for any more.
+    /// Records that an attempt's execution graph is retained, and evicts older ones of evicted jobs.
     async fn keep(&self, job_id: &JobId) -> Result<()> {
         let mut forgotten = Vec::new();
         {
@@ -67,7 +67,7 @@ impl VolleyJobState {
                 ended.all.push(job_id.clone());
             }
             if ended.all.len() > ended.most {
-                // The newest may end before the book has heard of them, and are asked for when their jobs are forgotten.
+                // The newest may finish before their jobs are in the book, and clients poll for their status.
                 let older = ended.all.len() - NEWEST_KEPT;
                 let newest = ended.all.split_off(older);
                 let known = |attempt: &JobId| self.book.knows(attempt.as_str());

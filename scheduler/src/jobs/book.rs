@@ -98,7 +98,7 @@ impl Book {
         }
     }
 
-    /// Whether the job of an attempt is not forgotten.
+    /// Whether the job of an attempt has not been evicted.
     pub(crate) fn knows(&self, attempt: &str) -> bool {
         self.jobs.look(&self.job_of(attempt), |_| ()).is_some()
     }

@@ -79,7 +79,7 @@ pub(super) fn restrict(
         false => restrict(Arc::clone(input), slice),
     });
     let inputs = inputs.collect::<Result<Vec<_>>>()?;
-    // Fewer files may be in an order that all of them are not.
+    // A file group of one file may have the declared order that larger groups lack.
     replace_children_if_necessary(plan, inputs).map(without_useless_limit)
 }
 
