@@ -501,11 +501,12 @@ mod tests {
 
     #[test]
     fn finds_what_an_executor_marked() {
-        let marked = "Job x failed: DataFusionError(External([[volley: label \"Sales\" is null]]))";
+        let marked =
+            "Job x failed: DataFusionError(External([[volley 21: label \"Sales\" is null]]))";
         for (text, expected) in [
             (marked, "label \"Sales\" is null"),
             (
-                "Job x failed: External([[volley: stage 2: [[volley-lost: e-1: no route to host]]]])",
+                "Job x failed: External([[volley 50: stage 2: [[volley-lost 21: e-1: no route to host]]]])",
                 "data on executor e-1 was lost: no route to host",
             ),
         ] {

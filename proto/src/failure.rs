@@ -1,12 +1,36 @@
 //! A task's failure as text that survives the trip to the client.
 //!
 //! Ballista carries a failed task's error as the debug print of its own error types. A failure that
-//! is marked before it gets there can be found again in that text, whole and unescaped.
+//! is marked before it gets there can be found again in that text, whole and unescaped: the mark says
+//! how long the message is, for a message may hold the mark's end.
+//!
+//! ```text
+//!   [[volley 21: label "Sales" is null]]
+//! ```
 
 use std::fmt;
 
-const OPEN: &str = "[[volley: ";
+const OPEN: &str = "[[volley ";
 const CLOSE: &str = "]]";
+
+/// Writes a message with its mark around it.
+fn mark(f: &mut fmt::Formatter<'_>, open: &str, message: &str) -> fmt::Result {
+    write!(f, "{open}{}: {message}{CLOSE}", message.len())
+}
+
+/// The message of the first mark in a text. Where something has escaped the text, so that the length is another, it
+/// ends at the first end of a mark.
+fn marked<'a>(text: &'a str, open: &str) -> Option<&'a str> {
+    text.match_indices(open).find_map(|(at, _)| {
+        let (len, message) = text[at + open.len()..].split_once(": ")?;
+        let len: usize = len.parse().ok()?;
+        let whole = message.get(..len).zip(message.get(len..));
+        match whole.filter(|(_, rest)| rest.starts_with(CLOSE)) {
+            Some((message, _)) => Some(message),
+            None => message.split_once(CLOSE).map(|(message, _)| message),
+        }
+    })
+}
 
 /// An error message, marked.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,15 +48,13 @@ impl TaskFailure {
 
     /// The message of the first failure marked in a text.
     pub fn find(text: &str) -> Option<&str> {
-        let start = text.find(OPEN)? + OPEN.len();
-        let end = text[start..].find(CLOSE)? + start;
-        Some(&text[start..end])
+        marked(text, OPEN)
     }
 }
 
 impl fmt::Debug for TaskFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{OPEN}{}{CLOSE}", self.message)
+        mark(f, OPEN, &self.message)
     }
 }
 
@@ -56,13 +78,11 @@ pub struct DataLost {
 }
 
 impl DataLost {
-    const OPEN: &'static str = "[[volley-lost: ";
+    const OPEN: &'static str = "[[volley-lost ";
 
     /// The first loss marked in a text.
     pub fn find(text: &str) -> Option<Self> {
-        let start = text.find(Self::OPEN)? + Self::OPEN.len();
-        let end = text[start..].find(CLOSE)? + start;
-        let (executor, reason) = text[start..end].split_once(": ")?;
+        let (executor, reason) = marked(text, Self::OPEN)?.split_once(": ")?;
         Some(Self {
             executor: executor.to_owned(),
             reason: reason.to_owned(),
@@ -73,7 +93,7 @@ impl DataLost {
 impl fmt::Display for DataLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { executor, reason } = self;
-        write!(f, "{}{executor}: {reason}{CLOSE}", Self::OPEN)
+        mark(f, Self::OPEN, &format!("{executor}: {reason}"))
     }
 }
 
@@ -108,6 +128,23 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_holds_the_mark_s_end_is_found_whole() {
+        let said =
+            "option class_weights = [['a', 2]]: only with a classifier; [[volley 7: x]] is none";
+        let failure = TaskFailure::new(&std::io::Error::other(said));
+        let text = format!("Task failed: External({failure}), after [[volley 3: cut");
+        assert_eq!(TaskFailure::find(&text), Some(said));
+        let escaped = format!(
+            "{:?}",
+            TaskFailure::new(&std::io::Error::other("a \"b\"")).to_string()
+        );
+        assert_eq!(TaskFailure::find(&escaped), Some("a \\\"b\\\""));
+        for none in ["[[volley 9: cut", "[[volley x: x]]", "[[volley 1"] {
+            assert_eq!(TaskFailure::find(none), None, "{none}");
+        }
+    }
+
+    #[test]
     fn a_loss_is_found_with_its_executor() {
         let lost = DataLost {
             executor: "e-1".into(),
@@ -115,6 +152,6 @@ mod tests {
         };
         let text = format!("Task failed: {:?}", TaskFailure::new(&lost));
         assert_eq!(DataLost::find(&text), Some(lost));
-        assert_eq!(DataLost::find("[[volley: x]]"), None);
+        assert_eq!(DataLost::find("[[volley 1: x]]"), None);
     }
 }

@@ -142,7 +142,7 @@ mod tests {
             attempts: vec!["J1".into(), "J2".into()],
             submitted_ms: 2_000,
             ended_ms: None,
-            error: Some("Job J2 failed: [[volley: label is null]]".into()),
+            error: Some("Job J2 failed: [[volley 13: label is null]]".into()),
             train_id: None,
         }
     }
