@@ -9,7 +9,7 @@ use volley_proto::wire::Steps;
 
 use volley_proto::tables::millis;
 
-/// Points of a curve; at twice as many, every other one is forgotten.
+/// Points of a curve; at twice as many, every other one is forgotten, but the first and the newest are kept.
 const POINTS: usize = 2048;
 /// The share of the last report in the rate that is told.
 const NEWEST: f64 = 0.3;
@@ -79,10 +79,10 @@ impl Progress {
         let loss = steps.loss / steps.rows as f64;
         self.loss = Some(loss);
         if self.points.len() == 2 * POINTS {
-            let mut keep = false;
+            let mut at = 0;
             self.points.retain(|_| {
-                keep = !keep;
-                keep
+                at += 1;
+                at == 1 || at % 2 == 0
             });
         }
         self.points.push(Spot {
@@ -222,5 +222,23 @@ mod tests {
         assert!((POINTS..=2 * POINTS).contains(&points.len()));
         assert_eq!((points[0].steps, points.last().unwrap().steps), (1, 10_000));
         assert!(points.is_sorted_by_key(|point| point.steps));
+    }
+
+    #[test]
+    fn thinning_keeps_the_newest_point() {
+        let (mut progress, now) = (Progress::default(), SystemTime::now());
+        progress.starts(1, now);
+        let full = 2 * POINTS as u64;
+        for total in 1..=full + 1 {
+            progress.steps(1, 0, steps(total), now);
+        }
+        let points = progress.points("t", "m");
+        let newest: Vec<_> = points.iter().rev().take(2).map(|p| p.steps).collect();
+        assert_eq!((points.len(), newest), (POINTS + 2, vec![full + 1, full]));
+        assert_eq!(
+            progress.steps_told(),
+            Some(1.0),
+            "the last report was of one step"
+        );
     }
 }
