@@ -329,6 +329,12 @@ impl Estimator {
         self
     }
 
+    /// How long a rank that has streamed its shards waits for peers that still do.
+    pub fn loading_timeout(mut self, timeout: Duration) -> Self {
+        self.options.loading_timeout = timeout;
+        self
+    }
+
     /// Publishes a new version where the model exists, instead of failing.
     pub fn replace(mut self) -> Self {
         self.if_exists = IfExists::Replace;

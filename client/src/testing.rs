@@ -100,6 +100,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         device: Device::Auto,
         rendezvous_timeout: Duration::from_secs(60),
         collective_timeout: Duration::from_secs(60),
+        loading_timeout: Duration::from_secs(3600),
     };
     let epoch = |epoch: usize, eval_loss| EpochRecord {
         epoch,

@@ -353,5 +353,6 @@ fn spec(batch_size: usize) -> TrainSpec {
         device: Device::Cpu,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
+        loading_timeout: Duration::from_secs(10),
     }
 }

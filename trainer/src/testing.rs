@@ -104,6 +104,7 @@ pub(crate) fn spec() -> TrainSpec {
         device: Device::Cpu,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
+        loading_timeout: Duration::from_secs(10),
     }
 }
 

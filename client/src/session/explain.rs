@@ -13,8 +13,7 @@ use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
 use volley_proto::spec::{
-    BatchSize, Device, EmbeddingWidth, FREQUENCIES, Feature, FeatureKind, Layer, Linear, Network,
-    NumericEmbedding, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Ranks, Rule, TrainSpec,
+    BatchSize, Device, EmbeddingWidth, FeatureKind, Layer, Linear, Ranks, Rule, TrainSpec,
 };
 use volley_proto::tables::{Executor, Stage};
 
@@ -28,7 +27,7 @@ use crate::Result;
 use crate::sql::CreateModel;
 use crate::work::Of;
 
-/// Bytes of a weight, a gradient, a code or a number in memory.
+/// Bytes of a number of a gradient.
 const NUMBER: u64 = 4;
 
 impl Session {
@@ -188,17 +187,10 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             Rows::Unknown => "not known before they are read".to_owned(),
         },
     );
-    let count = |kind| {
-        let of = |feature: &&Feature| feature.kind == kind;
-        spec.features.iter().filter(of).count() as u64
-    };
-    let (categorical, continuous) = (
-        count(FeatureKind::Categorical),
-        count(FeatureKind::Continuous),
-    );
+    let categorical = spec.count(FeatureKind::Categorical);
     // A classifier has one at least.
     let outputs = spec.outputs() as u64;
-    let row_bytes = NUMBER * (categorical + continuous + spec.label.columns.len() as u64);
+    let memory = spec.rank_memory();
     let rank_rows = rows
         .number()
         .zip(ranks)
@@ -206,30 +198,15 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     line(
         "a rank's rows",
         rank_rows.map_or("not known".to_owned(), |rows| {
-            let bytes = bytes(rows * row_bytes);
-            format!(
-                "~{}, ~{bytes} in memory once they are encoded",
-                grouped(rows)
-            )
+            let size = memory.map(|memory| bytes(rows.saturating_mul(memory.of_row())));
+            let size = size.map(|size| format!(", ~{size} in memory once they are encoded"));
+            format!("~{}{}", grouped(rows), size.unwrap_or_default())
         }),
     );
     let network = &spec.network;
-    // Of an embedding, where all are alike or at least.
-    let embedded = spec.features.iter();
-    let embedded = embedded.filter(|feature| feature.kind == FeatureKind::Categorical);
-    let widths = embedded.map(|feature| network.embedding_dim.of(&feature.column, 1) as u64);
-    let widths: Vec<_> = match network.is_deep() {
-        true => widths.collect(),
-        false => vec![],
-    };
-    let numbers = match network.numeric_embedding {
-        NumericEmbedding::None => continuous,
-        NumericEmbedding::Periodic => continuous * PERIODIC_WIDTH as u64,
-        NumericEmbedding::PiecewiseLinear => continuous * PIECEWISE_WIDTH as u64,
-    };
-    let entered = widths.iter().sum::<u64>() + numbers;
+    let widths = spec.embedded_widths();
     let solved = matches!(spec.optimizer.rule, Rule::Lbfgs { .. });
-    let dense = dense_parameters(network, entered, continuous, outputs);
+    let dense = spec.parameters();
     let beside = u64::from(network.linear != Linear::None) + network.factors as u64;
     let beside = beside * outputs;
     let embeddings = match (&network.embedding_dim, widths.first().unwrap_or(&0)) {
@@ -307,32 +284,22 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         "gradient",
         match (ranks, dense) {
             (Some(1), _) => "stays on its rank".to_owned(),
-            (_, Some(dense)) => format!("≥ {} all-reduced a step", bytes(dense * NUMBER)),
+            (_, Some(dense)) => format!(
+                "≥ {} all-reduced a step",
+                bytes(dense.saturating_mul(NUMBER))
+            ),
             (_, None) => "all-reduced a step".to_owned(),
         },
     );
-    // Weights, gradient and what the optimizer keeps; each layer's output and its gradient.
-    let widths = Layer::activations(&network.layers, entered as usize);
-    let batch = match solved {
-        true => rank_rows.unwrap_or(0),
-        false => of_rank.or(global_batch).unwrap_or(256),
-    };
-    let batch = batch.div_ceil(spec.accumulate as u64);
-    let activations = widths.map(|widths| 2 * NUMBER * batch * (widths as u64 + entered));
-
-    let kept = match spec.optimizer.rule {
-        Rule::Lbfgs { memory } => 2 * memory as u64 + 4,
-        _ => 4,
-    };
-    let state = dense.zip(activations);
-    let state = state.map(|(dense, activations)| kept * NUMBER * dense + activations);
-    let memory = state.map(|state| {
+    let memory = memory.map(|memory| {
+        let with_rows = rows.number().zip(ranks).map(|(rows, ranks)| {
+            let bytes = bytes(memory.of_rank(Some(rows), ranks));
+            format!(", ~{bytes} with its rows")
+        });
         format!(
-            "≥ {} for weights, optimizer and a step{}",
-            bytes(state),
-            rank_rows
-                .map(|rows| format!(", ~{} with its rows", bytes(state + rows * row_bytes)))
-                .unwrap_or_default()
+            "≥ {} for weights, gradient, optimizer, best weights and a step{}",
+            bytes(memory.without_rows(rank_rows, ranks.unwrap_or(1))),
+            with_rows.unwrap_or_default()
         )
     });
     line("a rank's memory", memory.unwrap_or_else(not_known));
@@ -350,38 +317,6 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     );
     text.truncate(text.trim_end().len());
     text
-}
-
-/// Trainable parameters but those of values, for so many numbers of a row that enter the layers, and outputs; `None`
-/// with a custom layer.
-fn dense_parameters(network: &Network, entered: u64, continuous: u64, outputs: u64) -> Option<u64> {
-    let linear = match network.linear {
-        Linear::Alone => continuous + 1,
-        Linear::Beside => continuous,
-        Linear::None => 0,
-    };
-    let beside = outputs * (linear + continuous * network.factors as u64);
-    if !network.is_deep() {
-        return Some(beside);
-    }
-    let norm = if network.batch_norm {
-        2 * continuous
-    } else {
-        0
-    };
-    let embeddings = match network.numeric_embedding {
-        NumericEmbedding::None => 0,
-        NumericEmbedding::Periodic => {
-            let (waves, width) = (FREQUENCIES as u64, PERIODIC_WIDTH as u64 - 1);
-            continuous * (2 * waves + waves * width + width)
-        }
-        // With as many bins as there may be.
-        NumericEmbedding::PiecewiseLinear => {
-            continuous * (2 + PIECEWISE_BINS as u64) * PIECEWISE_WIDTH as u64
-        }
-    };
-    let (dense, last) = Layer::size(&network.layers, entered as usize)?;
-    Some(norm + embeddings + dense as u64 + outputs * (last as u64 + 1) + beside)
 }
 
 /// With commas between thousands.
@@ -405,6 +340,8 @@ fn bytes(bytes: u64) -> String {
 mod tests {
     use arrow::util::pretty::pretty_format_batches;
 
+    use volley_proto::spec::NumericEmbedding;
+
     use super::*;
     use crate::testing::{on_a_deep_stack, session};
 
@@ -418,7 +355,7 @@ mod tests {
         for line in [
             "ranks                 2; 0 can run one now".to_owned(),
             "rows                  ~1,000,000 in all splits".to_owned(),
-            "a rank's rows         ~500,000, ~5.7 MiB in memory once they are encoded".to_owned(),
+            "a rank's rows         ~500,000, ~9.5 MiB in memory once they are encoded".to_owned(),
             format!("parameters            {dense}, and 10 for each distinct value"),
             "~50,000 an epoch".to_owned(),
         ] {

@@ -30,9 +30,6 @@ use crate::error::RankError;
 
 /// Autodiff recurses; a rank's thread has room.
 const STACK: usize = 16 * 1024 * 1024;
-/// How long a rank may take to stream its shards before its peers give it up. The loss of its
-/// executor is noticed long before.
-const STREAMING: Duration = Duration::from_secs(60 * 60);
 /// How long what is under way may take once the rank is to end.
 pub(super) const LEAVING: Duration = Duration::from_secs(20);
 
@@ -130,7 +127,8 @@ impl RankRun<'_> {
         membership: Membership,
     ) -> Result<Communicator, RankError> {
         let options = Options {
-            connect_timeout: STREAMING,
+            // The loss of a peer's executor is noticed long before.
+            connect_timeout: self.spec.loading_timeout,
             op_timeout: self.spec.collective_timeout,
             ..Options::default()
         };

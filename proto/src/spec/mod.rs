@@ -16,6 +16,7 @@ use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 mod label;
 mod loss;
+mod memory;
 mod network;
 mod optimizer;
 /// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`, and draws of a random split.
@@ -25,6 +26,7 @@ mod vocabulary;
 
 pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
+pub use memory::{PIECE, RankMemory};
 pub use network::{
     Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
     PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,
@@ -125,6 +127,9 @@ pub struct TrainSpec {
     /// How long one collective operation may wait for a peer.
     #[serde(with = "humantime_serde")]
     pub collective_timeout: Duration,
+    /// How long a rank that has streamed its shards waits for peers that still do; an hour in specs of old.
+    #[serde(with = "humantime_serde", default = "an_hour")]
+    pub loading_timeout: Duration,
 }
 
 /// Rows of a step: the same from its first to its last, also when ranks are lost or join.
@@ -152,6 +157,10 @@ impl BatchSize {
 
 fn one() -> usize {
     1
+}
+
+fn an_hour() -> Duration {
+    Duration::from_secs(60 * 60)
 }
 
 /// What `CREATE MODEL` does when the model exists.
@@ -432,6 +441,14 @@ impl TrainSpec {
             BatchSize::Global { global } => global as u64,
             BatchSize::OfRank(rows) => (rows * self.accumulate) as u64 * ranks as u64,
         })
+    }
+
+    /// The most ranks that training may grow to.
+    pub fn most_ranks(&self) -> usize {
+        self.elastic
+            .max_ranks
+            .unwrap_or(usize::MAX)
+            .min(self.shards)
     }
 
     /// Outputs of a regressor's network: one for each label, or for each quantile of one.

@@ -239,26 +239,34 @@ impl Layer {
     pub fn size(layers: &[Self], width: usize) -> Option<(usize, usize)> {
         layers.iter().try_fold((0, width), |(all, width), layer| {
             let (own, width) = layer.own_size(width)?;
-            Some((all + own, width))
+            Some((usize::saturating_add(all, own), width))
         })
     }
 
     fn own_size(&self, width: usize) -> Option<(usize, usize)> {
         let size = match self {
-            Self::Dense(units) => ((width + 1) * units, *units),
+            Self::Dense(units) => (width.saturating_add(1).saturating_mul(*units), *units),
             Self::Activation(_) | Self::Dropout(_) => (0, width),
-            Self::LayerNorm => (2 * width, width),
+            Self::LayerNorm => (width.saturating_mul(2), width),
             Self::Residual(layers) => {
                 let (own, to) = Self::size(layers, width)?;
-                let projection = if to == width { 0 } else { width * to };
-                (own + projection, to)
+                let projection = if to == width {
+                    0
+                } else {
+                    width.saturating_mul(to)
+                };
+                (own.saturating_add(projection), to)
             }
-            Self::Cross(layers) => (layers * (width + 1) * width, width),
+            Self::Cross(layers) => {
+                let of_layer = width.saturating_add(1).saturating_mul(width);
+                (of_layer.saturating_mul(*layers), width)
+            }
             Self::Concat(branches) => {
                 let mut sizes = branches.iter().map(|layers| Self::size(layers, width));
                 sizes.try_fold((0, 0), |(all, to), size| {
                     let (own, width) = size?;
-                    Some((all + own, to + width))
+                    let all = usize::saturating_add(all, own);
+                    Some((all, usize::saturating_add(to, width)))
                 })?
             }
             Self::Custom { .. } => return None,
@@ -270,20 +278,20 @@ impl Layer {
     /// [custom](Layer::Custom) one.
     pub fn activations(layers: &[Self], width: usize) -> Option<usize> {
         let mut at = width;
-        let sizes = layers.iter().map(|layer| {
+        let mut sizes = layers.iter().map(|layer| {
             let own = match layer {
                 Self::Residual(inner) => Self::activations(inner, at)?,
                 Self::Concat(branches) => {
-                    let each = branches.iter().map(|inner| Self::activations(inner, at));
-                    each.sum::<Option<usize>>()?
+                    let mut each = branches.iter().map(|inner| Self::activations(inner, at));
+                    each.try_fold(0, |sum, size| Some(usize::saturating_add(sum, size?)))?
                 }
-                Self::Cross(layers) => 3 * layers * at,
+                Self::Cross(layers) => at.saturating_mul(3).saturating_mul(*layers),
                 _ => 0,
             };
             at = layer.own_size(at)?.1;
-            Some(own + at)
+            Some(own.saturating_add(at))
         });
-        sizes.sum()
+        sizes.try_fold(0, |sum, size| Some(usize::saturating_add(sum, size?)))
     }
 
     /// The [custom](Layer::Custom) ones among layers and those within them.

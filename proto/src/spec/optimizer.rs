@@ -286,6 +286,19 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
+    /// How many numbers it keeps of each weight, the average of weights included.
+    pub fn kept_numbers(&self) -> usize {
+        let of_rule = match self.rule {
+            Rule::Adam { .. } | Rule::Ftrl { .. } => 2,
+            Rule::Sgd { momentum, .. } => usize::from(momentum != 0.0),
+            Rule::Adagrad { .. } => 1,
+            Rule::RmsProp { momentum, .. } => 1 + usize::from(momentum != 0.0),
+            // A pair of each step that is remembered, and the last point with its gradient.
+            Rule::Lbfgs { memory } => 2 * memory + 2,
+        };
+        of_rule + usize::from(self.ema_momentum.is_some())
+    }
+
     /// Checks that its numbers are within their bounds.
     pub(super) fn check(&self) -> Result<()> {
         let mut numbers = vec![("learn_rate", self.learn_rate, Bounds::Positive)];

@@ -167,6 +167,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         device: Device::Cpu,
         rendezvous_timeout: Duration::from_secs(1),
         collective_timeout: Duration::from_secs(1),
+        loading_timeout: Duration::from_secs(1),
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{Keep, TrainSpec};
+use volley_proto::spec::{Keep, PIECE, TrainSpec};
 use volley_proto::store::{EpochRecord, Position, RankCoverage};
 
 use super::agree::{World, gather};
@@ -40,9 +40,6 @@ const EPOCHS_A_CHECKPOINT: usize = 10;
 
 /// How often a step is taken back before training ends for want of a loss.
 const MOST_RETREATS: usize = 20;
-
-/// The most rows whose gradient is computed at once.
-const PIECE: usize = 1 << 16;
 
 /// Points of the curve in an epoch, about.
 const POINTS: u64 = 100;

@@ -125,6 +125,8 @@ pub struct TrainOptions {
     pub rendezvous_timeout: Duration,
     /// How long one collective operation may wait for a peer.
     pub collective_timeout: Duration,
+    /// How long a rank that has streamed its shards waits for peers that still do.
+    pub loading_timeout: Duration,
 }
 
 /// How rows are split into training and evaluation, in BigQuery ML's words.
@@ -204,6 +206,7 @@ impl Default for TrainOptions {
             seed: 0,
             rendezvous_timeout: Duration::from_secs(60),
             collective_timeout: Duration::from_secs(60),
+            loading_timeout: Duration::from_secs(60 * 60),
         }
     }
 }

@@ -104,6 +104,7 @@ impl TrainOptions {
             device: self.device,
             rendezvous_timeout: self.rendezvous_timeout,
             collective_timeout: self.collective_timeout,
+            loading_timeout: self.loading_timeout,
         };
         spec.check(input)?;
         spec.check_split_key(rows)?;

@@ -146,6 +146,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         device: _,
         rendezvous_timeout: _,
         collective_timeout: _,
+        loading_timeout: _,
         transform,
         features,
         vocabulary,

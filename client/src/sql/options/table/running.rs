@@ -153,4 +153,11 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "How long one collective operation may wait for a peer.",
         |to, value| duration(&mut to.collective_timeout, value),
     ),
+    option(
+        "loading_timeout",
+        "'duration'",
+        "'1h'",
+        "How long a rank that has streamed its shards waits for peers that still do.",
+        |to, value| duration(&mut to.loading_timeout, value),
+    ),
 ];

@@ -203,6 +203,9 @@ fn sets_what_was_typed() {
         ("ranks", "3", |o| o.ranks == Ranks::Exactly(3)),
         ("min_ranks", "2", |o| o.min_ranks == 2),
         ("max_ranks", "8", |o| o.max_ranks == Some(8)),
+        ("loading_timeout", "'5min'", |o| {
+            o.loading_timeout.as_secs() == 300
+        }),
         ("regroup_timeout", "'5s'", |o| {
             o.regroup_timeout.as_secs() == 5
         }),
@@ -300,6 +303,7 @@ fn refuses_wrong_values_by_name() {
         ("seed", "-1"),
         ("collective_timeout", "60"),
         ("collective_timeout", "'0s'"),
+        ("loading_timeout", "'soon'"),
     ] {
         let error = try_set(option, value).unwrap_err();
         let Error::Proto(volley_proto::Error::Option {

@@ -1,0 +1,224 @@
+//! What a rank takes in memory at least, as far as it is known before rows are read. Arithmetic, not measurement.
+//!
+//! Counted are weights, gradient, the optimizer's state, the best epoch's weights, a step's activations, and the rank's
+//! rows once they are encoded. Left out are embeddings of values that nobody has counted yet, dictionaries, and what a
+//! checkpoint takes for a moment. Of [custom](Layer::Custom) layers only executors know.
+
+use super::{
+    BatchSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear, Network, NumericEmbedding,
+    PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Rule, TrainSpec,
+};
+
+/// Bytes of a weight, a gradient, a code or a number.
+const NUMBER: u64 = 4;
+/// Bytes of the hash of a row's content.
+const KEY: u64 = 8;
+/// Rows of a step, where the number of rows will say: the most of these.
+const STEP_ROWS: u64 = 256;
+/// The most rows whose gradient is computed at once.
+pub const PIECE: usize = 1 << 16;
+
+/// What a rank takes in memory at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankMemory {
+    /// Bytes of what there is of each trainable parameter.
+    parameters: u64,
+    /// Bytes of a row of a step: each layer's output and its gradient.
+    activations: u64,
+    /// Bytes of a row of its shards.
+    row: u64,
+    step: StepRows,
+    /// Parts that a step's rows are computed in.
+    parts: u64,
+}
+
+/// Rows of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StepRows {
+    OfAll(u64),
+    OfRank(u64),
+    /// All that the rank has.
+    Whole,
+}
+
+impl RankMemory {
+    /// Bytes of one of so many ranks, with its share of so many rows, where that is known.
+    pub fn of_rank(&self, rows: Option<u64>, ranks: u64) -> u64 {
+        let own = rows.unwrap_or(0).div_ceil(ranks.max(1));
+        let rows = own.saturating_mul(self.row);
+        self.without_rows(Some(own), ranks).saturating_add(rows)
+    }
+
+    /// Bytes of one of so many ranks, each with so many rows, but for these.
+    pub fn without_rows(&self, own: Option<u64>, ranks: u64) -> u64 {
+        let step = match self.step {
+            StepRows::OfAll(rows) => rows.div_ceil(ranks.max(1)),
+            StepRows::OfRank(rows) => rows,
+            StepRows::Whole => own.unwrap_or(0),
+        };
+        let step = step.div_ceil(self.parts).min(PIECE as u64);
+        let step = step.saturating_mul(self.activations);
+        self.parameters.saturating_add(step)
+    }
+
+    /// Bytes of a row, encoded.
+    pub fn of_row(&self) -> u64 {
+        self.row
+    }
+}
+
+impl TrainSpec {
+    /// What a rank takes in memory at least; `None` with a custom layer.
+    pub fn rank_memory(&self) -> Option<RankMemory> {
+        let best = u64::from(self.keep == Keep::Best);
+        // Weights and their gradient.
+        let kept = 2 + best + self.optimizer.kept_numbers() as u64;
+        let entered = self.entered();
+        let widths = Layer::activations(&self.network.layers, to_usize(entered))? as u64;
+        let activations = (2 * NUMBER).saturating_mul(widths.saturating_add(entered));
+        let solved = matches!(self.optimizer.rule, Rule::Lbfgs { .. });
+        let step = match self.batch_size {
+            _ if solved => StepRows::Whole,
+            None => StepRows::OfAll(STEP_ROWS),
+            Some(BatchSize::Global { global }) => StepRows::OfAll(global as u64),
+            Some(BatchSize::OfRank(rows)) => {
+                StepRows::OfRank((rows as u64).saturating_mul(self.accumulate as u64))
+            }
+        };
+        let columns = self.features.len() + self.label.columns.len();
+        let columns = columns + usize::from(self.sample_weight.is_some());
+        Some(RankMemory {
+            parameters: self.parameters()?.saturating_mul(kept * NUMBER),
+            activations,
+            row: NUMBER * columns as u64 + KEY,
+            step,
+            parts: (self.accumulate as u64).max(1),
+        })
+    }
+
+    /// Trainable parameters but those of categorical features' values; `None` with a custom layer.
+    pub fn parameters(&self) -> Option<u64> {
+        let (continuous, outputs) = (self.count(FeatureKind::Continuous), self.outputs() as u64);
+        dense_parameters(&self.network, self.entered(), continuous, outputs)
+    }
+
+    /// Numbers of a row that enter the layers: of embeddings whose width follows from their values, 1 each.
+    fn entered(&self) -> u64 {
+        let continuous = self.count(FeatureKind::Continuous);
+        let width = match self.network.numeric_embedding {
+            NumericEmbedding::None => 1,
+            NumericEmbedding::Periodic => PERIODIC_WIDTH,
+            NumericEmbedding::PiecewiseLinear => PIECEWISE_WIDTH,
+        };
+        let numbers = continuous.saturating_mul(width as u64);
+        let embedded = self.embedded_widths().into_iter();
+        embedded.fold(numbers, u64::saturating_add)
+    }
+
+    /// The width of each categorical feature's embedding, where all are alike, or at least; none without layers.
+    pub fn embedded_widths(&self) -> Vec<u64> {
+        let features = self.features.iter();
+        let embedded = features.filter(|feature| feature.kind == FeatureKind::Categorical);
+        let width = |feature: &Feature| self.network.embedding_dim.of(&feature.column, 1) as u64;
+        match self.network.is_deep() {
+            true => embedded.map(width).collect(),
+            false => vec![],
+        }
+    }
+
+    /// Features of a kind.
+    pub fn count(&self, kind: FeatureKind) -> u64 {
+        let features = self.features.iter();
+        features.filter(|feature| feature.kind == kind).count() as u64
+    }
+}
+
+/// Trainable parameters but those of values, for so many numbers of a row that enter the layers, and outputs.
+fn dense_parameters(network: &Network, entered: u64, continuous: u64, outputs: u64) -> Option<u64> {
+    let linear = match network.linear {
+        Linear::Alone => continuous + 1,
+        Linear::Beside => continuous,
+        Linear::None => 0,
+    };
+    let factors = continuous.saturating_mul(network.factors as u64);
+    let beside = outputs.saturating_mul(linear.saturating_add(factors));
+    if !network.is_deep() {
+        return Some(beside);
+    }
+    let norm = if network.batch_norm {
+        2 * continuous
+    } else {
+        0
+    };
+    let embeddings = match network.numeric_embedding {
+        NumericEmbedding::None => 0,
+        NumericEmbedding::Periodic => {
+            let (waves, width) = (FREQUENCIES as u64, PERIODIC_WIDTH as u64 - 1);
+            continuous * (2 * waves + waves * width + width)
+        }
+        // With as many bins as there may be.
+        NumericEmbedding::PiecewiseLinear => {
+            continuous * (2 + PIECEWISE_BINS as u64) * PIECEWISE_WIDTH as u64
+        }
+    };
+    let (dense, last) = Layer::size(&network.layers, to_usize(entered))?;
+    let last = outputs.saturating_mul((last as u64).saturating_add(1));
+    let parts = [norm, embeddings, dense as u64, last, beside];
+    Some(parts.into_iter().fold(0, u64::saturating_add))
+}
+
+fn to_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adam(parameters: u64) -> RankMemory {
+        RankMemory {
+            parameters: parameters * 5 * NUMBER,
+            activations: 100,
+            row: 20,
+            step: StepRows::OfAll(60),
+            parts: 1,
+        }
+    }
+
+    #[test]
+    fn fewer_ranks_have_more_rows_each() {
+        let memory = adam(1000);
+        assert_eq!(memory.of_rank(None, 2), 20_000 + 30 * 100);
+        assert_eq!(memory.of_rank(Some(1000), 2), 20_000 + 30 * 100 + 500 * 20);
+        assert_eq!(memory.of_rank(Some(1000), 1), 20_000 + 60 * 100 + 1000 * 20);
+        let parts = RankMemory { parts: 3, ..memory };
+        assert_eq!(parts.of_rank(None, 2), 20_000 + 10 * 100);
+    }
+
+    #[test]
+    fn what_is_solved_computes_its_rows_piece_by_piece() {
+        let solved = RankMemory {
+            step: StepRows::Whole,
+            ..adam(1000)
+        };
+        assert_eq!(solved.of_rank(Some(100), 2), 20_000 + 50 * 120);
+        let many = solved.of_rank(Some(1 << 20), 1);
+        assert_eq!(many, 20_000 + PIECE as u64 * 100 + (20 << 20));
+    }
+
+    #[test]
+    fn what_is_beyond_all_numbers_is_a_large_one() {
+        let layers = Layer::stack(
+            &[usize::MAX, usize::MAX],
+            super::super::Activation::Relu,
+            &[],
+        );
+        assert_eq!(Layer::size(&layers, 10), Some((usize::MAX, usize::MAX)));
+        assert_eq!(Layer::activations(&layers, 10), Some(usize::MAX));
+        let huge = RankMemory {
+            parameters: u64::MAX,
+            ..adam(1)
+        };
+        assert_eq!(huge.of_rank(Some(u64::MAX), 1), u64::MAX);
+    }
+}
