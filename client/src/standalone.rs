@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 pub use volley_executor::custom;
 use volley_executor::custom::CustomLayers;
-use volley_executor::{Executor, ExecutorConfig};
+use volley_executor::{Executor, ExecutorConfig, rank_memory};
 use volley_proto::spec::Device;
 use volley_scheduler::{Scheduler, SchedulerConfig};
 
@@ -115,6 +115,8 @@ impl Standalone {
                 vcores: config.vcores,
                 device: config.device,
                 memory: config.memory,
+                // All are of this host.
+                rank_memory: rank_memory(config.executors * config.vcores),
                 layers: config.layers.clone(),
                 ..ExecutorConfig::local(&id, &address, work_dir.join(&id))
             };

@@ -128,6 +128,7 @@ impl Attendance {
                 Err(_) => format!("{} (not there)", config.device),
             },
             memory_bytes: config.memory.as_u64(),
+            rank_memory_bytes: config.rank_memory.as_u64(),
         };
         let deadline = Instant::now() + config.connect_timeout;
         loop {

@@ -19,7 +19,7 @@ use volley_proto::spec::Device;
 use volley_proto::stack::with_deep_stacks;
 use volley_trainer::custom::CustomLayers;
 
-use crate::{Executor, ExecutorConfig, Notices, Role, notices};
+use crate::{Executor, ExecutorConfig, Notices, Role, notices, rank_memory};
 
 /// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
 ///
@@ -51,6 +51,10 @@ struct Args {
     /// Memory for queries; beyond it they spill to the work folder
     #[arg(long, env = "VOLLEY_MEMORY", default_value = "4GiB")]
     memory: ByteSize,
+    /// Memory that each rank may take; training whose ranks need more is refused [default: three quarters of the
+    /// host's, divided by the slots]
+    #[arg(long, env = "VOLLEY_RANK_MEMORY")]
+    rank_memory: Option<ByteSize>,
     /// Where ranks compute: auto, cpu or cuda:N
     #[arg(long, env = "VOLLEY_DEVICE", default_value = "auto")]
     device: Device,
@@ -140,6 +144,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
             .or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()))
             .unwrap_or_default(),
         memory: args.memory,
+        rank_memory: args.rank_memory.unwrap_or_else(|| rank_memory(vcores)),
         device: args.device,
         layers,
         heartbeat: args.heartbeat,

@@ -9,6 +9,8 @@ use volley_proto::address::ListenAddress;
 use volley_proto::spec::Device;
 use volley_trainer::custom::CustomLayers;
 
+use crate::memory::rank_memory;
+
 /// What an executor is told at start.
 #[derive(Debug, Clone)]
 pub struct ExecutorConfig {
@@ -32,6 +34,8 @@ pub struct ExecutorConfig {
     pub work_dir: PathBuf,
     /// Memory for queries; operators that need more spill to the work folder.
     pub memory: ByteSize,
+    /// Memory that each of its ranks may take: training whose ranks need more does not run here.
+    pub rank_memory: ByteSize,
     /// Where its ranks compute, unless a job says.
     pub device: Device,
     /// The custom layers of its binary.
@@ -79,6 +83,7 @@ impl ExecutorConfig {
             vcores: 1,
             work_dir,
             memory: ByteSize::gib(4),
+            rank_memory: rank_memory(1),
             device: Device::Auto,
             layers: CustomLayers::new(),
             heartbeat: Duration::from_secs(2),

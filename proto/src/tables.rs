@@ -163,6 +163,8 @@ rows! {
         device: String = Utf8,
         /// Memory for its queries; what needs more spills to its disk.
         memory_bytes: u64 = UInt64,
+        /// Memory that each of its ranks may take: training whose ranks need more is refused.
+        rank_memory_bytes: u64 = UInt64,
         /// Its version.
         version: String = Utf8,
         /// Since when it has been there.

@@ -86,6 +86,7 @@ impl Attendance for Service {
             version,
             device,
             memory_bytes,
+            rank_memory_bytes,
             ..
         } = request.into_inner();
         let own = env!("CARGO_PKG_VERSION");
@@ -127,6 +128,7 @@ impl Attendance for Service {
             role,
             device,
             memory_bytes,
+            rank_memory_bytes,
             version,
             since: SystemTime::now(),
         };

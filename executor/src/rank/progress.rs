@@ -20,6 +20,8 @@ const INTERVALS: [Duration; 2] = [Duration::from_millis(500), Duration::from_sec
 /// What a rank tells of itself.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Report {
+    /// It has streamed these shards, and has not met its peers yet.
+    Streamed(Vec<u64>),
     /// It has streamed its shards.
     Loaded { rows: u64, seconds: f64 },
     /// An epoch is done.

@@ -161,6 +161,9 @@ impl Rendezvous {
     /// Tells what the rank has done. A report that is lost is no reason to stop.
     pub(super) async fn report(&self, generation: u64, rank: usize, report: Report) {
         let event = match report {
+            Report::Streamed(shards) => {
+                progress_request::Event::Streamed(wire::Streamed { shards })
+            }
             Report::Loaded { rows, seconds } => {
                 progress_request::Event::Loaded(wire::Loaded { rows, seconds })
             }

@@ -72,7 +72,10 @@ impl RankRun<'_> {
         shards: Vec<(usize, SendableRecordBatchStream)>,
         place: Place,
     ) -> Result<RecordBatch, RankError> {
-        let found = if self.seat.rank == 0 {
+        let Seat {
+            generation, rank, ..
+        } = self.seat;
+        let found = if rank == 0 {
             match look_up(self.spec, self.layers).await {
                 Ok(found) => Some(found),
                 Err(error) if place.has_state() => {
@@ -85,16 +88,18 @@ impl RankRun<'_> {
             None
         };
         for note in found.iter().flat_map(|found| &found.notes) {
-            let Seat {
-                generation, rank, ..
-            } = self.seat;
             let note = Report::Note(note.clone());
             self.rendezvous.report(generation, rank, note).await;
         }
+        let numbers: Vec<_> = shards.iter().map(|(shard, _)| *shard as u64).collect();
         let loaded = match shards.first().map(|(_, rows)| rows.schema()) {
             Some(schema) => load(self.spec, &schema, shards, &self.stop).await,
             None => return Err(self.broken(&"its task has no shards")),
         };
+        if loaded.is_ok() {
+            let report = Report::Streamed(numbers);
+            self.rendezvous.report(generation, rank, report).await;
+        }
         // Peers that take longer to stream are waited for here, not in a collective.
         let communicator = self.connect(listener, membership).await?;
         let (outcome, communicator) = self.train(communicator, loaded, found, place).await?;

@@ -42,6 +42,17 @@ enum StepRows {
 }
 
 impl RankMemory {
+    /// That of rows of so many bytes, and of nothing else.
+    pub fn of_rows_only(row: u64) -> Self {
+        Self {
+            parameters: 0,
+            activations: 0,
+            row,
+            step: StepRows::OfAll(0),
+            parts: 1,
+        }
+    }
+
     /// Bytes of one of so many ranks, with its share of so many rows, where that is known.
     pub fn of_rank(&self, rows: Option<u64>, ranks: u64) -> u64 {
         let own = rows.unwrap_or(0).div_ceil(ranks.max(1));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ballista_core::config::BallistaConfig;
+use ballista_core::execution_plans::stats_for_partitions;
 use ballista_core::serde::protobuf::task_status::Status;
 use ballista_core::serde::scheduler::TaskKey;
 use ballista_scheduler::cluster::BoundTask;
@@ -10,6 +11,7 @@ use ballista_scheduler::state::execution_graph::{
     ExecutionGraphBox, TaskDescription, create_task_info,
 };
 use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
+use datafusion::common::stats::Precision;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
@@ -17,20 +19,31 @@ use volley_proto::plan::TrainExec;
 use volley_proto::spec::TrainSpec;
 
 use super::launch::task_fits;
-use crate::placement::{Demand, Kind, Task, Wish};
+use crate::placement::{Demand, Kind, Memory, Task, Wish};
 use crate::planning::{find, task_plan};
 
 /// What the graph's running stages ask for, in the order of their ids.
-pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wish) -> Vec<Demand> {
+pub(super) fn demands(
+    graph: &ExecutionGraphBox,
+    wish: impl Fn(&TrainSpec) -> Wish,
+    meets_again: impl Fn(&TrainSpec) -> bool,
+) -> Vec<Demand> {
+    // A rank that ends frees its slot before its partitions are pending.
+    let ends = |stage: &RunningStage| {
+        find::<TrainExec>(stage.plan.as_ref()).is_some_and(|train| meets_again(train.spec()))
+            && tasks(stage, |status| matches!(status, Status::Running(_))) > 0
+    };
     let mut demands: Vec<_> = graph
         .stages()
         .values()
         .filter_map(|stage| match stage {
-            ExecutionStage::Running(stage) if !stage.pending.is_empty() => Some(Demand {
-                job: graph.job_id().to_string(),
-                stage: stage.stage_id,
-                kind: kind(stage, &wish),
-            }),
+            ExecutionStage::Running(stage) if !stage.pending.is_empty() || ends(stage) => {
+                Some(Demand {
+                    job: graph.job_id().to_string(),
+                    stage: stage.stage_id,
+                    kind: kind(stage, &wish),
+                })
+            }
             _ => None,
         })
         .collect();
@@ -40,15 +53,12 @@ pub(super) fn demands(graph: &ExecutionGraphBox, wish: impl Fn(&TrainSpec) -> Wi
 
 fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
     if let Some(train) = find::<TrainExec>(stage.plan.as_ref()) {
-        let count = |of: fn(&Status) -> bool| {
-            let tasks = stage.task_infos.iter();
-            tasks.filter(|task| of(&task.task_status)).count()
-        };
         return Kind::Gang {
             wish: wish(train.spec()),
             shards: stage.partitions,
-            running: count(|status| matches!(status, Status::Running(_))),
-            done: count(|status| matches!(status, Status::Successful(_))),
+            memory: memory(stage, train.spec()),
+            running: tasks(stage, |status| matches!(status, Status::Running(_))),
+            done: tasks(stage, |status| matches!(status, Status::Successful(_))),
         };
     }
     if collapses_input(&stage.plan) {
@@ -66,8 +76,34 @@ fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
     }
 }
 
-/// A gang that runs whole: what it trains, and the executors of its ranks.
-pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec<String>)> {
+/// How many of a stage's tasks have such a status.
+fn tasks(stage: &RunningStage, of: fn(&Status) -> bool) -> usize {
+    let tasks = stage.task_infos.iter();
+    tasks.filter(|task| of(&task.task_status)).count()
+}
+
+/// What the ranks of a stage take, with the rows that its exchange has written.
+fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
+    let mut inputs = stage.inputs.values();
+    let rows = match (inputs.next(), inputs.next()) {
+        (Some(exchange), None) => {
+            let locations = exchange.partition_locations.values().flatten();
+            let written = locations.map(|location| location.partition_stats);
+            match stats_for_partitions(0, written).num_rows {
+                Precision::Exact(rows) => Some(rows as u64),
+                Precision::Inexact(_) | Precision::Absent => None,
+            }
+        }
+        _ => None,
+    };
+    Memory {
+        of_rank: spec.rank_memory(),
+        rows,
+    }
+}
+
+/// A gang that runs whole: what it trains, the executors of its ranks, and what these take.
+pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec<String>, Memory)> {
     graph.stages().values().find_map(|stage| match stage {
         ExecutionStage::Running(stage) if stage.pending.is_empty() => {
             let train = find::<TrainExec>(stage.plan.as_ref())?;
@@ -76,7 +112,8 @@ pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec
                 _ => None,
             };
             let executors = stage.task_infos.iter().filter_map(executor).collect();
-            Some((train.spec().as_ref(), executors))
+            let memory = memory(stage, train.spec());
+            Some((train.spec().as_ref(), executors, memory))
         }
         _ => None,
     })

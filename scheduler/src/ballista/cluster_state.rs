@@ -37,14 +37,21 @@ use volley_proto::tables::millis;
 pub(crate) trait ClusterEvents: fmt::Debug + Send + Sync + 'static {
     /// How many ranks a gang wants now that so many executors run ranks.
     fn gang_wish(&self, spec: &TrainSpec, registered: usize) -> Wish;
-    /// A gang starts: its tasks' numbers and executors, in the order of their ranks.
-    fn gang_starts(&self, train: TrainId, tasks: Vec<(usize, String)>);
+    /// A gang's job is planned.
+    ///
+    /// # Errors
+    /// Names the run that is alive and that it would go on from.
+    fn gang_arrives(&self, spec: &TrainSpec) -> Result<(), String>;
+    /// A gang of an attempt starts: its tasks' numbers and executors, in the order of their ranks.
+    fn gang_starts(&self, train: TrainId, attempt: &str, tasks: Vec<(usize, String)>);
     /// A gang waits.
     fn gang_waits(&self, train: TrainId, reason: String);
     /// Whether a running gang could be ended to start again with more ranks.
     fn gang_may_grow(&self, spec: &TrainSpec) -> bool;
     /// A gang's generation ends, so that an executor can join it.
     fn gang_grows(&self, train: TrainId, executor: &str);
+    /// Whether a gang's generation has ended, so that its ranks end and meet again.
+    fn gang_meets_again(&self, train: TrainId) -> bool;
     /// Whether the run has had a gang before.
     fn has_begun(&self, train: TrainId) -> bool;
     /// What orders attempts by the arrival of their jobs.
@@ -87,6 +94,8 @@ pub(crate) struct Attendee {
     pub(crate) device: String,
     /// Bytes of memory for its queries.
     pub(crate) memory_bytes: u64,
+    /// Bytes of memory that each of its ranks may take.
+    pub(crate) rank_memory_bytes: u64,
     pub(crate) version: String,
     /// When it came.
     pub(crate) since: SystemTime,
@@ -136,8 +145,14 @@ impl VolleyClusterState {
 
     /// How many executors run ranks.
     pub(crate) fn rank_executors(&self) -> usize {
+        self.rank_offers().len()
+    }
+
+    /// Bytes of memory that each executor that runs ranks offers one.
+    pub(crate) fn rank_offers(&self) -> Vec<u64> {
         let ids: Vec<_> = self.executors.lock().keys().cloned().collect();
-        ids.iter().filter(|id| self.role(id).runs_ranks()).count()
+        let able = ids.iter().filter(|id| self.role(id).runs_ranks());
+        able.map(|id| self.rank_memory(id)).collect()
     }
 
     /// Slots for queries: all, and those that no task holds.
@@ -172,6 +187,13 @@ impl VolleyClusterState {
             .unwrap_or_default()
     }
 
+    /// Without bound, where it has not said.
+    fn rank_memory(&self, executor: &str) -> u64 {
+        let attendees = self.attendees.lock();
+        let attendee = attendees.get(executor);
+        attendee.map_or(u64::MAX, |attendee| attendee.rank_memory_bytes)
+    }
+
     /// The executors as rows of their table.
     pub(crate) async fn rows(&self) -> Vec<tables::Executor> {
         let held = self.slots.held();
@@ -184,6 +206,7 @@ impl VolleyClusterState {
                 role,
                 device,
                 memory_bytes,
+                rank_memory_bytes,
                 version,
                 since,
             } = attendees.get(&metadata.id)?.clone();
@@ -197,6 +220,7 @@ impl VolleyClusterState {
                 free_slots: slots.saturating_sub(held) as u64,
                 device,
                 memory_bytes,
+                rank_memory_bytes,
                 version,
                 since: millis(since),
             })
@@ -204,6 +228,14 @@ impl VolleyClusterState {
         let mut rows: Vec<_> = metadata.into_iter().filter_map(row).collect();
         rows.sort_by(|a, b| a.executor_id.cmp(&b.executor_id));
         rows
+    }
+
+    /// Notes a run whose job is planned.
+    ///
+    /// # Errors
+    /// Names the run that is alive and that it would go on from.
+    pub(crate) fn arrives(&self, spec: &TrainSpec) -> Result<(), String> {
+        self.events.gang_arrives(spec)
     }
 
     /// Whether a training run has had a gang before, so that it is not new to the cluster.
@@ -286,7 +318,7 @@ impl VolleyClusterState {
                 let bound = bind_all(&tasks);
                 let rank = |(executor, task): &BoundTask| (task.key.task_id, executor.clone());
                 self.events
-                    .gang_starts(train, bound.iter().map(rank).collect());
+                    .gang_starts(train, attempt, bound.iter().map(rank).collect());
                 bound
             }
             (Decision::Wait(reason), Some(train)) => {
@@ -330,13 +362,9 @@ impl VolleyClusterState {
 
     /// Ends generations that executors with nothing to do could join.
     fn grow_gangs(&self, graphs: &[RwLockWriteGuard<'_, ExecutionGraphBox>], left: &[Executor]) {
-        for (spec, ranks_on) in graphs.iter().filter_map(|graph| bind::running_gang(graph)) {
-            let most = spec
-                .elastic
-                .max_ranks
-                .unwrap_or(usize::MAX)
-                .min(spec.shards);
-            let joins = grows_by(left, &ranks_on, most);
+        let gangs = graphs.iter().filter_map(|graph| bind::running_gang(graph));
+        for (spec, ranks_on, memory) in gangs {
+            let joins = grows_by(left, &ranks_on, spec.most_ranks(), &memory);
             if let Some(executor) = joins.filter(|_| self.events.gang_may_grow(spec)) {
                 self.events.gang_grows(spec.train_id, executor);
             }
@@ -386,6 +414,7 @@ impl ClusterState for VolleyClusterState {
                     free: executor.slots.saturating_sub(held),
                     idle: held == 0,
                     role: self.role(id),
+                    rank_memory: self.rank_memory(id),
                 }
             })
             .collect();
@@ -393,9 +422,10 @@ impl ClusterState for VolleyClusterState {
 
         let ranks = executors.iter().filter(|e| e.role.runs_ranks()).count();
         let wish = |spec: &TrainSpec| self.events.gang_wish(spec, ranks);
+        let meets_again = |spec: &TrainSpec| self.events.gang_meets_again(spec.train_id);
         let demands: Vec<_> = graphs
             .iter()
-            .map(|graph| bind::demands(graph, wish))
+            .map(|graph| bind::demands(graph, wish, meets_again))
             .collect();
         let mut decisions = place(&mut executors, &demands.concat()).into_iter();
         let mut bound = Vec::new();
@@ -498,12 +528,18 @@ mod tests {
         fn gang_wish(&self, _: &TrainSpec, _: usize) -> Wish {
             unreachable!()
         }
-        fn gang_starts(&self, _: TrainId, _: Vec<(usize, String)>) {}
+        fn gang_arrives(&self, _: &TrainSpec) -> Result<(), String> {
+            Ok(())
+        }
+        fn gang_starts(&self, _: TrainId, _: &str, _: Vec<(usize, String)>) {}
         fn gang_waits(&self, _: TrainId, _: String) {}
         fn gang_may_grow(&self, _: &TrainSpec) -> bool {
             false
         }
         fn gang_grows(&self, _: TrainId, _: &str) {}
+        fn gang_meets_again(&self, _: TrainId) -> bool {
+            false
+        }
         fn has_begun(&self, _: TrainId) -> bool {
             false
         }

@@ -28,7 +28,7 @@ use super::cluster_state::ClusterEvents;
 use crate::jobs::{Book, Ending};
 use crate::placement::Wish;
 use crate::planning::{find, in_stages};
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{Start, TrainSpec};
 
 type State = SchedulerState<LogicalPlanNode, PhysicalPlanNode>;
 
@@ -70,17 +70,27 @@ impl ClusterEvents for Losses {
     fn gang_wish(&self, spec: &TrainSpec, registered: usize) -> Wish {
         let now = Instant::now();
         let wish = |run: &mut crate::training::Run| {
-            run.is_of(spec);
+            run.is_of(&spec.model, &spec.store, spec.most_ranks());
             run.wish(spec.ranks, &spec.elastic, registered, now)
         };
         self.book.runs().update(spec.train_id, wish)
     }
 
-    fn gang_starts(&self, train: TrainId, tasks: Vec<(usize, String)>) {
-        tracing::info!(%train, ranks = tasks.len(), "gang bound");
+    fn gang_arrives(&self, spec: &TrainSpec) -> Result<(), String> {
+        let (train, model, store) = (spec.train_id, &spec.model, &spec.store);
+        if spec.start == Start::Resume {
+            self.book.may_resume(train, model, store)?;
+        }
+        self.book
+            .trains(train, |run| run.is_of(model, store, spec.most_ranks()));
+        Ok(())
+    }
+
+    fn gang_starts(&self, train: TrainId, attempt: &str, tasks: Vec<(usize, String)>) {
+        tracing::info!(%train, attempt, ranks = tasks.len(), "gang bound");
         self.book
             .runs()
-            .update(train, |run| run.starts(tasks, Instant::now()));
+            .update(train, |run| run.starts(attempt, tasks, Instant::now()));
     }
 
     fn gang_waits(&self, train: TrainId, reason: String) {
@@ -88,9 +98,7 @@ impl ClusterEvents for Losses {
     }
 
     fn gang_may_grow(&self, spec: &TrainSpec) -> bool {
-        let may_grow = |run: &crate::training::Run| {
-            !run.is_trained() && run.may_grow(Instant::now()).is_some()
-        };
+        let may_grow = |run: &crate::training::Run| run.may_grow(Instant::now()).is_some();
         self.book.runs().look(&spec.train_id, may_grow) == Some(true)
     }
 
@@ -100,6 +108,13 @@ impl ClusterEvents for Losses {
         self.book
             .runs()
             .change(&train, |run| run.regroup(reason, now));
+    }
+
+    fn gang_meets_again(&self, train: TrainId) -> bool {
+        self.book
+            .runs()
+            .look(&train, crate::training::Run::meets_again)
+            == Some(true)
     }
 
     fn has_begun(&self, train: TrainId) -> bool {
@@ -132,9 +147,11 @@ impl ClusterEvents for Losses {
         for (attempt, info) in state.task_manager.get_running_job_cache().iter() {
             let graph = info.execution_graph.read().await;
             if let Some(train) = ranks_on(&graph, executor) {
-                self.book
-                    .runs()
-                    .change(&train, |run| run.loses(executor, Instant::now()));
+                let runs = self.book.runs();
+                let given_up = runs.change(&train, |run| run.loses(executor, Instant::now()));
+                if let Some(reason) = given_up.flatten() {
+                    self.book.doom(attempt.as_str(), Ending::Failed(reason));
+                }
             }
             if is_tainted(&graph, executor) {
                 let ending = lost(&graph, executor, "it is gone");

@@ -27,7 +27,7 @@ use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
 use super::panics::{Caught, caught, caught_rule};
-use crate::placement::never_fits;
+use crate::placement::{Memory, never_fits};
 use crate::planning::{order_to_keep, reuse_exchanges, stages};
 
 /// Builds sessions that plan Volley's nodes for this cluster: each query has a copy of one session, with
@@ -100,21 +100,29 @@ impl QueryPlanner for AdmittingPlanner {
             let Some(train) = extension.node.as_any().downcast_ref::<TrainNode>() else {
                 return Ok(TreeNodeRecursion::Continue);
             };
+            let spec: &TrainSpec = train.spec();
             let TrainSpec {
                 train_id,
                 ranks,
                 elastic,
                 ..
-            } = train.spec().as_ref();
+            } = spec;
             if elastic.too_few == TooFew::Wait {
                 self.cluster.set_patient(*train_id);
             }
             // A run that has begun goes on with what there is.
             let begun = self.cluster.has_begun(*train_id);
-            match never_fits(*ranks, self.cluster.rank_executors()) {
-                Some(reason) if !begun => Err(DataFusionError::Plan(reason)),
-                _ => Ok(TreeNodeRecursion::Continue),
+            // How many rows there are is known once they are there.
+            let memory = Memory {
+                of_rank: spec.rank_memory(),
+                rows: None,
+            };
+            let reason = never_fits(*ranks, &memory, &self.cluster.rank_offers());
+            if let Some(reason) = reason.filter(|_| !begun) {
+                return Err(DataFusionError::Plan(reason));
             }
+            self.cluster.arrives(spec).map_err(DataFusionError::Plan)?;
+            Ok(TreeNodeRecursion::Continue)
         })?;
         caught(planned(plan, session)).await
     }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use url::Url;
+use volley_proto::{ModelName, TrainId};
 
 use super::job::{Ending, Job, Now, State};
-use crate::training::Runs;
+use crate::training::{Run, Runs};
 use crate::watched::{Ends, Watched};
 
 /// From this many on, attempts of jobs that are forgotten are forgotten too.
@@ -98,6 +100,44 @@ impl Book {
         }
     }
 
+    /// Checks that no other run of a model is alive, whose checkpoints a run that resumes would go on from.
+    ///
+    /// # Errors
+    /// Names the run and its job, and says what to do.
+    pub(crate) fn may_resume(
+        &self,
+        train: TrainId,
+        model: &ModelName,
+        store: &Url,
+    ) -> Result<(), String> {
+        let of_model = |other: &TrainId, run: &Run| {
+            let is_other = *other != train && run.trains(model, store);
+            is_other.then_some(*other)
+        };
+        for other in self.runs.scan(of_model) {
+            let jobs = self.jobs.scan(|id, job| {
+                let is_alive = job.train == Some(other) && !job.is_over();
+                is_alive.then(|| id.clone())
+            });
+            if let Some(job) = jobs.first() {
+                return Err(format!(
+                    "resume = true goes on from a run that has ended, and run {other} of model {model} is alive, as job \
+                     {job}: follow it with volley jobs attach {job}, or end it first with volley jobs cancel {job}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a run, made if need be, whose job may have ended while it was planned.
+    pub(crate) fn trains(&self, train: TrainId, change: impl FnOnce(&mut Run)) {
+        self.runs.update(train, change);
+        let of_run = |_: &String, job: &Job| (job.train == Some(train)).then_some(job.is_over());
+        if self.jobs.scan(of_run).contains(&true) {
+            self.runs.change(&train, Run::finishes);
+        }
+    }
+
     /// Whether the job of an attempt has not been evicted.
     pub(crate) fn knows(&self, attempt: &str) -> bool {
         self.jobs.look(&self.job_of(attempt), |_| ()).is_some()
@@ -152,8 +192,7 @@ impl Book {
     pub(crate) fn attempt_ends(&self, attempt: &str, ending: Ending) {
         let job = self.job_of(attempt);
         let train = self.jobs.look(&job, |job| job.train).flatten();
-        let steps =
-            train.and_then(|train| self.runs.look(&train, crate::training::Run::steps_done));
+        let steps = train.and_then(|train| self.runs.look(&train, Run::steps_done));
         let again = self.change(&job, |job| {
             job.attempt_ends(attempt, ending, steps.unwrap_or(0), Now::read())
         });
@@ -185,7 +224,7 @@ impl Book {
         if let Some(train) = over {
             self.shared.submissions.lock().remove(id);
             if let Some(train) = train {
-                self.runs.change(&train, crate::training::Run::finishes);
+                self.runs.change(&train, Run::finishes);
             }
         }
         Some(changed)
@@ -195,5 +234,45 @@ impl Book {
         if self.shared.commands.send(command).is_err() {
             tracing::debug!("the scheduler is stopping: a command about a job is dropped");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::settings::OnClientLoss;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_alive_is_not_resumed() {
+        let (book, _commands) = Book::new(Runs::default());
+        let store = Url::parse("file:///models/").unwrap();
+        let model = |name: &str| name.parse::<ModelName>().unwrap();
+        let (alive, resumes) = (TrainId::generate(), TrainId::generate());
+        let now = Now::read();
+        let job = Job::new(
+            "j".into(),
+            String::new(),
+            Some(alive),
+            OnClientLoss::Auto,
+            now,
+        );
+        book.open(job, ExecuteQueryParams::default());
+        book.trains(alive, |run| run.is_of(&model("m"), &store, 2));
+        let refused = book.may_resume(resumes, &model("m"), &store).unwrap_err();
+        let id = alive.to_string();
+        for part in [id.as_str(), "model m", "volley jobs cancel j"] {
+            assert!(refused.contains(part), "{part} in {refused}");
+        }
+        assert_eq!(book.may_resume(resumes, &model("n"), &store), Ok(()));
+        assert_eq!(
+            book.may_resume(alive, &model("m"), &store),
+            Ok(()),
+            "itself"
+        );
+        book.end("j", State::Cancelled);
+        assert_eq!(book.may_resume(resumes, &model("m"), &store), Ok(()));
+        book.trains(alive, |run| run.is_of(&model("m"), &store, 2));
+        assert_eq!(book.runs().look(&alive, Ends::is_over), Some(true));
     }
 }

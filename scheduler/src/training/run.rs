@@ -9,12 +9,13 @@
 //! It outlives the engine's jobs: a job that is run again goes on with the same run. The clock that
 //! decides is passed in; the one that is told is read.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use url::Url;
 use volley_proto::ModelName;
-use volley_proto::spec::{Elastic, Ranks, TooFew, TrainSpec};
+use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::store::EpochRecord;
 use volley_proto::wire::Steps;
 
@@ -23,26 +24,32 @@ use super::progress::Progress;
 use crate::placement::Wish;
 use crate::watched::Ends;
 
-/// Generations that may end in a row without a single step in between.
+/// Generations that may end in a row without progress: a step, or a shard that is loaded for the first time.
 const FRUITLESS: usize = 4;
-/// A generation is given this long before it is ended for an executor that joined.
+/// A generation takes steps for this long before it is ended for an executor that joined.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// One training run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     generation: u64,
+    /// The attempt that the generation is of.
+    attempt: String,
     members: Vec<Member>,
     /// Why the current generation has ended, for those whose seats are void.
     over: Option<String>,
     /// When the current generation began or, if it is over, ended.
     since: Option<Instant>,
+    /// When the current generation told of its first step.
+    stepping_since: Option<Instant>,
     /// The failure that ended the run.
     root: Option<Failure>,
     /// Generations since the last that made progress.
     fruitless: usize,
     /// Optimizer steps done.
     steps: u64,
+    /// Shards that some rank has loaded.
+    loaded: BTreeSet<u64>,
     /// Whether its last epoch is done.
     trained: bool,
     /// Since when there have been too few executors to begin.
@@ -59,6 +66,8 @@ pub(crate) struct Run {
 struct Trains {
     model: ModelName,
     store: Url,
+    /// The most ranks that it grows to.
+    most: usize,
 }
 
 /// A rank's task in the current generation; its index is its rank.
@@ -129,11 +138,18 @@ impl Ends for Run {
 
 impl Run {
     /// What the run trains.
-    pub(crate) fn is_of(&mut self, spec: &TrainSpec) {
+    pub(crate) fn is_of(&mut self, model: &ModelName, store: &Url, most: usize) {
         self.trains.get_or_insert_with(|| Trains {
-            model: spec.model.clone(),
-            store: spec.store.clone(),
+            model: model.clone(),
+            store: store.clone(),
+            most,
         });
+    }
+
+    /// Whether it trains a model of a store.
+    pub(crate) fn trains(&self, model: &ModelName, store: &Url) -> bool {
+        let is = |trains: &Trains| trains.model == *model && trains.store == *store;
+        self.trains.as_ref().is_some_and(is)
     }
 
     /// The gang waits; said once for each reason.
@@ -183,17 +199,28 @@ impl Run {
         (self.over.is_some() || self.short_since.is_some()) && !self.finished
     }
 
-    /// How many ranks there are, if they might be joined by more now.
-    pub(crate) fn may_grow(&self, now: Instant) -> Option<usize> {
-        let settled = self.since.is_some_and(|since| now - since >= SETTLE);
-        let joined = self.members.iter().all(|member| member.endpoint.is_some());
-        (self.has_begun() && settled && joined && self.over.is_none() && !self.finished)
-            .then_some(self.members.len())
+    /// Whether the current generation has ended, and the next has not been bound.
+    pub(crate) fn meets_again(&self) -> bool {
+        self.over.is_some() && !self.finished
     }
 
-    /// A new generation has been bound to these tasks.
-    pub(crate) fn starts(&mut self, tasks: Vec<(usize, String)>, now: Instant) {
+    /// How many ranks there are, if they might be joined by more now. Not before this generation has taken steps for a
+    /// while: executors that come one by one would keep it from its first.
+    pub(crate) fn may_grow(&self, now: Instant) -> Option<usize> {
+        let (ranks, trains) = (self.members.len(), self.trains.as_ref());
+        let settled = self
+            .stepping_since
+            .is_some_and(|since| now - since >= SETTLE);
+        let goes_on = self.over.is_none() && !self.trained && !self.finished;
+        let is_room = trains.is_none_or(|trains| ranks < trains.most);
+        (settled && goes_on && is_room).then_some(ranks)
+    }
+
+    /// A new generation has been bound to these tasks of an attempt.
+    pub(crate) fn starts(&mut self, attempt: &str, tasks: Vec<(usize, String)>, now: Instant) {
         self.generation += 1;
+        self.attempt = attempt.to_owned();
+        self.stepping_since = None;
         self.fruitless += 1;
         self.since = Some(now);
         self.over = None;
@@ -212,13 +239,28 @@ impl Run {
         });
     }
 
-    /// A task reports where its rank can be reached. False when it is no member.
-    pub(crate) fn joins(&mut self, task: usize, executor: &str, endpoint: Bytes) -> bool {
+    /// A task of an attempt reports where its rank can be reached. Returns its generation.
+    ///
+    /// # Errors
+    /// Says why it has no seat: peers would dial one that comes from an earlier attempt or generation in vain.
+    pub(crate) fn joins(
+        &mut self,
+        (attempt, task): (&str, usize),
+        executor: &str,
+        endpoint: Bytes,
+    ) -> Result<u64, String> {
+        let generation = self.generation;
+        if attempt != self.attempt {
+            return Err(format!(
+                "its attempt is over: generation {generation} is of attempt {}",
+                self.attempt
+            ));
+        }
         let mine = |member: &&mut Member| member.task == task && member.executor == executor;
         let member = self.members.iter_mut().find(mine);
-        member
-            .map(|member| member.endpoint = Some(endpoint))
-            .is_some()
+        let member = member.ok_or_else(|| format!("generation {generation} has no such task"))?;
+        member.endpoint = Some(endpoint);
+        Ok(generation)
     }
 
     /// The membership for a task, once all have joined.
@@ -282,14 +324,43 @@ impl Run {
         }
     }
 
-    /// An executor is gone. Ends the generation if it had a rank there.
-    pub(crate) fn loses(&mut self, executor: &str, now: Instant) {
-        let rank = self.members.iter().position(|m| m.executor == executor);
-        if let Some(rank) = rank {
-            self.regroup(
-                format!("rank {rank} was lost with executor {executor}"),
-                now,
-            );
+    /// An executor is gone. Ends the generation if it had a rank there. If too many have ended without progress, the run
+    /// ends, and this is why.
+    pub(crate) fn loses(&mut self, executor: &str, now: Instant) -> Option<String> {
+        let rank = self.members.iter().position(|m| m.executor == executor)?;
+        let reason = format!("rank {rank} was lost with executor {executor}");
+        let is_under_way = self.over.is_none() && self.root.is_none() && !self.finished;
+        if !(is_under_way && self.is_fruitless()) {
+            self.regroup(reason, now);
+            return None;
+        }
+        let error = format!(
+            "{reason}, and {FRUITLESS} generations in a row have ended without a step or a shard loaded for the first \
+             time: executors whose ranks run out of memory end so, see their logs; use more ranks, or executors with \
+             more memory"
+        );
+        let failure = Failure {
+            rank,
+            executor: executor.to_owned(),
+            error: error.clone(),
+        };
+        self.fails(self.generation, failure, false);
+        Some(error)
+    }
+
+    /// Whether as many generations have ended without progress as may.
+    fn is_fruitless(&self) -> bool {
+        self.fruitless >= FRUITLESS
+    }
+
+    /// A rank has streamed these shards. Reports of other generations are dropped.
+    pub(crate) fn streams(&mut self, generation: u64, shards: Vec<u64>) {
+        if generation == self.generation {
+            let before = self.loaded.len();
+            self.loaded.extend(shards);
+            if self.loaded.len() > before {
+                self.fruitless = 0;
+            }
         }
     }
 
@@ -314,10 +385,11 @@ impl Run {
     }
 
     /// A rank reports its last steps. Reports of other generations are dropped.
-    pub(crate) fn steps(&mut self, generation: u64, rank: usize, steps: Steps) {
+    pub(crate) fn steps(&mut self, generation: u64, rank: usize, steps: Steps, now: Instant) {
         if generation != self.generation {
             return;
         }
+        self.stepping_since.get_or_insert(now);
         if steps.total > self.steps {
             self.steps = steps.total;
             self.fruitless = 0;
@@ -350,7 +422,7 @@ impl Run {
         if let Some(verdict) = self.verdict(generation, failure.rank) {
             return verdict;
         }
-        if self.fruitless >= FRUITLESS {
+        if self.is_fruitless() {
             self.fails(generation, failure.clone(), false);
             return Verdict::Own;
         }
@@ -412,172 +484,4 @@ impl Run {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn bound(now: Instant) -> Run {
-        let mut run = Run::default();
-        run.starts(vec![(0, "a".into()), (1, "b".into())], now);
-        run
-    }
-
-    fn joined(now: Instant) -> Run {
-        let mut run = bound(now);
-        run.joins(0, "a", "A".into());
-        run.joins(1, "b", "B".into());
-        run
-    }
-
-    fn failure(rank: usize, error: &str) -> Failure {
-        Failure {
-            rank,
-            executor: "x".into(),
-            error: error.into(),
-        }
-    }
-
-    fn elastic() -> Elastic {
-        Elastic {
-            min_ranks: 1,
-            max_ranks: Some(3),
-            regroup_timeout: Duration::from_secs(30),
-            too_few: TooFew::Fail,
-        }
-    }
-
-    #[test]
-    fn membership_is_handed_out_once_all_have_joined() {
-        let mut run = bound(Instant::now());
-        assert!(run.joins(1, "b", "B".into()));
-        assert_eq!(run.membership(1), None);
-        assert_eq!(run.missing(), "rank 0 on executor a");
-        assert!(run.joins(0, "a", "A".into()));
-        let membership = run.membership(1).unwrap();
-        assert_eq!((membership.generation, membership.rank), (1, 1));
-        assert_eq!(membership.endpoints, ["A", "B"]);
-        assert_eq!(membership.executors, ["a", "b"]);
-    }
-
-    #[test]
-    fn strangers_do_not_join() {
-        let mut run = bound(Instant::now());
-        assert!(!run.joins(7, "a", "A".into()));
-        assert!(!run.joins(0, "b", "A".into()));
-    }
-
-    #[test]
-    fn a_new_generation_starts_without_members_endpoints() {
-        let now = Instant::now();
-        let mut run = joined(now);
-        run.starts(vec![(2, "a".into()), (3, "c".into())], now);
-        assert_eq!(run.membership(2), None);
-        run.reports(1, Event::Note("stale".into()));
-        let stale = Event::Note("stale".into());
-        assert!(run.events().iter().all(|(_, event)| *event != stale));
-        assert_eq!(run.ended(1).unwrap(), "generation 2 has begun");
-        assert_eq!(run.ended(2), None);
-    }
-
-    #[test]
-    fn the_root_cause_is_the_first_failure_that_is_not_a_lost_peer() {
-        let now = Instant::now();
-        let mut run = bound(now);
-        run.fails(1, failure(0, "peer 1 closed"), true);
-        assert_eq!(run.verdict(1, 0), None);
-        run.fails(1, failure(1, "label is null"), false);
-        run.fails(1, failure(0, "other"), false);
-        assert_eq!(run.root().unwrap().error, "label is null");
-        assert_eq!(
-            run.verdict(1, 0),
-            Some(Verdict::Root(failure(1, "label is null")))
-        );
-        assert_eq!(run.verdict(1, 1), Some(Verdict::Own));
-        run.fails(9, failure(0, "stale"), false);
-        assert_eq!(run.root().unwrap().rank, 1);
-    }
-
-    #[test]
-    fn a_lost_executor_ends_the_generation_for_all() {
-        let now = Instant::now();
-        let mut run = joined(now);
-        run.loses("z", now);
-        assert_eq!(run.ended(1), None);
-        run.loses("b", now);
-        assert_eq!(run.ended(1).unwrap(), "rank 1 was lost with executor b");
-        assert_eq!(run.verdict(1, 0), Some(Verdict::Regroup));
-        assert!(run.awaits_ranks());
-        let mut wish = |after: u64| {
-            let now = now + Duration::from_secs(after);
-            run.wish(Ranks::All, &elastic(), 1, now)
-        };
-        let expected = |patience_over| Wish::Regroup {
-            wanted: 2,
-            least: 1,
-            most: 3,
-            patience_over,
-            too_few: TooFew::Fail,
-        };
-        assert_eq!((wish(29), wish(30)), (expected(false), expected(true)));
-    }
-
-    #[test]
-    fn ranks_that_lose_each_other_meet_again_but_not_for_ever() {
-        let now = Instant::now();
-        let mut run = joined(now);
-        for generation in 1..FRUITLESS as u64 {
-            let verdict = run.gives_up(generation, &failure(0, "closed"), now);
-            assert_eq!(verdict, Verdict::Regroup, "generation {generation}");
-            run.starts(vec![(0, "a".into()), (1, "b".into())], now);
-        }
-        let last = FRUITLESS as u64;
-        let mut progressing = joined(now);
-        assert_eq!(run.gives_up(last, &failure(1, "closed"), now), Verdict::Own);
-        assert_eq!(run.root().unwrap().rank, 1);
-
-        for generation in 1..20 {
-            let steps = Steps {
-                total: generation * 10,
-                ..Steps::default()
-            };
-            progressing.steps(generation, 0, steps);
-            let verdict = progressing.gives_up(generation, &failure(0, "closed"), now);
-            assert_eq!(verdict, Verdict::Regroup);
-            progressing.starts(vec![(0, "a".into()), (1, "b".into())], now);
-        }
-    }
-
-    #[test]
-    fn a_run_grows_once_it_has_settled() {
-        let now = Instant::now();
-        let run = joined(now);
-        assert_eq!(run.may_grow(now), None);
-        assert_eq!(run.may_grow(now + SETTLE), Some(2));
-        assert_eq!(bound(now).may_grow(now + SETTLE), None, "nobody has joined");
-        let mut over = joined(now);
-        over.finishes();
-        assert_eq!(over.may_grow(now + SETTLE), None);
-    }
-
-    #[test]
-    fn a_run_that_cannot_begin_gives_up() {
-        let (mut run, now) = (Run::default(), Instant::now());
-        let mut gives_up = |registered, after| {
-            let now = now + Duration::from_secs(after);
-            match run.wish(Ranks::Exactly(2), &elastic(), registered, now) {
-                Wish::Begin { gives_up, .. } => gives_up,
-                Wish::Regroup { .. } => panic!("it has not begun"),
-            }
-        };
-        assert!(!gives_up(1, 0) && !gives_up(1, 29) && gives_up(1, 30));
-        assert!(!gives_up(2, 40) && !gives_up(1, 41), "there were enough");
-    }
-
-    #[test]
-    fn waiting_is_said_once() {
-        let mut run = Run::default();
-        run.waits("a".into());
-        run.waits("a".into());
-        run.waits("b".into());
-        assert_eq!(run.events().len(), 2);
-    }
-}
+mod tests;

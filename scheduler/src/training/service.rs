@@ -40,17 +40,21 @@ impl Rendezvous for Service {
         let train = train_id(&join.train_id)?;
         let task = index(join.task_id)?;
         let endpoint = join.endpoint.into();
-        let generation = self.runs.change(&train, |run| {
-            let joined = run.joins(task, &join.executor_id, endpoint);
-            joined.then(|| run.generation())
+        let wire::JoinRequest {
+            job_id: attempt,
+            executor_id: executor,
+            timeout_ms,
+            ..
+        } = join;
+        let seat = self.runs.change(&train, |run| {
+            run.joins((&attempt, task), &executor, endpoint)
         });
-        let Some(generation) = generation.flatten() else {
-            return Err(Status::failed_precondition(format!(
-                "task {task} on executor {} belongs to no generation of training {train}",
-                join.executor_id
-            )));
-        };
-        let patience = Duration::from_millis(join.timeout_ms);
+        let generation = seat.ok_or_else(|| unknown(train))?.map_err(|reason| {
+            Status::failed_precondition(format!(
+                "task {task} of attempt {attempt} on executor {executor} has no seat in training {train}: {reason}"
+            ))
+        })?;
+        let patience = Duration::from_millis(timeout_ms);
         let all_joined = self.runs.wait(
             &train,
             patience,
@@ -92,8 +96,15 @@ impl Rendezvous for Service {
             Some(progress_request::Event::Note(note)) => Event::Note(note),
             Some(progress_request::Event::Steps(steps)) => {
                 let rank = index(progress.rank)?;
+                let now = Instant::now();
+                self.runs.change(&train, |run| {
+                    run.steps(progress.generation, rank, steps, now)
+                });
+                return Ok(Response::new(wire::ProgressResponse {}));
+            }
+            Some(progress_request::Event::Streamed(wire::Streamed { shards })) => {
                 self.runs
-                    .change(&train, |run| run.steps(progress.generation, rank, steps));
+                    .change(&train, |run| run.streams(progress.generation, shards));
                 return Ok(Response::new(wire::ProgressResponse {}));
             }
             None => return Err(Status::invalid_argument("progress without an event")),

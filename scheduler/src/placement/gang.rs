@@ -1,0 +1,225 @@
+//! How a gang is placed: how many ranks it has now, and on which executors, or why none.
+//!
+//! A rank's memory is compared with what each executor offers each of its ranks, and reserved as little as that of
+//! queries is: an executor offers as much to every slot. Fewer ranks have more rows each, so a gang that has lost ranks
+//! may not fit any more.
+//!
+//! Not here: whose turn it is.
+
+use bytesize::ByteSize;
+use volley_proto::spec::{RankMemory, Ranks, TooFew};
+
+use super::{Decision, Executor, Role, Task, WaitReason, Wish, open_executors};
+
+/// What a gang's ranks take in memory, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Memory {
+    /// Of one rank; `None` where only executors know.
+    pub(crate) of_rank: Option<RankMemory>,
+    /// Rows of all ranks.
+    pub(crate) rows: Option<u64>,
+}
+
+impl Memory {
+    /// Bytes of one of so many ranks, at least.
+    pub(crate) fn needed(&self, ranks: usize) -> u64 {
+        let of_rank = self.of_rank.as_ref();
+        of_rank.map_or(0, |memory| memory.of_rank(self.rows, ranks as u64))
+    }
+
+    /// The most ranks, up to so many, that as many of these offers suffice for.
+    fn fits(&self, offers: &[u64], most: usize) -> usize {
+        let fits = |ranks: &usize| {
+            let needed = self.needed(*ranks);
+            offers.iter().filter(|offer| **offer >= needed).count() >= *ranks
+        };
+        (1..=most).rev().find(fits).unwrap_or(0)
+    }
+
+    /// That executors which offer so much have too little for so many ranks.
+    fn too_little(&self, offers: &[u64], ranks: usize) -> String {
+        let text = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+        let needed = self.needed(ranks);
+        let enough = offers.iter().filter(|offer| **offer >= needed).count();
+        let largest = offers.iter().max().copied().unwrap_or(0);
+        let rows = match self.rows {
+            Some(rows) => format!(" with its share of {rows} rows"),
+            None => String::new(),
+        };
+        format!(
+            "training does not fit into memory: each of {ranks} ranks takes {}{rows} at least, and {enough} of {} \
+             executors offer a rank so much, {} at most: make the network or the batch smaller, spread the rows over \
+             more ranks, or raise --rank-memory of volley-executor",
+            text(needed),
+            offers.len(),
+            text(largest),
+        )
+    }
+}
+
+/// Why a gang of this size can never run on executors that offer a rank so much memory each, or `None`.
+pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &[u64]) -> Option<String> {
+    let registered = offers.len();
+    let (needed, least) = match ranks {
+        Ranks::Exactly(needed) => (needed, needed),
+        Ranks::All => (1, registered.max(1)),
+    };
+    if needed > registered {
+        return Some(format!(
+            "training needs {needed} ranks, one an executor, and the cluster has {registered} \
+             executors: start more, or lower ranks"
+        ));
+    }
+    (memory.fits(offers, least) < needed).then(|| memory.too_little(offers, least))
+}
+
+pub(super) fn place_gang(
+    executors: &mut [Executor],
+    wish: Wish,
+    shards: usize,
+    memory: &Memory,
+) -> Decision {
+    let offers =
+        |executors: &[&Executor]| -> Vec<u64> { executors.iter().map(|e| e.rank_memory).collect() };
+    let able: Vec<_> = executors.iter().filter(|e| e.role.runs_ranks()).collect();
+    let all = offers(&able);
+    let open: Vec<_> = able.into_iter().filter(|e| e.free > 0).collect();
+    let open = offers(&open);
+    let taken = match size(wish, shards, memory, &all, &open) {
+        Ok(taken) => taken,
+        Err(decision) => return decision,
+    };
+    let needed = memory.needed(taken);
+    let task = |(rank, executor): (usize, &mut &mut Executor)| {
+        executor.take(1);
+        let partitions = shards / taken + usize::from(rank < shards % taken);
+        Task {
+            executor: executor.id.clone(),
+            partitions,
+            slots: 1,
+        }
+    };
+    let mut open = open_executors(executors, Role::runs_ranks);
+    open.retain(|executor| executor.rank_memory >= needed);
+    Decision::Start(open.iter_mut().take(taken).enumerate().map(task).collect())
+}
+
+/// How many ranks start now, of what all executors offer a rank, and those with a free slot; or else what becomes of the
+/// gang.
+fn size(
+    wish: Wish,
+    shards: usize,
+    memory: &Memory,
+    all: &[u64],
+    open: &[u64],
+) -> Result<usize, Decision> {
+    let registered = all.len();
+    let slots = |needed: usize, free: usize| {
+        Err(Decision::Wait(WaitReason::Slots {
+            needed,
+            free,
+            registered,
+        }))
+    };
+    match wish {
+        Wish::Begin { ranks, gives_up } => {
+            let asked = match ranks {
+                Ranks::Exactly(needed) => needed,
+                Ranks::All => registered.clamp(1, shards),
+            };
+            if asked > registered {
+                return Err(match never_fits(ranks, memory, all) {
+                    Some(reason) if gives_up => Decision::Fail(reason),
+                    _ => Decision::Wait(WaitReason::Executors {
+                        needed: asked,
+                        registered,
+                    }),
+                });
+            }
+            let needed = match (ranks, memory.fits(all, asked)) {
+                (Ranks::Exactly(_), fit) if fit < asked => 0,
+                (_, fit) => fit,
+            };
+            if needed == 0 {
+                return Err(Decision::Fail(memory.too_little(all, asked)));
+            }
+            let bytes = memory.needed(needed);
+            let free = open.iter().filter(|offer| **offer >= bytes).count();
+            match free < needed {
+                true => slots(needed, free),
+                false => Ok(needed),
+            }
+        }
+        Wish::Regroup {
+            wanted,
+            least,
+            most,
+            patience_over,
+            too_few,
+        } => {
+            let most = most.min(shards);
+            let free = memory.fits(open, open.len().min(most));
+            if free < wanted.min(most) && !patience_over {
+                return Err(Decision::Wait(WaitReason::Replacement {
+                    wanted,
+                    free,
+                    least,
+                }));
+            }
+            let fit = memory.fits(all, registered.min(most));
+            match too_few {
+                _ if fit >= least => {}
+                TooFew::Fail if registered >= least => {
+                    return Err(Decision::Fail(format!(
+                        "ranks were lost, and others would have more rows each; {}, and continue with resume = true",
+                        memory.too_little(all, registered.min(most))
+                    )));
+                }
+                TooFew::Fail => {
+                    return Err(Decision::Fail(format!(
+                        "ranks were lost, and training goes on with no fewer than {least} \
+                         (min_ranks): {registered} executors are left; start more and continue with \
+                         resume = true"
+                    )));
+                }
+                TooFew::Wait if registered >= least => {
+                    return Err(Decision::Wait(WaitReason::Memory {
+                        needed: least,
+                        bytes: memory.needed(least),
+                        offer: fit,
+                    }));
+                }
+                TooFew::Wait => {
+                    return Err(Decision::Wait(WaitReason::Executors {
+                        needed: least,
+                        registered,
+                    }));
+                }
+            }
+            match free < least {
+                true => slots(least, free),
+                false => Ok(free),
+            }
+        }
+    }
+}
+
+/// An executor by which a running gang could grow, once every demand has been served.
+pub(crate) fn grows_by<'a>(
+    executors: &'a [Executor],
+    ranks_on: &[String],
+    most: usize,
+    memory: &Memory,
+) -> Option<&'a str> {
+    if ranks_on.len() >= most {
+        return None;
+    }
+    let needed = memory.needed(ranks_on.len() + 1);
+    let joins = |executor: &&Executor| {
+        executor.free > 0
+            && executor.role.runs_ranks()
+            && executor.rank_memory >= needed
+            && !ranks_on.contains(&executor.id)
+    };
+    executors.iter().find(joins).map(|joins| joins.id.as_str())
+}

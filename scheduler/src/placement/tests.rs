@@ -1,0 +1,383 @@
+//! Scripts of placement: executors and demands in, decisions out.
+
+use volley_proto::spec::RankMemory;
+
+use super::*;
+
+fn cluster(free: &[usize]) -> Vec<Executor> {
+    let executor = |(n, free): (usize, &usize)| Executor {
+        id: format!("e{n}"),
+        free: *free,
+        idle: false,
+        role: Role::Any,
+        rank_memory: u64::MAX,
+    };
+    free.iter().enumerate().map(executor).collect()
+}
+
+fn gang_with(job: &str, wish: Wish, running: usize, done: usize) -> Demand {
+    Demand {
+        job: job.into(),
+        stage: 1,
+        kind: Kind::Gang {
+            wish,
+            shards: 10,
+            memory: Memory::default(),
+            running,
+            done,
+        },
+    }
+}
+
+fn gang(job: &str, ranks: Ranks) -> Demand {
+    let gives_up = false;
+    gang_with(job, Wish::Begin { ranks, gives_up }, 0, 0)
+}
+
+/// A gang that had 3 ranks, goes on with 2 and takes up to 4.
+fn regroup(patience_over: bool, too_few: TooFew) -> Demand {
+    let wish = Wish::Regroup {
+        wanted: 3,
+        least: 2,
+        most: 4,
+        patience_over,
+        too_few,
+    };
+    gang_with("a", wish, 0, 0)
+}
+
+fn slices(job: &str, pending: usize) -> Demand {
+    Demand {
+        job: job.into(),
+        stage: 1,
+        kind: Kind::Slices {
+            pending,
+            most: None,
+        },
+    }
+}
+
+/// `executor:partitions` of the decision's tasks, or the reason.
+fn script(decision: &Decision) -> String {
+    let tasks = |tasks: &[Task]| {
+        let text = |task: &Task| format!("{}:{}", task.executor, task.partitions);
+        tasks.iter().map(text).collect::<Vec<_>>().join(" ")
+    };
+    match decision {
+        Decision::Tasks(list) => format!("tasks {}", tasks(list)),
+        Decision::Start(list) => format!("start {}", tasks(list)),
+        Decision::Wait(reason) => format!("wait: {reason}"),
+        Decision::Fail(reason) => format!("fail: {reason}"),
+        Decision::Rerun(reason) => format!("rerun: {reason}"),
+    }
+}
+
+fn run(free: &[usize], demands: &[Demand]) -> Vec<String> {
+    place(&mut cluster(free), demands)
+        .iter()
+        .map(script)
+        .collect()
+}
+
+#[test]
+fn a_gang_starts_whole_one_rank_an_executor() {
+    assert_eq!(
+        run(&[1, 1], &[gang("a", Ranks::Exactly(2))]),
+        ["start e0:5 e1:5"]
+    );
+    assert_eq!(
+        run(&[4, 4, 1], &[gang("a", Ranks::Exactly(3))]),
+        ["start e0:4 e1:3 e2:3"]
+    );
+    assert_eq!(
+        run(&[1, 1, 1], &[gang("a", Ranks::All)]),
+        ["start e0:4 e1:3 e2:3"]
+    );
+}
+
+#[test]
+fn a_gang_that_lacks_one_slot_takes_none() {
+    assert_eq!(
+        run(&[3, 0], &[gang("a", Ranks::Exactly(2))]),
+        ["wait: needs a free slot on 2 executors at once: 1 of 2 have one"]
+    );
+}
+
+#[test]
+fn a_waiting_gang_keeps_slots_from_later_jobs_but_not_from_earlier_ones() {
+    assert_eq!(
+        run(&[1, 0], &[gang("a", Ranks::Exactly(2)), slices("b", 4)]),
+        [
+            "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
+            "wait: the training of job a, which waits for its slots, goes first"
+        ]
+    );
+    assert_eq!(
+        run(&[1, 0], &[slices("a", 4), gang("b", Ranks::Exactly(2))]),
+        [
+            "tasks e0:1",
+            "wait: needs a free slot on 2 executors at once: 0 of 2 have one"
+        ]
+    );
+    assert_eq!(
+        run(&[3, 0], &[gang("a", Ranks::Exactly(2)), slices("b", 4)])[1],
+        "tasks e0:2"
+    );
+}
+
+#[test]
+fn a_second_gang_waits_for_the_first() {
+    let demands = [gang("a", Ranks::Exactly(2)), gang("b", Ranks::Exactly(2))];
+    assert_eq!(
+        run(&[1, 1], &demands),
+        [
+            "start e0:5 e1:5",
+            "wait: needs a free slot on 2 executors at once: 0 of 2 have one"
+        ]
+    );
+    assert_eq!(
+        run(&[1, 0], &demands)[1],
+        "wait: the training of job a is ahead"
+    );
+    assert_eq!(
+        run(&[2, 2], &demands),
+        ["start e0:5 e1:5", "start e0:5 e1:5"]
+    );
+}
+
+#[test]
+fn lost_ranks_are_waited_for_and_then_done_without() {
+    let wait = "wait: 3 executors with a free slot are needed to go on as before, 2 have one; \
+                after regroup_timeout 2 will do";
+    assert_eq!(run(&[1, 1], &[regroup(false, TooFew::Fail)]), [wait]);
+    assert_eq!(
+        run(&[1, 1], &[regroup(true, TooFew::Fail)]),
+        ["start e0:5 e1:5"]
+    );
+    assert_eq!(
+        run(&[1; 5], &[regroup(false, TooFew::Fail)]),
+        ["start e0:3 e1:3 e2:2 e3:2"]
+    );
+}
+
+#[test]
+fn too_few_executors_are_waited_for_or_end_the_job_as_asked() {
+    assert!(run(&[1], &[regroup(true, TooFew::Fail)])[0].starts_with("fail: ranks were lost"));
+    assert_eq!(
+        run(&[1], &[regroup(true, TooFew::Wait)]),
+        ["wait: needs 2 executors: 1 are registered"]
+    );
+    assert!(run(&[1, 0], &[regroup(true, TooFew::Fail)])[0].starts_with("wait: needs a free"));
+}
+
+#[test]
+fn a_generation_ends_before_the_next_begins() {
+    let begin = |gives_up| Wish::Begin {
+        ranks: Ranks::Exactly(2),
+        gives_up,
+    };
+    let ending = gang_with("a", begin(false), 1, 0);
+    assert_eq!(
+        run(&[1, 1], &[ending]),
+        ["wait: 1 of the last generation's ranks have not ended"]
+    );
+    let half_done = gang_with("a", begin(false), 0, 1);
+    assert!(run(&[1, 1], &[half_done])[0].starts_with("rerun: "));
+    let short = gang_with("a", begin(true), 0, 0);
+    assert!(run(&[1], &[short])[0].starts_with("fail: training needs 2 ranks"));
+}
+
+#[test]
+fn roles_keep_ranks_and_queries_apart() {
+    let mut executors = cluster(&[2, 2, 2]);
+    (executors[0].role, executors[1].role) = (Role::Query, Role::Train);
+    let demands = [slices("a", 6), gang("b", Ranks::All), slices("c", 6)];
+    let decisions: Vec<_> = place(&mut executors, &demands).iter().map(script).collect();
+    assert_eq!(
+        decisions,
+        [
+            "tasks e0:2 e2:2",
+            "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
+            "wait: the training of job b, which waits for its slots, goes first"
+        ]
+    );
+}
+
+#[test]
+fn a_gang_grows_by_an_executor_that_is_free() {
+    let executors = cluster(&[0, 1, 1]);
+    let grows = |ids: &[&str], most| {
+        let on: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        grows_by(&executors, &on, most, &Memory::default())
+    };
+    assert_eq!(grows(&["e0", "e1"], 3), Some("e2"));
+    assert_eq!(grows(&["e0", "e1"], 2), None);
+    assert_eq!(grows(&["e1", "e2"], 3), None);
+}
+
+#[test]
+fn a_gang_waits_for_executors_that_left() {
+    assert_eq!(
+        run(&[1], &[gang("a", Ranks::Exactly(2))]),
+        ["wait: needs 2 executors: 1 are registered"]
+    );
+}
+
+#[test]
+fn admission_says_what_is_missing() {
+    let never =
+        |ranks, executors| never_fits(ranks, &Memory::default(), &vec![u64::MAX; executors]);
+    assert_eq!(never(Ranks::Exactly(2), 2), None);
+    assert!(
+        never(Ranks::Exactly(4), 2)
+            .unwrap()
+            .contains("needs 4 ranks")
+    );
+    assert!(never(Ranks::All, 0).is_some());
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Of a linear model of a number and a label: 16 bytes a row, and next to nothing besides.
+fn of_rows(rows: u64) -> Memory {
+    let of_rank = RankMemory::of_rows_only(16);
+    let rows = Some(rows);
+    Memory {
+        of_rank: Some(of_rank),
+        rows,
+    }
+}
+
+fn gang_of(job: &str, wish: Wish, memory: Memory) -> Demand {
+    let mut demand = gang_with(job, wish, 0, 0);
+    if let Kind::Gang { memory: of, .. } = &mut demand.kind {
+        *of = memory;
+    }
+    demand
+}
+
+/// Decisions on executors with a free slot each that offer a rank so many MiB.
+fn run_on(offers: &[u64], demand: Demand) -> String {
+    let mut executors = cluster(&vec![1; offers.len()]);
+    for (executor, offer) in executors.iter_mut().zip(offers) {
+        executor.rank_memory = offer * MIB;
+    }
+    script(&place(&mut executors, &[demand])[0])
+}
+
+#[test]
+fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
+    let begin = |ranks| Wish::Begin {
+        ranks,
+        gives_up: false,
+    };
+    // 64 MiB of rows.
+    let memory = of_rows(4 * MIB);
+    let exactly = |ranks| gang_of("a", begin(Ranks::Exactly(ranks)), memory);
+    assert_eq!(run_on(&[32, 32], exactly(2)), "start e0:5 e1:5");
+    let refused = run_on(&[32, 20], exactly(2));
+    for part in [
+        "fail: training does not fit into memory: each of 2 ranks takes 32.0 MiB with its share of 4194304 rows",
+        "1 of 2 executors offer a rank so much, 32.0 MiB at most",
+        "raise --rank-memory of volley-executor",
+    ] {
+        assert!(refused.contains(part), "{part} in {refused}");
+    }
+    let all = || gang_of("a", begin(Ranks::All), memory);
+    assert_eq!(run_on(&[32, 20, 40], all()), "start e0:5 e2:5");
+    assert!(run_on(&[20, 20, 20], all()).starts_with("fail: training does not fit"));
+    let unknown = Memory {
+        rows: None,
+        ..memory
+    };
+    let never = |offers: &[u64]| never_fits(Ranks::Exactly(2), &unknown, offers);
+    assert_eq!(never(&[0, 0]), None, "rows are not known at submission");
+}
+
+#[test]
+fn survivors_do_not_take_more_rows_than_they_have_memory_for() {
+    let lost = |too_few, rows| {
+        let demand = regroup(true, too_few);
+        let Kind::Gang { wish, .. } = demand.kind else {
+            unreachable!("it is a gang")
+        };
+        gang_of("a", wish, of_rows(rows))
+    };
+    let fits = run_on(&[32, 32], lost(TooFew::Fail, 4 * MIB));
+    assert_eq!(fits, "start e0:5 e1:5");
+    let fails = run_on(&[32, 32], lost(TooFew::Fail, 5 * MIB));
+    assert!(
+        fails.starts_with("fail: ranks were lost, and others would have more rows each; training"),
+        "{fails}"
+    );
+    assert_eq!(
+        run_on(&[32, 32], lost(TooFew::Wait, 5 * MIB)),
+        "wait: needs 2 executors that offer a rank 40.0 MiB (--rank-memory): 0 do"
+    );
+}
+
+#[test]
+fn a_gang_whose_last_generation_ends_keeps_its_place() {
+    let begin = Wish::Begin {
+        ranks: Ranks::Exactly(2),
+        gives_up: false,
+    };
+    let ending = || gang_with("a", begin, 1, 0);
+    let ends = "wait: 1 of the last generation's ranks have not ended";
+    assert_eq!(
+        run(
+            &[1, 1],
+            &[ending(), gang("b", Ranks::Exactly(2)), slices("c", 2)]
+        ),
+        [
+            ends,
+            "wait: the training of job a is ahead",
+            "wait: the training of job a, which waits for its slots, goes first"
+        ]
+    );
+    assert_eq!(
+        run(
+            &[1, 0],
+            &[gang("b", Ranks::Exactly(2)), ending(), slices("c", 2)]
+        )[1],
+        ends
+    );
+    assert_eq!(
+        run(&[1, 1], &[gang("b", Ranks::Exactly(2)), ending()])[0],
+        "start e0:5 e1:5",
+        "what came before it is not held up"
+    );
+}
+
+#[test]
+fn slices_are_spread_evenly() {
+    assert_eq!(run(&[4, 4], &[slices("a", 4)]), ["tasks e0:2 e1:2"]);
+    assert_eq!(run(&[1, 1], &[slices("a", 5)]), ["tasks e0:1 e1:1"]);
+    let wait = "wait: needs a free slot";
+    assert_eq!(run(&[0, 0], &[slices("a", 5)]), [wait]);
+}
+
+#[test]
+fn what_is_small_goes_to_an_executor_that_is_idle() {
+    let mut executors = cluster(&[3, 1, 2]);
+    executors[1].idle = true;
+    let demands = [slices("a", 1), slices("b", 1), slices("c", 2)];
+    let decisions: Vec<_> = place(&mut executors, &demands).iter().map(script).collect();
+    assert_eq!(decisions, ["tasks e1:1", "tasks e0:1", "tasks e0:1 e2:1"]);
+}
+
+#[test]
+fn a_collapsing_stage_runs_as_one_task() {
+    let whole = Demand {
+        job: "a".into(),
+        stage: 1,
+        kind: Kind::Whole,
+    };
+    let decisions = place(&mut cluster(&[1, 3]), &[whole]);
+    let task = Task {
+        executor: "e1".into(),
+        partitions: usize::MAX,
+        slots: 1,
+    };
+    assert_eq!(decisions, [Decision::Tasks(vec![task])]);
+}
