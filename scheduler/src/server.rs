@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::middleware;
 use axum::serve::ListenerExt;
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
@@ -29,6 +30,7 @@ use crate::jobs::{Book, Door, Keeper, Patience, jobs_service};
 use crate::slots::Slots;
 use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
+use crate::web::{Hosts, check_host};
 use crate::{Error, Result, SchedulerConfig, web};
 
 /// A scheduler that listens; dropping it stops it.
@@ -73,6 +75,7 @@ impl Scheduler {
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
         let services = Services {
+            hosts: Arc::new(Hosts::of(&config.listen)),
             ballista: ballista.clone(),
             slots,
             tables: Tables {
@@ -154,6 +157,12 @@ async fn start_ballista(
         grpc_client_max_message_size: LAUNCH_LIMIT,
         // The root is ours; Ballista's sends the browser to a page on the internet.
         web_tui_route: "/ballista".to_owned(),
+        // With none given, it has pages of two other sites ask.
+        cors_allowed_origins: format!(
+            "http://{}:{}",
+            config.listen.advertise_host(),
+            address.port()
+        ),
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
         job_id_generator: Some(Arc::new(JobIds::default())),
@@ -174,6 +183,7 @@ async fn start_ballista(
 
 /// What is behind the port.
 struct Services {
+    hosts: Arc<Hosts>,
     ballista: BallistaScheduler,
     slots: Slots,
     tables: Tables,
@@ -187,6 +197,7 @@ impl Services {
         stop: CancellationToken,
     ) -> Result<()> {
         let Self {
+            hosts,
             ballista,
             slots,
             tables,
@@ -209,7 +220,8 @@ impl Services {
             .add_service(cluster_service(tables.clone()));
         let router = get_routes(Arc::new(ballista))
             .merge(web::routes(tables))
-            .merge(routes.routes().into_axum_router());
+            .merge(routes.routes().into_axum_router())
+            .layer(middleware::from_fn_with_state(hosts, check_host));
         // Answers are small: they must not wait for the acknowledgement of the one before.
         let listener = listener.tap_io(|stream| {
             if let Err(error) = stream.set_nodelay(true) {

@@ -3,6 +3,8 @@
 //! Its files are part of the program and refer to nothing else, so it works without a network. It
 //! only reads. Reports of models are pages of their own, which are kept beside the models.
 
+mod hosts;
+
 use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
@@ -11,6 +13,8 @@ use axum::routing::get;
 use serde::Deserialize;
 use volley_proto::tables::Table;
 use volley_proto::{ModelName, TrainId};
+
+pub(crate) use hosts::{Hosts, check_host};
 
 use crate::tables::{Only, Tables};
 
