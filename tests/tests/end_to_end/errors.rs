@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::fs;
 use std::process::{Command, Output};
 
-use volley_tests::{Cluster, binary};
+use volley_tests::{Cluster, Setup, binary};
 
 use crate::write_table;
 
@@ -118,6 +118,7 @@ const OPTIONS: &[&str] = &[
     "max_vocabulary = 0",
     "learn_rate_scaling = 'linear'",
     "hidden_units = [0]",
+    "hidden_units = [1000000, 1000000]",
     "hidden_units = 16",
     "embedding_dim = 0",
     "embedding_dim = [['kk', 8]]",
@@ -216,7 +217,12 @@ struct Case {
 
 #[test]
 fn wrong_inputs_are_told_what_is_wrong() {
-    let cluster = Cluster::start(2);
+    let cluster = Cluster::start_with(Setup {
+        executors: 2,
+        // Not of this host, which the table would be of.
+        executor_args: ["--rank-memory", "1GiB"].map(str::to_owned).into(),
+        ..Setup::default()
+    });
     let table = write_table(cluster.dir(), 60);
     let model = "CREATE MODEL known OPTIONS (input_label_cols = ['y'], categorical = ['k'], \
                  continuous = ['x'], hidden_units = [4], epochs = 1) AS SELECT k, x, y FROM t;";

@@ -187,7 +187,7 @@ fn freezes_a_little() {
 fn comes_back() {
     let mut cluster = scene::pools(1, 2);
     let mut fit = setup("m", "ranks = 2, min_ranks = 1, regroup_timeout = '1s'")
-        .lasting(6.0, &cluster)
+        .lasting(8.0, &cluster)
         .start(&cluster);
     let executors = fit.await_generation(1);
     fit.await_epoch(2);
@@ -202,7 +202,7 @@ fn comes_back() {
 fn joins() {
     let mut cluster = scene::pools(1, 1);
     let mut fit = setup("m", "ranks = 1, max_ranks = 2")
-        .lasting(6.0, &cluster)
+        .lasting(8.0, &cluster)
         .start(&cluster);
     assert_eq!(fit.await_generation(1), [1]);
     scene::add(&mut cluster, "train");
