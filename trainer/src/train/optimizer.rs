@@ -340,6 +340,44 @@ mod tests {
         }
     }
 
+    #[test]
+    fn keeps_as_many_numbers_as_its_spec_says() {
+        let momentum = |momentum| Rule::Sgd {
+            momentum,
+            nesterov: false,
+        };
+        let rms = |momentum| Rule::RmsProp {
+            rho: 0.9,
+            momentum,
+            epsilon: 1e-7,
+        };
+        let initial_accumulator = 0.1;
+        for rule in [
+            adam(AdamForm::Keras, 0.0),
+            momentum(0.0),
+            momentum(0.9),
+            rms(0.0),
+            rms(0.9),
+            Rule::Adagrad {
+                initial_accumulator,
+                epsilon: 1e-7,
+            },
+            Rule::Ftrl {
+                initial_accumulator,
+            },
+            Rule::Lbfgs { memory: 3 },
+        ] {
+            for ema_momentum in [None, Some(0.9)] {
+                let spec = Spec {
+                    rule: rule.clone(),
+                    ema_momentum,
+                    ..Spec::default()
+                };
+                assert_eq!(slots(&spec).len(), spec.kept_numbers(), "{spec:?}");
+            }
+        }
+    }
+
     /// The weight after each of these gradients, from 1, at a learning rate of 0.1.
     fn walk(rule: Rule, gradients: &[f32]) -> Vec<f32> {
         let mut optimizer = optimizer(rule, [0.0; 2], &[parameter(1, true)]);
