@@ -6,7 +6,7 @@
 
 use super::{
     BatchSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear, Network, NumericEmbedding,
-    PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Rule, TrainSpec,
+    PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Rule, TrainSpec, VocabularyRule,
 };
 
 /// Bytes of a weight, a gradient, a code or a number.
@@ -99,7 +99,10 @@ impl TrainSpec {
         let columns = self.features.len() + self.label.columns.len();
         let columns = columns + usize::from(self.sample_weight.is_some());
         Some(RankMemory {
-            parameters: self.parameters()?.saturating_mul(kept * NUMBER),
+            parameters: self
+                .parameters()?
+                .saturating_add(self.hashed_parameters())
+                .saturating_mul(kept * NUMBER),
             activations,
             row: NUMBER * columns as u64 + KEY,
             step,
@@ -111,6 +114,27 @@ impl TrainSpec {
     pub fn parameters(&self) -> Option<u64> {
         let (continuous, outputs) = (self.count(FeatureKind::Continuous), self.outputs() as u64);
         dense_parameters(&self.network, self.entered(), continuous, outputs)
+    }
+
+    /// Trainable parameters of the buckets that values are hashed into, where they are: others nobody has counted.
+    fn hashed_parameters(&self) -> u64 {
+        let VocabularyRule::Buckets(buckets) = self.vocabulary else {
+            return 0;
+        };
+        let network = &self.network;
+        let beside = u64::from(network.linear != Linear::None) + network.factors as u64;
+        let beside = beside.saturating_mul(self.outputs() as u64);
+        let of_bucket = |feature: &Feature| match network.is_deep() {
+            true => {
+                beside.saturating_add(network.embedding_dim.of(&feature.column, buckets) as u64)
+            }
+            false => beside,
+        };
+        let features = self.features.iter();
+        let hashed = features.filter(|feature| feature.kind == FeatureKind::Categorical);
+        let of_buckets = hashed.map(of_bucket).fold(0, u64::saturating_add);
+        // One more has what training did not see.
+        of_buckets.saturating_mul(buckets as u64 + 1)
     }
 
     /// Numbers of a row that enter the layers: of embeddings whose width follows from their values, 1 each.
