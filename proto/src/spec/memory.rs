@@ -53,20 +53,25 @@ impl RankMemory {
         }
     }
 
-    /// Bytes of one of so many ranks, with its share of so many rows, where that is known.
+    /// Bytes of one of so many ranks, with its share of so many rows; where these are not known, but for what goes with
+    /// rows.
     pub fn of_rank(&self, rows: Option<u64>, ranks: u64) -> u64 {
-        let own = rows.unwrap_or(0).div_ceil(ranks.max(1));
+        let Some(rows) = rows else {
+            return self.parameters;
+        };
+        let own = rows.div_ceil(ranks.max(1));
         let rows = own.saturating_mul(self.row);
         self.without_rows(Some(own), ranks).saturating_add(rows)
     }
 
-    /// Bytes of one of so many ranks, each with so many rows, but for these.
+    /// Bytes of one of so many ranks that has so many rows, but for these rows.
     pub fn without_rows(&self, own: Option<u64>, ranks: u64) -> u64 {
         let step = match self.step {
             StepRows::OfAll(rows) => rows.div_ceil(ranks.max(1)),
             StepRows::OfRank(rows) => rows,
             StepRows::Whole => own.unwrap_or(0),
         };
+        let step = own.map_or(step, |own| step.min(own));
         let step = step.div_ceil(self.parts).min(PIECE as u64);
         let step = step.saturating_mul(self.activations);
         self.parameters.saturating_add(step)
@@ -223,11 +228,17 @@ mod tests {
     #[test]
     fn fewer_ranks_have_more_rows_each() {
         let memory = adam(1000);
-        assert_eq!(memory.of_rank(None, 2), 20_000 + 30 * 100);
+        assert_eq!(memory.of_rank(None, 2), 20_000);
+        assert_eq!(memory.without_rows(None, 2), 20_000 + 30 * 100);
+        assert_eq!(
+            memory.of_rank(Some(20), 2),
+            20_000 + 10 * 120,
+            "a small step"
+        );
         assert_eq!(memory.of_rank(Some(1000), 2), 20_000 + 30 * 100 + 500 * 20);
         assert_eq!(memory.of_rank(Some(1000), 1), 20_000 + 60 * 100 + 1000 * 20);
         let parts = RankMemory { parts: 3, ..memory };
-        assert_eq!(parts.of_rank(None, 2), 20_000 + 10 * 100);
+        assert_eq!(parts.without_rows(None, 2), 20_000 + 10 * 100);
     }
 
     #[test]
