@@ -1,6 +1,7 @@
-//! Executors that listen on one address and are dialled by another.
+//! Executors that listen on one address and are dialled by another; a scheduler that answers to its own names.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use volley_tests::{Cluster, Setup, binary};
@@ -75,5 +76,33 @@ fn what_others_cannot_dial_is_refused_at_the_start() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{program} {arguments:?}");
         assert!(stderr.contains(said), "{program} {arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn browsers_are_answered_under_the_scheduler_s_own_names_only() {
+    let cluster = Cluster::start(1);
+    let own = cluster.address();
+    let ask = |path: &str, headers: &str| {
+        let mut stream = TcpStream::connect(own).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    for path in ["/", "/api/state", "/api/volley/jobs"] {
+        let fine = ask(path, &format!("Host: {own}\r\nOrigin: http://{own}\r\n"));
+        assert!(fine.starts_with("HTTP/1.1 200"), "{path}: {fine}");
+        let renamed = ask(path, "Host: evil.example\r\n");
+        assert!(renamed.starts_with("HTTP/1.1 421"), "{path}: {renamed}");
+        for site in ["https://nightlies.apache.org", "http://localhost:8080"] {
+            let foreign = ask(path, &format!("Host: {own}\r\nOrigin: {site}\r\n"));
+            assert!(foreign.starts_with("HTTP/1.1 403"), "{path}: {foreign}");
+            assert!(
+                !foreign.contains(&format!("allow-origin: {site}")),
+                "{foreign}"
+            );
+        }
     }
 }
