@@ -239,6 +239,12 @@ impl Estimator {
         self
     }
 
+    /// Whether the network is trained anew on all rows then, those that were evaluated too.
+    pub fn refit(mut self, refit: bool) -> Self {
+        self.options.refit = Some(refit);
+        self
+    }
+
     /// How many ranks train.
     pub fn ranks(mut self, ranks: Ranks) -> Self {
         self.options.ranks = ranks;

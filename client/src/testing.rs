@@ -9,8 +9,8 @@ use volley_proto::limits::STACK;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
     FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Linear, Loss, Network,
-    NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Rule, Split, Start, Task, TooFew,
-    TrainSpec, VocabularyRule,
+    NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task,
+    TooFew, TrainSpec, VocabularyRule,
 };
 use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore, Scale};
 
@@ -84,6 +84,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         epochs: Some(3),
         early_stop: None,
         keep: Keep::Best,
+        refit: Refit::Never,
         seed: 0,
         ranks: Ranks::All,
         elastic: Elastic {
@@ -143,6 +144,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         train_checksum: String::new(),
         history: vec![epoch(1, 0.3), epoch(2, 0.1), epoch(3, 0.2)],
         kept_epoch: 2,
+        refit: None,
     }
 }
 

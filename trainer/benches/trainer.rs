@@ -21,7 +21,7 @@ use volley_proto::TrainId;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
     FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network, NumericTransform,
-    Optimizer, Output, Ranks, Rule, Split, Start, Task, TooFew, TrainSpec,
+    Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
@@ -337,6 +337,7 @@ fn spec(batch_size: usize) -> TrainSpec {
         epochs: Some(usize::MAX),
         early_stop: None,
         keep: Keep::Last,
+        refit: Refit::Never,
         seed: 1,
         ranks: Ranks::All,
         elastic: Elastic {

@@ -14,7 +14,7 @@ use volley_proto::TrainId;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
     FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network, NumericTransform,
-    Optimizer, Output, Ranks, Rule, Split, Start, Task, TooFew, TrainSpec,
+    Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
 
@@ -88,6 +88,7 @@ pub(crate) fn spec() -> TrainSpec {
         epochs: Some(1),
         early_stop: None,
         keep: Keep::Last,
+        refit: Refit::Never,
         seed: 11,
         ranks: Ranks::All,
         elastic: Elastic {

@@ -163,7 +163,7 @@ fn conclude(demo: &Demo, manifest: &Manifest, began: Instant) -> anyhow::Result<
         "\neval_rmspe {}, epoch {} of {}, {} ranks, {} parameters",
         rmspe.map_or_else(|| "unknown".into(), |rmspe| format!("{rmspe:.5}")),
         manifest.kept_epoch,
-        manifest.history.len(),
+        manifest.selection().len(),
         manifest.world_size,
         manifest.parameters
     );

@@ -202,11 +202,22 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         "kept_epoch",
         format!("{} (keep = {})", manifest.kept_epoch, word(&spec.keep)),
     );
+    if let Some(refit) = &manifest.refit {
+        let (first, last) = (refit.first_epoch, manifest.history.len());
+        add(
+            "refit",
+            format!("epochs {first} to {last}, on all {} rows", refit.rows),
+        );
+    }
     let kept = manifest
         .history
         .iter()
         .find(|epoch| epoch.epoch == manifest.kept_epoch);
-    if let Some(why) = manifest.history.last().and_then(|last| last.ended.clone()) {
+    if let Some(why) = manifest
+        .selection()
+        .last()
+        .and_then(|last| last.ended.clone())
+    {
         add("ended", why);
     }
     if let Some(kept) = kept {

@@ -56,6 +56,7 @@ impl Session {
             let trace = trace.map(|url| format!("; for ui.perfetto.dev: {}", typed(&url)));
             let trace = trace.unwrap_or_default();
             let mut judged = judged(&trained.ranks).unwrap_or_default();
+            judged.extend(refit(&trained.ranks));
             judged.extend(normalizes.then(|| disagreement(&trained.ranks)).flatten());
             format!("model {name} published as version {version}{judged}{lost}{trace}")
         });
@@ -430,6 +431,16 @@ fn judged(rows: &RecordBatch) -> Option<String> {
     Some(format!(
         "; r² {r2:.3} on {evaluated} evaluated rows, where their mean alone comes to 0{worse}"
     ))
+}
+
+/// What was trained after that.
+fn refit(rows: &RecordBatch) -> Option<String> {
+    use arrow::array::AsArray;
+    use arrow::datatypes::UInt64Type;
+    let refit = rows.column_by_name("refit_rows")?;
+    let refit = refit.as_primitive_opt::<UInt64Type>()?;
+    let rows = arrow::compute::sum(refit)?;
+    Some(format!("; then refit on all {rows} rows"))
 }
 
 /// The version that the ranks' rows name.

@@ -320,6 +320,7 @@ impl RankRun<'_> {
                 real(kept.eval_majority),
                 real(kept.eval_rmspe),
                 real(Some(report.eval_train_loss)),
+                Arc::new(UInt64Array::from(vec![report.refit_rows])),
                 real(Some(report.load_seconds)),
                 real(Some(report.train_seconds)),
             ],

@@ -54,6 +54,7 @@ static TRAIN_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         optional("eval_majority", DataType::Float64),
         optional("eval_rmspe", DataType::Float64),
         required("eval_train_loss", DataType::Float64),
+        optional("refit_rows", DataType::UInt64),
         required("load_seconds", DataType::Float64),
         required("train_seconds", DataType::Float64),
     ]))

@@ -19,6 +19,7 @@ mod loss;
 mod memory;
 mod network;
 mod optimizer;
+mod refit;
 /// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`, and draws of a random split.
 pub mod split;
 mod transform;
@@ -34,6 +35,7 @@ pub use network::{
 
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 use optimizer::{Bounds, check_numbers};
+pub use refit::Refit;
 pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::VocabularyRule;
 
@@ -102,6 +104,9 @@ pub struct TrainSpec {
     pub early_stop: Option<EarlyStop>,
     /// Which epoch's weights are kept.
     pub keep: Keep,
+    /// Whether the network is trained anew on all rows then.
+    #[serde(default)]
+    pub refit: Refit,
     /// Seeds initial weights, row order and dropout masks.
     pub seed: u64,
     /// How many ranks train.
@@ -588,6 +593,7 @@ impl TrainSpec {
         self.loss.check()?;
         self.vocabulary.check()?;
         self.check_lbfgs()?;
+        self.check_refit()?;
         let of_rank = matches!(self.batch_size, Some(BatchSize::OfRank(_)));
         if self.optimizer.schedule.scaling != RateScaling::None && !of_rank {
             let value = match self.optimizer.schedule.scaling {

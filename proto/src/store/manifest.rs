@@ -52,8 +52,21 @@ pub struct Manifest {
     pub world_size: usize,
     /// One record an epoch.
     pub history: Vec<EpochRecord>,
-    /// The epoch, from 1, whose weights were published.
+    /// The epoch, from 1, whose weights were published; before a refit, the one that was the best.
     pub kept_epoch: usize,
+    /// The training on all rows that the published weights are of, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refit: Option<Refitted>,
+}
+
+/// A training anew on all rows, those that were evaluated before too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refitted {
+    /// Its first epoch, from 1: those before it are of the training whose metrics are told.
+    pub first_epoch: usize,
+    /// Rows trained on in each of its epochs, by all ranks.
+    pub rows: u64,
 }
 
 /// What was learnt of a feature's column.
@@ -247,7 +260,16 @@ impl Manifest {
     /// | 3 | features have their [`Numbers`], and weights may be averages |
     /// | 4 | networks are graphs of layers, and features may be computed of the rows' columns by a [`Transform`] |
     /// | 5 | features may have [`Quantiles`] and bins |
-    pub const FORMAT: u32 = 5;
+    /// | 6 | the weights may be of a [refit](Refitted) |
+    pub const FORMAT: u32 = 6;
+
+    /// The epochs that one was kept of: all but those of a refit.
+    pub fn selection(&self) -> &[EpochRecord] {
+        let all = self.refit.map_or(self.history.len(), |refit| {
+            refit.first_epoch.saturating_sub(1)
+        });
+        self.history.get(..all).unwrap_or(&self.history)
+    }
 
     /// The widths that its embeddings have, whatever values another training meets.
     pub fn embedding_dim(&self) -> EmbeddingWidth {

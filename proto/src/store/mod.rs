@@ -24,7 +24,8 @@ mod tests;
 pub use checkpoint::{CheckpointInfo, FoundCheckpoint, Position};
 pub use classes::{ClassType, Classes, PredictedColumns};
 pub use manifest::{
-    Coverage, EpochRecord, FeatureSummary, LabelRecord, Manifest, Numbers, RankCoverage, Scale,
+    Coverage, EpochRecord, FeatureSummary, LabelRecord, Manifest, Numbers, RankCoverage, Refitted,
+    Scale,
 };
 pub use model_store::{ModelStore, ModelSummary, TRACE_FILE};
 pub use quantiles::{Quantiles, quantile};

@@ -10,7 +10,7 @@ use super::{FeatureSummary, FoundCheckpoint, Manifest, ModelStore, Position};
 use crate::spec::{
     AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature, FeatureKind,
     IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output,
-    Ranks, Rule, Split, Start, Task, TooFew, TrainSpec,
+    Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use crate::store::Scale;
 use crate::{Error, ModelName, TrainId};
@@ -77,6 +77,7 @@ impl Scene {
             world_size: 1,
             history: vec![],
             kept_epoch: 1,
+            refit: None,
         }
     }
 
@@ -151,6 +152,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         epochs: Some(1),
         early_stop: None,
         keep: Keep::Last,
+        refit: Refit::Never,
         seed: 0,
         ranks: Ranks::All,
         elastic: Elastic {

@@ -38,6 +38,15 @@ impl Rows {
         self.weights = weights.collect();
     }
 
+    /// Adds rows of the same columns behind these.
+    pub(crate) fn append(&mut self, mut rows: Self) {
+        self.codes.append(&mut rows.codes);
+        self.continuous.append(&mut rows.continuous);
+        self.labels.append(&mut rows.labels);
+        self.weights.append(&mut rows.weights);
+        self.keys.append(&mut rows.keys);
+    }
+
     /// A row's codes.
     pub(crate) fn codes_of(&self, row: usize) -> &[u32] {
         let width = self.codes.len() / self.len();

@@ -169,13 +169,13 @@ impl Census {
 }
 
 /// What all ranks together hold.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct World {
     /// The shard manifest: what each shard holds, by its number.
     pub(super) shards: BTreeMap<usize, ShardRows>,
     /// All that is trained on in an epoch.
     pub(super) train: Covered,
-    pub(super) eval_rows: u64,
+    pub(super) eval: Covered,
     pub(super) largest_label: f64,
     /// Of each continuous feature over the training rows.
     pub(super) features: Vec<Statistics>,
@@ -206,7 +206,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
     let mut world = World {
         shards: BTreeMap::new(),
         train: Covered::default(),
-        eval_rows: 0,
+        eval: Covered::default(),
         largest_label: f64::NEG_INFINITY,
         features: vec![],
         labels: vec![],
@@ -224,7 +224,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
             .for_each(|(all, rows)| *all += rows);
         for (shard, rows, numbers) in census.shards {
             world.train.add(rows.train);
-            world.eval_rows += rows.eval.rows;
+            world.eval.add(rows.eval);
             statistics.insert(shard, numbers);
             if world.shards.insert(shard, rows).is_some() {
                 return Err(Error::SharedShard { shard });
@@ -246,7 +246,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
     world.labels = merged.split_off(features.min(merged.len()));
     world.features = merged;
     if world.train.rows == 0 {
-        return Err(Error::NoTrainingRows(if world.eval_rows > 0 {
+        return Err(Error::NoTrainingRows(if world.eval.rows > 0 {
             "all of them are to be evaluated"
         } else {
             "the query gave none that is not for testing"

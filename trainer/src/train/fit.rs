@@ -23,7 +23,7 @@ use super::optimizer::Optimizer;
 use super::pace;
 use super::rank::{Observer, Step};
 use super::schedule::{Place, Schedule, steps_per_epoch};
-use super::state::{Basis, Kept, Progress, TrainingState, Weights};
+use super::state::{Basis, Kept, Progress, Selected, TrainingState, Weights};
 use super::trace::{Part, Slice, Trace};
 use super::{dropout, loss};
 use crate::collective::{Buffer, Communicator};
@@ -75,6 +75,8 @@ pub(super) struct Fit<'a, C: Compute> {
     progress: Progress,
     history: Vec<EpochRecord>,
     best: Option<Best>,
+    /// What the epochs before a refit came to, in one.
+    selected: Option<Selected>,
 
     /// What this rank has trained on in the epoch, in this generation.
     pub(super) own: Covered,
@@ -88,8 +90,15 @@ pub(super) struct Fit<'a, C: Compute> {
     /// Rows and the sum of their losses since the curve's last point.
     since: (u64, f64),
     trace: Trace,
-    /// What all ranks noted, once they are done.
-    traces: Option<Vec<Vec<Slice>>>,
+}
+
+/// What one training hands on to the next.
+pub(super) struct Tools {
+    /// As long as [`gradient_len`] says.
+    pub(super) gradient: Buffer,
+    /// The mean losses by step, as seen in this generation.
+    pub(super) curve: Vec<(u64, f64)>,
+    pub(super) trace: Trace,
 }
 
 /// The epoch that would be published if training ended.
@@ -114,8 +123,7 @@ pub(super) fn gradient_len(architecture: &Architecture) -> usize {
 }
 
 impl<'a, C: Compute> Fit<'a, C> {
-    /// Goes on from a state that was [checked](TrainingState::check). The gradient is as long as
-    /// [`gradient_len`] says.
+    /// Goes on from a state that was [checked](TrainingState::check).
     pub(super) fn new(
         spec: &'a TrainSpec,
         architecture: &'a Architecture,
@@ -123,8 +131,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         world: &World,
         shards: &'a [Settled],
         device: &C::Device,
-        gradient: Buffer,
+        tools: Tools,
     ) -> Self {
+        let Tools {
+            gradient,
+            curve,
+            trace,
+        } = tools;
         let TrainingState {
             basis,
             global_batch,
@@ -135,6 +148,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             progress,
             history,
             kept,
+            selected,
         } = state;
         let ids: Vec<usize> = shards.iter().map(|shard| shard.id).collect();
         let steps = steps_per_epoch(world.train.rows, global_batch);
@@ -153,7 +167,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             shards,
             ids,
             schedule,
-            epochs: pace::epochs(spec, steps),
+            epochs: pace::last_epoch(spec, steps, selected, &history),
             manifest: world.train,
             basis,
             global_batch,
@@ -170,12 +184,12 @@ impl<'a, C: Compute> Fit<'a, C> {
             progress,
             history,
             best,
+            selected,
             own: Covered::default(),
             moments: Moments::around(world.means.clone(), coverage::PIECES + 1),
-            curve: Vec::new(),
+            curve,
             since: (0, 0.0),
-            trace: Trace::new(spec.trace),
-            traces: None,
+            trace,
         }
     }
 
@@ -195,7 +209,19 @@ impl<'a, C: Compute> Fit<'a, C> {
                 score: best.score,
                 weights: best.weights.clone(),
             }),
+            selected: self.selected,
         }
+    }
+
+    /// The state, and what another training takes over.
+    pub(super) fn into_parts(self) -> (TrainingState, Tools) {
+        let state = self.state();
+        let tools = Tools {
+            gradient: self.gradient,
+            curve: self.curve,
+            trace: self.trace,
+        };
+        (state, tools)
     }
 
     fn weights(&self) -> Weights {
@@ -245,22 +271,42 @@ impl<'a, C: Compute> Fit<'a, C> {
             let done = self.epoch(communicator, observer, cancel);
             done.map_err(|error| error.at(self.position))?;
         }
-        if let Some(slices) = self.trace.take() {
-            self.traces = Some(gather(&slices, "trace", communicator)?);
-        }
         Ok(())
+    }
+
+    /// The epochs of this training: without those before a refit, in one.
+    fn own_history(&self) -> &[EpochRecord] {
+        let before = self.selected.map_or(0, |selected| selected.epochs);
+        &self.history[before..]
+    }
+
+    /// The learning rate of a step.
+    fn learn_rate(&self, at: Position) -> f64 {
+        pace::learn_rate(
+            self.spec,
+            self.global_batch,
+            at,
+            self.schedule.steps(),
+            self.selected,
+            &self.history,
+        )
     }
 
     /// Whether the last epoch said that it was the last.
     fn has_stopped(&self) -> bool {
         let may_end = self.spec.early_stop.is_some() || self.optimizer.converges();
-        let last = self.history.last().filter(|_| may_end);
+        let last = self.own_history().last().filter(|_| may_end);
         last.is_some_and(|record| record.ended.is_some())
     }
 
     /// What all ranks did when, if it was asked for.
-    pub(super) fn take_traces(&mut self) -> Option<Vec<Vec<Slice>>> {
-        self.traces.take()
+    pub(super) fn traces(
+        &mut self,
+        communicator: &mut Communicator,
+    ) -> Result<Option<Vec<Vec<Slice>>>> {
+        let slices = self.trace.take();
+        let traces = slices.map(|slices| gather(&slices, "trace", communicator));
+        traces.transpose()
     }
 
     /// Trains what is left of an epoch.
@@ -309,7 +355,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         let accounts = gather(&account, "account of an epoch", communicator)?;
         let mut record = self.record(&sums, &accounts)?;
         let all = self.history.iter().chain([&record]);
-        let stops = pace::stops(self.spec.early_stop, all);
+        let early_stop = self.spec.early_stop.filter(|_| self.selected.is_none());
+        let stops = pace::stops(early_stop, all);
         record.ended = match self.converged {
             true => Some("the gradient has vanished".to_owned()),
             false => stops,
@@ -398,6 +445,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         communicator.all_reduce_sum(&mut self.gradient)?;
         self.trace.ends(Part::Gradient, number);
 
+        let rate = self.learn_rate(self.position);
         let (gradient, tail) = self.gradient.split_at_mut(self.optimizer.len());
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
         let retreats = !loss.is_finite() && self.optimizer.retreat(&mut self.network);
@@ -411,13 +459,6 @@ impl<'a, C: Compute> Fit<'a, C> {
         let loss = if retreats { f64::from(f32::MAX) } else { loss };
         self.optimizer.clip(gradient);
         self.running.follow(&statistics);
-        let rate = pace::learn_rate(
-            self.spec,
-            self.global_batch,
-            self.position,
-            [self.schedule.steps(), self.epochs as u64],
-            &self.history,
-        );
         self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network);
         self.trace.ends(Part::Update, number);
         self.progress.loss += loss;
@@ -442,11 +483,6 @@ impl<'a, C: Compute> Fit<'a, C> {
             let (rows, loss) = std::mem::take(&mut self.since);
             self.curve.push((self.position.steps, loss / rows as f64));
         }
-    }
-
-    /// The mean losses by step, as seen in this generation.
-    pub(super) fn take_curve(&mut self) -> Vec<(u64, f64)> {
-        std::mem::take(&mut self.curve)
     }
 
     /// The epoch's record, if every training row was used once by both accounts: the one of each
@@ -476,16 +512,10 @@ impl<'a, C: Compute> Fit<'a, C> {
                 .map(Covered::record),
             classes: self.majority.is_some(),
             labels: self.spec.label.several().to_vec(),
-            learn_rate: pace::learn_rate(
-                self.spec,
-                self.global_batch,
-                Position {
-                    steps: steps - 1,
-                    ..self.position
-                },
-                [self.schedule.steps(), self.epochs as u64],
-                &self.history,
-            ),
+            learn_rate: self.learn_rate(Position {
+                steps: steps - 1,
+                ..self.position
+            }),
             seconds: accounts[0].seconds,
         });
         let loss = record.eval_loss.unwrap_or(record.loss);
@@ -502,9 +532,11 @@ impl<'a, C: Compute> Fit<'a, C> {
     fn close(&mut self, record: EpochRecord) {
         let score = pace::score(&record);
         let is_kept = match self.spec.keep {
-            Keep::Best => self.best.as_ref().is_none_or(|best| score < best.score),
+            Keep::Best if self.selected.is_none() => {
+                self.best.as_ref().is_none_or(|best| score < best.score)
+            }
             // Other weights than the state's.
-            Keep::Last => self.optimizer.average().is_some(),
+            Keep::Best | Keep::Last => self.optimizer.average().is_some(),
         };
         if is_kept {
             self.best = Some(Best {

@@ -7,6 +7,7 @@
 //!  origin     the newest state of any rank, a model's weights, or fresh ones ─▶ the same state
 //!  fit        epoch: step … step │ evaluate │ account for every row ─▶ record
 //!               step: gather rows ─ all-reduce moments ─ forward, backward ─ all-reduce gradient ─ Adam
+//!  refit      of a small table: fit anew, on all rows, for as many epochs as were kept
 //!  publish    rank 0: the kept epoch's weights as files
 //! ```
 //!
@@ -42,6 +43,7 @@ mod origin;
 mod pace;
 mod publish;
 mod rank;
+mod refit;
 mod sample;
 mod schedule;
 mod state;
@@ -54,7 +56,7 @@ use std::time::Instant;
 
 use volley_proto::did_you_mean;
 use volley_proto::spec::{ClassWeights, FeatureKind, TrainSpec};
-use volley_proto::store::{Classes, FeatureSummary};
+use volley_proto::store::{Classes, FeatureSummary, Refitted};
 
 pub(crate) use loss::{likeliest, probabilities, rearrange};
 pub use origin::{Beginning, Origin};
@@ -68,9 +70,10 @@ use crate::model::Successor;
 use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Sizes};
 use crate::{Error, Model, Result};
 use agree::{Census, World};
-use fit::{Fit, gradient_len};
+use fit::{Fit, Tools, gradient_len};
 use origin::Agreed;
 use state::{Basis, Weights};
+use trace::Trace;
 
 /// Trains on this rank's shards, in step with the other ranks, which must call it too.
 ///
@@ -130,14 +133,16 @@ fn run<C: Compute>(
         load_seconds,
         vocabularies,
         classes,
-        trained,
-        shards,
-        world,
+        class_weights,
+        mut trained,
+        mut shards,
+        mut world,
         scaling,
         architecture,
+        population,
         agreed,
     } = prepared;
-    let state = agreed.state.or_else(|| origin.into_state());
+    let mut state = agreed.state.or_else(|| origin.into_state());
     let state = state.expect("ranks agree on a state that one of them has");
     observer.started(agreed.beginning);
 
@@ -150,31 +155,63 @@ fn run<C: Compute>(
             });
         }
     };
-    let mut fit = Fit::<C>::new(
-        spec,
-        &architecture,
-        state,
-        &world,
-        &shards,
-        &device,
+    let mut tools = Tools {
         gradient,
-    );
-    let fitted = fit.run(communicator, observer, cancel);
-    let evaluated = fitted.and_then(|()| fit.evaluate_training(communicator, cancel));
-    let eval_train_loss = match evaluated {
-        Ok(loss) => loss,
-        Err(error) => {
-            let state = Some(Box::new(fit.state()));
-            return Err(Interrupted { error, state });
-        }
+        curve: Vec::new(),
+        trace: Trace::new(spec.trace),
     };
-    let (curve, traces) = (fit.take_curve(), fit.take_traces());
-    let (history, kept_epoch, weights) = fit.state().finish();
+    let sum = |shards: &[Settled], rows: fn(&Settled) -> usize| {
+        shards.iter().map(|shard| rows(shard) as u64).sum::<u64>()
+    };
+    let train_rows = sum(&shards, |shard| shard.train.len());
+    let eval_rows = sum(&shards, |shard| shard.eval.len());
+    let (all_train, all_eval) = (world.train, world.eval.rows);
+    let interrupted = |error: Error, state| Interrupted {
+        error,
+        state: Some(Box::new(state)),
+    };
 
-    let sum = |rows: fn(&Settled) -> usize| shards.iter().map(|s| rows(s) as u64).sum();
+    if state.selected.is_none() && spec.refit.is_due(all_train.rows, all_eval) {
+        let mut fit = Fit::<C>::new(spec, &architecture, state, &world, &shards, &device, tools);
+        let fitted = fit.run(communicator, observer, cancel);
+        (state, tools) = fit.into_parts();
+        if let Err(error) = fitted {
+            return Err(interrupted(error, state));
+        }
+        let weights = Weights {
+            values: architecture.initial_values(spec.seed),
+            running: population,
+        };
+        state = state.refit(&spec.optimizer, weights);
+    }
+    let refit = state.selected.map(|selected| Refitted {
+        first_epoch: selected.epochs + 1,
+        rows: all_train.rows + all_eval,
+    });
+    if refit.is_some() {
+        world = refit::merge(&mut shards, &world, class_weights.as_deref());
+        trained = match trained_codes(&shards, &vocabularies, communicator) {
+            Ok(trained) => trained,
+            Err(error) => return Err(interrupted(error, state)),
+        };
+    }
+    let mut fit = Fit::<C>::new(spec, &architecture, state, &world, &shards, &device, tools);
+    let fitted = fit.run(communicator, observer, cancel);
+    let evaluated = fitted.and_then(|()| {
+        let loss = fit.evaluate_training(communicator, cancel)?;
+        Ok((loss, fit.traces(communicator)?))
+    });
+    let (state, Tools { curve, .. }) = fit.into_parts();
+    let (eval_train_loss, traces) = match evaluated {
+        Ok(evaluated) => evaluated,
+        Err(error) => return Err(interrupted(error, state)),
+    };
+    let (history, kept_epoch, weights) = state.finish();
+
     let report = RankReport {
-        train_rows: sum(|shard| shard.train.len()),
-        eval_rows: sum(|shard| shard.eval.len()),
+        train_rows,
+        eval_rows,
+        refit_rows: refit.map(|_| sum(&shards, |shard| shard.train.len())),
         epochs: history.len(),
         kept: history[kept_epoch - 1].clone(),
         eval_train_loss,
@@ -191,11 +228,13 @@ fn run<C: Compute>(
             scaling: &scaling,
             architecture: &architecture,
             world: &world,
+            rows: (all_train, all_eval),
             world_size: communicator.world_size(),
             history,
             curve,
             traces,
             kept_epoch,
+            refit,
         };
         trained.publish(weights)
     });
@@ -212,12 +251,16 @@ struct Prepared {
     vocabularies: Vec<Vocabulary>,
     /// Of a label that is one.
     classes: Option<Classes>,
+    /// What these weigh in training, if they do not weigh the same.
+    class_weights: Option<Vec<f64>>,
     /// What training rows of each row of the embedding table weigh.
     trained: Vec<f64>,
     shards: Vec<Settled>,
     world: World,
     scaling: Scaling,
     architecture: Architecture,
+    /// What batch norm starts from.
+    population: Normalization,
     agreed: Agreed,
 }
 
@@ -260,12 +303,14 @@ fn prepare(
         scaling.apply(&mut shard.train);
         scaling.apply(&mut shard.eval);
     }
-    if let Some(classes) = &classes
-        && let Some(weights) = class_weights(spec, classes, &world.classes)?
-    {
+    let class_weights = match &classes {
+        Some(classes) => class_weights(spec, classes, &world.classes)?,
+        None => None,
+    };
+    if let Some(weights) = &class_weights {
         shards
             .iter_mut()
-            .for_each(|shard| shard.train.weigh(&weights));
+            .for_each(|shard| shard.train.weigh(weights));
     }
     let trained = trained_codes(&shards, &vocabularies, communicator)?;
     let architecture = architecture(spec, &vocabularies, &world, &scaling, layers)?;
@@ -313,11 +358,13 @@ fn prepare(
         load_seconds,
         vocabularies,
         classes,
+        class_weights,
         trained,
         shards,
         world,
         scaling,
         architecture,
+        population,
         agreed,
     })
 }

@@ -6,6 +6,8 @@
 use volley_proto::spec::{BatchSize, Decay, EarlyStop, RateScaling, Rule, Schedule, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
+use super::state::Selected;
+
 /// Steps that a training has at least, where its epochs are not given.
 const LEAST_STEPS: u64 = 4000;
 /// Epochs where they are not given: at least, and at most.
@@ -25,6 +27,28 @@ pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {
         let [least, most] = EPOCHS;
         LEAST_STEPS.div_ceil(steps_per_epoch).clamp(least, most) as usize
     })
+}
+
+/// The last epoch that there may be: of a refit, as many as were kept follow those before, and of a rule that ends by
+/// itself as many as it takes.
+pub(super) fn last_epoch(
+    spec: &TrainSpec,
+    steps_per_epoch: u64,
+    selected: Option<Selected>,
+    history: &[EpochRecord],
+) -> usize {
+    let planned = epochs(spec, planned_steps(steps_per_epoch, selected, history));
+    match (selected, &spec.optimizer.rule) {
+        (None, _) => planned,
+        (Some(selected), Rule::Lbfgs { .. }) => selected.epochs + planned,
+        (Some(selected), _) => selected.epochs + selected.kept,
+    }
+}
+
+/// Steps of an epoch as the number of epochs was planned by: before a refit, if there is one.
+fn planned_steps(steps_per_epoch: u64, selected: Option<Selected>, history: &[EpochRecord]) -> u64 {
+    let first = history.first().filter(|_| selected.is_some());
+    first.map_or(steps_per_epoch, |first| first.steps)
 }
 
 /// The L2 penalty of a training of so many rows: as given, or scikit-learn's of `C = 1`.
@@ -100,15 +124,23 @@ pub(super) fn stops<'a>(
     })
 }
 
-/// The learning rate of the step that comes next, where there are so many steps an epoch and epochs, of so many rows.
+/// The learning rate of the step that comes next, where an epoch has so many steps. A refit has those that the epochs
+/// before it had.
 pub(super) fn learn_rate(
     spec: &TrainSpec,
     global_batch: u64,
-    at: Position,
-    [steps_per_epoch, epochs]: [u64; 2],
-    history: &[EpochRecord],
+    mut at: Position,
+    steps_per_epoch: u64,
+    selected: Option<Selected>,
+    mut history: &[EpochRecord],
 ) -> f64 {
     let schedule = &spec.optimizer.schedule;
+    let epochs = epochs(spec, planned_steps(steps_per_epoch, selected, history)) as u64;
+    if let Some(Selected { epochs: before, .. }) = selected {
+        at.epoch -= before;
+        at.steps -= history[before - 1].steps;
+        history = &history[..(at.epoch - 1).min(before)];
+    }
     let factor = factor(schedule, at, [steps_per_epoch, epochs], history);
     let ranks = match spec.batch_size {
         Some(BatchSize::OfRank(rows)) => global_batch as f64 / (rows * spec.accumulate) as f64,
@@ -226,7 +258,7 @@ mod tests {
             spec.batch_size = Some(BatchSize::OfRank(10));
             spec.optimizer.learn_rate = 0.5;
             spec.optimizer.schedule.scaling = scaling;
-            learn_rate(&spec, 40, at(0), [10, 4], &[])
+            learn_rate(&spec, 40, at(0), 10, None, &[])
         };
         let all = [RateScaling::None, RateScaling::Linear, RateScaling::Sqrt].map(rate);
         assert_eq!(all, [0.5, 2.0, 1.0]);

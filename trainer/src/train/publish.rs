@@ -3,9 +3,12 @@
 use std::time::SystemTime;
 
 use volley_proto::spec::{FeatureKind, TrainSpec};
-use volley_proto::store::{Classes, EpochRecord, FeatureSummary, Manifest, Numbers, TRACE_FILE};
+use volley_proto::store::{
+    Classes, EpochRecord, FeatureSummary, Manifest, Numbers, Refitted, TRACE_FILE,
+};
 
 use super::agree::World;
+use super::coverage::Covered;
 use super::rank::Artifacts;
 use super::state::Weights;
 use super::tensorboard;
@@ -29,6 +32,8 @@ pub(super) struct Trained<'a> {
     pub(super) scaling: &'a Scaling,
     pub(super) architecture: &'a Architecture,
     pub(super) world: &'a World,
+    /// What was trained on in an epoch before a refit, and how many rows were evaluated.
+    pub(super) rows: (Covered, u64),
     pub(super) world_size: usize,
     pub(super) history: Vec<EpochRecord>,
     /// Mean losses by step, for the curve.
@@ -36,6 +41,7 @@ pub(super) struct Trained<'a> {
     /// What all ranks did when, if that was asked for.
     pub(super) traces: Option<Vec<Vec<Slice>>>,
     pub(super) kept_epoch: usize,
+    pub(super) refit: Option<Refitted>,
 }
 
 impl Trained<'_> {
@@ -102,12 +108,13 @@ impl Trained<'_> {
             output_scale: self.architecture.output_scale,
             label_scales: self.scaling.labels.clone(),
             classes: self.classes,
-            train_rows: self.world.train.rows,
-            train_checksum: self.world.train.hex(),
-            eval_rows: self.world.eval_rows,
+            train_rows: self.rows.0.rows,
+            train_checksum: self.rows.0.hex(),
+            eval_rows: self.rows.1,
             world_size: self.world_size,
             history: self.history,
             kept_epoch: self.kept_epoch,
+            refit: self.refit,
         };
         Artifacts { manifest, files }
     }

@@ -86,6 +86,8 @@ pub struct RankReport {
     pub kept: EpochRecord,
     /// The mean loss of training rows (a sample of them) by the kept weights, as rows are evaluated, over all ranks.
     pub eval_train_loss: f64,
+    /// Rows that this rank trained on in each epoch of a refit, where there was one.
+    pub refit_rows: Option<u64>,
     /// Seconds from the first row to the last.
     pub load_seconds: f64,
     /// Seconds of everything after that.

@@ -110,7 +110,7 @@ impl Page<'_> {
             ("ranks", manifest.world_size.to_string()),
             (
                 "epoch kept",
-                format!("{} of {}", manifest.kept_epoch, manifest.history.len()),
+                format!("{} of {}", manifest.kept_epoch, manifest.selection().len()),
             ),
             ("loss", number(kept.map(|epoch| epoch.loss))),
             (
@@ -122,6 +122,9 @@ impl Page<'_> {
             if let Some(value) = kept.and_then(of) {
                 facts.push((name, number(Some(value))));
             }
+        }
+        if let Some(refit) = &manifest.refit {
+            facts.push(("refit on", format!("all {} rows", refit.rows)));
         }
         facts.push(("training took", format!("{seconds:.1} s")));
         html.push_str("<section><dl>");

@@ -95,6 +95,9 @@ pub struct TrainOptions {
     pub early_stop: EarlyStopOptions,
     /// Which epoch's weights are published; the best's, but the last one's of L-BFGS, where it is not given.
     pub keep: Option<Keep>,
+    /// Whether the network is trained anew on all rows then; of a small table that is split by default, where it is not
+    /// given.
+    pub refit: Option<bool>,
     /// How many ranks train.
     pub ranks: Ranks,
     /// Training goes on with no fewer ranks.
@@ -191,6 +194,7 @@ impl Default for TrainOptions {
             epochs: None,
             early_stop: EarlyStopOptions::default(),
             keep: None,
+            refit: None,
             ranks: Ranks::All,
             min_ranks: 1,
             max_ranks: None,

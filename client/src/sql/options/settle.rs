@@ -4,7 +4,7 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use url::Url;
 use volley_proto::spec::{
     BatchSize, ClassWeights, Elastic, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform,
-    Loss, Output, Ranks, Rule, Split, Start, Task, TrainSpec,
+    Loss, Output, Ranks, Refit, Rule, Split, Start, Task, TrainSpec,
 };
 use volley_proto::{ModelName, TrainId};
 
@@ -37,6 +37,7 @@ impl TrainOptions {
             });
         }
         let split = self.split()?;
+        let refit = self.refit(&target.start);
         let standardize = self.standardize_label()?;
         let loss = self.loss()?;
         let batch_size = self.rows_of_a_step()?;
@@ -93,6 +94,7 @@ impl TrainOptions {
             epochs: self.epochs,
             early_stop: self.early_stop.settle()?,
             keep,
+            refit,
             seed: self.seed,
             ranks: self.ranks,
             elastic,
@@ -116,6 +118,18 @@ impl TrainOptions {
         let given = [&self.split_column, &self.sample_weight];
         let given = given.into_iter().flatten().chain(&self.shard_by);
         self.labels.iter().chain(given).map(String::as_str)
+    }
+
+    /// Rows that a user holds out himself are his to judge by.
+    fn refit(&self, start: &Start) -> Refit {
+        let is_said = self.split_method.is_some()
+            || self.split_column.is_some()
+            || self.split_fraction.is_some();
+        match self.refit {
+            Some(true) => Refit::Always,
+            None if !is_said && !matches!(start, Start::Warm(_)) => Refit::Small,
+            Some(false) | None => Refit::Never,
+        }
     }
 
     /// The rule, where none is given: a linear model is solved if it can be.

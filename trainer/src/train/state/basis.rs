@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
-use volley_proto::spec::{FeatureKind, Network, Optimizer, Split, TrainSpec, layers_text};
+use volley_proto::spec::{FeatureKind, Network, Optimizer, Refit, Split, TrainSpec, layers_text};
 use volley_proto::store::Position;
 
 use crate::encode::{Settled, Vocabulary};
@@ -165,6 +165,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         batch_size,
         accumulate,
         keep,
+        refit,
         seed,
         shards,
         shard_by,
@@ -248,6 +249,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     let weights = &label.loss_weights;
     terms.extend((!weights.is_empty()).then(|| ("loss_weights", json(weights))));
     terms.extend((*accumulate > 1).then(|| ("accumulate", json(accumulate))));
+    terms.extend((*refit != Refit::Never).then(|| ("refit", json(refit))));
     // As typed: what is fitted follows from the rows, whose checksums are compared.
     terms.extend(transform.as_ref().map(|transform| {
         let typed = transform.columns.iter();

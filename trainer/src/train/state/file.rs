@@ -18,7 +18,7 @@ use volley_proto::store::{
     Coverage, EpochRecord, LabelRecord, Position, Quantiles, RankCoverage, Scale,
 };
 
-use super::{Basis, Kept, Progress, TrainingState, Weights};
+use super::{Basis, Kept, Progress, Selected, TrainingState, Weights};
 use crate::encode::{FeatureScale, Scaling};
 use crate::network::Normalization;
 use crate::train::coverage::Covered;
@@ -50,6 +50,8 @@ struct Head {
     labels: usize,
     /// The kept epoch and its score.
     kept: Option<(usize, Bits)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    selected: Option<Selected>,
 }
 
 fn one() -> usize {
@@ -211,6 +213,7 @@ impl TrainingState {
                 .kept
                 .as_ref()
                 .map(|kept| (kept.epoch, kept.score.into())),
+            selected: self.selected,
         };
         let head = serde_json::to_string(&head).expect("a state's head is what JSON can say");
         let features = self.scaling.features.iter().map(|of| &of.scale);
@@ -300,6 +303,7 @@ impl TrainingState {
             },
             history: head.history.into_iter().map(EpochRecord::from).collect(),
             kept,
+            selected: head.selected,
         };
         state.check_head()?;
         Ok(state)
@@ -312,7 +316,10 @@ impl TrainingState {
             .kept
             .as_ref()
             .is_none_or(|k| (1..=epochs).contains(&k.epoch));
-        if kept && self.global_batch > 0 && self.position.epoch == epochs + 1 {
+        let selected = self.selected.is_none_or(|selected| {
+            (1..=selected.epochs).contains(&selected.kept) && selected.epochs <= epochs
+        });
+        if kept && selected && self.global_batch > 0 && self.position.epoch == epochs + 1 {
             Ok(())
         } else {
             Err(wrong(

@@ -10,6 +10,7 @@
 mod basis;
 mod file;
 
+use serde::{Deserialize, Serialize};
 use volley_proto::spec::{Optimizer, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
@@ -41,6 +42,18 @@ pub struct TrainingState {
     pub(super) history: Vec<EpochRecord>,
     /// The best epoch so far, where the best is to be kept.
     pub(super) kept: Option<Kept>,
+    /// What epochs came to before a refit, once that has begun.
+    pub(super) selected: Option<Selected>,
+}
+
+/// How many epochs are the best, by rows that were evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Selected {
+    /// Epochs done until then.
+    pub(super) epochs: usize,
+    /// The best of them.
+    pub(super) kept: usize,
 }
 
 /// A network's numbers in host memory.
@@ -81,20 +94,38 @@ impl TrainingState {
         weights: Weights,
     ) -> Self {
         let len = weights.values.iter().map(Vec::len).sum();
-        let slots = optimizer::slots(optimizer);
         Self {
             basis,
             global_batch,
             scaling,
             position: Position::START,
             weights,
-            slots: slots
-                .into_iter()
-                .map(|(_, start)| vec![start; len])
-                .collect(),
+            slots: fresh_slots(optimizer, len),
             progress: Progress::default(),
             history: Vec::new(),
             kept: None,
+            selected: None,
+        }
+    }
+
+    /// A refit before its first step, after a training that has ended, with these weights.
+    ///
+    /// # Panics
+    /// If no epoch is over.
+    pub(super) fn refit(self, optimizer: &Optimizer, weights: Weights) -> Self {
+        let len = weights.values.iter().map(Vec::len).sum();
+        assert!(!self.history.is_empty(), "a training has an epoch at least");
+        let epochs = self.history.len();
+        Self {
+            weights,
+            slots: fresh_slots(optimizer, len),
+            selected: Some(Selected {
+                epochs,
+                kept: self.kept.map_or(epochs, |kept| kept.epoch),
+            }),
+            kept: None,
+            progress: Progress::default(),
+            ..self
         }
     }
 
@@ -116,6 +147,7 @@ impl TrainingState {
         self.basis.check(now, self.position)?;
         let Position { epoch, step, .. } = self.position;
         let begun = if step == 0 { epoch - 1 } else { epoch };
+        let begun = self.selected.map_or(begun, |selected| selected.epochs);
         if let Some(epochs) = spec.epochs.filter(|epochs| begun > *epochs) {
             return Err(Error::StateOption {
                 position: self.position,
@@ -148,20 +180,25 @@ impl TrainingState {
         }
     }
 
-    /// The epochs, the one that is kept, and its weights.
+    /// The epochs, the one that is kept, and its weights; after a refit, its last weights.
     ///
     /// # Panics
     /// If no epoch is over.
     pub(super) fn finish(self) -> (Vec<EpochRecord>, usize, Weights) {
         assert!(!self.history.is_empty(), "a training has an epoch at least");
-        match self.kept {
-            Some(kept) => (self.history, kept.epoch, kept.weights),
-            None => {
-                let last = self.history.len();
-                (self.history, last, self.weights)
-            }
-        }
+        let last = self.history.len();
+        let (epoch, weights) = match self.kept {
+            Some(kept) => (kept.epoch, kept.weights),
+            None => (last, self.weights),
+        };
+        let epoch = self.selected.map_or(epoch, |selected| selected.kept);
+        (self.history, epoch, weights)
     }
+}
+
+fn fresh_slots(optimizer: &Optimizer, len: usize) -> Vec<Vec<f32>> {
+    let slots = optimizer::slots(optimizer).into_iter();
+    slots.map(|(_, start)| vec![start; len]).collect()
 }
 
 impl Weights {

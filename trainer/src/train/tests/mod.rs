@@ -5,6 +5,7 @@ mod failures;
 mod gradient;
 mod learning;
 mod linear;
+mod refit;
 mod resume;
 mod speed;
 mod warm;
@@ -13,8 +14,9 @@ mod worlds;
 use tokio_util::sync::CancellationToken;
 
 use super::agree::{Census, on_rows};
-use super::fit::{Fit, gradient_len};
+use super::fit::{Fit, Tools, gradient_len};
 use super::state::{Basis, Weights};
+use super::trace::Trace;
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
@@ -53,8 +55,12 @@ fn with_fit<R>(
     let basis = Basis::new(&spec, world.shards.clone(), &vocabularies);
     let state = TrainingState::begin(basis, &spec.optimizer, 30, scaling, weights);
     spoil(&mut shards);
-    let gradient = alone[0].buffer(gradient_len(&architecture)).unwrap();
-    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &(), gradient);
+    let tools = Tools {
+        gradient: alone[0].buffer(gradient_len(&architecture)).unwrap(),
+        curve: Vec::new(),
+        trace: Trace::new(false),
+    };
+    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &(), tools);
     body(&mut fit, &mut alone[0])
 }
 

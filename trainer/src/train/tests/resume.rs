@@ -23,10 +23,10 @@ use crate::{
 };
 
 /// 210 rows to train on: seven steps an epoch.
-const STEPS: u64 = 7;
+pub(super) const STEPS: u64 = 7;
 
 /// Three epochs of a global batch of thirty.
-fn small(world_size: usize) -> TrainSpec {
+pub(super) fn small(world_size: usize) -> TrainSpec {
     TrainSpec {
         batch_size: Some(BatchSize::OfRank(30 / world_size)),
         epochs: Some(3),
@@ -35,7 +35,7 @@ fn small(world_size: usize) -> TrainSpec {
     }
 }
 
-fn data() -> RecordBatch {
+pub(super) fn data() -> RecordBatch {
     rows(0..300)
 }
 
@@ -81,13 +81,13 @@ impl Observer for Watch {
 }
 
 /// How a world of ranks ended, and what each heard.
-struct Run {
+pub(super) struct Run {
     ends: Vec<Result<Outcome, Interrupted>>,
     heard: Vec<Heard>,
 }
 
 /// Trains a world of ranks that bring these, each of which ends after so many steps if told.
-fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Option<u64>)>) -> Run {
+pub(super) fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Option<u64>)>) -> Run {
     let watches: Vec<_> = ranks
         .iter()
         .map(|(_, stop_after)| Watch {
@@ -114,22 +114,26 @@ fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Option<u64>)>) 
 
 impl Run {
     /// From the start to the end.
-    fn whole(spec: &TrainSpec, world_size: usize) -> Self {
+    pub(super) fn whole(spec: &TrainSpec, world_size: usize) -> Self {
         run(spec, &data(), vec_of(world_size, || (Origin::Fresh, None)))
     }
 
     /// From the start until after a step, on all ranks.
-    fn until(spec: &TrainSpec, world_size: usize, steps: u64) -> Self {
+    pub(super) fn until(spec: &TrainSpec, world_size: usize, steps: u64) -> Self {
         let ranks = vec_of(world_size, || (Origin::Fresh, Some(steps)));
         run(spec, &data(), ranks)
     }
 
-    fn outcome(&self) -> &Outcome {
+    pub(super) fn outcome(&self) -> &Outcome {
         self.ends[0].as_ref().unwrap()
     }
 
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.ends.iter().map(|end| end.as_ref().unwrap())
+    }
+
     /// What each rank parks.
-    fn states(self) -> Vec<TrainingState> {
+    pub(super) fn states(self) -> Vec<TrainingState> {
         let states = self.ends.into_iter().map(|end| end.unwrap_err().state);
         states.map(|state| *state.unwrap()).collect()
     }
@@ -152,12 +156,12 @@ fn vec_of<T>(len: usize, value: impl Fn() -> T) -> Vec<T> {
     (0..len).map(|_| value()).collect()
 }
 
-fn stay(states: Vec<TrainingState>) -> Vec<(Origin, Option<u64>)> {
+pub(super) fn stay(states: Vec<TrainingState>) -> Vec<(Origin, Option<u64>)> {
     let states = states.into_iter();
     states.map(|state| (Origin::State(state), None)).collect()
 }
 
-fn through_bytes(state: TrainingState) -> TrainingState {
+pub(super) fn through_bytes(state: TrainingState) -> TrainingState {
     let bytes = state.encode();
     let decoded = TrainingState::decode(&bytes).unwrap();
     assert_eq!(decoded, state);
@@ -166,7 +170,7 @@ fn through_bytes(state: TrainingState) -> TrainingState {
 }
 
 /// A history but for who trained it in how much time.
-fn learnt(history: &[EpochRecord]) -> Vec<EpochRecord> {
+pub(super) fn learnt(history: &[EpochRecord]) -> Vec<EpochRecord> {
     let learnt = |record: &EpochRecord| EpochRecord {
         ranks: vec![],
         earlier: None,
@@ -183,7 +187,7 @@ fn model(artifacts: &Artifacts) -> &[(&'static str, Bytes)] {
     &artifacts.files[..2]
 }
 
-fn assert_same_bits(left: &Run, right: &Run) {
+pub(super) fn assert_same_bits(left: &Run, right: &Run) {
     let published = [left, right].map(|run| run.outcome().artifacts.as_ref().unwrap());
     assert!(model(published[0]) == model(published[1]));
     let [left, right] = [left, right].map(|run| TrainingState {

@@ -17,8 +17,10 @@ use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
 use crate::train::TrainingState;
 use crate::train::agree::World;
-use crate::train::fit::{Fit, gradient_len};
+use crate::train::coverage::Covered;
+use crate::train::fit::{Fit, Tools, gradient_len};
 use crate::train::state::{Basis, ShardRows, Weights};
+use crate::train::trace::Trace;
 
 const VOCABULARIES: [usize; 18] = [
     1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 2, 2,
@@ -92,7 +94,7 @@ fn step_time_of_the_rossmann_network() {
         let world = World {
             shards: BTreeMap::from([(0, held)]),
             train: held.train,
-            eval_rows: 0,
+            eval: Covered::default(),
             largest_label: 9.0,
             features: vec![],
             labels: vec![Statistics::default()],
@@ -122,16 +124,14 @@ fn step_time_of_the_rossmann_network() {
         let cancel = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {
-            let gradient = alone[0].buffer(gradient_len(&architecture)).unwrap();
-            let mut fit = Fit::<Host>::new(
-                &spec,
-                &architecture,
-                state.clone(),
-                &world,
-                &shards,
-                &(),
-                gradient,
-            );
+            let tools = Tools {
+                gradient: alone[0].buffer(gradient_len(&architecture)).unwrap(),
+                curve: Vec::new(),
+                trace: Trace::new(false),
+            };
+            let state = state.clone();
+            let mut fit =
+                Fit::<Host>::new(&spec, &architecture, state, &world, &shards, &(), tools);
             let (start, busy) = (Instant::now(), thread_seconds());
             fit.run(&mut alone[0], &Deaf, &cancel).unwrap();
             let step = start.elapsed().as_secs_f64() * 1e3 / steps as f64;

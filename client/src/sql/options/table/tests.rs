@@ -200,6 +200,7 @@ fn sets_what_was_typed() {
             o.early_stop.early_stop == Some(false)
         }),
         ("patience", "5", |o| o.early_stop.patience == Some(5)),
+        ("refit", "true", |o| o.refit == Some(true)),
         ("ranks", "3", |o| o.ranks == Ranks::Exactly(3)),
         ("min_ranks", "2", |o| o.min_ranks == 2),
         ("max_ranks", "8", |o| o.max_ranks == Some(8)),
@@ -287,6 +288,7 @@ fn refuses_wrong_values_by_name() {
         ("global_batch_size", "0"),
         ("epochs", "2.5"),
         ("keep", "'first'"),
+        ("refit", "'auto'"),
         ("ranks", "0"),
         ("ranks", "'some'"),
         ("min_ranks", "0"),

@@ -1,0 +1,68 @@
+//! Refit: training anew on all rows, once those that are evaluated have said for how many epochs.
+//!
+//! Not cross-validation: rows are split once, and metrics are those of the training before.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Split, Start, TrainSpec, option};
+use crate::Result;
+
+/// Whether a network is trained anew on all rows, for as many epochs as were the best by those that are evaluated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refit {
+    /// Evaluated rows are never trained on.
+    #[default]
+    Never,
+    /// Where there are at most [`SMALL`](Self::SMALL) rows: there a fifth more of them is worth the time.
+    Small,
+    /// However many rows there are.
+    Always,
+}
+
+impl Refit {
+    /// Rows to train on and to evaluate, of a small table.
+    pub const SMALL: u64 = 50_000;
+
+    /// Whether a training of so many rows to train on and to evaluate is followed by one of all of them.
+    pub fn is_due(self, train_rows: u64, eval_rows: u64) -> bool {
+        match self {
+            _ if eval_rows == 0 => false,
+            Self::Never => false,
+            Self::Small => train_rows + eval_rows <= Self::SMALL,
+            Self::Always => true,
+        }
+    }
+}
+
+impl TrainSpec {
+    pub(super) fn check_refit(&self) -> Result<()> {
+        match (self.refit, &self.split, &self.start) {
+            (Refit::Always, Split::None, _) => Err(option(
+                "refit",
+                "true",
+                "expected with rows that are evaluated: with data_split_method = 'no_split' all are trained on",
+            )),
+            (Refit::Always, _, Start::Warm(_)) => Err(option(
+                "refit",
+                "true",
+                "expected without warm_start: a refit starts from weights drawn by the seed",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refit;
+
+    #[test]
+    fn small_tables_are_refit_where_rows_were_evaluated() {
+        let due =
+            |refit: Refit| [(80, 20), (40_000, 10_001), (80, 0)].map(|(t, e)| refit.is_due(t, e));
+        assert_eq!(due(Refit::Never), [false; 3]);
+        assert_eq!(due(Refit::Small), [true, false, false]);
+        assert_eq!(due(Refit::Always), [true, true, false]);
+    }
+}
