@@ -41,7 +41,7 @@ pub(crate) trait ClusterEvents: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Names the run that is alive and that it would go on from.
-    fn gang_arrives(&self, spec: &TrainSpec) -> Result<(), String>;
+    fn gang_arrives(&self, spec: &TrainSpec) -> std::result::Result<(), String>;
     /// A gang of an attempt starts: its tasks' numbers and executors, in the order of their ranks.
     fn gang_starts(&self, train: TrainId, attempt: &str, tasks: Vec<(usize, String)>);
     /// A gang waits.
@@ -234,7 +234,7 @@ impl VolleyClusterState {
     ///
     /// # Errors
     /// Names the run that is alive and that it would go on from.
-    pub(crate) fn arrives(&self, spec: &TrainSpec) -> Result<(), String> {
+    pub(crate) fn arrives(&self, spec: &TrainSpec) -> std::result::Result<(), String> {
         self.events.gang_arrives(spec)
     }
 

@@ -142,8 +142,8 @@ fn run<C: Compute>(
         population,
         agreed,
     } = prepared;
-    let mut state = agreed.state.or_else(|| origin.into_state());
-    let state = state.expect("ranks agree on a state that one of them has");
+    let state = agreed.state.or_else(|| origin.into_state());
+    let mut state = state.expect("ranks agree on a state that one of them has");
     observer.started(agreed.beginning);
 
     let gradient = match communicator.buffer(gradient_len(&architecture)) {
