@@ -1,0 +1,204 @@
+//! What typed command lines mean, and which are refused.
+
+use clap::FromArgMatches;
+
+use super::*;
+
+fn around() -> Surroundings {
+    Surroundings {
+        stdin_is_terminal: true,
+        state_dir: Some("/state/volley".into()),
+        directory: "/here".into(),
+        cores: 8,
+    }
+}
+
+fn resolve_in(around: &Surroundings, line: &str) -> Result<Config> {
+    let matches = Args::command().try_get_matches_from(line.split_whitespace())?;
+    Config::resolve(Args::from_arg_matches(&matches)?, &matches, around)
+}
+
+fn resolve(line: &str) -> Config {
+    resolve_in(&around(), line).unwrap()
+}
+
+fn query(line: &str) -> Query {
+    match resolve(line) {
+        Config::Query(query) => *query,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(line: &str) -> String {
+    resolve_in(&around(), line).unwrap_err().to_string()
+}
+
+#[test]
+fn a_terminal_gets_a_prompt_with_timing() {
+    let query = query("volley");
+    let history = Some("/state/volley/history".into());
+    assert_eq!(query.input, Input::Terminal { history });
+    assert!(query.output.timing);
+    assert_eq!(
+        query.connection.store.as_str(),
+        "file:///here/volley-store/"
+    );
+    let embedded = Embedded {
+        executors: 2,
+        vcores: 4,
+        device: Device::Auto,
+    };
+    assert_eq!(query.connection.engine, EngineConfig::Embedded(embedded));
+}
+
+#[test]
+fn anything_else_is_a_script() {
+    let piped = Surroundings {
+        stdin_is_terminal: false,
+        ..around()
+    };
+    let Ok(Config::Query(query)) = resolve_in(&piped, "volley") else {
+        panic!("not a query")
+    };
+    assert_eq!(query.input, Input::Sources(vec![Source::Stdin]));
+    assert!(!query.output.timing);
+}
+
+#[test]
+fn a_trace_is_a_setting() {
+    let settings = query("volley --trace -c x").connection.settings;
+    assert_eq!(settings, [("volley.trace".into(), "true".into())]);
+    assert!(query("volley -c x").connection.settings.is_empty());
+}
+
+#[test]
+fn sources_keep_the_order_typed() {
+    let Input::Sources(sources) = query("volley -f a.sql -c x -f - --command y").input else {
+        panic!("not scripts")
+    };
+    let command = |text: &str| Source::Command(text.into());
+    let file = Source::File("a.sql".into());
+    assert_eq!(sources, [file, command("x"), Source::Stdin, command("y")]);
+}
+
+#[test]
+fn a_scheduler_excludes_an_embedded_cluster() {
+    let engine = query("volley --scheduler host:1").connection.engine;
+    assert_eq!(engine, EngineConfig::Scheduler("host:1".into()));
+    assert!(refused("volley --scheduler host:1 --executors 2").contains("--executors"));
+    assert!(refused("volley --scheduler host").contains("HOST:PORT"));
+}
+
+#[test]
+fn jobs_are_asked_for_on_a_running_cluster() {
+    let jobs = |line: &str| match resolve(line) {
+        Config::Jobs(jobs) => jobs,
+        other => panic!("{other:?}"),
+    };
+    let id = || "J1".to_owned();
+    for (line, action) in [
+        ("volley jobs --scheduler h:1", JobsAction::List),
+        ("volley jobs list --scheduler h:1", JobsAction::List),
+        (
+            "volley jobs --scheduler h:1 cancel J1",
+            JobsAction::Cancel { id: id() },
+        ),
+        (
+            "volley jobs logs J1 --scheduler h:1",
+            JobsAction::Logs { id: id() },
+        ),
+        (
+            "volley jobs attach J1 --scheduler h:1 --format json -q",
+            JobsAction::Attach { id: id() },
+        ),
+    ] {
+        let jobs = jobs(line);
+        assert_eq!((&*jobs.scheduler, jobs.action), ("h:1", action), "{line}");
+    }
+    assert_eq!(
+        jobs("volley jobs --scheduler h:1 --format csv").format,
+        Format::Csv
+    );
+    assert!(refused("volley jobs").contains("--scheduler HOST:PORT"));
+    assert!(refused("volley jobs attach J1").contains("--scheduler HOST:PORT"));
+    assert!(refused("volley jobs --scheduler h").contains("expected HOST:PORT"));
+    assert!(refused("volley jobs cancel --scheduler h:1").contains("<ID>"));
+}
+
+#[test]
+fn a_script_is_left_to_a_running_cluster() {
+    assert!(query("volley --detach -c x --scheduler h:1").detach);
+    assert!(!query("volley -c x --scheduler h:1").detach);
+    assert!(refused("volley --detach -c x").contains("--scheduler HOST:PORT"));
+    assert!(refused("volley --detach --scheduler h:1").contains("-c or -f"));
+}
+
+#[test]
+fn stores_are_directories_or_urls() {
+    assert_eq!(
+        query("volley --store m").connection.store.as_str(),
+        "file:///here/m/"
+    );
+    assert_eq!(
+        query("volley --store s3://b/m").connection.store.as_str(),
+        "s3://b/m"
+    );
+}
+
+#[test]
+fn a_variable_is_defined_once() {
+    assert_eq!(query("volley -D a=1 -D b=2").defines.len(), 2);
+    assert!(refused("volley -D a=1 -D a=2").contains("twice"));
+}
+
+#[test]
+fn the_cluster_lives_in_the_state_directory() {
+    let Config::Cluster(up) = resolve("volley cluster up --executors 3") else {
+        panic!()
+    };
+    assert_eq!(up.dir, Path::new("/state/volley/cluster"));
+    let ClusterAction::Up(up) = up.action else {
+        panic!()
+    };
+    assert_eq!((up.executors, up.vcores, up.scheduler_port), (3, 3, 0));
+    assert_eq!(up.executor_program, None);
+    let Config::Cluster(Cluster {
+        action: ClusterAction::Up(own),
+        ..
+    }) = resolve("volley cluster up --executor-program bin/own")
+    else {
+        panic!()
+    };
+    assert_eq!(own.executor_program, Some("/here/bin/own".into()));
+    let Config::Cluster(down) = resolve("volley cluster down --dir d") else {
+        panic!()
+    };
+    assert_eq!(
+        down,
+        Cluster {
+            dir: "/here/d".into(),
+            action: ClusterAction::Down
+        }
+    );
+    let homeless = Surroundings {
+        state_dir: None,
+        ..around()
+    };
+    assert!(resolve_in(&homeless, "volley cluster status").is_err());
+}
+
+#[test]
+fn the_demo_needs_an_executor_for_each_rank() {
+    let Config::Demo(demo) = resolve("volley demo rossmann --executors 3") else {
+        panic!()
+    };
+    assert_eq!(demo.ranks, 3);
+    let generate = Generate {
+        out: "/here/volley-demo/data".into(),
+        stores: 100,
+        seed: 0,
+    };
+    assert_eq!(demo.data, DemoData::Generate(generate));
+    assert!(refused("volley demo rossmann --ranks 3").contains("--executors"));
+    assert!(refused("volley demo rossmann --data d --stores 3").contains("--stores"));
+}
