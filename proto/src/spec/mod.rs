@@ -8,12 +8,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
+use crate::{Error, ModelName, ModelRef, Result, TrainId};
 
+mod check;
 mod label;
 mod loss;
 mod memory;
@@ -25,6 +25,9 @@ pub mod split;
 mod transform;
 mod vocabulary;
 
+pub use check::is_ordered;
+pub(crate) use check::value_type;
+use check::{check_column, is_category, option};
 pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
 pub use memory::{PIECE, RankMemory};
@@ -32,9 +35,7 @@ pub use network::{
     Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
     PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,
 };
-
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
-use optimizer::{Bounds, check_numbers};
 pub use refit::Refit;
 pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::VocabularyRule;
@@ -356,90 +357,6 @@ impl fmt::Display for Device {
 }
 
 impl TrainSpec {
-    /// Checks the spec's numbers and its columns against the input's schema.
-    ///
-    /// # Errors
-    /// Names the option or column, what was typed and what would be right.
-    pub fn check(&self, input: &Schema) -> Result<()> {
-        self.check_numbers()?;
-        if self.features.is_empty() {
-            return Err(option(
-                "features",
-                "none",
-                "a model needs at least one feature column",
-            ));
-        }
-        for (index, feature) in self.features.iter().enumerate() {
-            if self.features[..index]
-                .iter()
-                .any(|other| other.column == feature.column)
-            {
-                return Err(option(
-                    "features",
-                    &feature.column,
-                    "the column is named twice",
-                ));
-            }
-            if self.label.is(&feature.column) {
-                return Err(option(
-                    "features",
-                    &feature.column,
-                    "the label cannot be a feature",
-                ));
-            }
-            feature.kind.check(&feature.column, input)?;
-        }
-        self.label.check(self.task, input)?;
-        if let Split::Column(column) = &self.split {
-            check_column(column, "data_split_col", input, "text or a boolean", |t| {
-                is_text(t) || *t == DataType::Boolean
-            })?;
-        }
-        if let Split::Sequential { column, .. } = &self.split {
-            check_column(
-                column,
-                "data_split_col",
-                input,
-                "a number, a date or a time",
-                is_ordered,
-            )?;
-        }
-        if let Some(column) = &self.sample_weight {
-            let expected = "a number";
-            check_column(
-                column,
-                "sample_weight_col",
-                input,
-                expected,
-                DataType::is_numeric,
-            )?;
-        }
-        // Those of a model that training starts from are as they are.
-        let is_warm = matches!(self.start, Start::Warm(_));
-        if let (EmbeddingWidth::Columns(widths), false) = (&self.network.embedding_dim, is_warm) {
-            for (column, _) in widths {
-                self.check_embedded(column)?;
-            }
-        }
-        for column in &self.shard_by {
-            check_column(column, "shard_by", input, "any type", |_| true)?;
-        }
-        Ok(())
-    }
-
-    /// Checks that a column has an embedding.
-    fn check_embedded(&self, column: &str) -> Result<()> {
-        let features = self.features.iter();
-        let embedded = features.filter(|feature| feature.kind == FeatureKind::Categorical);
-        let embedded: Vec<_> = embedded.map(|feature| feature.column.as_str()).collect();
-        if embedded.contains(&column) {
-            return Ok(());
-        }
-        let hint = did_you_mean(column, embedded.iter().copied());
-        let expected = format!("expected categorical features{hint}");
-        Err(option("embedding_dim", column, &expected))
-    }
-
     /// Rows of a step of so many ranks, where that is given.
     pub fn step_rows(&self, ranks: usize) -> Option<u64> {
         self.batch_size.map(|batch_size| match batch_size {
@@ -473,247 +390,5 @@ impl TrainSpec {
             (Task::Regression, true) => "linear_reg",
             (Task::Classification, true) => "logistic_reg",
         }
-    }
-
-    /// Checks the columns that only the query of the rows reads, which is not what ranks are given.
-    ///
-    /// # Errors
-    /// Names the column that there is not.
-    pub fn check_split_key(&self, rows: &Schema) -> Result<()> {
-        for column in &self.split_key {
-            check_column(column, "split_key", rows, "any type", |_| true)?;
-        }
-        Ok(())
-    }
-
-    fn check_elastic(&self) -> Result<()> {
-        let Elastic {
-            min_ranks,
-            max_ranks,
-            ..
-        } = self.elastic;
-        let refuse =
-            |name, value: usize, expected: &str| Err(option(name, &value.to_string(), expected));
-        match (self.ranks, min_ranks, max_ranks) {
-            (_, 0, _) => refuse("min_ranks", 0, "expected at least 1"),
-            (Ranks::Exactly(ranks), min, _) if min > ranks => refuse(
-                "min_ranks",
-                min,
-                &format!("expected at most ranks ({ranks})"),
-            ),
-            (Ranks::Exactly(ranks), _, Some(max)) if max < ranks => refuse(
-                "max_ranks",
-                max,
-                &format!("expected at least ranks ({ranks})"),
-            ),
-            (_, min, Some(max)) if max < min => refuse(
-                "max_ranks",
-                max,
-                &format!("expected at least min_ranks ({min})"),
-            ),
-            (_, min, max) if min.max(max.unwrap_or(0)) > self.shards => {
-                let name = if min > self.shards {
-                    "min_ranks"
-                } else {
-                    "max_ranks"
-                };
-                let expected = format!("more ranks than shards ({}): raise shards", self.shards);
-                refuse(name, min.max(max.unwrap_or(0)), &expected)
-            }
-            _ if self.checkpoint_every == Some(0) => {
-                refuse("checkpoint_every", 0, "expected at least 1 step")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// L-BFGS goes down a convex loss that has a slope everywhere, of all rows at once.
-    fn check_lbfgs(&self) -> Result<()> {
-        if !matches!(self.optimizer.rule, Rule::Lbfgs { .. }) {
-            return Ok(());
-        }
-        let convex =
-            self.network.linear == Linear::Alone && self.network.output == Output::Identity;
-        let refused = [
-            (
-                convex,
-                "expected with model_type = 'linear_reg' or 'logistic_reg', and activation_output = 'identity'",
-            ),
-            (
-                self.loss.is_smooth(),
-                "expected with a loss other than 'mae', 'quantile' and 'focal'; 'adamw' takes these",
-            ),
-            (self.l1 == 0.0, "expected without l1_reg; 'ftrl' takes it"),
-            (
-                self.batch_size.is_none(),
-                "expected without global_batch_size and batch_size: a step takes all rows",
-            ),
-        ];
-        if self.keep == Keep::Best {
-            let expected =
-                "expected 'last' with optimizer = 'lbfgs': what it comes to is the solution";
-            return Err(option("keep", "'best'", expected));
-        }
-        match refused.into_iter().find(|(fits, _)| !fits) {
-            Some((_, expected)) => Err(option("optimizer", "'lbfgs'", expected)),
-            None => Ok(()),
-        }
-    }
-
-    fn check_numbers(&self) -> Result<()> {
-        let positive = [
-            self.batch_size
-                .map_or(("global_batch_size", 1), BatchSize::option),
-            ("accumulate", self.accumulate),
-            ("epochs", self.epochs.unwrap_or(1)),
-            ("shards", self.shards),
-        ];
-        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(option(name, "0", "expected at least 1"));
-        }
-        self.network.check()?;
-        let customs = Layer::customs(&self.network.layers);
-        if let (Device::Cuda(_), Some(layer)) = (self.device, customs.first()) {
-            let expected = format!(
-                "expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only"
-            );
-            let device = format!("'{}'", self.device);
-            return Err(option("device", &device, &expected));
-        }
-        match self.ranks {
-            Ranks::Exactly(0) => return Err(option("ranks", "0", "expected at least 1, or 'all'")),
-            Ranks::Exactly(ranks) if ranks > self.shards => {
-                let expected = format!("more ranks than shards ({}): raise shards", self.shards);
-                return Err(option("ranks", &ranks.to_string(), &expected));
-            }
-            _ => {}
-        }
-        self.check_elastic()?;
-        self.optimizer.check()?;
-        self.loss.check()?;
-        self.vocabulary.check()?;
-        self.check_lbfgs()?;
-        self.check_refit()?;
-        let of_rank = matches!(self.batch_size, Some(BatchSize::OfRank(_)));
-        if self.optimizer.schedule.scaling != RateScaling::None && !of_rank {
-            let value = match self.optimizer.schedule.scaling {
-                RateScaling::Sqrt => "'sqrt'",
-                _ => "'linear'",
-            };
-            return Err(option(
-                "learn_rate_scaling",
-                value,
-                "expected with batch_size alone: where the rows of all ranks are given, ranks change nothing of what is \
-                 learnt",
-            ));
-        }
-        if let Some(early_stop) = &self.early_stop {
-            early_stop.check()?;
-        }
-        check_numbers(&[
-            ("l1_reg", self.l1, Bounds::NotNegative),
-            ("l2_reg", self.l2.unwrap_or(0.0), Bounds::NotNegative),
-        ])?;
-        match &self.split {
-            Split::Random(fraction)
-            | Split::Sequential {
-                share: fraction, ..
-            } if !(*fraction > 0.0 && *fraction < 1.0) => Err(option(
-                "data_split_eval_fraction",
-                &fraction.to_string(),
-                "expected a share between 0 and 1",
-            )),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl FeatureKind {
-    /// Checks that the input has the column, with a type that this kind can encode.
-    ///
-    /// # Errors
-    /// Names the column, with the nearest name where there is none such.
-    pub fn check(self, column: &str, input: &Schema) -> Result<()> {
-        match self {
-            Self::Categorical => check_column(
-                column,
-                "categorical",
-                input,
-                "a whole number, text, a boolean or a date",
-                is_category,
-            ),
-            Self::Continuous => check_column(
-                column,
-                "continuous",
-                input,
-                "a number, a boolean, a date or a time",
-                |t| is_ordered(t) || *t == DataType::Boolean,
-            ),
-        }
-    }
-}
-
-/// The type of the values that a column of this type stands for.
-pub(crate) fn value_type(data_type: &DataType) -> &DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => values,
-        plain => plain,
-    }
-}
-
-/// Whether values of a type follow each other as numbers do.
-pub fn is_ordered(data_type: &DataType) -> bool {
-    data_type.is_numeric()
-        || matches!(
-            data_type,
-            DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)
-        )
-}
-
-/// Whether values of a type are told apart rather than measured.
-fn is_category(t: &DataType) -> bool {
-    t.is_integer() || is_text(t) || matches!(t, DataType::Boolean | DataType::Date32)
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    matches!(
-        data_type,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
-    )
-}
-
-fn option(option: &str, value: &str, expected: &str) -> Error {
-    Error::Option {
-        option: option.into(),
-        value: value.into(),
-        expected: expected.into(),
-    }
-}
-
-fn check_column(
-    column: &str,
-    role: &'static str,
-    input: &Schema,
-    expected: &str,
-    suits: impl Fn(&DataType) -> bool,
-) -> Result<()> {
-    let Ok(field) = input.field_with_name(column) else {
-        let names = input.fields().iter().map(|field| field.name().as_str());
-        let hint = did_you_mean(column, names);
-        return Err(Error::UnknownColumn {
-            column: column.into(),
-            role,
-            hint,
-        });
-    };
-    if suits(value_type(field.data_type())) {
-        Ok(())
-    } else {
-        Err(Error::ColumnType {
-            column: column.into(),
-            role,
-            actual: field.data_type().to_string(),
-            expected: expected.into(),
-        })
     }
 }
