@@ -1,0 +1,117 @@
+//! A model's life in SQL: it is made, told of, asked, judged and dropped.
+
+use std::fs;
+
+use volley_tests::Cluster;
+
+use crate::{create_model, write_table};
+
+#[test]
+fn a_model_lives_in_sql() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 700);
+    let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
+
+    let ranks = query(&create_model(
+        "m",
+        ", epochs = 12, ranks = 2, learn_rate = 0.02, seed = 3",
+    ));
+    assert_eq!(ranks.len(), 2);
+    let info = query("SELECT * FROM ML.TRAINING_INFO(MODEL m) ORDER BY iteration");
+    assert_eq!(info.len(), 12);
+    let loss = |row: &serde_json::Value| row["eval_loss"].as_f64().unwrap();
+    assert!(
+        loss(&info[11]) < loss(&info[0]) / 2.0,
+        "it learns: {info:?}"
+    );
+
+    let predicted =
+        query("SELECT id, y, predicted_y FROM ML.PREDICT(MODEL m, (SELECT * FROM t)) ORDER BY id");
+    assert_eq!(predicted.len(), 700);
+    let evaluated = query("SELECT * FROM ML.EVALUATE(MODEL m, (SELECT * FROM t))");
+    let trained = "SELECT avg(x) AS mean, stddev_pop(x) AS stddev, min(x) AS min, max(x) AS max FROM t WHERE split = 'TRAIN'";
+    let due = &query(trained)[0];
+    let info = query("SELECT * FROM ML.FEATURE_INFO(MODEL m) ORDER BY input");
+    assert_eq!(
+        (&info[0]["input"], &info[0]["category_count"]),
+        (&"k".into(), &7.into())
+    );
+    let drifted =
+        "SELECT k, CASE WHEN id > 0 THEN x + 2 END AS x FROM t WHERE split = 'TRAIN' OR id = 0";
+    let drifted = query(&format!(
+        "SELECT * FROM ML.FEATURE_INFO(MODEL m, ({drifted})) ORDER BY input"
+    ));
+    let number = |row: &serde_json::Value, name: &str| row[name].as_f64().unwrap();
+    for (name, moved) in [("mean", 2.0), ("stddev", 0.0), ("min", 2.0), ("max", 2.0)] {
+        let [told, due, then] = [&info[1], due, &drifted[1]].map(|row| number(row, name));
+        assert!((told - due).abs() < 1e-5, "{name}: {told}, {due}");
+        assert!((then - due - moved).abs() < 1e-5, "{name}: {then}, {due}");
+    }
+    assert_eq!(
+        (&info[1]["null_count"], &drifted[1]["null_count"]),
+        (&0.into(), &1.into())
+    );
+    let due = 2.0 / number(&info[1], "stddev");
+    assert!(
+        (number(&drifted[1], "drift") - due).abs() < 1e-5,
+        "{drifted:?}"
+    );
+    assert_eq!(drifted[0]["category_count"], 7);
+    let grouped = query("SELECT * FROM ML.EVALUATE(MODEL m, TABLE t, BY k, BY id) ORDER BY id");
+    assert_eq!(grouped.len(), 700);
+    for (group, row) in grouped.iter().zip(&predicted) {
+        let difference = row["y"].as_f64().unwrap() - row["predicted_y"].as_f64().unwrap();
+        let told = group["mean_absolute_error"].as_f64().unwrap();
+        assert!((told - difference.abs()).abs() < 1e-4, "{group} {row}");
+    }
+    let error: f64 = predicted
+        .iter()
+        .map(|row| (row["y"].as_f64().unwrap() - row["predicted_y"].as_f64().unwrap()).abs())
+        .sum::<f64>()
+        / 700.0;
+    let told = evaluated[0]["mean_absolute_error"].as_f64().unwrap();
+    assert!(
+        (error - told).abs() < 1e-4 * error.max(1.0),
+        "{error} {told}"
+    );
+
+    let traced = create_model("traced", ", epochs = 1, ranks = 2");
+    let traced = cluster.run(&["--trace", "-c", &table, "-c", &traced]);
+    let trace = cluster.store().join("models/traced/1/trace.json");
+    let said = traced.stdout.contains(trace.to_str().unwrap());
+    assert!(said, "{}\n{}", traced.stdout, traced.stderr);
+    let trace: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+    query("DROP MODEL traced");
+
+    query(&create_model(
+        "binned",
+        ", epochs = 12, ranks = 2, learn_rate = 0.02, seed = 3, numeric_transform = 'quantile', \
+         numeric_embedding = 'piecewise_linear'",
+    ));
+    let evaluated = query("SELECT * FROM ML.EVALUATE(MODEL binned, (SELECT * FROM t))");
+    let of_mean = query(
+        "SELECT avg(abs(y - mean)) AS error FROM t, (SELECT avg(y) AS mean FROM t) AS of_all",
+    );
+    let [told, due] = [
+        number(&evaluated[0], "mean_absolute_error"),
+        number(&of_mean[0], "error"),
+    ];
+    assert!(told < due / 2.0, "{told} {due}");
+    query("DROP MODEL binned");
+
+    assert_eq!(query("SHOW MODELS").len(), 1);
+    assert!(!query("DESCRIBE MODEL m").is_empty());
+    assert!(
+        cluster
+            .fail(&format!("{table} {}", create_model("m", "")))
+            .contains("exists")
+    );
+    query("DROP MODEL m");
+    assert!(query("SHOW MODELS").is_empty());
+    let said = cluster.fail(&format!(
+        "{table} SELECT * FROM ML.PREDICT(MODEL m, (SELECT * FROM t))"
+    ));
+    assert!(said.contains("\"m\""), "{said}");
+}
