@@ -15,6 +15,8 @@ use crate::{Dropout, Model, Result, Session, TrainOptions, WarmStart};
 
 /// What is to be trained, before it has seen rows.
 ///
+/// Methods check nothing: [`fit`](Self::fit) says what is wrong with an option.
+///
 /// Every option stands for the one of the same name in SQL; see [`train_options`](crate::train_options).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimator {
@@ -99,7 +101,7 @@ impl Estimator {
         self
     }
 
-    /// A share of the rows to evaluate, drawn by chance.
+    /// A share of the rows to evaluate, 0 < share < 1, drawn by a hash of each row's values and the seed.
     pub fn split_randomly(mut self, evaluated: f64) -> Self {
         self.options.split_method = Some(SplitMethod::Random);
         self.options.split_fraction = Some(evaluated);
@@ -197,7 +199,7 @@ impl Estimator {
         self
     }
 
-    /// The learning rate before its schedule.
+    /// The learning rate before its schedule, > 0.
     pub fn learn_rate(mut self, rate: f64) -> Self {
         self.options.optimizer.learn_rate = Some(rate);
         self

@@ -56,15 +56,15 @@ mod session;
 mod sql;
 #[cfg(feature = "standalone")]
 pub mod standalone;
+mod system_tables;
 #[cfg(test)]
 mod testing;
-mod work;
 
 pub use config::SessionConfig;
 pub use datafusion;
 pub use error::{Error, Result};
 pub use estimator::Estimator;
-pub use jobs::{Job, JobState, Jobs, Note};
+pub use jobs::{Job, JobEvent, JobState, Jobs};
 pub use model::{DataFrameExt, Model};
 pub use session::{Output, QueryJob, Session};
 pub use sql::{
@@ -72,4 +72,4 @@ pub use sql::{
     OptionValue, QuantileShares, RuleName, SplitMethod, Statement, TrainOption, TrainOptions,
     VocabularyOptions, WarmStart, train_options,
 };
-pub use work::{Of, Work};
+pub use system_tables::{Scope, SystemTables};

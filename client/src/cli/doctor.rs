@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::statvfs::statvfs;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use volley::{Of, Session, SessionConfig, Work};
+use volley::{Scope, Session, SessionConfig, SystemTables};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::Executor;
 
@@ -129,7 +129,7 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
     };
     let text = format!("{address}, connected in {:?}", rounded(started.elapsed()));
     findings.say(Verdict::Fine, "scheduler", &text).await?;
-    let executors: Vec<Executor> = match Work::of(address).rows(Of::All).await {
+    let executors: Vec<Executor> = match SystemTables::of(address).rows(Scope::All).await {
         Ok(executors) => executors,
         Err(error) => {
             return findings

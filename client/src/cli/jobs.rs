@@ -17,7 +17,7 @@ use arrow::array::{
 };
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
-use volley::{Error, Job, JobState, Jobs, Note, Of, Work};
+use volley::{Error, Job, JobEvent, JobState, Jobs, Scope, SystemTables};
 use volley_proto::tables::Line;
 
 use super::Ended;
@@ -90,7 +90,9 @@ async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
 /// What happened to a job and in its training, the cause first where it failed.
 async fn logs(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     let job = jobs.find(id).await?;
-    let lines: Vec<Line> = Work::of(jobs.address()).rows(Of::Job(id)).await?;
+    let lines: Vec<Line> = SystemTables::of(jobs.address())
+        .rows(Scope::Job(id))
+        .await?;
     let mut text = String::new();
     if let Some(error) = &job.error {
         let cause = lines
@@ -178,10 +180,10 @@ async fn print_rows(jobs: &Jobs, id: &str, format: Format) -> anyhow::Result<()>
     Ok(())
 }
 
-/// A note as a line.
-fn line(note: &Note) -> String {
-    let at = humantime::format_rfc3339_seconds(note.at);
-    format!("{at} {}", note.text)
+/// An event as a line.
+fn line(event: &JobEvent) -> String {
+    let at = humantime::format_rfc3339_seconds(event.at);
+    format!("{at} {}", event.text)
 }
 
 /// One row a job.
@@ -222,7 +224,7 @@ mod tests {
     #[test]
     fn jobs_are_rows() {
         let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
-        let note = Note {
+        let note = JobEvent {
             at: at(1_500),
             text: "runs again: executor e-1 was lost".into(),
         };

@@ -46,7 +46,7 @@ pub enum JobState {
 
 /// Something that happened to a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub struct JobEvent {
     /// When, by the scheduler's clock.
     pub at: SystemTime,
     /// What.
@@ -112,7 +112,7 @@ impl TryFrom<wire::Job> for Job {
     }
 }
 
-impl TryFrom<wire::Note> for Note {
+impl TryFrom<wire::Note> for JobEvent {
     type Error = Error;
 
     fn try_from(note: wire::Note) -> Result<Self, Error> {

@@ -7,5 +7,5 @@
 mod job;
 mod service;
 
-pub use job::{Job, JobState, Note};
+pub use job::{Job, JobEvent, JobState};
 pub use service::Jobs;

@@ -18,7 +18,7 @@ use volley_proto::did_you_mean;
 use volley_proto::wire::jobs_client::JobsClient;
 use volley_proto::wire::{FollowJobRequest, ListJobsRequest};
 
-use super::{Job, JobState, Note};
+use super::{Job, JobEvent, JobState};
 use crate::cluster::{Cluster, JobRows, Order};
 use crate::session::await_scheduler;
 use crate::{Error, Result};
@@ -87,13 +87,13 @@ impl Jobs {
         }
     }
 
-    /// A job, and what happened to it besides the first `seen` notes. Takes a few seconds where
+    /// A job, and what happened to it besides the first `seen` events. Takes a few seconds where
     /// that is nothing.
     ///
     /// # Errors
     /// When there is no such job, with the ids nearest to what was asked for; as
     /// [`Error::SchedulerLost`] when the scheduler does not answer.
-    pub async fn follow(&self, id: &str, seen: usize) -> Result<(Job, Vec<Note>)> {
+    pub async fn follow(&self, id: &str, seen: usize) -> Result<(Job, Vec<JobEvent>)> {
         let request = FollowJobRequest {
             id: id.to_owned(),
             seen: seen as u64,
@@ -114,7 +114,7 @@ impl Jobs {
         let job = answer.job.ok_or_else(|| {
             volley_proto::Error::malformed("answer about jobs", "there is no job in it")
         })?;
-        let notes = answer.notes.into_iter().map(Note::try_from);
+        let notes = answer.notes.into_iter().map(JobEvent::try_from);
         Ok((Job::try_from(job)?, notes.collect::<Result<_, _>>()?))
     }
 

@@ -25,7 +25,7 @@ use super::train::plan_of;
 use super::{Output, Session};
 use crate::Result;
 use crate::sql::CreateModel;
-use crate::work::Of;
+use crate::system_tables::Scope;
 
 /// Bytes of a number of a gradient.
 const NUMBER: u64 = 4;
@@ -40,7 +40,7 @@ impl Session {
             None => Rows::Unknown,
         };
         // The cluster may be of another size by the time it is asked for.
-        let executors = self.work.rows(Of::All).await.ok();
+        let executors = self.system_tables.rows(Scope::All).await.ok();
         let mut needs = describe(&spec, estimate, executors.as_deref());
         for (at, function) in rows.fitted().into_iter().enumerate() {
             let name = if at == 0 { "fitted before" } else { "" };
@@ -105,7 +105,7 @@ impl Session {
             "query".to_owned(),
             format!("job {job}, {rows} rows, {seconds:.3} s"),
         )];
-        let stages: Vec<Stage> = self.work.rows(Of::Job(&job)).await?;
+        let stages: Vec<Stage> = self.system_tables.rows(Scope::Job(&job)).await?;
         for stage in stages {
             let Stage {
                 stage_id,

@@ -59,7 +59,7 @@ use self::planner::ClusterPlanner;
 use self::settings::Job;
 use crate::cluster::Cluster;
 use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Reference, Statement};
-use crate::work::{Of, Work};
+use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SessionConfig};
 
 /// A connection to a cluster and a model store.
@@ -70,7 +70,7 @@ pub struct Session {
     context: SessionContext,
     store: ModelStore,
     manifests: Arc<Manifests>,
-    work: Arc<Work>,
+    system_tables: Arc<SystemTables>,
     cluster: Arc<Cluster>,
 }
 
@@ -100,9 +100,9 @@ impl Session {
             manifests: Arc::clone(&manifests),
         };
         context.register_relation_planner(Arc::new(relations))?;
-        let work = Arc::new(Work::of(&config.scheduler));
-        let tables = tables::WorkSchema {
-            work: Arc::clone(&work),
+        let system_tables = Arc::new(SystemTables::of(&config.scheduler));
+        let tables = tables::SystemSchema {
+            system_tables: Arc::clone(&system_tables),
             store: store.clone(),
         };
         let catalog = context
@@ -118,7 +118,7 @@ impl Session {
             context,
             store,
             manifests,
-            work,
+            system_tables,
             cluster,
         })
     }
@@ -251,7 +251,7 @@ impl Session {
 
     /// Waits until the cancellations of dropped queries have reached the scheduler.
     ///
-    /// Returns whether they all did in time. To be called before the process ends.
+    /// Returns whether they all did within `deadline`. To be called before the process ends.
     pub async fn settle(&self, deadline: Duration) -> bool {
         self.cluster.settle(deadline).await
     }
@@ -324,11 +324,11 @@ impl Session {
 
     /// The epochs so far of a model that the cluster trains now.
     async fn training_now(&self, model: &ModelName) -> Option<Vec<Epoch>> {
-        let runs: Vec<Run> = self.work.rows(Of::All).await.ok()?;
+        let runs: Vec<Run> = self.system_tables.rows(Scope::All).await.ok()?;
         let is_over = |run: &Run| matches!(run.state.as_str(), "finished" | "failed" | "ended");
         let now = |run: &&Run| run.model == model.as_str() && !is_over(run);
         let train = runs.iter().find(now)?.train_id.parse().ok()?;
-        self.work.rows(Of::Training(train)).await.ok()
+        self.system_tables.rows(Scope::Training(train)).await.ok()
     }
 }
 

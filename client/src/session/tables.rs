@@ -1,4 +1,4 @@
-//! The schema `volley`: tables about the cluster's work, and the models of the session's store.
+//! The schema `volley`: the cluster's system tables, and the models of the session's store.
 //!
 //! They are read when a query is, where the client is: a query about nothing else is answered here
 //! and waits for no slot. In a query about other tables too, their rows as they are then go to the
@@ -21,20 +21,20 @@ use volley_proto::store::ModelStore;
 use volley_proto::tables::Table;
 
 use crate::sql::{Known, values};
-use crate::work::{Of, Work};
+use crate::system_tables::{Scope, SystemTables};
 
 /// The schema's name.
 pub(super) const SCHEMA: &str = "volley";
 
 /// The schema `volley`.
 #[derive(Debug)]
-pub(super) struct WorkSchema {
-    pub(super) work: Arc<Work>,
+pub(super) struct SystemSchema {
+    pub(super) system_tables: Arc<SystemTables>,
     pub(super) store: ModelStore,
 }
 
 #[async_trait]
-impl SchemaProvider for WorkSchema {
+impl SchemaProvider for SystemSchema {
     fn table_names(&self) -> Vec<String> {
         Table::ALL.map(|table| table.name().to_owned()).to_vec()
     }
@@ -43,9 +43,9 @@ impl SchemaProvider for WorkSchema {
         let Ok(table) = name.parse() else {
             return Ok(None);
         };
-        Ok(Some(Arc::new(WorkTable {
+        Ok(Some(Arc::new(SystemTable {
             table,
-            work: Arc::clone(&self.work),
+            system_tables: Arc::clone(&self.system_tables),
             store: self.store.clone(),
         })))
     }
@@ -57,14 +57,14 @@ impl SchemaProvider for WorkSchema {
 
 /// A table of the schema.
 #[derive(Debug)]
-struct WorkTable {
+struct SystemTable {
     table: Table,
-    work: Arc<Work>,
+    system_tables: Arc<SystemTables>,
     store: ModelStore,
 }
 
 #[async_trait]
-impl TableProvider for WorkTable {
+impl TableProvider for SystemTable {
     fn schema(&self) -> SchemaRef {
         self.table.schema()
     }
@@ -85,7 +85,7 @@ impl TableProvider for WorkTable {
     }
 }
 
-impl WorkTable {
+impl SystemTable {
     async fn read(&self) -> Result<RecordBatch> {
         let json = match self.table {
             // The session's store; the scheduler knows those of its own runs.
@@ -94,7 +94,7 @@ impl WorkTable {
                 serde_json::to_vec(&models)
                     .map_err(|error| DataFusionError::External(error.into()))?
             }
-            table => self.work.read(table, Of::All).await?,
+            table => self.system_tables.read(table, Scope::All).await?,
         };
         Ok(self.table.batch(&json).map_err(crate::Error::from)?)
     }
@@ -131,7 +131,7 @@ pub(super) async fn inlined(plan: &LogicalPlan) -> Result<LogicalPlan> {
     for scan in scanned {
         let provider = source_as_provider(&scan.source)?;
         let batch = match (
-            provider.downcast_ref::<WorkTable>(),
+            provider.downcast_ref::<SystemTable>(),
             provider.downcast_ref::<Known>(),
         ) {
             (Some(table), _) => table.read().await?,
@@ -157,7 +157,7 @@ pub(super) async fn inlined(plan: &LogicalPlan) -> Result<LogicalPlan> {
 
 fn is_ours(scan: &TableScan) -> bool {
     source_as_provider(&scan.source)
-        .is_ok_and(|table| table.is::<WorkTable>() || table.is::<Known>())
+        .is_ok_and(|table| table.is::<SystemTable>() || table.is::<Known>())
 }
 
 /// A scan's rows as VALUES, under the scan's names.
@@ -227,7 +227,7 @@ mod tests {
             assert!(shown.contains("training_steps"), "{shown}");
             let frame = session.sql("SELECT * FROM volley.jobs").await.unwrap();
             let error = frame.collect().await.unwrap_err().to_string();
-            assert!(error.contains("tell of its work"), "{error}");
+            assert!(error.contains("read its system tables"), "{error}");
             let error = session.sql("SELECT * FROM volley.job").await.unwrap_err();
             assert!(error.to_string().contains("job"), "{error}");
         });

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use volley::{Of, QueryJob, Work};
+use volley::{QueryJob, Scope, SystemTables};
 use volley_proto::TrainId;
 use volley_proto::tables::{Job, Rank, Run, Stage};
 
@@ -28,7 +28,7 @@ const LAST: Duration = Duration::from_millis(200);
 
 /// Follows one job.
 pub(super) struct Progress {
-    work: Work,
+    system_tables: SystemTables,
     subject: Subject,
     events: Option<Events>,
     show: Mutex<Show>,
@@ -54,7 +54,7 @@ impl Progress {
     /// Of a training run, by the id that its statement has.
     pub(super) fn of_training(scheduler: &str, id: TrainId, style: Style) -> Self {
         Self {
-            work: Work::of(scheduler),
+            system_tables: SystemTables::of(scheduler),
             subject: Subject::Training(id),
             events: Some(Events::of(scheduler, id, style == Style::Json)),
             show: Mutex::new(Show::new(style)),
@@ -64,7 +64,7 @@ impl Progress {
     /// Of a query, once it is known which job it is.
     pub(super) fn of_query(scheduler: &str, job: QueryJob, style: Style) -> Self {
         Self {
-            work: Work::of(scheduler),
+            system_tables: SystemTables::of(scheduler),
             subject: Subject::Query(job),
             events: None,
             show: Mutex::new(Show::new(style)),
@@ -100,7 +100,7 @@ impl Progress {
     /// Shows what happens and how far the work is, for as long as it is polled.
     async fn follow(&mut self) {
         let Self {
-            work,
+            system_tables,
             subject,
             events,
             show,
@@ -119,7 +119,7 @@ impl Progress {
             tick.tick().await;
             loop {
                 tick.tick().await;
-                if let Some(snapshot) = snapshot(work, subject).await {
+                if let Some(snapshot) = snapshot(system_tables, subject).await {
                     show.lock().snapshot(&snapshot);
                 }
             }
@@ -129,21 +129,21 @@ impl Progress {
 }
 
 /// How far the work is, if the scheduler says.
-async fn snapshot(work: &Work, subject: &Subject) -> Option<Snapshot> {
+async fn snapshot(system_tables: &SystemTables, subject: &Subject) -> Option<Snapshot> {
     let job;
     let of = match subject {
-        Subject::Training(id) => Of::Training(*id),
+        Subject::Training(id) => Scope::Training(*id),
         Subject::Query(query) => {
             job = query.id()?;
-            Of::Job(&job)
+            Scope::Job(&job)
         }
     };
     let told = async {
-        let stages: Vec<Stage> = work.rows(of).await?;
+        let stages: Vec<Stage> = system_tables.rows(of).await?;
         let idle = stages.iter().all(|stage| stage.running == 0);
         let waits = match subject {
             Subject::Query(_) if idle => {
-                let jobs: Vec<Job> = work.rows(of).await?;
+                let jobs: Vec<Job> = system_tables.rows(of).await?;
                 jobs.into_iter().next().and_then(|job| job.waits)
             }
             _ => None,
@@ -151,8 +151,8 @@ async fn snapshot(work: &Work, subject: &Subject) -> Option<Snapshot> {
         let (run, ranks) = match subject {
             Subject::Query(_) => (None, Vec::new()),
             Subject::Training(_) => {
-                let runs: Vec<Run> = work.rows(of).await?;
-                (runs.into_iter().next(), work.rows(of).await?)
+                let runs: Vec<Run> = system_tables.rows(of).await?;
+                (runs.into_iter().next(), system_tables.rows(of).await?)
             }
         };
         Ok::<_, volley::Error>(Snapshot {

@@ -23,7 +23,7 @@ pub struct LossOptions {
     pub focal_gamma: Option<f64>,
 }
 
-/// What `quantile` is.
+/// `quantile` in SQL: shares of labels below a prediction, each between 0 and 1.
 #[derive(Debug, Clone, PartialEq)]
 pub enum QuantileShares {
     /// `0.9`
@@ -32,7 +32,7 @@ pub enum QuantileShares {
     Several(Vec<f64>),
 }
 
-/// A loss' name.
+/// A loss' name: `loss` in SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum LossName {

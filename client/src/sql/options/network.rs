@@ -33,7 +33,7 @@ pub struct NetworkOptions {
     pub output: Output,
 }
 
-/// Share of hidden layers' units zeroed in training.
+/// Share of hidden layers' units zeroed in training, 0 ≤ share < 1.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Dropout {
     /// The same of each layer.

@@ -34,9 +34,9 @@ pub struct OptimizerOptions {
     pub epsilon: Option<f64>,
     /// Where the sum of squared gradients starts.
     pub initial_accumulator: Option<f64>,
-    /// The longest gradient.
+    /// The greatest Euclidean norm of a gradient.
     pub clip_norm: Option<f64>,
-    /// The largest number of a gradient.
+    /// The greatest absolute value of a gradient's numbers.
     pub clip_value: Option<f64>,
     /// The share of the weights' average that a step keeps.
     pub ema_momentum: Option<f64>,
@@ -54,7 +54,7 @@ pub struct OptimizerOptions {
     pub plateau_patience: Option<usize>,
 }
 
-/// A rule's name.
+/// An optimizer's name: `optimizer` in SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum RuleName {
@@ -67,7 +67,7 @@ pub enum RuleName {
     Lbfgs,
 }
 
-/// A schedule's name.
+/// The name of a learning rate's schedule: `learn_rate_schedule` in SQL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum DecayName {

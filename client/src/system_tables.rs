@@ -1,4 +1,4 @@
-//! The cluster's work as a client sees it: the tables that its scheduler keeps.
+//! The cluster's system tables, which its scheduler keeps, as a client reads them.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ const MOST_BYTES: usize = 256 * 1024 * 1024;
 
 /// Reads tables of one scheduler; connects when it is first asked.
 #[derive(Debug)]
-pub struct Work {
+pub struct SystemTables {
     address: String,
     client: OnceCell<ClusterClient<Channel>>,
 }
 
-/// Whose rows are wanted.
+/// Whose rows of a system table are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of<'a> {
-    /// Everyone's.
+pub enum Scope<'a> {
+    /// All of them.
     All,
     /// One job's.
     Job(&'a str),
@@ -36,8 +36,8 @@ pub enum Of<'a> {
     Training(TrainId),
 }
 
-impl Work {
-    /// Of the scheduler at `host:port`.
+impl SystemTables {
+    /// Those of the scheduler at `host:port`, which is not asked for anything yet.
     pub fn of(address: &str) -> Self {
         Self {
             address: address.to_owned(),
@@ -48,8 +48,8 @@ impl Work {
     /// A table's rows.
     ///
     /// # Errors
-    /// When the scheduler does not answer, or is of another version.
-    pub async fn rows<R: Row>(&self, of: Of<'_>) -> Result<Vec<R>> {
+    /// When the scheduler does not answer within ten seconds, or its rows are those of another version.
+    pub async fn rows<R: Row>(&self, of: Scope<'_>) -> Result<Vec<R>> {
         let json = self.read(R::TABLE, of).await?;
         Ok(tables::rows(&json)?)
     }
@@ -57,12 +57,12 @@ impl Work {
     /// A table's rows as a JSON array of objects.
     ///
     /// # Errors
-    /// When the scheduler does not answer.
-    pub async fn read(&self, table: Table, of: Of<'_>) -> Result<Vec<u8>> {
+    /// When the scheduler does not answer within ten seconds.
+    pub async fn read(&self, table: Table, of: Scope<'_>) -> Result<Vec<u8>> {
         let (job_id, train_id) = match of {
-            Of::All => (None, None),
-            Of::Job(id) => (Some(id.to_owned()), None),
-            Of::Training(id) => (None, Some(id.to_string())),
+            Scope::All => (None, None),
+            Scope::Job(id) => (Some(id.to_owned()), None),
+            Scope::Training(id) => (None, Some(id.to_string())),
         };
         let mut request = tonic::Request::new(ReadTableRequest {
             table: table.to_string(),
@@ -72,7 +72,7 @@ impl Work {
         request.set_timeout(PATIENCE);
         let refused = |source| Error::Request {
             address: self.address.clone(),
-            request: "tell of its work",
+            request: "read its system tables",
             source,
         };
         let client = self.client.get_or_try_init(|| self.connect()).await;
