@@ -115,6 +115,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         eval_rmspe: Some(0.2),
         eval_accuracy: None,
         eval_majority: None,
+        eval_interval_coverage: None,
         labels: vec![],
         learn_rate: None,
         ended: None,

@@ -14,7 +14,7 @@ use datafusion::arrow::json::ReaderBuilder;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::store::EpochRecord;
+use crate::store::{EpochRecord, LabelRecord};
 use crate::{Error, Result};
 
 /// A table about the cluster's work.
@@ -46,9 +46,10 @@ pub trait Row: Serialize + DeserializeOwned {
     const TABLE: Table;
 }
 
+/// Rows of tables, with the types of their columns in SQL. What has none is in JSON only.
 macro_rules! rows {
     ($($(#[$about:meta])* $row:ident of $table:ident {
-        $($(#[$doc:meta])* $column:ident: $type:ty = $arrow:expr,)*
+        $($(#[$doc:meta])* $column:ident: $type:ty $(= $arrow:expr)?,)*
     })*) => {
         $(
             $(#[$about])*
@@ -66,7 +67,7 @@ macro_rules! rows {
             /// Names and types of the columns, all of which may be null.
             pub fn schema(self) -> SchemaRef {
                 let columns: Vec<(&str, DataType)> = match self {
-                    $(Self::$table => vec![$((stringify!($column), $arrow)),*],)*
+                    $(Self::$table => vec![$($((stringify!($column), $arrow),)?)*],)*
                 };
                 let fields = columns.into_iter().map(|(name, kind)| Field::new(name, kind, true));
                 Arc::new(Schema::new(fields.collect::<Vec<_>>()))
@@ -249,6 +250,10 @@ rows! {
         eval_accuracy: Option<f64> = Float64,
         /// Root of the mean squared relative error of evaluation, in the label's own scale.
         eval_rmspe: Option<f64> = Float64,
+        /// Of several quantiles, the share of evaluated labels from the outermost quantile to the other.
+        eval_interval_coverage: Option<f64> = Float64,
+        /// How well each of several labels is predicted; in SQL, `ML.TRAINING_INFO` has rows of them.
+        labels: Vec<LabelRecord>,
         /// Seconds it took, evaluation included.
         seconds: f64 = Float64,
         /// Of these, seconds of computing, the mean of ranks.
@@ -352,6 +357,8 @@ impl Epoch {
             eval_r2: record.eval_r2,
             eval_accuracy: record.eval_accuracy,
             eval_rmspe: record.eval_rmspe,
+            eval_interval_coverage: record.eval_interval_coverage,
+            labels: record.labels.clone(),
             seconds: record.seconds,
             compute_seconds: record.compute_seconds,
             reduce_seconds: record.reduce_seconds,

@@ -228,6 +228,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
             ("eval_rmse", kept.eval_rmse),
             ("eval_r2", kept.eval_r2),
             ("eval_accuracy", kept.eval_accuracy),
+            ("eval_interval_coverage", kept.eval_interval_coverage),
             ("eval_rmspe", kept.eval_rmspe),
         ];
         for (name, value) in metrics {

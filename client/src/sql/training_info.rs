@@ -14,7 +14,8 @@ use super::Known;
 
 const NAME: &str = "training_info";
 
-/// Rows of one epoch each, in order; `published` marks the one whose weights were kept.
+/// Rows of epochs, in order; `published` marks the one whose weights were kept, and `label` is of a row about one of
+/// several.
 fn schema() -> Schema {
     let columns = [
         ("iteration", DataType::Int64),
@@ -32,6 +33,8 @@ fn schema() -> Schema {
         ("rows", DataType::Int64),
         ("steps", DataType::Int64),
         ("published", DataType::Boolean),
+        ("eval_interval_coverage", DataType::Float64),
+        ("label", DataType::Utf8),
     ];
     Schema::new(
         columns
@@ -53,14 +56,14 @@ pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
     let of = |record: &EpochRecord| {
         let epoch = Epoch::of("", "", record);
         let is_published = record.epoch == manifest.kept_epoch;
-        row(&epoch, record.learn_rate.or(Some(old)), is_published)
+        rows(&epoch, record.learn_rate.or(Some(old)), is_published)
     };
-    plan(manifest.history.iter().map(of))
+    plan(manifest.history.iter().flat_map(of))
 }
 
 /// What training under way has come to; there may be no epoch yet.
 pub(super) fn under_way(epochs: &[Epoch]) -> Result<LogicalPlan> {
-    plan(epochs.iter().map(|epoch| row(epoch, None, false)))
+    plan(epochs.iter().flat_map(|epoch| rows(epoch, None, false)))
 }
 
 fn plan(rows: impl Iterator<Item = Vec<ScalarValue>>) -> Result<LogicalPlan> {
@@ -75,10 +78,11 @@ fn plan(rows: impl Iterator<Item = Vec<ScalarValue>>) -> Result<LogicalPlan> {
     Known::plan(NAME, rows)
 }
 
-fn row(epoch: &Epoch, learn_rate: Option<f64>, published: bool) -> Vec<ScalarValue> {
+/// The row of an epoch; after it, where labels are several, a row for each, which has its name and how well it is predicted.
+fn rows(epoch: &Epoch, learn_rate: Option<f64>, published: bool) -> Vec<Vec<ScalarValue>> {
     let millis = |seconds: f64| ScalarValue::Int64(Some((seconds * 1e3).round() as i64));
     let whole = |number: u64| ScalarValue::Int64(i64::try_from(number).ok());
-    vec![
+    let all = vec![
         whole(epoch.epoch),
         ScalarValue::Float64(Some(epoch.loss)),
         ScalarValue::Float64(epoch.eval_loss),
@@ -94,5 +98,69 @@ fn row(epoch: &Epoch, learn_rate: Option<f64>, published: bool) -> Vec<ScalarVal
         whole(epoch.rows),
         whole(epoch.steps),
         ScalarValue::Boolean(Some(published)),
-    ]
+        ScalarValue::Float64(epoch.eval_interval_coverage),
+        ScalarValue::Utf8(None),
+    ];
+    let of_labels = epoch.labels.iter().map(|of| {
+        vec![
+            whole(epoch.epoch),
+            ScalarValue::Float64(None),
+            ScalarValue::Float64(of.eval_loss),
+            ScalarValue::Float64(of.eval_mae),
+            ScalarValue::Float64(of.eval_rmse),
+            ScalarValue::Float64(of.eval_r2),
+            ScalarValue::Float64(None),
+            ScalarValue::Float64(of.eval_rmspe),
+            ScalarValue::Float64(None),
+            ScalarValue::Int64(None),
+            ScalarValue::Int64(None),
+            ScalarValue::Int64(None),
+            ScalarValue::Int64(None),
+            ScalarValue::Int64(None),
+            ScalarValue::Boolean(Some(published)),
+            ScalarValue::Float64(None),
+            ScalarValue::Utf8(Some(of.label.clone())),
+        ]
+    });
+    [all].into_iter().chain(of_labels).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::store::LabelRecord;
+
+    use super::*;
+
+    #[test]
+    fn several_labels_have_a_row_each() {
+        let record = EpochRecord {
+            epoch: 2,
+            loss: 0.5,
+            eval_interval_coverage: Some(0.75),
+            labels: vec![LabelRecord {
+                label: "y".into(),
+                eval_mae: Some(3.0),
+                ..LabelRecord::default()
+            }],
+            ..EpochRecord::default()
+        };
+        let rows = rows(&Epoch::of("", "", &record), None, true);
+        let schema = schema();
+        for row in &rows {
+            let types: Vec<_> = row.iter().map(ScalarValue::data_type).collect();
+            let due = schema
+                .fields()
+                .iter()
+                .map(|field| field.data_type().clone());
+            assert_eq!(types, due.collect::<Vec<_>>());
+        }
+        let of = |row: usize, column: &str| rows[row][schema.index_of(column).unwrap()].clone();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(of(0, "eval_interval_coverage"), ScalarValue::from(0.75));
+        assert_eq!(of(0, "label"), ScalarValue::Utf8(None));
+        assert_eq!(of(1, "iteration"), of(0, "iteration"));
+        assert_eq!(of(1, "label"), ScalarValue::from("y"));
+        assert_eq!(of(1, "eval_mae"), ScalarValue::from(3.0));
+        assert_eq!(of(1, "loss"), ScalarValue::Float64(None));
+    }
 }

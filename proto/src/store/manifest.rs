@@ -190,6 +190,9 @@ pub struct EpochRecord {
     /// comes to.
     #[serde(default)]
     pub eval_majority: Option<f64>,
+    /// Of several quantiles, the share of evaluated labels from the outermost quantile to the other.
+    #[serde(default)]
+    pub eval_interval_coverage: Option<f64>,
     /// Root of the mean squared error of evaluation, in the label's own scale.
     #[serde(default)]
     pub eval_rmse: Option<f64>,

@@ -257,10 +257,21 @@ function runProgress(run) {
 }
 
 function curve(points, epochs) {
-  return chart('Training curve', [
+  return [chart('Training curve', [
     { name: 'training loss', hue: 'one', points: points.map((p) => [p.steps, p.loss]) },
     { name: 'eval_loss', hue: 'two', dots: true, points: epochs.filter((e) => e.eval_loss !== null).map((e) => [e.steps, e.eval_loss]) },
-  ].filter(({ points }) => points.length), 'steps');
+  ].filter(({ points }) => points.length), 'steps'), ...validation(epochs)];
+}
+
+// What the loss does not tell: how often labels are in the predicted interval, and how well each of several is predicted.
+function validation(epochs) {
+  const line = (name, hue, of) => ({ name, hue, dots: true, points: epochs
+    .map((epoch) => [epoch.steps, of(epoch)]).filter(([, value]) => value !== null && value !== undefined) });
+  const labels = epochs[0]?.labels ?? [];
+  return [
+    ['Coverage of the interval', [line('interval coverage', 'two', (e) => e.eval_interval_coverage)]],
+    ['R² of each label', labels.map(({ label }, at) => line(`R² of ${label}`, ['one', 'two', 'three'][at % 3], (e) => e.labels[at].eval_r2))],
+  ].filter(([, lines]) => lines.some(({ points }) => points.length)).map(([title, lines]) => chart(title, lines, 'steps'));
 }
 
 function splits(ranks) {
@@ -292,7 +303,13 @@ const measures = [
   { name: 'Accuracy', number: true, of: (row) => loss(row.eval_accuracy) },
   { name: 'R²', number: true, of: (row) => loss(row.eval_r2) },
   { name: 'RMSPE', number: true, of: (row) => loss(row.eval_rmspe) },
+  { name: 'Interval coverage', number: true, of: (row) => loss(row.eval_interval_coverage) },
 ];
+// The same of each of several labels, in its own unit.
+const ofLabels = (epochs) => (epochs[0]?.labels ?? []).flatMap(({ label }, at) => [
+  { name: `MAE of ${label}`, number: true, of: (epoch) => loss(epoch.labels[at].eval_mae) },
+  { name: `R² of ${label}`, number: true, of: (epoch) => loss(epoch.labels[at].eval_r2) },
+]);
 const found = (columns, rows) => columns.filter(({ of }) => rows.some((row) => of(row) !== ''));
 
 function epochTable(epochs) {
@@ -300,7 +317,7 @@ function epochTable(epochs) {
     { name: 'Epoch', number: true, of: (e) => e.epoch },
     { name: 'Loss', number: true, of: (e) => loss(e.loss) },
     { name: 'Validation loss', number: true, of: (e) => loss(e.eval_loss) },
-    ...found(measures, epochs),
+    ...found([...measures, ...ofLabels(epochs)], epochs),
     { name: 'Rows', number: true, of: (e) => whole(e.rows) },
     { name: 'Time', number: true, of: (e) => time(e.seconds) },
     { name: 'Computing', number: true, of: (e) => share(e.compute_seconds, e.seconds) },

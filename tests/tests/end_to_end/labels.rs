@@ -52,6 +52,26 @@ fn several_labels_are_predicted_and_judged_each() {
     );
     assert!((told / due - 1.0).abs() < 1e-6, "{due} {groups:?}");
 
+    let trained = query("SELECT * FROM ML.TRAINING_INFO(MODEL m) ORDER BY iteration, label");
+    assert_eq!(trained.len(), 10 * 3);
+    let judged = query(
+        "SELECT label, mean_absolute_error, r2_score
+         FROM ML.EVALUATE(MODEL m, (SELECT * FROM t WHERE split = 'EVAL')) ORDER BY label",
+    );
+    let of_label = |row: &&Value| row["published"] == true && !row["label"].is_null();
+    let published: Vec<_> = trained.iter().filter(of_label).collect();
+    assert_eq!(published.len(), 2, "{trained:?}");
+    for (told, due) in published.into_iter().zip(&judged) {
+        assert_eq!(told["label"], due["label"]);
+        for (metric, name) in [("eval_mae", "mean_absolute_error"), ("eval_r2", "r2_score")] {
+            let (told, due) = (number(told, metric), number(due, name));
+            assert!((told - due).abs() < 1e-3 * due.abs(), "{told} {due}");
+        }
+    }
+    let whole = trained.iter().filter(|row| row["label"].is_null());
+    assert!(whole.clone().all(|row| row["loss"].is_number()));
+    assert_eq!(whole.count(), 10);
+
     let described = query("DESCRIBE MODEL m");
     let of = |property: &str| {
         let found = described.iter().find(|row| row["property"] == property);

@@ -57,6 +57,15 @@ fn an_interval_is_predicted_and_judged_in_sql() {
         .map(|group| number(group, "interval_coverage") * number(group, "rows") / 700.0)
         .sum();
     assert!((coverage - inside).abs() < 1e-9, "{groups:?}");
+    // What training has said of the rows that it evaluated, of the weights that are published.
+    let trained = query(
+        "SELECT eval_interval_coverage AS told, coverage AS due FROM ML.TRAINING_INFO(MODEL m) CROSS JOIN
+           (SELECT interval_coverage AS coverage FROM ML.EVALUATE(MODEL m, (SELECT * FROM t WHERE split = 'EVAL'))) AS e
+         WHERE published",
+    );
+    assert_eq!(trained.len(), 1);
+    let [told, due] = ["told", "due"].map(|column| number(&trained[0], column));
+    assert!((told - due).abs() < 0.02, "{trained:?}");
     let explained = query(
         "SELECT predicted_y, prediction_value FROM ML.EXPLAIN_PREDICT(MODEL m, (SELECT * FROM t WHERE id < 5))",
     );

@@ -511,6 +511,7 @@ impl<'a, C: Compute> Fit<'a, C> {
                 .filter(|earlier| earlier.rows > 0)
                 .map(Covered::record),
             classes: self.majority.is_some(),
+            quantiles: self.spec.loss.shares().is_some(),
             labels: self.spec.label.several().to_vec(),
             learn_rate: self.learn_rate(Position {
                 steps: steps - 1,

@@ -19,6 +19,8 @@ enum Sum {
     /// Rows whose class was the likeliest, and those of the class that is the most frequent in training.
     EvalCorrect,
     EvalMajority,
+    /// Rows whose label is from the outermost of several quantiles to the other.
+    EvalInside,
     ComputeSeconds,
     ReduceSeconds,
 }
@@ -59,6 +61,8 @@ pub(super) struct Trained {
     pub(super) earlier: Option<Coverage>,
     /// Whether labels are classes.
     pub(super) classes: bool,
+    /// Whether several quantiles are predicted.
+    pub(super) quantiles: bool,
     /// The names of labels that are several.
     pub(super) labels: Vec<String>,
     /// Of the last step.
@@ -105,6 +109,10 @@ impl Sums {
         let unit = loss::unit_of(of.loss, of.scales);
         let loss = loss::of_labels(of.loss, of.loss_weights, outputs, labels, &mut slopes);
         self.add(Sum::EvalLoss, weight * unit * loss);
+        if let (Some(_), [low, .., high], [label]) = (&sorted, outputs, labels) {
+            let is_inside = (low..=high).contains(&label);
+            self.add(Sum::EvalInside, weight * f64::from(u8::from(is_inside)));
+        }
         if let Some(majority) = of.majority {
             let class = labels.first().map_or(0, |label| *label as usize);
             let counts = |other: usize| weight * f64::from(u8::from(other == class));
@@ -213,6 +221,7 @@ impl Sums {
             eval_mae: only.eval_mae,
             eval_accuracy: share(Sum::EvalCorrect).filter(|_| trained.classes),
             eval_majority: share(Sum::EvalMajority).filter(|_| trained.classes),
+            eval_interval_coverage: share(Sum::EvalInside).filter(|_| trained.quantiles),
             eval_rmse: only.eval_rmse,
             eval_r2: only.eval_r2,
             eval_rmspe: only.eval_rmspe,
@@ -336,6 +345,13 @@ mod tests {
         // Of −1, 1 and 3: 0.1 · 1, 0.5 · 1 and 0.1 · 3, in units of 2.
         assert!((record.eval_loss.unwrap() - 2.0 * 0.9 / 3.0).abs() < 1e-12);
         assert!((record.eval_mae.unwrap() - 2.0).abs() < 1e-12);
+        // A second row, of three times the weight, is beyond the interval.
+        sums.evaluated(&of, &[1.0, 3.0, -1.0], &[3.5], 3.0);
+        let record = sums.record(Trained {
+            quantiles: true,
+            ..Trained::default()
+        });
+        assert_eq!(record.eval_interval_coverage, Some(0.25));
     }
 
     #[test]

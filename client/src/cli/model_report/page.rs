@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use volley_proto::store::{EpochRecord, Manifest};
+use volley_proto::store::{EpochRecord, LabelRecord, Manifest};
 
 use super::charts::{self, Line};
 use super::features;
@@ -24,7 +24,7 @@ pub(super) struct Page<'a> {
 type OfEpoch = (&'static str, fn(&EpochRecord) -> Option<f64>);
 
 /// What evaluation has found after each epoch, of which a task has some: a chart's title, its unit, and its lines.
-const CHARTS: [(&str, &str, &[OfEpoch]); 4] = [
+const CHARTS: [(&str, &str, &[OfEpoch]); 5] = [
     (
         "Accuracy of validation",
         "share of rows",
@@ -50,6 +50,11 @@ const CHARTS: [(&str, &str, &[OfEpoch]); 4] = [
         "RMSPE of validation",
         "share of the label",
         &[("RMSPE", |epoch| epoch.eval_rmspe)],
+    ),
+    (
+        "Coverage of the interval in validation",
+        "share of labels",
+        &[("interval coverage", |epoch| epoch.eval_interval_coverage)],
     ),
 ];
 
@@ -164,6 +169,22 @@ impl Page<'_> {
                 html.push_str(&charts::curves(title, unit, &lines, kept));
             }
         }
+        // Of several labels, each in its own unit.
+        let labels: &[LabelRecord] = match history.last() {
+            Some(last) if last.eval_loss.is_some() => &last.labels,
+            _ => &[],
+        };
+        for (at, label) in labels.iter().enumerate() {
+            let of = |metric: fn(&LabelRecord) -> Option<f64>| {
+                move |epoch: &EpochRecord| epoch.labels.get(at).and_then(metric)
+            };
+            let lines = [
+                line("MAE", &of(|label| label.eval_mae)),
+                line("RMSE", &of(|label| label.eval_rmse)),
+            ];
+            let title = format!("Errors of validation of {}", label.label);
+            html.push_str(&charts::curves(&title, "in the label's unit", &lines, kept));
+        }
         let found = metrics().filter(|(_, of)| history.iter().any(|epoch| of(epoch).is_some()));
         let found: Vec<_> = found.collect();
         html.push_str(
@@ -171,6 +192,13 @@ impl Page<'_> {
         );
         for (name, _) in &found {
             write!(html, "<th class=\"n\">{name}")?;
+        }
+        for of in labels {
+            let label = escape(&of.label);
+            write!(
+                html,
+                "<th class=\"n\">MAE of {label}<th class=\"n\">R² of {label}"
+            )?;
         }
         html.push_str(
             "<th class=\"n\">Seconds<th class=\"n\">Computing<th class=\"n\">Reducing</tr>",
@@ -186,6 +214,10 @@ impl Page<'_> {
             )?;
             for (_, of) in &found {
                 write!(html, "<td class=\"n\">{}", number(of(epoch)))?;
+            }
+            for of in epoch.labels.iter().take(labels.len()) {
+                let [mae, r2] = [of.eval_mae, of.eval_r2].map(number);
+                write!(html, "<td class=\"n\">{mae}<td class=\"n\">{r2}")?;
             }
             write!(
                 html,

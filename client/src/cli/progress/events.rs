@@ -137,6 +137,7 @@ fn describe_epoch(record: &EpochRecord) -> String {
         ("eval_rmspe", record.eval_rmspe),
         ("eval_r2", record.eval_r2),
         ("eval_accuracy", record.eval_accuracy),
+        ("eval_interval_coverage", record.eval_interval_coverage),
     ];
     for (name, value) in evaluated {
         line.extend(value.map(|value| format!(", {name} {value:.5}")));
@@ -197,6 +198,7 @@ mod tests {
             eval_rmspe: None,
             eval_accuracy: None,
             eval_majority: None,
+            eval_interval_coverage: None,
             labels: vec![],
             learn_rate: None,
             ended: None,

@@ -360,7 +360,12 @@ fn several_quantiles_of_uniform_labels_are_their_shares() {
         let losses = errors.map(|error| (share * error).max((share - 1.0) * error));
         loss += losses.sum::<f64>() / labels.len() as f64 / 3.0;
     }
+    let rows = labels.iter().zip(all.chunks_exact(3));
+    let inside = rows.filter(|(y, row)| f64::from(row[0]) <= **y && **y <= f64::from(row[2]));
+    let coverage = inside.count() as f64 / labels.len() as f64;
     let kept = &outcomes[0].report.kept;
+    let told = kept.eval_interval_coverage.unwrap();
+    assert!((told - coverage).abs() < 0.01, "{coverage}, {kept:?}");
     assert!(
         (kept.eval_loss.unwrap() / loss - 1.0).abs() < 1e-4,
         "{loss}, {kept:?}"
