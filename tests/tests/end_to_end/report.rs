@@ -129,6 +129,33 @@ fn pictures_of_a_classifier_are_its_sql() {
     }
     assert_eq!(important.len(), 2);
     assert!(html.contains("fall of accuracy when its values change places"));
+    let explained = query(&format!(
+        "SELECT top_feature_attributions AS of_row FROM ML.EXPLAIN_PREDICT(MODEL m, ({rows}), top_k_features => 2)"
+    ));
+    let pictured = figure(&html, "Integrated gradients");
+    for name in ["k", "x"] {
+        let attribution = |row: &Value| {
+            let mut of_row = row["of_row"].as_array().unwrap().iter();
+            number(
+                of_row.find(|of| of["feature"] == name).unwrap(),
+                "attribution",
+            )
+        };
+        let mean = explained.iter().map(|row| attribution(row).abs());
+        let due = mean.sum::<f64>() / 700.0;
+        let tip = between(pictured, &format!("<title>{name}: "), "</title>");
+        let told = between(tip, "mean |attribution| ", ",").parse::<f64>();
+        assert!((told.unwrap() - due).abs() < 1e-3, "{tip}: {due}");
+        let (low, high) = between(&format!("{tip}<"), "are ", "<")
+            .split_once(" to ")
+            .map(|(low, high)| (low.parse::<f64>().unwrap(), high.parse::<f64>().unwrap()))
+            .unwrap();
+        let within = explained.iter().map(attribution);
+        let within = within.filter(|attribution| (low..=high).contains(attribution));
+        let within = within.count() as f64 / 700.0;
+        assert!((within - 0.9).abs() < 0.15, "{tip}: {within}");
+    }
+    assert!(pictured.contains("the log-odds of the predicted class"));
 
     let groups = query(&format!(
         "SELECT k FROM ML.EVALUATE(MODEL m, ({rows}), BY k) ORDER BY log_loss DESC"
@@ -244,6 +271,13 @@ fn pictures_of_a_regressor_are_its_sql() {
     let by = between(&html, "<h2>By k</h2>", "</table>");
     assert_eq!(by.matches("<tr><td>").count(), 7);
     assert!(html.contains("fall of R² when its values change places"));
+    assert!(
+        html.contains("Of 690 rows: what each feature adds"),
+        "{html}"
+    );
+    let attributions = figure(&html, "Integrated gradients");
+    assert_eq!(attributions.matches("<rect ").count(), 2);
+    assert!(attributions.contains("mean |attribution| to predicted y"));
 
     let mistakes: [(&[&str], &str); 5] = [
         (&["--by", "k"], "--by needs --rows"),

@@ -5,7 +5,8 @@
 //!         ├► ML.CONFUSION_MATRIX, ML.ROC_CURVE, ML.CALIBRATION        of classes
 //!         ├► ML.PREDICT ─► quantiles ─► squares of a grid             of numbers
 //!         ├► ML.FEATURE_INFO                                          features beside training's
-//!         └► a sample ─► ML.GLOBAL_EXPLAIN                            permutation importance
+//!         ├► a sample ─► ML.GLOBAL_EXPLAIN                            permutation importance
+//!         └► a sample ─► ML.EXPLAIN_PREDICT                           integrated gradients
 //! ```
 //!
 //! No metric is computed here: queries run on the cluster, and give no more rows than a picture has marks. The same rows
@@ -19,7 +20,7 @@ use volley::Session;
 use volley_proto::store::{Classes, Manifest};
 
 use super::answer::{Answer, numbers, texts};
-use super::charts::{Bin, Cell, Grid, Importance, Matrix, Quantile, RocPoint, Spread};
+use super::charts::{Bar, Bin, Cell, Grid, Matrix, Quantile, RocPoint, Spread};
 
 /// Groups that are shown of a column, the worst ones.
 const GROUPS: usize = 20;
@@ -33,13 +34,17 @@ const SAMPLE: usize = 4000;
 const SAMPLE_VALUES: usize = 200_000;
 /// No sample is smaller, however many features there are.
 const LEAST_SAMPLE: usize = 200;
+/// Features whose attributions are shown, those with the greatest.
+const ATTRIBUTED: usize = 20;
+/// Rows whose predictions are explained, at most: each takes as long as some 150 predictions.
+const EXPLAINED: usize = 1000;
 /// Squares of the grid of predicted over actual, in each direction.
 const SQUARES: u32 = 40;
 /// The share of rows that are beyond the grid on each side.
 const BEYOND: f64 = 0.005;
 /// Beyond it, and NaN, are no numbers that could be drawn.
 const LARGEST: &str = "1e300";
-/// Quantiles of errors.
+/// Quantiles of errors; attributions are between the outermost two.
 const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
 /// A model, and the rows that it is judged by.
@@ -59,7 +64,10 @@ pub(super) struct Judged {
     /// The metrics of `ML.EVALUATE`, by their names.
     pub(super) metrics: Vec<(String, Option<f64>)>,
     pub(super) fit: Fit,
+    /// By permutation importance.
     pub(super) important: Important,
+    /// By the mean of absolute attributions; or why predictions of such a model are not explained.
+    pub(super) attributed: Result<Important, String>,
     /// All rows, with a label or without.
     pub(super) rows: u64,
     /// What features are in these rows, in any order.
@@ -89,7 +97,7 @@ pub(super) enum Fit {
 /// The features that matter most.
 #[derive(Debug)]
 pub(super) struct Important {
-    pub(super) features: Vec<Importance>,
+    pub(super) features: Vec<Bar>,
     /// How many features there are.
     pub(super) of: u64,
     /// On how many rows that was measured.
@@ -155,6 +163,7 @@ impl Judge<'_> {
             None => self.numbers().await?,
         };
         let important = self.important(&columns, labelled).await?;
+        let attributed = self.attributed(&columns, labelled).await?;
         let all = self.ask(format!("SELECT count(*) AS n FROM {}", self.given()));
         let rows = all.await?.numbers("n")?.first().copied().flatten();
         let mut groups = Vec::new();
@@ -166,6 +175,7 @@ impl Judge<'_> {
             metrics,
             fit,
             important,
+            attributed,
             rows: rows.map_or(0, whole),
             features: self.features().await?,
             by: groups,
@@ -378,10 +388,8 @@ impl Judge<'_> {
         Ok(Fit::Numbers { grid, errors })
     }
 
-    /// A query of some of the rows with a label, the same ones each time, and how many they are at most.
-    fn sample(&self, columns: &[Column]) -> (String, usize) {
-        let features = self.manifest.features.len().max(1);
-        let most = (SAMPLE_VALUES / features).clamp(LEAST_SAMPLE, SAMPLE);
+    /// A query of so many of the rows with a label, at most, the same ones each time.
+    fn sample(&self, columns: &[Column], most: usize) -> String {
         let hashed = columns.iter().filter(|column| has_text(&column.data_type));
         let hashed = hashed.map(|column| format!("CAST({} AS VARCHAR)", quoted(&column.name)));
         let hashed: Vec<_> = hashed.collect();
@@ -390,13 +398,13 @@ impl Judge<'_> {
             false => format!("ORDER BY md5(concat_ws('|', {}))", hashed.join(", ")),
         };
         let (given, label) = (self.given(), self.label());
-        let sample =
-            format!("SELECT * FROM {given} WHERE {label} IS NOT NULL {order} LIMIT {most}");
-        (sample, most)
+        format!("SELECT * FROM {given} WHERE {label} IS NOT NULL {order} LIMIT {most}")
     }
 
     async fn important(&self, columns: &[Column], labelled: u64) -> anyhow::Result<Important> {
-        let (sample, most) = self.sample(columns);
+        let features = self.manifest.features.len().max(1);
+        let most = (SAMPLE_VALUES / features).clamp(LEAST_SAMPLE, SAMPLE);
+        let sample = self.sample(columns, most);
         let answer = self.ask(format!(
             "SELECT feature, attribution, attribution_stddev, count(*) OVER () AS features FROM {} \
              ORDER BY attribution DESC NULLS LAST, feature LIMIT {IMPORTANT}",
@@ -409,10 +417,12 @@ impl Judge<'_> {
         let features = names.zip(attributions).zip(deviations);
         // The score of rows that are all alike is no number.
         let features = features.filter_map(|((feature, attribution), deviation)| {
-            Some(Importance {
+            let fall = attribution.filter(|fall| fall.is_finite())?;
+            let deviation = deviation.unwrap_or(0.0);
+            Some(Bar {
                 feature,
-                attribution: attribution.filter(|fall| fall.is_finite())?,
-                deviation: deviation.unwrap_or(0.0),
+                value: fall,
+                whisker: [fall - deviation, fall + deviation],
             })
         });
         let of = answer.numbers("features")?.first().copied().flatten();
@@ -421,6 +431,48 @@ impl Judge<'_> {
             of: of.map_or(0, whole),
             rows: labelled.min(most as u64),
         })
+    }
+
+    /// Attributions of features to predictions; or why there are none, of a kind of model that is not explained.
+    async fn attributed(
+        &self,
+        columns: &[Column],
+        labelled: u64,
+    ) -> anyhow::Result<Result<Important, String>> {
+        let sample = self.sample(columns, EXPLAINED);
+        let of = self.manifest.features.len();
+        let call = self.call(
+            "EXPLAIN_PREDICT",
+            &sample,
+            &format!(", top_k_features => {of}"),
+        );
+        let [low, .., high] = QUANTILES.map(|share| {
+            format!("approx_percentile_cont({share}) WITHIN GROUP (ORDER BY attribution)")
+        });
+        let answer = self.ask(format!(
+            "SELECT feature, avg(abs(attribution)) AS mean, {low} AS low, {high} AS high FROM \
+             (SELECT item['feature'] AS feature, item['attribution'] AS attribution FROM \
+             (SELECT unnest(top_feature_attributions) AS item FROM {call}) AS explained) AS attributions \
+             WHERE abs(attribution) <= {LARGEST} GROUP BY feature ORDER BY mean DESC, feature LIMIT {ATTRIBUTED}"
+        ));
+        let answer = match answer.await {
+            Err(error) if is_not_supported(&error) => {
+                return Ok(Err(error.root_cause().to_string()));
+            }
+            answer => answer?,
+        };
+        let names = answer.texts("feature")?.into_iter();
+        let numbers = answer.rows(["mean", "low", "high"], |numbers| numbers)?;
+        let features = names.zip(numbers).map(|(feature, [value, low, high])| Bar {
+            feature,
+            value,
+            whisker: [low, high],
+        });
+        Ok(Ok(Important {
+            features: features.collect(),
+            of: of as u64,
+            rows: labelled.min(EXPLAINED as u64),
+        }))
     }
 
     async fn features(&self) -> anyhow::Result<Vec<RowsOfFeature>> {
@@ -497,6 +549,14 @@ impl Judge<'_> {
 /// A count.
 fn whole(number: f64) -> u64 {
     number as u64
+}
+
+/// Whether what was asked for is nothing that Volley does.
+fn is_not_supported(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<volley::Error>(),
+        Some(volley::Error::NotSupported { .. })
+    )
 }
 
 /// Whether values of a type are told apart by their text.

@@ -74,7 +74,10 @@ pub(super) fn sections(
         }
     }
     html.push_str("</section>");
+    html.push_str("<section><h2>What matters</h2>");
     importance(&judged.important, manifest, html)?;
+    attributions(&judged.attributed, manifest, html)?;
+    html.push_str("</section>");
     judged
         .by
         .iter()
@@ -129,11 +132,10 @@ fn calibration_table(bins: &[Bin], html: &mut String) -> std::fmt::Result {
 }
 
 fn importance(important: &Important, manifest: &Manifest, html: &mut String) -> std::fmt::Result {
-    let Important { features, of, rows } = important;
-    html.push_str("<section><h2>What matters</h2>");
+    let Important { features, rows, .. } = important;
     if features.is_empty() {
         html.push_str(
-            "<p class=\"quiet\">These rows do not tell: their labels are all the same.</p></section>",
+            "<p class=\"quiet\">These rows do not tell: their labels are all the same.</p>",
         );
         return Ok(());
     }
@@ -141,17 +143,54 @@ fn importance(important: &Important, manifest: &Manifest, html: &mut String) -> 
         Some(_) => "accuracy",
         None => "R²",
     };
-    let more = if (features.len() as u64) < *of {
-        format!(", the first {} of {of} features", features.len())
-    } else {
-        String::new()
+    write!(
+        html,
+        "<p class=\"quiet\">On {rows} rows{}. Features that tell the same share what they tell.</p>\
+         <div class=\"charts\">{}</div>",
+        first(important),
+        charts::importance(features, score)
+    )
+}
+
+fn attributions(
+    attributed: &Result<Important, String>,
+    manifest: &Manifest,
+    html: &mut String,
+) -> std::fmt::Result {
+    let attributed = match attributed {
+        Ok(attributed) => attributed,
+        Err(why) => {
+            let why = escape(why);
+            return write!(html, "<p class=\"quiet\">Without attributions: {why}.</p>");
+        }
+    };
+    let label = manifest.spec.label.column();
+    let is_logarithm = manifest.exponentiates() || manifest.spec.loss.has_log_link();
+    let of = match &manifest.classes {
+        Some(classes) if classes.len() == 2 => "the log-odds of the predicted class".to_owned(),
+        Some(_) => "the logit of the predicted class".to_owned(),
+        None if is_logarithm => format!("the logarithm of predicted {label}"),
+        None => format!("predicted {label}"),
     };
     write!(
         html,
-        "<p class=\"quiet\">On {rows} rows{more}. Features that tell the same share what they tell.</p>\
-         <div class=\"charts\">{}</div></section>",
-        charts::importance(features, score)
+        "<p class=\"quiet\">Of {} rows{}: what each feature adds to a row's prediction, beside that of a row of means. \
+         Bars are means of absolute attributions, lines where 5 to 95 % of attributions are.</p>\
+         <div class=\"charts\">{}</div>",
+        attributed.rows,
+        first(attributed),
+        charts::attributions(&attributed.features, &of)
     )
+}
+
+/// Which of the features are shown, where these are not all.
+fn first(important: &Important) -> String {
+    let Important { features, of, .. } = important;
+    if (features.len() as u64) < *of {
+        format!(", the first {} of {of} features", features.len())
+    } else {
+        String::new()
+    }
 }
 
 fn by_group(groups: &Groups, manifest: &Manifest, html: &mut String) -> std::fmt::Result {

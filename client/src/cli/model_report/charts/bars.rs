@@ -1,4 +1,4 @@
-//! Bars from 0, with how sure they are: which features matter.
+//! Bars from 0 with whiskers: which features matter, by permutation importance and by attributions.
 
 use super::plot::{Axis, span};
 use super::svg::{Anchor, Svg, figure};
@@ -16,31 +16,50 @@ const LETTERS: usize = 24;
 
 /// How much a feature matters.
 #[derive(Debug, Clone)]
-pub(crate) struct Importance {
+pub(crate) struct Bar {
     pub(crate) feature: String,
-    /// By how much the score falls without it.
-    pub(crate) attribution: f64,
-    /// How much repetitions differ from that.
-    pub(crate) deviation: f64,
+    /// Where the bar ends.
+    pub(crate) value: f64,
+    /// From where to where the whisker reaches.
+    pub(crate) whisker: [f64; 2],
 }
 
-impl Importance {
-    /// From where to where one standard deviation reaches.
-    fn reach(&self) -> [f64; 2] {
-        [-1.0, 1.0].map(|side| self.attribution + side * self.deviation)
-    }
-}
-
-/// Features in the order that is given, as bars with their standard deviations. `score` is what falls.
-pub(crate) fn importance(features: &[Importance], score: &str) -> String {
-    let reaches = features.iter().flat_map(Importance::reach);
+/// Features by how much a score falls without them, with a standard deviation of repetitions to each side. `score` is what
+/// falls.
+pub(crate) fn importance(features: &[Bar], score: &str) -> String {
     let name = format!("fall of {score} when its values change places");
-    let axis = Axis::new(&name, span(reaches.chain([0.0])));
+    bars("Permutation importance", &name, features, |bar| {
+        let [from, to] = bar.whisker;
+        let [value, deviation] = [bar.value, (to - from) / 2.0].map(|value| number(Some(value)));
+        format!("{}: {value}, ± {deviation}", bar.feature)
+    })
+}
+
+/// Features by their mean absolute attribution, with the 5 % and the 95 % quantile of attributions. `of` is what they are
+/// attributions of, as numbers.
+pub(crate) fn attributions(features: &[Bar], of: &str) -> String {
+    let name = format!("mean |attribution| to {of}");
+    bars("Integrated gradients", &name, features, |bar| {
+        let [low, high] = bar.whisker;
+        let [value, low, high] = [bar.value, low, high].map(|value| number(Some(value)));
+        format!(
+            "{}: mean |attribution| {value}, 5 to 95 % are {low} to {high}",
+            bar.feature
+        )
+    })
+}
+
+/// Features in the order that is given; `name` is the axis', and `tip` says a bar's numbers.
+fn bars(title: &str, name: &str, features: &[Bar], tip: impl Fn(&Bar) -> String) -> String {
+    let ends = features
+        .iter()
+        .flat_map(|bar| [bar.value, bar.whisker[0], bar.whisker[1]]);
+    let axis = Axis::new(name, span(ends.chain([0.0])));
     let place = |value: f64| axis.place(value, [LEFT, WIDTH - RIGHT]);
     let bottom = TOP + ROW * features.len() as f64;
     let said = features.iter().map(|feature| {
-        let attribution = number(Some(feature.attribution));
-        format!("; {} {attribution}", feature.feature)
+        let value = number(Some(feature.value));
+        format!("; {} {value}", feature.feature)
     });
     let said = format!("Features by the {name}{}", said.collect::<String>());
     let mut svg = Svg::new(WIDTH, bottom + BOTTOM, &said);
@@ -51,29 +70,27 @@ pub(crate) fn importance(features: &[Importance], score: &str) -> String {
     }
     svg.line("axis", (place(0.0), TOP), (place(0.0), bottom));
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    svg.text("", Anchor::Middle, (middle, bottom + 36.0), &name);
+    svg.text("", Anchor::Middle, (middle, bottom + 36.0), name);
     for (at, feature) in features.iter().enumerate() {
         let top = TOP + ROW * at as f64;
         let middle = top + ROW / 2.0;
-        let [attribution, deviation] =
-            [feature.attribution, feature.deviation].map(|value| number(Some(value)));
-        let tip = format!("{}: {attribution}, ± {deviation}", feature.feature);
         let name = shortened(&feature.feature, LETTERS);
         svg.text("ink", Anchor::End, (LEFT - 8.0, middle + 4.0), &name);
         let corners = [
             (place(0.0), top + 4.0),
-            (place(feature.attribution), top + ROW - 4.0),
+            (place(feature.value), top + ROW - 4.0),
         ];
-        svg.rect("fill one", 0.8, corners, &tip);
-        let [from, to] = feature.reach().map(place);
+        svg.rect("fill one", 0.8, corners, &tip(feature));
+        let [from, to] = feature.whisker.map(place);
         svg.line("whisker", (from, middle), (to, middle));
         for end in [from, to] {
             svg.line("whisker", (end, middle - 4.0), (end, middle + 4.0));
         }
         let right = WIDTH - RIGHT + 8.0;
-        svg.text("ink", Anchor::Start, (right, middle + 4.0), &attribution);
+        let value = number(Some(feature.value));
+        svg.text("ink", Anchor::Start, (right, middle + 4.0), &value);
     }
-    figure("Permutation importance", &[], svg)
+    figure(title, &[], svg)
 }
 
 #[cfg(test)]
@@ -83,10 +100,10 @@ mod tests {
 
     #[test]
     fn bars_begin_at_zero_and_reach_their_numbers() {
-        let of = |feature: &str, attribution, deviation| Importance {
+        let of = |feature: &str, value: f64, deviation: f64| Bar {
             feature: feature.to_owned(),
-            attribution,
-            deviation,
+            value,
+            whisker: [value - deviation, value + deviation],
         };
         let features = [
             of("Store", 0.4, 0.1),
@@ -113,5 +130,23 @@ mod tests {
         assert_eq!(bars[1].tip, "&lt;b&gt;: 0.20000, ± 0.00000");
         let names = marks(&html, "text", "ink");
         assert_eq!((names[0].text, names[1].text), ("Store", "0.40000"));
+    }
+
+    #[test]
+    fn whiskers_of_attributions_are_their_quantiles() {
+        let bar = Bar {
+            feature: "Store".to_owned(),
+            value: 0.5,
+            whisker: [-0.75, 0.25],
+        };
+        let html = attributions(&[bar], "the logarithm of Sales");
+        let bar = &marks(&html, "rect", "fill one")[0];
+        let unit = bar.number("width") / 0.5;
+        let whisker = &marks(&html, "line", "whisker")[0];
+        assert!(near(whisker.number("x1"), bar.number("x") - 0.75 * unit));
+        assert!(near(whisker.number("x2"), bar.number("x") + 0.25 * unit));
+        let due = "Store: mean |attribution| 0.50000, 5 to 95 % are -0.75000 to 0.25000";
+        assert_eq!(bar.tip, due);
+        assert!(html.contains("mean |attribution| to the logarithm of Sales"));
     }
 }

@@ -18,7 +18,7 @@ mod svg;
 #[cfg(test)]
 mod testing;
 
-pub(super) use bars::{Importance, importance};
+pub(super) use bars::{Bar, attributions, importance};
 pub(super) use heat::{Cell, Grid, grid};
 pub(super) use lines::{Bin, Line, RocPoint, calibration, curves, roc};
 pub(super) use matrix::{Matrix, confusion};
