@@ -1,5 +1,7 @@
 //! Several labels of one model: what is predicted, and what is judged of each.
 
+use std::fs;
+
 use serde_json::Value;
 use volley_tests::Cluster;
 
@@ -71,6 +73,14 @@ fn several_labels_are_predicted_and_judged_each() {
     let whole = trained.iter().filter(|row| row["label"].is_null());
     assert!(whole.clone().all(|row| row["loss"].is_number()));
     assert_eq!(whole.count(), 10);
+
+    let run = cluster.report(&["m"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let html = fs::read_to_string(cluster.dir().join("m.html")).unwrap();
+    for label in ["y", "z"] {
+        assert!(html.contains(&format!("Errors of validation of {label}")));
+        assert!(html.contains(&format!("R² of {label}")));
+    }
 
     let described = query("DESCRIBE MODEL m");
     let of = |property: &str| {

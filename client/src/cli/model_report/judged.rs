@@ -76,7 +76,7 @@ pub(super) fn sections(
     html.push_str("</section>");
     html.push_str("<section><h2>What matters</h2>");
     importance(&judged.important, manifest, html)?;
-    attributions(&judged.attributed, manifest, html)?;
+    attributions(&judged.attributed, &explained(manifest), html)?;
     html.push_str("</section>");
     judged
         .by
@@ -152,9 +152,21 @@ fn importance(important: &Important, manifest: &Manifest, html: &mut String) -> 
     )
 }
 
+/// What attributions to a model's predictions add up to.
+fn explained(manifest: &Manifest) -> String {
+    let label = manifest.spec.label.column();
+    let is_logarithm = manifest.exponentiates() || manifest.spec.loss.has_log_link();
+    match &manifest.classes {
+        Some(classes) if classes.len() == 2 => "the log-odds of the predicted class".to_owned(),
+        Some(_) => "the logit of the predicted class".to_owned(),
+        None if is_logarithm => format!("the logarithm of predicted {label}"),
+        None => format!("predicted {label}"),
+    }
+}
+
 fn attributions(
     attributed: &Result<Important, String>,
-    manifest: &Manifest,
+    of: &str,
     html: &mut String,
 ) -> std::fmt::Result {
     let attributed = match attributed {
@@ -164,14 +176,6 @@ fn attributions(
             return write!(html, "<p class=\"quiet\">Without attributions: {why}.</p>");
         }
     };
-    let label = manifest.spec.label.column();
-    let is_logarithm = manifest.exponentiates() || manifest.spec.loss.has_log_link();
-    let of = match &manifest.classes {
-        Some(classes) if classes.len() == 2 => "the log-odds of the predicted class".to_owned(),
-        Some(_) => "the logit of the predicted class".to_owned(),
-        None if is_logarithm => format!("the logarithm of predicted {label}"),
-        None => format!("predicted {label}"),
-    };
     write!(
         html,
         "<p class=\"quiet\">Of {} rows{}: what each feature adds to a row's prediction, beside that of a row of means. \
@@ -179,7 +183,7 @@ fn attributions(
          <div class=\"charts\">{}</div>",
         attributed.rows,
         first(attributed),
-        charts::attributions(&attributed.features, &of)
+        charts::attributions(&attributed.features, of)
     )
 }
 
@@ -228,4 +232,29 @@ fn by_group(groups: &Groups, manifest: &Manifest, html: &mut String) -> std::fmt
     }
     html.push_str("</table></section>");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_not_explained_says_why() {
+        let mut html = String::new();
+        let refused = Err("not supported: <b>".to_owned());
+        attributions(&refused, "", &mut html).unwrap();
+        let due = "<p class=\"quiet\">Without attributions: not supported: &lt;b&gt;.</p>";
+        assert_eq!(html, due);
+    }
+
+    #[test]
+    fn features_that_are_not_shown_are_counted() {
+        let important = |of| Important {
+            features: vec![],
+            of,
+            rows: 7,
+        };
+        assert_eq!(first(&important(0)), "");
+        assert_eq!(first(&important(9)), ", the first 0 of 9 features");
+    }
 }
