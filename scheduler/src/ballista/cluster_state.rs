@@ -528,7 +528,7 @@ mod tests {
         fn gang_wish(&self, _: &TrainSpec, _: usize) -> Wish {
             unreachable!()
         }
-        fn gang_arrives(&self, _: &TrainSpec) -> Result<(), String> {
+        fn gang_arrives(&self, _: &TrainSpec) -> std::result::Result<(), String> {
             Ok(())
         }
         fn gang_starts(&self, _: TrainId, _: &str, _: Vec<(usize, String)>) {}
