@@ -220,7 +220,7 @@ impl Drop for Client {
 fn find_first(checkpoints: &Path) -> Option<SystemTime> {
     let runs = std::fs::read_dir(checkpoints).ok()?;
     runs.flatten().find_map(|run| {
-        let file = run.path().join("000000000001.state");
+        let file = run.path().join("000001-000000000001.state");
         file.metadata().ok()?.created().ok()
     })
 }

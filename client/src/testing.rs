@@ -146,6 +146,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         history: vec![epoch(1, 0.3), epoch(2, 0.1), epoch(3, 0.2)],
         kept_epoch: 2,
         refit: None,
+        files: vec![],
     }
 }
 

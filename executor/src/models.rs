@@ -64,8 +64,8 @@ impl LoadedModel {
     async fn load(model: &ModelRef, layers: CustomLayers) -> Result<Self> {
         let store = ModelStore::open(&model.store)?;
         let manifest = store.manifest(&model.name, Some(model.version)).await?;
-        let weights = store.read(model, WEIGHTS).await?;
-        let vocabularies = store.read(model, VOCABULARIES).await?;
+        let weights = store.read(model, &manifest, WEIGHTS).await?;
+        let vocabularies = store.read(model, &manifest, VOCABULARIES).await?;
         let decode = move || Model::load(manifest, &weights, &vocabularies, &layers);
         let decoded = tokio::task::spawn_blocking(decode).await;
         let model = decoded.map_err(external)?.map_err(external)?;

@@ -100,6 +100,31 @@ pub enum Error {
         /// Its current version.
         version: u32,
     },
+    /// A file of a model that is not what was published.
+    #[error(
+        "{file} is damaged: it has {found}, and {expected} were published; put back a copy of the file, predict with \
+         another version, or train the model again"
+    )]
+    ModelFile {
+        /// The file's URL.
+        file: String,
+        /// What it has: a length, or a hash.
+        found: String,
+        /// What was published.
+        expected: String,
+    },
+    /// A checkpoint of a generation that has been given up.
+    #[error(
+        "generation {generation} of run {run} has been given up: generation {by} writes its checkpoints now"
+    )]
+    Superseded {
+        /// The run.
+        run: String,
+        /// The generation that would have written.
+        generation: u64,
+        /// A later one, which has written.
+        by: u64,
+    },
     /// A store that cannot be used.
     #[error("model store {store}: cannot {action}")]
     Store {

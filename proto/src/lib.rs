@@ -7,6 +7,7 @@
 //! [`runtime`], which only the executor implements, so the scheduler plans training without
 //! linking a tensor library.
 
+mod disk;
 mod error;
 mod name;
 mod one_or_several;

@@ -310,7 +310,7 @@ pub(super) fn own_column(plan: &LogicalPlan, name: &str) -> Result<Expr> {
 mod tests {
     use volley_proto::TrainId;
     use volley_proto::spec::Computed;
-    use volley_proto::store::Position;
+    use volley_proto::store::{Position, Writer};
 
     use super::*;
     use crate::session::optimized;
@@ -366,9 +366,10 @@ mod tests {
             let save = async |typed: &str| {
                 let (model, state) = ("m".parse().unwrap(), b"state".to_vec().into());
                 let (run, transform) = (TrainId::generate(), fitted(typed));
+                let generation = 1;
                 let saved = session.store().save_checkpoint(
                     &model,
-                    run,
+                    Writer { run, generation },
                     Position::START,
                     Some(&transform),
                     state,

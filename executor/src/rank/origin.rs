@@ -88,9 +88,9 @@ async fn load(model: &ModelRef, layers: &CustomLayers) -> Result<Model, String> 
     let text = |error: volley_proto::Error| chain(&error);
     let store = ModelStore::open(&model.store).map_err(text)?;
     let manifest = store.manifest(&model.name, Some(model.version)).await;
-    let weights = store.read(model, WEIGHTS).await.map_err(text)?;
-    let vocabularies = store.read(model, VOCABULARIES).await.map_err(text)?;
     let manifest = manifest.map_err(text)?;
+    let read = async |file: &'static str| store.read(model, &manifest, file).await.map_err(text);
+    let (weights, vocabularies) = (read(WEIGHTS).await?, read(VOCABULARIES).await?);
     let loaded = Model::load(manifest, &weights, &vocabularies, layers);
     loaded.map_err(|error| chain(&error))
 }

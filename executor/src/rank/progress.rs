@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use volley_proto::failure::chain;
 use volley_proto::spec::TrainSpec;
-use volley_proto::store::{EpochRecord, ModelStore, Position};
+use volley_proto::store::{EpochRecord, ModelStore, Position, Writer};
 use volley_proto::wire::Steps;
 use volley_proto::{Result, TrainId};
 use volley_trainer::{Beginning, Observer, Step};
@@ -71,6 +71,7 @@ impl Untold {
 #[derive(Debug)]
 pub(super) struct Checkpoints<'a> {
     pub(super) spec: &'a TrainSpec,
+    pub(super) generation: u64,
     /// The run that this one continues; its checkpoints go once this one has one.
     pub(super) continues: Option<TrainId>,
 }
@@ -78,14 +79,13 @@ pub(super) struct Checkpoints<'a> {
 /// An observer, and the work of sending on what it observes, which ends when it is dropped.
 pub(super) fn reporter(
     rendezvous: Rendezvous,
-    generation: u64,
     rank: usize,
     mut store: Checkpoints<'_>,
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
     // One is written while one waits.
     let (checkpoints, mut waiting) = mpsc::channel::<(Position, Bytes)>(1);
-    let told = rendezvous.clone();
+    let (told, generation) = (rendezvous.clone(), store.generation);
     let send = async move {
         while let Some(report) = received.recv().await {
             rendezvous.report(generation, rank, report).await;
@@ -125,8 +125,12 @@ impl Checkpoints<'_> {
             ..
         } = self.spec;
         let store = ModelStore::open(&self.spec.store)?;
+        let writer = Writer {
+            run: *train_id,
+            generation: self.generation,
+        };
         store
-            .save_checkpoint(model, *train_id, position, transform.as_ref(), state)
+            .save_checkpoint(model, writer, position, transform.as_ref(), state)
             .await?;
         if let Some(run) = self.continues.take() {
             store.drop_checkpoints(model, run).await?;

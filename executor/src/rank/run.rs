@@ -160,9 +160,10 @@ impl RankRun<'_> {
         let (found, continues) = found.map(|found| (found.origin, found.continues)).unzip();
         let checkpoints = Checkpoints {
             spec: self.spec,
+            generation,
             continues: continues.flatten(),
         };
-        let (reporter, send) = reporter(self.rendezvous.clone(), generation, rank, checkpoints);
+        let (reporter, send) = reporter(self.rendezvous.clone(), rank, checkpoints);
         let (spec, stop, device) = (Arc::clone(self.spec), self.stop.clone(), self.device);
         let layers = self.layers.clone();
         let (done, trained) = oneshot::channel::<Trained>();

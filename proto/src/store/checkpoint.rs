@@ -1,13 +1,18 @@
 //! Checkpoints: what an unfinished run left, so that it need not begin again.
 //!
 //! ```text
-//! models/<name>/checkpoints/<train id>/<steps, 12 digits>.state   what the trainer wrote
-//!                                     /<steps, 12 digits>.json    written last: the checkpoint exists
+//! models/<name>/checkpoints/<train id>/<generation, 6 digits>-<steps, 12 digits>.state   what the trainer wrote
+//!                                     /<generation>-<steps>.json    written last: the checkpoint exists
 //! ```
 //!
-//! The newest two of a run are kept. A reader checks length and hash, and goes back to the one
-//! before where a file is not what was written. The store does not know what a state holds, and a
-//! checkpoint is no version: models are listed, read and predicted with as if there were none.
+//! A generation's names are its own, so that one which was given up, and goes on all the same, writes over nothing of
+//! a later one. It refuses to begin where a later one has written, and deletes only what it saw before it wrote,
+//! all of which is of its own generation or of earlier ones. The newest checkpoint is the one of the
+//! latest generation, and of that the one of most steps; the newest two of a run are kept.
+//!
+//! A reader checks length and hash, and goes back to the one before where a file is not what was written. The store
+//! does not know what a state holds, and a checkpoint is no version: models are listed, read and
+//! predicted with as if there were none.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,9 +23,9 @@ use bytes::Bytes;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
-use twox_hash::XxHash64;
 
 use super::ModelStore;
+use super::file::WrittenFile;
 use crate::spec::Transform;
 use crate::{Error, ModelName, Result, TrainId};
 
@@ -55,6 +60,42 @@ impl fmt::Display for Position {
     }
 }
 
+/// Who writes checkpoints: the rank 0 of a run's generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writer {
+    /// The run.
+    pub run: TrainId,
+    /// The generation, from 1.
+    pub generation: u64,
+}
+
+/// Which checkpoint of a run, in the order in which they are the newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// 0 in names of old, which say nothing of it.
+    generation: u64,
+    steps: u64,
+}
+
+impl Key {
+    fn parse(name: &str) -> Option<Self> {
+        let (generation, steps) = name.split_once('-').unwrap_or(("0", name));
+        Some(Self {
+            generation: generation.parse().ok()?,
+            steps: steps.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.generation > 0 {
+            write!(f, "{:06}-", self.generation)?;
+        }
+        write!(f, "{:012}", self.steps)
+    }
+}
+
 /// What is known of a checkpoint without reading its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointInfo {
@@ -62,6 +103,9 @@ pub struct CheckpointInfo {
     pub format: u32,
     /// The run that wrote it.
     pub train_id: TrainId,
+    /// The generation that wrote it; 0 in those of old.
+    #[serde(default)]
+    pub generation: u64,
     /// Where training stood.
     #[serde(flatten)]
     pub position: Position,
@@ -97,52 +141,67 @@ struct Files {
 #[derive(Debug)]
 struct Candidate {
     run: TrainId,
-    steps: u64,
+    key: Key,
     /// Its information, or why there is none.
     info: Result<CheckpointInfo, String>,
     written: SystemTime,
 }
 
 impl ModelStore {
-    /// Writes a run's checkpoint, and removes all but the one before. Checkpoints at later steps
-    /// go too: training that went back behind them could not use them.
+    /// Writes a run's checkpoint, which is on the disk then, and removes all but the one before.
     ///
     /// # Errors
-    /// When the store cannot be written; the checkpoint before is whole then.
+    /// When a later generation has written one, or the store cannot be written; the checkpoint before is whole then.
     pub async fn save_checkpoint(
         &self,
         model: &ModelName,
-        run: TrainId,
+        writer: Writer,
         position: Position,
         transform: Option<&Transform>,
         state: Bytes,
     ) -> Result<()> {
+        let Writer { run, generation } = writer;
+        let steps = position.steps;
+        let key = Key { generation, steps };
+        let earlier = self.checkpoint_files(model, run).await?;
+        let latest = earlier
+            .last_key_value()
+            .map_or(0, |(key, _)| key.generation);
+        if latest > generation {
+            return Err(Error::Superseded {
+                run: run.to_string(),
+                generation,
+                by: latest,
+            });
+        }
+        let WrittenFile { bytes, hash, .. } = WrittenFile::of("", &state);
         let info = CheckpointInfo {
             format: FORMAT,
             train_id: run,
+            generation,
             position,
-            bytes: state.len() as u64,
-            hash: hash(&state),
+            bytes,
+            hash,
             written: SystemTime::now(),
             transform: transform.cloned(),
         };
         let json = serde_json::to_vec_pretty(&info)
             .map_err(|source| Error::malformed("checkpoint", source))?;
-        let earlier = self.checkpoint_files(model, run).await?;
         if let Some(Files {
             info: Some(old), ..
-        }) = earlier.get(&position.steps)
+        }) = earlier.get(&key)
         {
             self.delete(&old.location).await?; // it says nothing of the state that replaces its own
         }
-        let [state_path, info_path] = self.checkpoint_paths(model, run, position.steps);
+        let [state_path, info_path] = self.checkpoint_paths(model, run, key);
         self.write(&state_path, state).await?;
         self.write(&info_path, json.into()).await?;
 
-        let before = earlier.range(..position.steps).next_back();
-        let before = before.map(|(steps, _)| *steps);
-        for (steps, files) in earlier {
-            if steps != position.steps && Some(steps) != before {
+        let mut before = earlier.range(..key).rev();
+        let before = before.find(|(_, files)| files.info.is_some());
+        let before = before.map(|(before, _)| *before);
+        for (other, files) in earlier {
+            if other < key && Some(other) != before {
                 self.delete_checkpoint(files).await?;
             }
         }
@@ -174,7 +233,8 @@ impl ModelStore {
 
         let mut found = FoundCheckpoint::default();
         for candidate in runs.into_iter().flatten() {
-            let Candidate { run, steps, .. } = candidate;
+            let Candidate { run, key, .. } = candidate;
+            let steps = key.steps;
             match self.read_checkpoint(model, candidate).await? {
                 Ok(checkpoint) => {
                     found.checkpoint = Some(checkpoint);
@@ -203,7 +263,14 @@ impl ModelStore {
         for files in self.checkpoint_files(model, run).await?.into_values() {
             self.delete_checkpoint(files).await?;
         }
-        Ok(())
+        let path = self.checkpoints(model, run);
+        let folder = self.local(&path)?;
+        let clear = move || {
+            // With what was being written when its writer died; whatever stays counts for nothing.
+            std::fs::remove_dir_all(&folder).ok();
+            Ok(())
+        };
+        self.on_disk(format!("clear {path}"), clear).await
     }
 
     /// Removes what runs that have published have left, but for one run that is still at it.
@@ -225,25 +292,22 @@ impl ModelStore {
 
     /// The runs of the model's published versions.
     async fn published_runs(&self, model: &ModelName) -> Result<Vec<TrainId>> {
-        let mut runs = Vec::new();
-        for version in self.versions(model).await? {
-            // A version that cannot be read is the concern of who uses it.
-            if let Ok(manifest) = self.manifest(model, Some(version)).await {
-                runs.push(manifest.spec.train_id);
-            }
-        }
-        Ok(runs)
+        let published = self.published(model).await?;
+        Ok(published.into_iter().map(|(_, run)| run).collect())
     }
 
     /// A run's checkpoints, whole or not, newest first.
     async fn candidates(&self, model: &ModelName, run: TrainId) -> Result<Vec<Candidate>> {
         let mut candidates = Vec::new();
-        for (steps, files) in self.checkpoint_files(model, run).await?.into_iter().rev() {
+        for (key, files) in self.checkpoint_files(model, run).await?.into_iter().rev() {
             let (info, met) = match files {
                 Files {
                     info: Some(meta), ..
                 } => {
-                    let bytes = self.read_path(&meta.location).await?;
+                    // One that was given up may delete meanwhile, though never the newest.
+                    let Some(bytes) = self.read_if_there(&meta.location).await? else {
+                        continue;
+                    };
                     let info = serde_json::from_slice(&bytes);
                     (info.map_err(|error| format!("is corrupt: {error}")), meta)
                 }
@@ -258,7 +322,7 @@ impl ModelStore {
                 .map_or(seen, |info: &CheckpointInfo| info.written);
             candidates.push(Candidate {
                 run,
-                steps,
+                key,
                 info,
                 written,
             });
@@ -272,9 +336,7 @@ impl ModelStore {
         model: &ModelName,
         candidate: Candidate,
     ) -> Result<Result<(CheckpointInfo, Bytes), String>> {
-        let Candidate {
-            run, steps, info, ..
-        } = candidate;
+        let Candidate { run, key, info, .. } = candidate;
         let info = match info {
             Ok(info) if info.format != FORMAT => {
                 let reason = format!("has format {}, this build reads {FORMAT}", info.format);
@@ -283,46 +345,46 @@ impl ModelStore {
             Ok(info) => info,
             Err(reason) => return Ok(Err(reason)),
         };
-        let [path, _] = self.checkpoint_paths(model, run, steps);
-        if !self.exists(&path).await? {
+        let [path, _] = self.checkpoint_paths(model, run, key);
+        let Some(state) = self.read_if_there(&path).await? else {
             return Ok(Err("is corrupt: its state is missing".into()));
+        };
+        let (generation, steps) = (info.generation, info.position.steps);
+        if info.train_id != run || (Key { generation, steps }) != key {
+            return Ok(Err("is corrupt: it is of another run or step".into()));
         }
-        let state = self.read_path(&path).await?;
-        let (len, hash) = (state.len() as u64, hash(&state));
-        Ok(if info.train_id != run || info.position.steps != steps {
-            Err("is corrupt: it is of another run or step".into())
-        } else if len != info.bytes {
-            let bytes = info.bytes;
-            Err(format!(
-                "is corrupt: its state has {len} bytes instead of {bytes}"
-            ))
-        } else if hash != info.hash {
-            Err(format!(
-                "is corrupt: its state's hash is {hash} instead of {}",
-                info.hash
-            ))
-        } else {
-            Ok((info, state))
+        let written = WrittenFile {
+            name: String::new(),
+            bytes: info.bytes,
+            hash: info.hash.clone(),
+        };
+        Ok(match written.differs(&state) {
+            None => Ok((info, state)),
+            Some([found, expected]) => Err(format!(
+                "is corrupt: its state has {found} instead of {expected}"
+            )),
         })
     }
 
-    /// The files of a run's checkpoints, by steps.
+    /// The files of a run's checkpoints, oldest first.
     async fn checkpoint_files(
         &self,
         model: &ModelName,
         run: TrainId,
-    ) -> Result<BTreeMap<u64, Files>> {
-        let mut found = BTreeMap::<u64, Files>::new();
+    ) -> Result<BTreeMap<Key, Files>> {
+        let mut found = BTreeMap::<Key, Files>::new();
         for object in self.objects_in(&self.checkpoints(model, run)).await? {
-            let Some((steps, extension)) =
+            let Some((name, extension)) =
                 object.location.filename().and_then(|f| f.split_once('.'))
             else {
                 continue;
             };
-            let Ok(steps) = steps.parse() else { continue };
+            let Some(key) = Key::parse(name) else {
+                continue;
+            };
             match extension {
-                "state" => found.entry(steps).or_default().state = Some(object),
-                "json" => found.entry(steps).or_default().info = Some(object),
+                "state" => found.entry(key).or_default().state = Some(object),
+                "json" => found.entry(key).or_default().info = Some(object),
                 _ => {}
             }
         }
@@ -347,14 +409,10 @@ impl ModelStore {
     }
 
     /// Where a checkpoint's state and its information are.
-    fn checkpoint_paths(&self, model: &ModelName, run: TrainId, steps: u64) -> [Path; 2] {
+    fn checkpoint_paths(&self, model: &ModelName, run: TrainId, key: Key) -> [Path; 2] {
         ["state", "json"].map(|extension| {
-            let file = format!("{steps:012}.{extension}");
+            let file = format!("{key}.{extension}");
             self.checkpoints(model, run).join(file)
         })
     }
-}
-
-fn hash(state: &[u8]) -> String {
-    format!("{:016x}", XxHash64::oneshot(0, state))
 }

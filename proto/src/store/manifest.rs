@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use datafusion::arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
+use super::WrittenFile;
 use super::classes::{Classes, PredictedColumns};
 use super::quantiles::Quantiles;
 use crate::spec::{
@@ -57,6 +58,9 @@ pub struct Manifest {
     /// The training on all rows that the published weights are of, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refit: Option<Refitted>,
+    /// The version's other files, as they were published; none in manifests of old, whose files are taken as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<WrittenFile>,
 }
 
 /// A training anew on all rows, those that were evaluated before too.
@@ -263,7 +267,7 @@ impl Manifest {
     /// | 3 | features have their [`Numbers`], and weights may be averages |
     /// | 4 | networks are graphs of layers, and features may be computed of the rows' columns by a [`Transform`] |
     /// | 5 | features may have [`Quantiles`] and bins |
-    /// | 6 | the weights may be of a [refit](Refitted) |
+    /// | 6 | the other files' lengths and hashes are in it, and the weights may be of a [refit](Refitted) |
     pub const FORMAT: u32 = 6;
 
     /// The epochs that one was kept of: all but those of a refit.

@@ -1,39 +1,35 @@
 //! The store's operations over an `object_store`.
 
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures::TryStreamExt;
+use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
-use serde::{Deserialize, Serialize};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use serde::Deserialize;
 use url::Url;
 
 use super::Manifest;
-use crate::spec::IfExists;
-use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
+use super::publish::UNPUBLISHED;
+use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean, disk};
 
-const MANIFEST: &str = "manifest.json";
+pub(super) const MANIFEST: &str = "manifest.json";
 /// What a model's ranks did when, if they were asked to note it.
 pub const TRACE_FILE: &str = "trace.json";
 /// What was made of a version for people to read.
 const REPORT: &str = "report.html";
-const CLAIM: &str = "claim.json";
 
 /// A model store, by its URL.
 #[derive(Clone)]
 pub struct ModelStore {
     url: Url,
-    objects: Arc<dyn ObjectStore>,
+    pub(super) objects: Arc<dyn ObjectStore>,
     root: Path,
-}
-
-/// Who a version belongs to.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Claim {
-    train_id: TrainId,
 }
 
 /// One line of a store's listing.
@@ -153,7 +149,7 @@ impl ModelStore {
     /// When the store cannot be read.
     pub async fn versions(&self, name: &ModelName) -> Result<Vec<u32>> {
         let mut versions = Vec::new();
-        for version in self.claimed(name).await? {
+        for version in self.numbers(name).await? {
             if self.exists(&self.file(name, version, MANIFEST)).await? {
                 versions.push(version);
             }
@@ -162,43 +158,97 @@ impl ModelStore {
         Ok(versions)
     }
 
+    /// The newest published version, if there is one.
+    pub(super) async fn current(&self, name: &ModelName) -> Result<Option<u32>> {
+        let mut numbers = self.numbers(name).await?;
+        numbers.sort_unstable();
+        for version in numbers.into_iter().rev() {
+            if self.exists(&self.file(name, version, MANIFEST)).await? {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
+    }
+
     /// The manifest of a version, or of the current one.
     ///
     /// # Errors
     /// When there is no such model (the nearest name is suggested) or version, or it is malformed.
     pub async fn manifest(&self, name: &ModelName, version: Option<u32>) -> Result<Manifest> {
-        let versions = self.versions(name).await?;
-        let Some(current) = versions.last().copied() else {
+        let asked = match version {
+            Some(version) => Some(version),
+            None => self.current(name).await?,
+        };
+        let Some(version) = asked else {
             return Err(self.unknown(name).await);
         };
-        let version = version.unwrap_or(current);
-        if !versions.contains(&version) {
-            let available: Vec<_> = versions.iter().map(u32::to_string).collect();
-            let (name, available) = (name.to_string(), available.join(", "));
-            return Err(Error::UnknownVersion {
-                name,
-                version,
-                available,
-            });
-        }
-        let bytes = self.read_file(name, version, MANIFEST).await?;
+        let Some(bytes) = self
+            .read_if_there(&self.file(name, version, MANIFEST))
+            .await?
+        else {
+            return Err(self.no_version(name, version).await?);
+        };
         // A later format has fields that this build does not know: that is not what is to be said of it.
-        let Format { format } = serde_json::from_slice(&bytes)
-            .map_err(|source| Error::malformed("model manifest", source))?;
+        let Format { format } =
+            serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))?;
         let known = Manifest::FORMAT;
         if !(1..=known).contains(&format) {
             let reason = format!("its format is {format}, this build reads up to {known}");
             return Err(Error::malformed("model manifest", reason));
         }
-        serde_json::from_slice(&bytes).map_err(|source| Error::malformed("model manifest", source))
+        serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))
     }
 
-    /// One of the files published with a version.
+    /// A manifest that cannot be read, by its URL.
+    fn broken(&self, name: &ModelName, version: u32, source: serde_json::Error) -> Error {
+        Error::Unreadable {
+            file: self.file_url(name, version, MANIFEST).to_string(),
+            source: Box::new(Error::malformed("model manifest", source)),
+        }
+    }
+
+    /// What is to be said of a version that is not there.
+    async fn no_version(&self, name: &ModelName, version: u32) -> Result<Error> {
+        let versions = self.versions(name).await?;
+        if versions.is_empty() {
+            return Ok(self.unknown(name).await);
+        }
+        let available: Vec<_> = versions.iter().map(u32::to_string).collect();
+        let (name, available) = (name.to_string(), available.join(", "));
+        Ok(Error::UnknownVersion {
+            name,
+            version,
+            available,
+        })
+    }
+
+    /// One of the files published with a version, whose manifest knows what is in it.
     ///
     /// # Errors
-    /// When there is no such file or it cannot be read.
-    pub async fn read(&self, model: &ModelRef, file: &str) -> Result<Bytes> {
-        self.read_file(&model.name, model.version, file).await
+    /// When there is no such file, it cannot be read, or it is not what was published.
+    pub async fn read(&self, model: &ModelRef, manifest: &Manifest, file: &str) -> Result<Bytes> {
+        let path = self.file(&model.name, model.version, file);
+        let Some(written) = manifest.files.iter().find(|written| written.name == file) else {
+            return self.read_path(&path).await;
+        };
+        let bytes = self.read_if_there(&path).await?;
+        let differs = match &bytes {
+            Some(bytes) => written.differs(bytes),
+            None => Some(["no content".to_owned(), format!("{} bytes", written.bytes)]),
+        };
+        match (bytes, differs) {
+            (Some(bytes), None) => Ok(bytes),
+            (_, differs) => {
+                let [found, expected] = differs.unwrap_or_default();
+                let file = self.file_url(&model.name, model.version, file);
+                let file = file.to_string();
+                Err(Error::ModelFile {
+                    file,
+                    found,
+                    expected,
+                })
+            }
+        }
     }
 
     /// Keeps a version's report, an HTML page, instead of the one before.
@@ -216,10 +266,7 @@ impl ModelStore {
     /// # Errors
     /// When the store cannot be read.
     pub async fn report(&self, name: &ModelName, version: u32) -> Result<Option<Bytes>> {
-        match self.has_report(name, version).await? {
-            true => self.read_file(name, version, REPORT).await.map(Some),
-            false => Ok(None),
-        }
+        self.read_if_there(&self.file(name, version, REPORT)).await
     }
 
     /// Whether a version's report is kept.
@@ -227,58 +274,8 @@ impl ModelStore {
         self.exists(&self.file(name, version, REPORT)).await
     }
 
-    /// Publishes a new version: the files first, the manifest last. Returns the version.
-    ///
-    /// A run publishes once: when it has published already, that version is returned.
-    ///
-    /// # Errors
-    /// When the store cannot be written, or when the spec asks to fail if the model exists and
-    /// another run has published it meanwhile; nothing is visible then.
-    pub async fn publish(
-        &self,
-        mut manifest: Manifest,
-        files: Vec<(&'static str, Bytes)>,
-    ) -> Result<u32> {
-        let name = manifest.spec.model.clone();
-        let version = match self.claimed_by(&name, manifest.spec.train_id).await? {
-            Some(version) if self.exists(&self.file(&name, version, MANIFEST)).await? => {
-                return Ok(version);
-            }
-            Some(version) => version,
-            None => {
-                self.check_if_exists(&manifest).await?;
-                self.claim(&name, manifest.spec.train_id).await?
-            }
-        };
-        for (file, bytes) in files {
-            self.write(&self.file(&name, version, file), bytes).await?;
-        }
-        manifest.version = version;
-        let json = serde_json::to_vec_pretty(&manifest)
-            .map_err(|source| Error::malformed("model manifest", source))?;
-        self.check_if_exists(&manifest).await?;
-        self.write(&self.file(&name, version, MANIFEST), json.into())
-            .await?;
-        Ok(version)
-    }
-
-    /// Fails when the model exists and the spec says that it must not.
-    async fn check_if_exists(&self, manifest: &Manifest) -> Result<()> {
-        if manifest.spec.if_exists == IfExists::Replace {
-            return Ok(());
-        }
-        let name = &manifest.spec.model;
-        match self.versions(name).await?.last() {
-            None => Ok(()),
-            Some(version) => Err(Error::PublishedMeanwhile {
-                name: name.to_string(),
-                version: *version,
-            }),
-        }
-    }
-
     /// Removes every version of a model, and what checkpoints it has. Returns how many versions
-    /// were published.
+    /// were published. What is being published stays.
     ///
     /// # Errors
     /// When there is no such model, or it cannot be deleted.
@@ -297,46 +294,47 @@ impl ModelStore {
             .try_collect()
             .await
             .map_err(|source| self.error("list it", source))?;
+        let unpublished = self.directory(name).join(UNPUBLISHED);
         for file in files {
-            self.delete(&file).await?;
+            if !file.prefix_matches(&unpublished) {
+                self.delete(&file).await?;
+            }
         }
         Ok(versions.len())
     }
 
-    /// The version that a run has claimed.
-    async fn claimed_by(&self, name: &ModelName, run: TrainId) -> Result<Option<u32>> {
-        for version in self.claimed(name).await? {
-            let path = self.file(name, version, CLAIM);
-            // A directory without a claim, or with half of one, is nobody's.
-            let claim = match self.exists(&path).await? {
-                true => serde_json::from_slice(&self.read_path(&path).await?).ok(),
-                false => None,
-            };
-            if claim == Some(Claim { train_id: run }) {
-                return Ok(Some(version));
-            }
-        }
-        Ok(None)
+    /// The version that a run has published.
+    pub(super) async fn published_by(&self, name: &ModelName, run: TrainId) -> Result<Option<u32>> {
+        let published = self.published(name).await?;
+        let of_run = published.into_iter().find(|(_, by)| *by == run);
+        Ok(of_run.map(|(version, _)| version))
     }
 
-    /// Reserves the next version for a run, so that two runs never write the same files.
-    async fn claim(&self, name: &ModelName, run: TrainId) -> Result<u32> {
-        let mut version = self.claimed(name).await?.into_iter().max().unwrap_or(0) + 1;
-        loop {
-            let path = self.file(name, version, CLAIM);
-            let claim = serde_json::to_vec(&Claim { train_id: run })
-                .map_err(|source| Error::malformed("claim", source))?;
-            let body = Bytes::from(claim);
-            let create = PutOptions {
-                mode: PutMode::Create,
-                ..Default::default()
-            };
-            match self.objects.put_opts(&path, body.into(), create).await {
-                Ok(_) => return Ok(version),
-                Err(object_store::Error::AlreadyExists { .. }) => version += 1,
-                Err(source) => return Err(self.error("write to it", source)),
+    /// The published versions and their runs, newest first.
+    pub(super) async fn published(&self, name: &ModelName) -> Result<Vec<(u32, TrainId)>> {
+        /// Of a manifest of any format.
+        #[derive(Deserialize)]
+        struct Published {
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        struct Spec {
+            train_id: TrainId,
+        }
+        let mut numbers = self.numbers(name).await?;
+        numbers.sort_unstable();
+        let mut published = Vec::new();
+        for version in numbers.into_iter().rev() {
+            let bytes = self
+                .read_if_there(&self.file(name, version, MANIFEST))
+                .await?;
+            let manifest = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            // A version that cannot be read is the concern of who uses it.
+            if let Some(Published { spec }) = manifest {
+                published.push((version, spec.train_id));
             }
         }
+        Ok(published)
     }
 
     /// The names under `models/`, sorted, whether anything is published under them or not.
@@ -351,8 +349,8 @@ impl ModelStore {
         Ok(names)
     }
 
-    /// The versions that some run has claimed, in no order.
-    async fn claimed(&self, name: &ModelName) -> Result<Vec<u32>> {
+    /// The versions that are or were there, or were begun by a build that began them in place; in no order.
+    pub(super) async fn numbers(&self, name: &ModelName) -> Result<Vec<u32>> {
         let directories = self.directories(&self.directory(name)).await?;
         Ok(directories
             .into_iter()
@@ -387,21 +385,59 @@ impl ModelStore {
         }
     }
 
-    async fn read_file(&self, name: &ModelName, version: u32, file: &str) -> Result<Bytes> {
-        self.read_path(&self.file(name, version, file)).await
-    }
-
     pub(super) async fn read_path(&self, path: &Path) -> Result<Bytes> {
         let read = async { self.objects.get(path).await?.bytes().await };
         read.await
             .map_err(|source| self.error(format!("read {path}"), source))
     }
 
+    /// What a file has, unless it is gone.
+    pub(super) async fn read_if_there(&self, path: &Path) -> Result<Option<Bytes>> {
+        let read = async { self.objects.get(path).await?.bytes().await };
+        match read.await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(self.error(format!("read {path}"), source)),
+        }
+    }
+
+    /// Writes a file instead of the one that may be there; it is on the disk then.
     pub(super) async fn write(&self, path: &Path, bytes: Bytes) -> Result<()> {
-        let written = self.objects.put(path, bytes.into()).await;
-        written
-            .map(drop)
-            .map_err(|source| self.error(format!("write {path}"), source))
+        let file = self.local(path)?;
+        let write = move || {
+            disk::make_folder(disk::folder_of(&file)?)?;
+            disk::replace(&file, &bytes)
+        };
+        self.on_disk(format!("write {path}"), write).await
+    }
+
+    /// Where a path is on this host.
+    pub(super) fn local(&self, path: &Path) -> Result<PathBuf> {
+        LocalFileSystem::new()
+            .path_to_filesystem(path)
+            .map_err(|source| self.error(format!("find {path}"), source))
+    }
+
+    /// Does what blocks where that keeps nobody.
+    pub(super) async fn on_disk<T: Send + 'static>(
+        &self,
+        action: String,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let done = match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime
+                .spawn_blocking(work)
+                .await
+                .unwrap_or_else(|panic| Err(io::Error::other(panic))),
+            Err(_) => work(),
+        };
+        done.map_err(|source| {
+            let source = object_store::Error::Generic {
+                store: "LocalFileSystem",
+                source: Box::new(source),
+            };
+            self.error(action, source)
+        })
     }
 
     /// Deletes a file, which may be gone already.
@@ -432,7 +468,7 @@ impl ModelStore {
         self.root.clone().join("models").join(name.as_str())
     }
 
-    fn file(&self, name: &ModelName, version: u32, file: &str) -> Path {
+    pub(super) fn file(&self, name: &ModelName, version: u32, file: &str) -> Path {
         self.directory(name).join(version.to_string()).join(file)
     }
 

@@ -6,23 +6,23 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tempfile::TempDir;
 
-use super::{FeatureSummary, FoundCheckpoint, Manifest, ModelStore, Position};
+use super::{FeatureSummary, FoundCheckpoint, Manifest, ModelStore, Position, Writer, WrittenFile};
 use crate::spec::{
     AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature, FeatureKind,
     IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output,
     Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use crate::store::Scale;
-use crate::{Error, ModelName, TrainId};
+use crate::{Error, ModelName, ModelRef, Result, TrainId};
 
-struct Scene {
+pub(super) struct Scene {
     directory: TempDir,
-    store: ModelStore,
-    model: ModelName,
+    pub(super) store: ModelStore,
+    pub(super) model: ModelName,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = ModelStore::directory_url(directory.path()).unwrap();
         Self {
@@ -32,16 +32,36 @@ impl Scene {
         }
     }
 
+    /// By the first generation.
     async fn save(&self, run: TrainId, steps: u64) {
+        self.save_by(run, 1, steps).await.unwrap();
+    }
+
+    async fn save_by(&self, run: TrainId, generation: u64, steps: u64) -> Result<()> {
         let position = Position {
             epoch: 1 + steps as usize / 100,
             step: steps % 100,
             steps,
         };
-        let saved = self
-            .store
-            .save_checkpoint(&self.model, run, position, None, state(steps));
-        saved.await.unwrap();
+        let (store, writer) = (&self.store, Writer { run, generation });
+        let saved = store.save_checkpoint(&self.model, writer, position, None, state(steps));
+        saved.await
+    }
+
+    /// Where this is in the store.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    /// Reads the file of a version as predictors do.
+    async fn read(&self, version: u32) -> Result<Bytes> {
+        let model = ModelRef {
+            store: self.store.url().clone(),
+            name: self.model.clone(),
+            version,
+        };
+        let manifest = self.store.manifest(&self.model, Some(version)).await?;
+        self.store.read(&model, &manifest, "weights").await
     }
 
     async fn newest(&self, run: Option<TrainId>) -> FoundCheckpoint {
@@ -51,13 +71,10 @@ impl Scene {
             .unwrap()
     }
 
-    /// The file of a checkpoint.
+    /// The file of a checkpoint of the first generation.
     fn file(&self, run: TrainId, steps: u64, extension: &str) -> PathBuf {
-        let run = format!("models/sales/checkpoints/{run}");
-        self.directory
-            .path()
-            .join(run)
-            .join(format!("{steps:012}.{extension}"))
+        let file = format!("models/sales/checkpoints/{run}/000001-{steps:012}.{extension}");
+        self.path(&file)
     }
 
     fn manifest(&self, run: TrainId, if_exists: IfExists) -> Manifest {
@@ -78,10 +95,11 @@ impl Scene {
             history: vec![],
             kept_epoch: 1,
             refit: None,
+            files: vec![],
         }
     }
 
-    async fn publish(&self, run: TrainId, if_exists: IfExists) -> Result<u32, Error> {
+    pub(super) async fn publish(&self, run: TrainId, if_exists: IfExists) -> Result<u32, Error> {
         let files = vec![("weights", Bytes::from_static(b"w"))];
         self.store
             .publish(self.manifest(run, if_exists), files)
@@ -191,14 +209,16 @@ async fn the_newest_checkpoint_of_a_run_is_found_and_two_are_kept() {
             assert_eq!(scene.file(run, steps, extension).exists(), kept, "{steps}");
         }
     }
-    // A run that had to go back behind them has no use for later ones.
-    scene.save(run, 150).await;
+    // A generation that had to go back behind them has the newest all the same.
+    scene.save_by(run, 2, 150).await.unwrap();
     assert_eq!(steps(&scene.newest(Some(run)).await), Some(150));
-    scene.save(run, 250).await;
+    assert!(scene.file(run, 1200, "json").exists() && !scene.file(run, 200, "json").exists());
+    scene.save_by(run, 2, 250).await.unwrap();
     assert_eq!(steps(&scene.newest(Some(run)).await), Some(250));
     // The same place again.
-    scene.save(run, 250).await;
-    assert!(scene.file(run, 150, "json").exists());
+    scene.save_by(run, 2, 250).await.unwrap();
+    let before = format!("models/sales/checkpoints/{run}/000002-{:012}.json", 150);
+    assert!(scene.path(&before).exists() && !scene.file(run, 1200, "json").exists());
     assert_eq!(steps(&scene.newest(Some(run)).await), Some(250));
     scene
         .store
@@ -211,6 +231,58 @@ async fn the_newest_checkpoint_of_a_run_is_found_and_two_are_kept() {
         .drop_checkpoints(&scene.model, run)
         .await
         .unwrap();
+}
+
+/// A rank 0 that was frozen and given up goes on once a later generation has written.
+#[tokio::test]
+async fn a_generation_that_was_given_up_harms_no_later_one() {
+    let scene = Scene::new();
+    let run = TrainId::generate();
+    scene.save(run, 100).await;
+    for steps in [50, 60] {
+        scene.save_by(run, 2, steps).await.unwrap();
+    }
+    // Also where it would be further on, or stand at the very same step.
+    for late in [50, 60, 200] {
+        match scene.save_by(run, 1, late).await {
+            Err(Error::Superseded {
+                generation: 1,
+                by: 2,
+                ..
+            }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let newest = scene.newest(Some(run)).await;
+    assert_eq!((steps(&newest), newest.skipped.len()), (Some(60), 0));
+    // It had looked around before the later one wrote: its files are its own, and count for less.
+    for extension in ["state", "json"] {
+        let [from, to] = [60, 200].map(|steps| scene.file(run, steps, extension));
+        let later = from.with_file_name(format!("000002-{:012}.{extension}", 60));
+        std::fs::copy(later, to).unwrap();
+    }
+    assert_eq!(steps(&scene.newest(Some(run)).await), Some(60));
+    scene.save_by(run, 3, 70).await.unwrap();
+    assert_eq!(steps(&scene.newest(Some(run)).await), Some(70));
+    assert!(!scene.file(run, 200, "json").exists());
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_old_names_no_generation() {
+    let scene = Scene::new();
+    let run = TrainId::generate();
+    scene.save(run, 100).await;
+    for extension in ["state", "json"] {
+        let file = scene.file(run, 100, extension);
+        let old = file.with_file_name(format!("{:012}.{extension}", 100));
+        std::fs::rename(file, &old).unwrap();
+        if extension == "json" {
+            let json = std::fs::read_to_string(&old).unwrap();
+            std::fs::write(&old, json.replace("\"generation\": 1,", "")).unwrap();
+        }
+    }
+    let found = scene.newest(Some(run)).await;
+    assert_eq!((steps(&found), found.skipped.len()), (Some(100), 0));
 }
 
 #[tokio::test]
@@ -361,11 +433,95 @@ async fn a_run_publishes_once() {
     assert_eq!(scene.publish(other, IfExists::Replace).await.unwrap(), 2);
     assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 1);
     assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1, 2]);
-    // A version that was claimed, and not published to its end.
-    let manifest = scene.directory.path().join("models/sales/1/manifest.json");
-    std::fs::remove_file(&manifest).unwrap();
-    assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 1);
-    assert!(manifest.exists());
+    let unpublished = std::fs::read_dir(scene.path("models/sales/unpublished"));
+    assert_eq!(unpublished.unwrap().count(), 0);
+    // A version that a build of old has begun in place, and not published to its end, is nobody's.
+    std::fs::remove_file(scene.path("models/sales/1/manifest.json")).unwrap();
+    assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 3);
+    assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [2, 3]);
+}
+
+/// One that was given up while it published does so beside the one of the next generation.
+#[tokio::test]
+async fn generations_that_publish_at_once_publish_once() {
+    let scene = Scene::new();
+    let (run, other) = (TrainId::generate(), TrainId::generate());
+    let publish = || scene.publish(run, IfExists::Replace);
+    let all = tokio::join!(
+        publish(),
+        publish(),
+        publish(),
+        scene.publish(other, IfExists::Replace)
+    );
+    let [one, same, again, others] = [all.0, all.1, all.2, all.3].map(Result::unwrap);
+    assert_eq!([one, one], [same, again]);
+    assert_ne!(one, others);
+    assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1, 2]);
+    assert_eq!(scene.read(one).await.unwrap(), "w");
+    // It comes back when its folder is gone, and when nothing of its run is left but the version.
+    assert_eq!(publish().await.unwrap(), one);
+}
+
+#[tokio::test]
+async fn a_model_s_file_that_is_not_what_was_published_is_an_error() {
+    type Spoil = fn(&std::path::Path);
+    let spoils: [(Spoil, &str, &str); 3] = [
+        (
+            |file| std::fs::write(file, "").unwrap(),
+            "0 bytes",
+            "1 bytes",
+        ),
+        (|file| std::fs::write(file, "v").unwrap(), "hash", "hash"),
+        (
+            |file| std::fs::remove_file(file).unwrap(),
+            "no content",
+            "1 bytes",
+        ),
+    ];
+    for (spoil, has, had) in spoils {
+        let scene = Scene::new();
+        let run = TrainId::generate();
+        scene.publish(run, IfExists::Fail).await.unwrap();
+        assert_eq!(scene.read(1).await.unwrap(), "w");
+        spoil(&scene.path("models/sales/1/weights"));
+        match scene.read(1).await {
+            Err(Error::ModelFile {
+                file,
+                found,
+                expected,
+            }) => {
+                assert!(file.ends_with("models/sales/1/weights"), "{file}");
+                assert!(found.contains(has) && expected.contains(had), "{found}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Of a format that kept no hashes: it is read as it is.
+#[tokio::test]
+async fn a_model_of_old_is_read() {
+    let scene = Scene::new();
+    scene
+        .publish(TrainId::generate(), IfExists::Fail)
+        .await
+        .unwrap();
+    let path = scene.path("models/sales/1/manifest.json");
+    let json = std::fs::read(&path).unwrap();
+    let mut manifest: Manifest = serde_json::from_slice(&json).unwrap();
+    assert_eq!(manifest.files, [WrittenFile::of("weights", b"w")]);
+    manifest.files.clear();
+    let json = serde_json::to_string(&manifest).unwrap();
+    assert!(!json.contains("\"files\""));
+    let old = json.replace("\"format\":6", "\"format\":5");
+    std::fs::write(&path, &old).unwrap();
+    assert_eq!(scene.read(1).await.unwrap(), "w");
+    let cut = &old[..old.len() / 2];
+    std::fs::write(&path, cut).unwrap();
+    match scene.read(1).await {
+        Err(Error::Unreadable { file, .. }) => assert!(file.ends_with("1/manifest.json"), "{file}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]

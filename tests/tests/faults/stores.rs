@@ -132,9 +132,9 @@ fn lost_while_publishing(loss: Loss) {
     let options = "ranks = 2, min_ranks = 1, regroup_timeout = '1s'";
     let mut fit = large("m", options).epochs(3).start(&cluster);
     let executors = fit.await_generation(1);
-    let claim = cluster.store().join("models/m/1");
+    let written = cluster.store().join("models/m/unpublished");
     let started = Instant::now();
-    while !claim.exists() && started.elapsed() < SOON {
+    while !written.exists() && started.elapsed() < SOON {
         std::thread::yield_now();
     }
     loss.strike(&mut cluster, executors[0]);

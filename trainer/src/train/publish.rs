@@ -115,6 +115,7 @@ impl Trained<'_> {
             history: self.history,
             kept_epoch: self.kept_epoch,
             refit: self.refit,
+            files: vec![],
         };
         Artifacts { manifest, files }
     }
