@@ -218,7 +218,7 @@ fn reads_from(inputs: &HashMap<usize, StageOutput>, executor: &str) -> bool {
     locations.any(|location| location.executor_meta.id == executor)
 }
 
-/// What a job that is run again would write twice.
+/// What a job that is run again would write twice: rows in an order, whose writer adds files in place.
 fn written(graph: &ExecutionGraphBox) -> Option<String> {
     let begun = |stage: &RunningStage| !stage.task_infos.is_empty();
     graph.stages().values().find_map(|stage| {

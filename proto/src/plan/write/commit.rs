@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::ErrorKind;
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::array::{AsArray, UInt64Array};
@@ -10,8 +9,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Typ
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::exec_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::datasource::listing::ListingTableUrl;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -19,18 +17,15 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PlanProperties,
 };
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
+use object_store::ObjectStore;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
-use url::Url;
 
 use super::Target;
 use super::exec::write_no_rows;
+use super::moves::{Moves, Staging};
 use super::target::is_committed;
 use crate::plan::train::only;
-
-/// Files that are moved or removed at once.
-const AT_ONCE: usize = 16;
 
 /// As DataFusion's writer counts.
 static COUNT: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -119,13 +114,15 @@ impl ExecutionPlan for CommitExec {
             let store = target.folder().object_store();
             let store = context.runtime_env().object_store(store)?;
             if written.files.values().sum::<u64>() == 0
-                && !has_files(&target, store.as_ref()).await?
+                && files(&target, store.as_ref(), is_committed)
+                    .await?
+                    .is_empty()
             {
                 let (task, files) = write_no_rows(&target, &context).await?;
                 written.files.insert(task, files);
             }
-            written.commit(&target, store.as_ref()).await?;
-            let count = Arc::new(UInt64Array::from(vec![written.rows]));
+            let rows = written.commit(&target, store.as_ref()).await?;
+            let count = Arc::new(UInt64Array::from(vec![rows]));
             Ok(RecordBatch::try_new(Arc::clone(&COUNT), vec![count])?)
         };
         Ok(Box::pin(RecordBatchStreamAdapter::new(
@@ -157,68 +154,76 @@ impl Written {
         Ok(written)
     }
 
-    /// Moves the files, once all are found, and removes the rest of what the job wrote.
-    async fn commit(&self, target: &Target, store: &dyn ObjectStore) -> Result<()> {
+    /// Moves the files, once all are found, and removes the rest of what the job wrote. Returns how many rows are in
+    /// place: where an earlier attempt of the job has decided what is moved, that is what counts.
+    async fn commit(&self, target: &Target, store: &dyn ObjectStore) -> Result<u64> {
+        let staging = Staging::of(target)?;
+        let tasks = staging.tasks().await?;
+        let (found, missing) = self.find(target, store).await?;
+        let written = self.files.values().sum::<u64>();
+        let decided = match staging.decided().await? {
+            None if missing == 0 && !found.files.is_empty() => staging.decide(found).await?,
+            decided => decided,
+        };
+        // Looked for last: whoever has decided something else has moved it by now.
+        let in_place = files(target, store, |file| target.is_of_job(file)).await?;
+        let rows = match decided {
+            Some(moves) if !moves.are_late(&in_place) => {
+                moves.carry_out(store).await?;
+                moves.rows
+            }
+            None if written > 0 && in_place.is_empty() => {
+                // All, where they were there, and are gone with their folder.
+                let missing = if missing > 0 { missing } else { written };
+                return exec_err!(
+                    "{missing} of {written} files that executors wrote into {target} are not there for the \
+                     one that commits them: the folder must be the same one on all hosts"
+                );
+            }
+            _ => self.rows,
+        };
+        staging.clear(tasks).await?;
+        Ok(rows)
+    }
+
+    /// What of the tasks' files is there to be moved, and how many files are not.
+    async fn find(&self, target: &Target, store: &dyn ObjectStore) -> Result<(Moves, u64)> {
         let staging = target.staging()?;
-        let (mut found, mut moves, mut leftovers) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut found = HashMap::<String, u64>::new();
+        let mut moves = Moves {
+            rows: self.rows,
+            ..Moves::default()
+        };
         let mut files = store.list(Some(staging.prefix()));
         while let Some(file) = files.try_next().await? {
-            match target.committed(&staging, &file.location) {
-                Some((task, to)) if self.files.contains_key(&task) => {
-                    *found.entry(task).or_default() += 1;
-                    moves.push((file.location, to));
-                }
-                _ => leftovers.push(file.location),
+            if let Some((task, to)) = target.committed(&staging, &file.location)
+                && self.files.contains_key(&task)
+            {
+                *found.entry(task).or_default() += 1;
+                let paths = (file.location.to_string(), to.to_string());
+                moves.files.push(paths);
             }
         }
         let missing = |(task, files): (&String, &u64)| {
             files.saturating_sub(found.get(task).copied().unwrap_or(0))
         };
-        let missing: u64 = self.files.iter().map(missing).sum();
-        if missing > 0 {
-            return exec_err!(
-                "{missing} of {} files that executors wrote into {target} are not there for the one \
-                 that commits them: the folder must be the same one on all hosts",
-                self.files.values().sum::<u64>()
-            );
-        }
-        let rename = |(from, to): (Path, Path)| async move { store.rename(&from, &to).await };
-        let moves = futures::stream::iter(moves).map(rename);
-        let moved = moves.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>();
-        moved.await.map_err(DataFusionError::from)?;
-        let remove = |leftover: Path| async move {
-            if let Err(error) = store.delete(&leftover).await {
-                tracing::warn!(%leftover, %error, "an uncommitted file stays");
-            }
-        };
-        let leftovers = futures::stream::iter(leftovers);
-        leftovers.for_each_concurrent(AT_ONCE, remove).await;
-        remove_folder(&staging).await;
-        Ok(())
+        let missing = self.files.iter().map(missing).sum();
+        Ok((moves, missing))
     }
 }
 
-/// Whether the folder has files that count.
-async fn has_files(target: &Target, store: &dyn ObjectStore) -> Result<bool> {
+/// The files in the folder, and in those in it, that are of some kind by their paths.
+async fn files(
+    target: &Target,
+    store: &dyn ObjectStore,
+    are: impl Fn(&Path) -> bool + Send,
+) -> Result<Vec<Path>> {
     let mut files = store.list(Some(target.folder().prefix()));
+    let mut found = Vec::new();
     while let Some(file) = files.try_next().await? {
-        if is_committed(&file.location) {
-            return Ok(true);
+        if are(&file.location) {
+            found.push(file.location);
         }
     }
-    Ok(false)
-}
-
-/// Removes a folder where there are such things: object stores have names only.
-async fn remove_folder(folder: &ListingTableUrl) {
-    let path = Url::parse(folder.as_str()).map(|url| url.to_file_path());
-    let Ok(Ok(path)) = path else {
-        return;
-    };
-    match tokio::fs::remove_dir_all(&path).await {
-        // No task had any rows.
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(path = %path.display(), %error, "an empty folder stays"),
-        Ok(()) => {}
-    }
+    Ok(found)
 }

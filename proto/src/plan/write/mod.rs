@@ -7,19 +7,21 @@
 //! needs none of this, a single file, and what rests on one task: files in an order.
 //!
 //! ```text
-//! CommitExec                  one task: moves files from FOLDER/.volley-JOB/TASK/ to FOLDER/
+//! CommitExec                  one task: moves files from FOLDER/.volley-JOB/TASK/… to FOLDER/…, as JOB-…
 //!   └ CoalescePartitionsExec  ──exchange── of a row a task: how many rows and files it wrote
 //!       └ WriteExec           part of the stage that computes the rows
 //!           └ input
 //! ```
 //!
 //! JOB stays the same when the job is run again, so the commit also removes what tasks that count for
-//! nothing have written. What a job that failed or was cancelled had written stays in `.volley-JOB`.
+//! nothing have written, and can be run again itself: what is [moved](moves) is written down before, and
+//! another committer finishes it. What a job that failed or was cancelled had written stays in `.volley-JOB`.
 
 mod arrow;
 mod commit;
 mod dictionaries;
 mod exec;
+mod moves;
 mod split;
 mod target;
 #[cfg(test)]
@@ -101,12 +103,9 @@ pub fn replaces_file(operator: &dyn ExecutionPlan) -> Option<PathBuf> {
     config.table_paths[0].get_url().to_file_path().ok()
 }
 
-/// Where an operator adds files, as the user named it: what has begun there cannot be begun again.
-/// A single file is replaced as a whole, and what is not committed does not count.
+/// Where an operator adds files in place, as the user named it: what has begun there cannot be begun again.
+/// A single file is replaced as a whole, what is not committed does not count, and a commit can be finished.
 pub fn adds_files(operator: &dyn ExecutionPlan) -> Option<String> {
-    if let Some(commit) = operator.downcast_ref::<CommitExec>() {
-        return Some(commit.target().to_string());
-    }
     let writer = operator.downcast_ref::<DataSinkExec>()?;
     match target::config(writer.sink()) {
         Some(config) if target::is_single(config) => None,

@@ -140,7 +140,7 @@ impl Target {
         Ok(sink_like(self.sink.as_ref(), config))
     }
 
-    /// The task that wrote a file, and where the file belongs.
+    /// The task that wrote a file, and where the file belongs: by a name that says which job it is of.
     pub(super) fn committed(
         &self,
         staging: &ListingTableUrl,
@@ -148,9 +148,19 @@ impl Target {
     ) -> Option<(String, Path)> {
         let mut parts = file.prefix_match(staging.prefix())?;
         let task = parts.next()?.as_ref().to_owned();
-        let belongs: Path = self.folder().prefix().parts().chain(parts).collect();
-        let belongs = belongs.as_ref().strip_suffix(UNCOMMITTED)?;
+        let mut parts: Vec<_> = parts.collect();
+        let name = parts.pop()?;
+        let name = name.as_ref().strip_suffix(UNCOMMITTED)?;
+        let folder: Path = self.folder().prefix().parts().chain(parts).collect();
+        let belongs = format!("{folder}/{}-{name}", self.job);
         Some((task, Path::parse(belongs).ok()?))
+    }
+
+    /// Whether a file is one that the job has put where it belongs.
+    pub(super) fn is_of_job(&self, file: &Path) -> bool {
+        let name = file.filename().filter(|_| is_committed(file));
+        let rest = name.and_then(|name| name.strip_prefix(self.job.as_str()));
+        rest.is_some_and(|rest| rest.starts_with('-'))
     }
 }
 

@@ -399,6 +399,131 @@ async fn files_that_only_their_writer_sees_are_an_error() {
     assert!(said.contains(dir.path().to_str().unwrap()), "{said}");
 }
 
+/// The numbers in a folder, however often it is committed, and what else is there.
+fn whole(dir: &TempDir) -> (i64, usize, bool) {
+    let (names, sum) = read(dir.path());
+    let is_clean = !dir.path().join(".volley-job").exists();
+    (sum, names.len(), is_clean)
+}
+
+/// A plan that copies the numbers into a folder as a job.
+async fn copying(session: &SessionContext, dir: &TempDir) -> Arc<dyn ExecutionPlan> {
+    let copy = format!("COPY numbers TO '{}/' STORED AS CSV", dir.path().display());
+    plan(session, &copy).await
+}
+
+/// What the tasks of the plan have written, and their commit. The files are there.
+async fn written(
+    session: &SessionContext,
+    copy: &Arc<dyn ExecutionPlan>,
+) -> Arc<dyn ExecutionPlan> {
+    let commit = copy.downcast_ref::<CommitExec>().unwrap();
+    let input = Arc::clone(copy.children()[0]);
+    let rows = collect(input, session.task_ctx()).await.unwrap();
+    let rows = MemorySourceConfig::try_new_exec(&[rows], Arc::clone(&WRITTEN), None);
+    Arc::new(CommitExec::new(commit.target().clone(), rows.unwrap()))
+}
+
+const ALL: (i64, usize, bool) = (99 * 100 / 2, 3, true);
+
+#[tokio::test]
+async fn a_job_that_is_run_again_after_its_commit_adds_nothing() {
+    let (session, dir) = session();
+    for run in 1..=3 {
+        let copy = copying(&session, &dir).await;
+        assert_eq!(adds_files(copy.as_ref()), None);
+        assert_eq!(count(&session, copy).await, 100);
+        assert_eq!(whole(&dir), ALL, "run {run}");
+    }
+    // The task that commits alone, whose files are in place.
+    let copy = copying(&session, &dir).await;
+    let commit = written(&session, &copy).await;
+    for _ in 0..2 {
+        assert_eq!(count(&session, Arc::clone(&commit)).await, 100);
+        assert_eq!(whole(&dir), ALL);
+    }
+    // Another job adds its own.
+    let other = JobSettings {
+        id: Some("jobs".into()),
+        ..JobSettings::default()
+    };
+    let state = session.state_ref();
+    let config = state.write().config().clone();
+    *state.write().config_mut() = config.with_option_extension(other);
+    let copy = copying(&session, &dir).await;
+    assert_eq!(count(&session, copy).await, 100);
+    assert_eq!(whole(&dir), (2 * ALL.0, 6, true));
+}
+
+/// The one that commits is lost after it has written down what is to be moved, and moved so many files.
+#[tokio::test]
+async fn another_finishes_a_commit() {
+    for moved in 0..=3 {
+        let (session, dir) = session();
+        let copy = copying(&session, &dir).await;
+        let commit = written(&session, &copy).await;
+        let staging = dir.path().join(".volley-job");
+        let decision = staging.join("moves.json.uncommitted");
+        let files = fs::read_dir(&staging).unwrap().map(|task| {
+            let task = task.unwrap().path();
+            let file = fs::read_dir(task).unwrap().next().unwrap().unwrap().path();
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let name = name.strip_suffix(".uncommitted").unwrap();
+            let to = dir.path().join(format!("job-{name}"));
+            (file, to)
+        });
+        let files: Vec<_> = files.collect();
+        let path = |path: &Path| {
+            path.display()
+                .to_string()
+                .trim_start_matches('/')
+                .to_owned()
+        };
+        let moves = files.iter().map(|(from, to)| (path(from), path(to)));
+        let moves: Vec<_> = moves.collect();
+        let json = serde_json::json!({"rows": 100, "files": moves});
+        fs::write(&decision, json.to_string()).unwrap();
+        for (from, to) in &files[..moved] {
+            fs::rename(from, to).unwrap();
+        }
+        // By the next attempt of the job, or by the same task again.
+        let again = match moved % 2 {
+            0 => copying(&session, &dir).await,
+            _ => Arc::clone(&commit),
+        };
+        assert_eq!(count(&session, again).await, 100, "{moved} were moved");
+        assert_eq!(whole(&dir), ALL, "{moved} were moved");
+        // One that was frozen meanwhile.
+        assert_eq!(count(&session, commit).await, 100);
+        assert_eq!(whole(&dir), ALL);
+    }
+}
+
+#[tokio::test]
+async fn two_attempts_that_commit_at_once_commit_one() {
+    let (session, dir) = session();
+    let copy = copying(&session, &dir).await;
+    let [one, other] = [
+        written(&session, &copy).await,
+        written(&session, &copy).await,
+    ];
+    let both = tokio::join!(count(&session, one), count(&session, other));
+    assert_eq!(both, (100, 100));
+    assert_eq!(whole(&dir), ALL);
+}
+
+#[tokio::test]
+async fn a_file_that_is_neither_here_nor_there_is_an_error() {
+    let (session, dir) = session();
+    let copy = copying(&session, &dir).await;
+    let commit = written(&session, &copy).await;
+    let staging = dir.path().join(".volley-job");
+    let json = r#"{"rows": 1, "files": [["nowhere/a.csv.uncommitted", "nowhere/job-a.csv"]]}"#;
+    fs::write(staging.join("moves.json.uncommitted"), json).unwrap();
+    let error = collect(commit, session.task_ctx()).await.unwrap_err();
+    assert!(error.to_string().contains("nowhere/a.csv"), "{error}");
+}
+
 #[tokio::test]
 async fn a_plan_that_writes_arrives_as_it_was_sent() {
     let (session, dir) = session();

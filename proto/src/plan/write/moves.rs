@@ -1,0 +1,171 @@
+//! What a commit moves: decided once for a job, and carried out by whoever comes to it.
+//!
+//! ```text
+//!  .volley-JOB/TASK/…              files of tasks
+//!  .volley-JOB/moves.json.uncommitted
+//!     │ created by link(2), which replaces nothing: the first to create it has decided
+//!     ▼
+//!  each file is moved, unless it has been ─► TASK/ removed ─► moves.json removed ─► .volley-JOB/ removed
+//! ```
+//!
+//! Files that are in place have the job's name in theirs. So a committer that comes when all is over, and
+//! finds no decision, or makes one of its own, sees files of the job that its decision does not name,
+//! and moves nothing. One that comes in between finishes what was decided. This rests on a
+//! folder of which all hosts see the same, and that has links.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+use datafusion::common::exec_err;
+use datafusion::error::{DataFusionError, Result};
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use serde::{Deserialize, Serialize};
+
+use super::Target;
+use crate::disk;
+
+/// Files that are moved at once.
+const AT_ONCE: usize = 16;
+
+/// By its end no reader takes it for one of the folder's files.
+const FILE: &str = "moves.json.uncommitted";
+
+/// What is moved, and how many rows that is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Moves {
+    pub(super) rows: u64,
+    /// From where to where, as the store names it.
+    pub(super) files: Vec<(String, String)>,
+}
+
+impl Moves {
+    /// Whether these files of the job, which are in place, are of another decision, which was carried out then.
+    pub(super) fn are_late(&self, in_place: &[Path]) -> bool {
+        let own: HashSet<_> = self.files.iter().map(|(_, to)| to.as_str()).collect();
+        in_place.iter().any(|file| !own.contains(file.as_ref()))
+    }
+
+    /// Moves what has not been moved yet.
+    pub(super) async fn carry_out(&self, store: &dyn ObjectStore) -> Result<()> {
+        let paths = self.files.iter().map(|(from, to)| {
+            let paths = (Path::parse(from), Path::parse(to));
+            Ok((paths.0?, paths.1?))
+        });
+        let paths = paths.collect::<Result<Vec<_>, object_store::path::Error>>();
+        let paths = paths.map_err(|error| DataFusionError::External(Box::new(error)))?;
+        let rename = |(from, to): (Path, Path)| async move {
+            let moved = store.rename(&from, &to).await;
+            let is_gone = matches!(moved, Err(object_store::Error::NotFound { .. }));
+            if is_gone && store.head(&to).await.is_ok() {
+                return Ok(());
+            }
+            moved
+        };
+        let moves = futures::stream::iter(paths).map(rename);
+        let moved = moves.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>();
+        moved.await.map_err(DataFusionError::from)?;
+        Ok(())
+    }
+}
+
+/// The folder of what a job's tasks write, on this host.
+#[derive(Debug, Clone)]
+pub(super) struct Staging {
+    folder: PathBuf,
+}
+
+impl Staging {
+    pub(super) fn of(target: &Target) -> Result<Self> {
+        match target.staging()?.get_url().to_file_path() {
+            Ok(folder) => Ok(Self { folder }),
+            Err(()) => exec_err!("{target} is no folder that hosts see as theirs"),
+        }
+    }
+
+    /// The folders of the tasks that have begun.
+    pub(super) async fn tasks(&self) -> Result<Vec<PathBuf>> {
+        let folder = self.folder.clone();
+        blocking(move || {
+            let entries = match fs::read_dir(&folder) {
+                // No task had any rows, or the commit is over.
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+                entries => entries?,
+            };
+            let mut tasks = Vec::new();
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    tasks.push(entry.path());
+                }
+            }
+            Ok(tasks)
+        })
+        .await
+    }
+
+    /// What was decided, if anything was.
+    pub(super) async fn decided(&self) -> Result<Option<Moves>> {
+        let file = self.folder.join(FILE);
+        blocking(move || read(file)).await
+    }
+
+    /// Decides, unless somebody else is sooner. Returns what is decided; nothing if that is over already.
+    pub(super) async fn decide(&self, moves: Moves) -> Result<Option<Moves>> {
+        let file = self.folder.join(FILE);
+        let decide = move || match disk::create(&file, &serde_json::to_vec(&moves)?) {
+            Ok(true) => Ok(Some(moves)),
+            Ok(false) => read(file),
+            // The folder is gone with all that was in it.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        blocking(decide).await
+    }
+
+    /// Removes what the commit leaves: these tasks' folders, what was decided, and the folder of both. A task that has
+    /// begun since is of an attempt that will see to it.
+    pub(super) async fn clear(&self, tasks: Vec<PathBuf>) -> Result<()> {
+        let folder = self.folder.clone();
+        blocking(move || {
+            let warn = |path: &PathBuf, removed: io::Result<()>| {
+                if let Err(error) = removed
+                    && error.kind() != ErrorKind::NotFound
+                {
+                    tracing::warn!(path = %path.display(), %error, "what is not committed stays");
+                }
+            };
+            tasks
+                .iter()
+                .for_each(|task| warn(task, fs::remove_dir_all(task)));
+            let file = folder.join(FILE);
+            warn(&file, fs::remove_file(&file));
+            match fs::remove_dir(&folder) {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                removed => warn(&folder, removed),
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn read(file: PathBuf) -> io::Result<Option<Moves>> {
+    match fs::read(file) {
+        Ok(json) => Ok(Some(serde_json::from_slice(&json)?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.map_err(|panic| DataFusionError::ExecutionJoin(Box::new(panic)))?;
+    done.map_err(DataFusionError::from)
+}
