@@ -90,13 +90,17 @@ pub enum Error {
         /// The largest transformed training label.
         largest: f64,
     },
-    /// The loss is no number any more.
-    #[error("training diverged in epoch {epoch}: the loss is {loss}; lower learn_rate")]
+    /// Something is no number any more.
+    #[error(
+        "training diverged at {position}: {what} is {value}; lower learn_rate, or set clip_norm"
+    )]
     Diverged {
-        /// The epoch, from 1.
-        epoch: usize,
-        /// The loss.
-        loss: f64,
+        /// The step at which it was found.
+        position: Position,
+        /// Of what.
+        what: &'static str,
+        /// The number that is none.
+        value: f64,
     },
     /// Another rank failed before training began.
     #[error("rank {rank} failed: {cause}")]

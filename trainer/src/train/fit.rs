@@ -18,6 +18,7 @@ use volley_proto::store::{EpochRecord, Position, RankCoverage};
 use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
+use super::finite::first_infinite;
 use super::metrics::{Sums, Trained};
 use super::optimizer::Optimizer;
 use super::pace;
@@ -66,7 +67,7 @@ pub(super) struct Fit<'a, C: Compute> {
     unit: f64,
     /// The class that is the most frequent in training, if labels are classes.
     pub(super) majority: Option<usize>,
-    position: Position,
+    pub(super) position: Position,
     pub(super) network: C,
     pub(super) running: Normalization,
     optimizer: Optimizer,
@@ -224,7 +225,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         (state, tools)
     }
 
-    fn weights(&self) -> Weights {
+    pub(super) fn weights(&self) -> Weights {
         Weights {
             values: self.network.values(),
             running: self.running.clone(),
@@ -332,6 +333,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             let every = self.spec.checkpoint_every;
             let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
             if due && self.position.step < self.schedule.steps() {
+                self.check_weights()?;
                 self.checkpoint(communicator, observer);
             }
         }
@@ -361,6 +363,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             true => Some("the gradient has vanished".to_owned()),
             false => stops,
         };
+        self.check_weights()?;
         observer.epoch(&record);
         let is_last = record.ended.is_some() || self.position.epoch == self.epochs;
         let epoch = self.position.epoch;
@@ -448,12 +451,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         let rate = self.learn_rate(self.position);
         let (gradient, tail) = self.gradient.split_at_mut(self.optimizer.len());
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
-        let retreats = !loss.is_finite() && self.optimizer.retreat(&mut self.network);
-        if !loss.is_finite() && !retreats {
-            return Err(Error::Diverged {
-                epoch: self.position.epoch,
-                loss,
-            });
+        let diverged = match loss.is_finite() {
+            true => first_infinite(gradient).map(|value| ("a number of the gradient", value)),
+            false => Some(("the loss", loss)),
+        };
+        let retreats = diverged.is_some() && self.optimizer.retreat(&mut self.network);
+        if let Some((what, value)) = diverged.filter(|_| !retreats) {
+            return Err(self.diverged(what, value));
         }
         // Nothing fails from here on.
         let loss = if retreats { f64::from(f32::MAX) } else { loss };
@@ -519,12 +523,16 @@ impl<'a, C: Compute> Fit<'a, C> {
             }),
             seconds: accounts[0].seconds,
         });
-        let loss = record.eval_loss.unwrap_or(record.loss);
-        match [record.loss, loss]
-            .into_iter()
-            .find(|loss| !loss.is_finite())
-        {
-            Some(loss) => Err(Error::Diverged { epoch, loss }),
+        let losses = [
+            ("the loss", Some(record.loss)),
+            ("the loss of evaluation", record.eval_loss),
+        ];
+        let lost = |(what, loss): (&'static str, Option<f64>)| {
+            let value = loss.filter(|loss| !loss.is_finite())?;
+            Some(self.diverged(what, value))
+        };
+        match losses.into_iter().find_map(lost) {
+            Some(error) => Err(error),
             None => Ok(record),
         }
     }

@@ -34,6 +34,7 @@ pub mod bench;
 mod coverage;
 mod dropout;
 mod evaluate;
+mod finite;
 mod fit;
 mod lbfgs;
 mod loss;

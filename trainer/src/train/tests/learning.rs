@@ -510,6 +510,29 @@ fn a_loss_that_is_no_number_ends_training_before_its_step() {
     }
 }
 
+/// A step of a finite gradient goes to where no numbers are: that is found before anything is kept of it, at the
+/// latest by the next step's loss.
+#[test]
+fn weights_that_are_no_numbers_are_not_kept() {
+    for (checkpoint_every, found) in [(Some(1), "a weight"), (None, "the loss")] {
+        let mut spec = TrainSpec {
+            epochs: Some(5),
+            batch_size: Some(BatchSize::OfRank(15)),
+            checkpoint_every,
+            ..spec()
+        };
+        spec.optimizer.learn_rate = 1e39;
+        for outcome in train_world(&spec, load_split(&spec, &rows(0..300), 2)) {
+            match outcome.unwrap_err() {
+                Error::Diverged { position, what, .. } => {
+                    assert_eq!((position.epoch, position.steps, what), (1, 1, found));
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_network_of_one_kind_of_feature_learns() {
     for categorical in [true, false] {
