@@ -89,8 +89,9 @@ async fn load(model: &ModelRef, layers: &CustomLayers) -> Result<Model, String> 
     let store = ModelStore::open(&model.store).map_err(text)?;
     let manifest = store.manifest(&model.name, Some(model.version)).await;
     let manifest = manifest.map_err(text)?;
-    let read = async |file: &'static str| store.read(model, &manifest, file).await.map_err(text);
-    let (weights, vocabularies) = (read(WEIGHTS).await?, read(VOCABULARIES).await?);
+    let weights = store.read(model, &manifest, WEIGHTS).await;
+    let vocabularies = store.read(model, &manifest, VOCABULARIES).await;
+    let (weights, vocabularies) = (weights.map_err(text)?, vocabularies.map_err(text)?);
     let loaded = Model::load(manifest, &weights, &vocabularies, layers);
     loaded.map_err(|error| chain(&error))
 }
