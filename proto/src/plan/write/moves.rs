@@ -47,16 +47,17 @@ impl Moves {
     /// Whether these files of the job, which are in place, are of another decision, which was carried out then.
     pub(super) fn are_late(&self, in_place: &[Path]) -> bool {
         let own: HashSet<_> = self.files.iter().map(|(_, to)| to.as_str()).collect();
-        in_place.iter().any(|file| !own.contains(file.as_ref()))
+        in_place
+            .iter()
+            .any(|file| !own.contains::<str>(file.as_ref()))
     }
 
     /// Moves what has not been moved yet.
     pub(super) async fn carry_out(&self, store: &dyn ObjectStore) -> Result<()> {
-        let paths = self.files.iter().map(|(from, to)| {
-            let paths = (Path::parse(from), Path::parse(to));
-            Ok((paths.0?, paths.1?))
-        });
-        let paths = paths.collect::<Result<Vec<_>, object_store::path::Error>>();
+        let parse = |(from, to): &(String, String)| -> Result<_, object_store::path::Error> {
+            Ok((Path::parse(from)?, Path::parse(to)?))
+        };
+        let paths = self.files.iter().map(parse).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|error| DataFusionError::External(Box::new(error)))?;
         let rename = |(from, to): (Path, Path)| async move {
             let moved = store.rename(&from, &to).await;
