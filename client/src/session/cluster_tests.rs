@@ -151,6 +151,10 @@ fn trains_predicts_and_evaluates() {
             message.starts_with("model m published as version 1; r² "),
             "{message}"
         );
+        assert!(
+            message.contains("; then refit on all 200 rows"),
+            "{message}"
+        );
         let ranks = output.collect().await.unwrap().remove(0);
         let rank = ranks.column_by_name("rank").unwrap();
         assert_eq!(rank.as_primitive::<UInt32Type>().values(), &[0, 1]);
@@ -164,7 +168,7 @@ fn trains_predicts_and_evaluates() {
                 "| 200  | true ",
             ),
             (
-                "SELECT count(*) AS epochs FROM ML.TRAINING_INFO(MODEL m)",
+                "SELECT count(eval_loss) AS epochs FROM ML.TRAINING_INFO(MODEL m)",
                 "| 2 ",
             ),
             ("SHOW MODELS", "| m "),
@@ -184,7 +188,7 @@ fn trains_predicts_and_evaluates() {
             .fit(session, session.sql("SELECT * FROM rows").await.unwrap())
             .await
             .unwrap();
-        assert_eq!(model.history().len(), 1);
+        assert_eq!(model.history().len(), 2, "the second is the refit's");
         let rows = session.sql("SELECT store FROM rows").await.unwrap();
         let predicted = rows.predict(&model).unwrap().collect().await.unwrap();
         let count: usize = predicted.iter().map(|batch| batch.num_rows()).sum();

@@ -246,7 +246,11 @@ impl<T: ArrowPrimitiveType> GroupsAccumulator for Extremes<T> {
         let Some(filter) = filter else {
             return Ok(values.to_vec());
         };
-        let out = not(&prep_null_mask_filter(filter))?;
+        // It takes filters with nulls only.
+        let out = match filter.null_count() {
+            0 => not(filter)?,
+            _ => not(&prep_null_mask_filter(filter))?,
+        };
         let states = values.iter().map(|values| Ok(nullif(values, &out)?));
         states.collect()
     }
@@ -327,6 +331,16 @@ mod tests {
         let states = Extremes::<Float64Type>::new(true);
         let states = states.convert_to_state(&[values], Some(&filter)).unwrap();
         let due = Float64Array::from(vec![Some(2.0), None, None, Some(3.0)]);
+        assert_eq!(states[0].as_primitive::<Float64Type>(), &due);
+    }
+
+    #[test]
+    fn a_filter_without_nulls_leaves_rows_out_too() {
+        let filter = BooleanArray::from(vec![true, false]);
+        let values: ArrayRef = Arc::new(Float64Array::from(vec![2.0, -1.0]));
+        let states = Extremes::<Float64Type>::new(true);
+        let states = states.convert_to_state(&[values], Some(&filter)).unwrap();
+        let due = Float64Array::from(vec![Some(2.0), None]);
         assert_eq!(states[0].as_primitive::<Float64Type>(), &due);
     }
 }

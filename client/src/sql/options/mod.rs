@@ -95,7 +95,7 @@ pub struct TrainOptions {
     pub early_stop: EarlyStopOptions,
     /// Which epoch's weights are published; the best's, but the last one's of L-BFGS, where it is not given.
     pub keep: Option<Keep>,
-    /// Whether the network is trained anew on all rows then; of a small table that is split by default, where it is not
+    /// Whether the network is trained anew on all rows then; of a small table that is split at random, where it is not
     /// given.
     pub refit: Option<bool>,
     /// How many ranks train.

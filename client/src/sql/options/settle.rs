@@ -37,7 +37,7 @@ impl TrainOptions {
             });
         }
         let split = self.split()?;
-        let refit = self.refit(&target.start);
+        let refit = self.refit(&split, &target.start);
         let standardize = self.standardize_label()?;
         let loss = self.loss()?;
         let batch_size = self.rows_of_a_step()?;
@@ -121,13 +121,11 @@ impl TrainOptions {
     }
 
     /// Rows that a user holds out himself are his to judge by.
-    fn refit(&self, start: &Start) -> Refit {
-        let is_said = self.split_method.is_some()
-            || self.split_column.is_some()
-            || self.split_fraction.is_some();
+    fn refit(&self, split: &Split, start: &Start) -> Refit {
+        let is_drawn = matches!(split, Split::Random(_));
         match self.refit {
             Some(true) => Refit::Always,
-            None if !is_said && !matches!(start, Start::Warm(_)) => Refit::Small,
+            None if is_drawn && !matches!(start, Start::Warm(_)) => Refit::Small,
             Some(false) | None => Refit::Never,
         }
     }

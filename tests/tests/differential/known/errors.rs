@@ -120,4 +120,13 @@ pub(super) const KNOWN: &[Known] = &[
         order: &["s"],
         ..ASKED
     },
+    Known {
+        name: "a maximum of floats that a filter lets in, of more groups than are worth a first step",
+        settings: &[
+            "datafusion.execution.batch_size = 2",
+            "datafusion.execution.skip_partial_aggregation_probe_rows_threshold = 1",
+        ],
+        query: "SELECT k, max(k / 4.0) FILTER (WHERE s > 0) AS m FROM t GROUP BY k",
+        ..ASKED
+    },
 ];
