@@ -104,6 +104,7 @@ const OPTIONS: &[&str] = &[
     "learn_rate_schedule = 'cos'",
     "decay_epochs = 3",
     "early_stop = false, patience = 3",
+    "refit = true, data_split_method = 'no_split'",
     "clip_norm = 0",
     "batch_size = 16, global_batch_size = 16",
     "data_split_method = 'no_split', split_key = ['k']",
