@@ -157,6 +157,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
         let l2 = pace::l2(spec, world.train.rows);
         let optimizer = Optimizer::new(spec, l2, architecture.parameters());
+        // A refit begins anew.
+        let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
@@ -179,7 +181,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             network: C::new(architecture, values, device),
             running,
             gradient,
-            optimizer: optimizer.resume(position.steps, slots),
+            optimizer: optimizer.resume(position.steps - before, slots),
             converged: false,
             earlier: progress.covered,
             progress,

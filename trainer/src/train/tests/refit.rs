@@ -51,6 +51,22 @@ fn a_refit_is_of_all_rows_for_as_many_epochs_as_were_kept() {
 }
 
 #[test]
+fn averages_of_a_refit_begin_with_its_own_weights() {
+    let mut spec = small(1);
+    spec.optimizer.learn_rate = 1e-9;
+    spec.optimizer.ema_momentum = Some(0.9);
+    let [plain, again] = [Run::whole(&spec, 1), Run::whole(&refit(spec), 1)];
+    // Neither has moved.
+    let kernels = [&plain, &again].map(|run| weights(run.outcome()));
+    for ((name, left), (_, right)) in kernels[0].iter().zip(&kernels[1]) {
+        // Embeddings that no row has are the mean of the others, and statistics are of the rows.
+        let close = |(l, r): (&f32, &f32)| (l - r).abs() <= 1e-4 * l.abs().max(1e-3);
+        let is_kernel = name.ends_with("kernel");
+        assert!(!is_kernel || left.iter().zip(right).all(close), "{name}");
+    }
+}
+
+#[test]
 fn n_ranks_refit_as_one_does() {
     let weighed = TrainSpec {
         class_weights: ClassWeights::Balanced,
