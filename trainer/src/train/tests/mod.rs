@@ -7,6 +7,7 @@ mod learning;
 mod linear;
 mod refit;
 mod resume;
+mod runs;
 mod speed;
 mod warm;
 mod worlds;

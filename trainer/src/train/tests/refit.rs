@@ -3,7 +3,7 @@
 use volley_proto::spec::{BatchSize, ClassWeights, Refit, Rule, TrainSpec};
 
 use super::linear::linear;
-use super::resume::{Run, STEPS, assert_same_bits, data, learnt, run, small, stay, through_bytes};
+use super::runs::{Run, STEPS, assert_same_bits, data, learnt, run, small, stay, through_bytes};
 use super::worlds::{TOLERANCE, assert_same_weights, weights};
 use crate::Origin;
 use crate::testing::{classifier, rows, spec, told_apart, train_split};

@@ -1,201 +1,22 @@
 //! Training that was interrupted and goes on, in the same world or in another one.
 
-use std::sync::Mutex;
-
 use arrow::array::{ArrayRef, AsArray, Date32Array, Float64Array};
 use arrow::datatypes::{Date32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{BatchSize, Keep, NumericEmbedding, NumericTransform, TrainSpec};
-use volley_proto::store::{EpochRecord, Position};
 
 use super::linear::linear;
+use super::runs::{
+    Run, STEPS, assert_same_bits, data, model, run, small, stay, through_bytes, vec_of,
+};
 use super::with_fit;
 use super::worlds::{TOLERANCE, assert_same_weights};
 use crate::collective::{Communicator, Options};
 use crate::testing::{
     Deaf, Seat, dense, load_split, rows, spec, train_seats, two_labels, with_visits,
 };
-use crate::{
-    Artifacts, Beginning, Error, Interrupted, Observer, Origin, Outcome, Result, Step,
-    TrainingState,
-};
-
-/// 210 rows to train on: seven steps an epoch.
-pub(super) const STEPS: u64 = 7;
-
-/// Three epochs of a global batch of thirty.
-pub(super) fn small(world_size: usize) -> TrainSpec {
-    TrainSpec {
-        batch_size: Some(BatchSize::OfRank(30 / world_size)),
-        epochs: Some(3),
-        keep: Keep::Best,
-        ..spec()
-    }
-}
-
-pub(super) fn data() -> RecordBatch {
-    rows(0..300)
-}
-
-/// Hears everything, and ends its rank after a step.
-#[derive(Default)]
-struct Watch {
-    stop_after: Option<u64>,
-    cancel: CancellationToken,
-    heard: Mutex<Heard>,
-}
-
-#[derive(Debug, Default, Clone)]
-struct Heard {
-    beginning: Option<Beginning>,
-    steps: Vec<Position>,
-    epochs: Vec<EpochRecord>,
-    checkpoints: Vec<(Position, Bytes)>,
-}
-
-impl Observer for Watch {
-    fn loaded(&self, _: u64, _: f64) {}
-
-    fn started(&self, beginning: Beginning) {
-        self.heard.lock().unwrap().beginning = Some(beginning);
-    }
-
-    fn step(&self, step: &Step) {
-        let position = step.next;
-        self.heard.lock().unwrap().steps.push(position);
-        if self.stop_after == Some(position.steps) {
-            self.cancel.cancel();
-        }
-    }
-
-    fn epoch(&self, record: &EpochRecord) {
-        self.heard.lock().unwrap().epochs.push(record.clone());
-    }
-
-    fn checkpoint(&self, position: Position, state: Bytes) {
-        let mut heard = self.heard.lock().unwrap();
-        heard.checkpoints.push((position, state));
-    }
-}
-
-/// How a world of ranks ended, and what each heard.
-pub(super) struct Run {
-    ends: Vec<Result<Outcome, Interrupted>>,
-    heard: Vec<Heard>,
-}
-
-/// Trains a world of ranks that bring these, each of which ends after so many steps if told.
-pub(super) fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Option<u64>)>) -> Run {
-    let watches: Vec<_> = ranks
-        .iter()
-        .map(|(_, stop_after)| Watch {
-            stop_after: *stop_after,
-            ..Watch::default()
-        })
-        .collect();
-    let seats = load_split(spec, data, ranks.len()).into_iter().zip(ranks);
-    let seats = seats
-        .zip(&watches)
-        .map(|((loaded, (origin, _)), watch)| Seat {
-            origin,
-            observer: watch,
-            cancel: watch.cancel.clone(),
-            ..Seat::fresh(loaded)
-        });
-    let ends = train_seats(spec, seats.collect());
-    let heard = watches.iter().map(|w| w.heard.lock().unwrap().clone());
-    Run {
-        ends,
-        heard: heard.collect(),
-    }
-}
-
-impl Run {
-    /// From the start to the end.
-    pub(super) fn whole(spec: &TrainSpec, world_size: usize) -> Self {
-        run(spec, &data(), vec_of(world_size, || (Origin::Fresh, None)))
-    }
-
-    /// From the start until after a step, on all ranks.
-    pub(super) fn until(spec: &TrainSpec, world_size: usize, steps: u64) -> Self {
-        let ranks = vec_of(world_size, || (Origin::Fresh, Some(steps)));
-        run(spec, &data(), ranks)
-    }
-
-    pub(super) fn outcome(&self) -> &Outcome {
-        self.ends[0].as_ref().unwrap()
-    }
-
-    pub(super) fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
-        self.ends.iter().map(|end| end.as_ref().unwrap())
-    }
-
-    /// What each rank parks.
-    pub(super) fn states(self) -> Vec<TrainingState> {
-        let states = self.ends.into_iter().map(|end| end.unwrap_err().state);
-        states.map(|state| *state.unwrap()).collect()
-    }
-
-    fn errors(self) -> Vec<Error> {
-        let errors = self.ends.into_iter().map(|end| end.unwrap_err().error);
-        errors.collect()
-    }
-
-    /// The last state of rank 0, which holds what the model does not.
-    fn last_state(&self) -> TrainingState {
-        let (position, bytes) = self.heard[0].checkpoints.last().unwrap();
-        let state = TrainingState::decode(bytes).unwrap();
-        assert_eq!(state.position(), *position);
-        state
-    }
-}
-
-fn vec_of<T>(len: usize, value: impl Fn() -> T) -> Vec<T> {
-    (0..len).map(|_| value()).collect()
-}
-
-pub(super) fn stay(states: Vec<TrainingState>) -> Vec<(Origin, Option<u64>)> {
-    let states = states.into_iter();
-    states.map(|state| (Origin::State(state), None)).collect()
-}
-
-pub(super) fn through_bytes(state: TrainingState) -> TrainingState {
-    let bytes = state.encode();
-    let decoded = TrainingState::decode(&bytes).unwrap();
-    assert_eq!(decoded, state);
-    assert_eq!(decoded.encode(), bytes);
-    decoded
-}
-
-/// A history but for who trained it in how much time.
-pub(super) fn learnt(history: &[EpochRecord]) -> Vec<EpochRecord> {
-    let learnt = |record: &EpochRecord| EpochRecord {
-        ranks: vec![],
-        earlier: None,
-        seconds: 0.0,
-        compute_seconds: 0.0,
-        reduce_seconds: 0.0,
-        ..record.clone()
-    };
-    history.iter().map(learnt).collect()
-}
-
-/// What the model is made of; the history's file has times in it.
-fn model(artifacts: &Artifacts) -> &[(&'static str, Bytes)] {
-    &artifacts.files[..2]
-}
-
-pub(super) fn assert_same_bits(left: &Run, right: &Run) {
-    let published = [left, right].map(|run| run.outcome().artifacts.as_ref().unwrap());
-    assert!(model(published[0]) == model(published[1]));
-    let [left, right] = [left, right].map(|run| TrainingState {
-        history: learnt(&run.last_state().history),
-        ..run.last_state()
-    });
-    assert_eq!(left, right);
-}
+use crate::{Beginning, Error, Interrupted, Origin, Result, TrainingState};
 
 #[test]
 fn a_solver_goes_on_where_it_was() {

@@ -1,0 +1,75 @@
+//! The gradient of one rank's rows of a step, in pieces that bound what is in memory at once.
+//!
+//! Sums over ranks are the step's.
+
+use volley_proto::spec::PIECE;
+
+use super::Fit;
+use crate::network::{Compute, Dropout, Input};
+use crate::train::batch::Batch;
+use crate::train::schedule::Place;
+use crate::train::{dropout, loss};
+
+impl<C: Compute> Fit<'_, C> {
+    /// Fills the gradient with this rank's part of the global batch's, of this weight. Returns its losses' weighted sum.
+    pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
+        let len = self.optimizer.len();
+        let rows = batch.len();
+        if rows == 0 {
+            self.gradient[..len].fill(0.0);
+            return 0.0;
+        }
+        let piece = rows.div_ceil(self.spec.accumulate).min(PIECE);
+        if rows <= piece {
+            return self.backward_piece(places, batch, all);
+        }
+        let mut sums = vec![0.0; len];
+        let mut total = 0.0;
+        for (at, places) in places.chunks(piece).enumerate() {
+            let part = batch.slice(at * piece, places.len());
+            total += self.backward_piece(places, part, all);
+            let terms = sums.iter_mut().zip(&self.gradient[..len]);
+            terms.for_each(|(sum, g)| *sum += f64::from(*g));
+        }
+        let gradient = self.gradient[..len].iter_mut().zip(sums);
+        gradient.for_each(|(g, sum)| *g = sum as f32);
+        total
+    }
+
+    fn backward_piece(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
+        let rows = batch.len();
+        let gradient = &mut self.gradient[..self.optimizer.len()];
+        let key = dropout::key(self.spec.seed, self.position.epoch);
+        let dropouts = self.architecture.dropouts().iter().enumerate();
+        let dropout = dropouts.map(|(at, Dropout { share, width })| {
+            let mask = || dropout::mask(key.with(at as u64), &self.ids, places, *width, *share);
+            (*share > 0.0).then(mask)
+        });
+        let dropout = dropout.collect();
+        let input = Input {
+            rows,
+            codes: batch.codes,
+            continuous: batch.continuous,
+            dropout,
+        };
+        // A step whose rows all weigh nothing changes nothing.
+        let (loss, label) = (&self.spec.loss, &self.spec.label);
+        let share = if all > 0.0 { all.recip() } else { 0.0 };
+        let mut total = 0.0;
+        let mut of_row = vec![0.0; self.architecture.outputs];
+        let slopes = |outputs: &[f32]| {
+            let mut slopes = Vec::with_capacity(outputs.len());
+            let outputs = outputs.chunks_exact(of_row.len());
+            let labels = batch.labels.chunks_exact(label.columns.len());
+            for (outputs, (labels, weight)) in outputs.zip(labels.zip(&batch.weights)) {
+                let weight = f64::from(*weight);
+                let weights = &label.loss_weights;
+                total += weight * loss::of_labels(loss, weights, outputs, labels, &mut of_row);
+                slopes.extend(of_row.iter().map(|slope| (weight * share * slope) as f32));
+            }
+            slopes
+        };
+        self.network.gradient(input, slopes, gradient);
+        total
+    }
+}
