@@ -113,7 +113,7 @@ pub enum Error {
         /// What was published.
         expected: String,
     },
-    /// A checkpoint of a generation that has been given up.
+    /// A checkpoint of a superseded generation.
     #[error(
         "generation {generation} of run {run} has been given up: generation {by} writes its checkpoints now"
     )]

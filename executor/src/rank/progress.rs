@@ -9,7 +9,7 @@ use volley_proto::failure::chain;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::{EpochRecord, ModelStore, Position, Writer};
 use volley_proto::wire::Steps;
-use volley_proto::{Result, TrainId};
+use volley_proto::{Error, Result, TrainId};
 use volley_trainer::{Beginning, Observer, Step};
 
 use super::rendezvous::Rendezvous;
@@ -94,6 +94,11 @@ pub(super) fn reporter(
     let save = async move {
         while let Some((position, state)) = waiting.recv().await {
             if let Err(error) = store.save(position, state).await {
+                if let Error::Superseded { .. } = error {
+                    // A later generation has the checkpoints; this one ends.
+                    tracing::warn!(%position, cause = chain(&error), "no checkpoint");
+                    continue;
+                }
                 let cause = chain(&error);
                 tracing::error!(%position, cause, "cannot write a checkpoint");
                 let note = format!(

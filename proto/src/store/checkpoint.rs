@@ -5,8 +5,8 @@
 //!                                     /<generation>-<steps>.json    written last: the checkpoint exists
 //! ```
 //!
-//! A generation's names are its own, so that one which was given up, and goes on all the same, writes over nothing of
-//! a later one. It refuses to begin where a later one has written, and deletes only what it saw before it wrote,
+//! The generation is a fencing token: its names are its own, so that a superseded one that goes on all the same writes
+//! over nothing of a later one. It refuses to begin where a later one has written, and deletes only what it saw before it wrote,
 //! all of which is of its own generation or of earlier ones. The newest checkpoint is the one of the
 //! latest generation, and of that the one of most steps; the newest two of a run are kept.
 //!

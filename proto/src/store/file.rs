@@ -40,6 +40,6 @@ impl WrittenFile {
 }
 
 /// A content's hash, in hexadecimal.
-pub(super) fn hash(content: &[u8]) -> String {
+fn hash(content: &[u8]) -> String {
     format!("{:016x}", XxHash64::oneshot(0, content))
 }

@@ -284,9 +284,6 @@ impl ModelStore {
         if versions.is_empty() {
             return Err(self.unknown(name).await);
         }
-        for version in &versions {
-            self.delete(&self.file(name, *version, MANIFEST)).await?;
-        }
         let files: Vec<_> = self
             .objects
             .list(Some(&self.directory(name)))
@@ -295,10 +292,14 @@ impl ModelStore {
             .await
             .map_err(|source| self.error("list it", source))?;
         let unpublished = self.directory(name).join(UNPUBLISHED);
-        for file in files {
-            if !file.prefix_matches(&unpublished) {
-                self.delete(&file).await?;
-            }
+        let published = files
+            .into_iter()
+            .filter(|file| !file.prefix_matches(&unpublished));
+        // First the manifests, of versions published meanwhile too: a version is gone with its own.
+        let (manifests, others): (Vec<_>, Vec<_>) =
+            published.partition(|file| file.filename() == Some(MANIFEST));
+        for file in manifests.iter().chain(&others) {
+            self.delete(file).await?;
         }
         Ok(versions.len())
     }
@@ -310,7 +311,7 @@ impl ModelStore {
         Ok(of_run.map(|(version, _)| version))
     }
 
-    /// The published versions and their runs, newest first.
+    /// The published versions and their runs.
     pub(super) async fn published(&self, name: &ModelName) -> Result<Vec<(u32, TrainId)>> {
         /// Of a manifest of any format.
         #[derive(Deserialize)]
@@ -321,10 +322,8 @@ impl ModelStore {
         struct Spec {
             train_id: TrainId,
         }
-        let mut numbers = self.numbers(name).await?;
-        numbers.sort_unstable();
         let mut published = Vec::new();
-        for version in numbers.into_iter().rev() {
+        for version in self.numbers(name).await? {
             let bytes = self
                 .read_if_there(&self.file(name, version, MANIFEST))
                 .await?;

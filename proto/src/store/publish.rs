@@ -38,9 +38,6 @@ impl ModelStore {
         files: Vec<(&'static str, Bytes)>,
     ) -> Result<u32> {
         let (name, run) = (manifest.spec.model.clone(), manifest.spec.train_id);
-        if let Some(version) = self.published_by(&name, run).await? {
-            return Ok(version);
-        }
         let unpublished = self.directory(&name).join(UNPUBLISHED);
         let own = format!("{run}-{}", Uuid::new_v4().simple());
         let staged = unpublished.clone().join(own.as_str());
@@ -68,8 +65,13 @@ impl ModelStore {
         files: Vec<(&'static str, Bytes)>,
     ) -> Result<u32> {
         let (name, run) = (manifest.spec.model.clone(), manifest.spec.train_id);
+        let last = self.numbers(&name).await?.into_iter().max().unwrap_or(0);
+        // Looked for after the places: one that the run takes from here on is among those that are tried.
+        if let Some(published) = self.published_by(&name, run).await? {
+            return Ok(published);
+        }
         self.check_if_exists(&manifest).await?;
-        let mut version = self.numbers(&name).await?.into_iter().max().unwrap_or(0) + 1;
+        let mut version = last + 1;
         let written = files
             .iter()
             .map(|(file, bytes)| WrittenFile::of(file, bytes));
@@ -136,14 +138,15 @@ impl ModelStore {
             return;
         };
         let clear = move || {
+            let mut cleared = Ok(());
             for entry in std::fs::read_dir(&folder)? {
                 let entry = entry?;
                 let is_over = entry.file_name().to_string_lossy().starts_with(&prefix);
                 if is_over {
-                    std::fs::remove_dir_all(entry.path())?;
+                    cleared = cleared.and(std::fs::remove_dir_all(entry.path()));
                 }
             }
-            Ok(())
+            cleared
         };
         let cleared = self.on_disk(format!("clear {unpublished}"), clear).await;
         if let Err(error) = cleared {

@@ -20,7 +20,7 @@ use volley_proto::store::{EpochRecord, Position, RankCoverage};
 use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
-use super::finite::first_infinite;
+use super::finite::first_non_finite;
 use super::loss;
 use super::metrics::{Sums, Trained};
 use super::optimizer::Optimizer;
@@ -456,7 +456,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let (gradient, tail) = self.gradient.split_at_mut(self.optimizer.len());
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
         let diverged = match loss.is_finite() {
-            true => first_infinite(gradient).map(|value| ("a number of the gradient", value)),
+            true => first_non_finite(gradient).map(|value| ("a number of the gradient", value)),
             false => Some(("the loss", loss)),
         };
         let retreats = diverged.is_some() && self.optimizer.retreat(&mut self.network);

@@ -17,7 +17,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PlanProperties,
 };
-use futures::TryStreamExt;
+use futures::future::ready;
+use futures::{Stream, TryStreamExt};
 use object_store::ObjectStore;
 use object_store::path::Path;
 
@@ -115,8 +116,9 @@ impl ExecutionPlan for CommitExec {
             let store = context.runtime_env().object_store(store)?;
             if written.files.values().sum::<u64>() == 0
                 && files(&target, store.as_ref(), is_committed)
+                    .try_next()
                     .await?
-                    .is_empty()
+                    .is_none()
             {
                 let (task, files) = write_no_rows(&target, &context).await?;
                 written.files.insert(task, files);
@@ -155,7 +157,7 @@ impl Written {
     }
 
     /// Moves the files, once all are found, and removes the rest of what the job wrote. Returns how many rows are in
-    /// place: where an earlier attempt of the job has decided what is moved, that is what counts.
+    /// place: where an earlier attempt's record is found, that is what counts; once that is gone too, its own count.
     async fn commit(&self, target: &Target, store: &dyn ObjectStore) -> Result<u64> {
         let staging = Staging::of(target)?;
         let tasks = staging.tasks().await?;
@@ -166,7 +168,8 @@ impl Written {
             decided => decided,
         };
         // Looked for last: whoever has decided something else has moved it by now.
-        let in_place = files(target, store, |file| target.is_of_job(file)).await?;
+        let in_place = files(target, store, |file| target.is_of_job(file));
+        let in_place: Vec<_> = in_place.try_collect().await?;
         let rows = match decided {
             Some(moves) if !moves.are_late(&in_place) => {
                 moves.carry_out(store).await?;
@@ -213,17 +216,11 @@ impl Written {
 }
 
 /// The files in the folder, and in those in it, that are of some kind by their paths.
-async fn files(
+fn files<'a>(
     target: &Target,
-    store: &dyn ObjectStore,
-    are: impl Fn(&Path) -> bool + Send,
-) -> Result<Vec<Path>> {
-    let mut files = store.list(Some(target.folder().prefix()));
-    let mut found = Vec::new();
-    while let Some(file) = files.try_next().await? {
-        if are(&file.location) {
-            found.push(file.location);
-        }
-    }
-    Ok(found)
+    store: &'a dyn ObjectStore,
+    are: impl Fn(&Path) -> bool + Send + 'a,
+) -> impl Stream<Item = object_store::Result<Path>> + Send + Unpin + 'a {
+    let files = store.list(Some(target.folder().prefix()));
+    files.try_filter_map(move |file| ready(Ok(Some(file.location).filter(|path| are(path)))))
 }

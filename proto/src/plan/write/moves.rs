@@ -1,4 +1,4 @@
-//! What a commit moves: decided once for a job, and carried out by whoever comes to it.
+//! A commit's write-ahead record: created once for a job, and rolled forward by whichever attempt finds it.
 //!
 //! ```text
 //!  .volley-JOB/TASK/…              files of tasks
