@@ -139,7 +139,7 @@ impl TrainSpec {
         let hashed = features.filter(|feature| feature.kind == FeatureKind::Categorical);
         let of_buckets = hashed.map(of_bucket).fold(0, u64::saturating_add);
         // One more has what training did not see.
-        of_buckets.saturating_mul(buckets as u64 + 1)
+        of_buckets.saturating_mul((buckets as u64).saturating_add(1))
     }
 
     /// Numbers of a row that enter the layers: of embeddings whose width follows from their values, 1 each.

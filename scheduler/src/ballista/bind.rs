@@ -83,7 +83,7 @@ fn tasks(stage: &RunningStage, of: fn(&Status) -> bool) -> usize {
 }
 
 /// What the ranks of a stage take, with the rows that its exchange has written.
-fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
+pub(super) fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
     let mut inputs = stage.inputs.values();
     let rows = match (inputs.next(), inputs.next()) {
         (Some(exchange), None) => {
@@ -102,8 +102,10 @@ fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
     }
 }
 
-/// A gang that runs whole: what it trains, the executors of its ranks, and what these take.
-pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec<String>, Memory)> {
+/// A gang that runs whole: its stage, what it trains, and the executors of its ranks.
+pub(super) fn running_gang(
+    graph: &ExecutionGraphBox,
+) -> Option<(&RunningStage, &TrainSpec, Vec<String>)> {
     graph.stages().values().find_map(|stage| match stage {
         ExecutionStage::Running(stage) if stage.pending.is_empty() => {
             let train = find::<TrainExec>(stage.plan.as_ref())?;
@@ -112,8 +114,7 @@ pub(super) fn running_gang(graph: &ExecutionGraphBox) -> Option<(&TrainSpec, Vec
                 _ => None,
             };
             let executors = stage.task_infos.iter().filter_map(executor).collect();
-            let memory = memory(stage, train.spec());
-            Some((train.spec().as_ref(), executors, memory))
+            Some((stage, train.spec().as_ref(), executors))
         }
         _ => None,
     })

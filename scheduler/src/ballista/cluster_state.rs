@@ -363,9 +363,13 @@ impl VolleyClusterState {
     /// Ends generations that executors with nothing to do could join.
     fn grow_gangs(&self, graphs: &[RwLockWriteGuard<'_, ExecutionGraphBox>], left: &[Executor]) {
         let gangs = graphs.iter().filter_map(|graph| bind::running_gang(graph));
-        for (spec, ranks_on, memory) in gangs {
-            let joins = grows_by(left, &ranks_on, spec.most_ranks(), &memory);
-            if let Some(executor) = joins.filter(|_| self.events.gang_may_grow(spec)) {
+        for (stage, spec, ranks_on) in gangs {
+            // What its exchange wrote is added up only where it could grow.
+            if ranks_on.len() >= spec.most_ranks() || !self.events.gang_may_grow(spec) {
+                continue;
+            }
+            let memory = bind::memory(stage, spec);
+            if let Some(executor) = grows_by(left, &ranks_on, spec.most_ranks(), &memory) {
                 self.events.gang_grows(spec.train_id, executor);
             }
         }

@@ -78,7 +78,13 @@ impl ClusterEvents for Losses {
 
     fn gang_arrives(&self, spec: &TrainSpec) -> Result<(), String> {
         let (train, model, store) = (spec.train_id, &spec.model, &spec.store);
-        if spec.start == Start::Resume {
+        // A job that is run again is planned again, and has been admitted.
+        let is_known = self
+            .book
+            .runs()
+            .look(&train, |run| run.trains(model, store))
+            == Some(true);
+        if spec.start == Start::Resume && !is_known {
             self.book.may_resume(train, model, store)?;
         }
         self.book

@@ -27,12 +27,15 @@ impl Memory {
         of_rank.map_or(0, |memory| memory.of_rank(self.rows, ranks as u64))
     }
 
+    /// How many of these offers suffice for one of so many ranks.
+    fn enough(&self, offers: &[u64], ranks: usize) -> usize {
+        let needed = self.needed(ranks);
+        offers.iter().filter(|offer| **offer >= needed).count()
+    }
+
     /// The most ranks, up to so many, that as many of these offers suffice for.
     fn fits(&self, offers: &[u64], most: usize) -> usize {
-        let fits = |ranks: &usize| {
-            let needed = self.needed(*ranks);
-            offers.iter().filter(|offer| **offer >= needed).count() >= *ranks
-        };
+        let fits = |ranks: &usize| self.enough(offers, *ranks) >= *ranks;
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
@@ -40,7 +43,7 @@ impl Memory {
     fn too_little(&self, offers: &[u64], ranks: usize) -> String {
         let text = |bytes: u64| ByteSize(bytes).display().iec().to_string();
         let needed = self.needed(ranks);
-        let enough = offers.iter().filter(|offer| **offer >= needed).count();
+        let enough = self.enough(offers, ranks);
         let largest = offers.iter().max().copied().unwrap_or(0);
         let rows = match self.rows {
             Some(rows) => format!(" with its share of {rows} rows"),
@@ -143,8 +146,7 @@ fn size(
             if needed == 0 {
                 return Err(Decision::Fail(memory.too_little(all, asked)));
             }
-            let bytes = memory.needed(needed);
-            let free = open.iter().filter(|offer| **offer >= bytes).count();
+            let free = memory.enough(open, needed);
             match free < needed {
                 true => slots(needed, free),
                 false => Ok(needed),
@@ -162,7 +164,7 @@ fn size(
             if free < wanted.min(most) && !patience_over {
                 return Err(Decision::Wait(WaitReason::Replacement {
                     wanted,
-                    free,
+                    free: memory.enough(open, wanted.min(most)),
                     least,
                 }));
             }
@@ -186,7 +188,7 @@ fn size(
                     return Err(Decision::Wait(WaitReason::Memory {
                         needed: least,
                         bytes: memory.needed(least),
-                        offer: fit,
+                        offer: memory.enough(all, least),
                     }));
                 }
                 TooFew::Wait => {
@@ -196,10 +198,14 @@ fn size(
                     }));
                 }
             }
-            match free < least {
-                true => slots(least, free),
-                false => Ok(free),
+            if free >= least {
+                return Ok(free);
             }
+            // Fewer ranks have more rows each: the fewest that fit.
+            let mut sizes = least..=fit;
+            let needed = sizes.find(|ranks| memory.enough(all, *ranks) >= *ranks);
+            let needed = needed.unwrap_or(least);
+            slots(needed, memory.enough(open, needed))
         }
     }
 }

@@ -389,8 +389,8 @@ impl Run {
         if generation != self.generation {
             return;
         }
-        self.stepping_since.get_or_insert(now);
         if steps.total > self.steps {
+            self.stepping_since.get_or_insert(now);
             self.steps = steps.total;
             self.fruitless = 0;
         }

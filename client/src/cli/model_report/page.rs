@@ -170,7 +170,7 @@ impl Page<'_> {
             }
         }
         // Of several labels, each in its own unit.
-        let labels: &[LabelRecord] = match history.last() {
+        let labels: &[LabelRecord] = match self.manifest.selection().last() {
             Some(last) if last.eval_loss.is_some() => &last.labels,
             _ => &[],
         };
