@@ -23,6 +23,8 @@ pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
 pub const TRACE: &str = "volley.trace";
 /// What another stage of a query is taken to cost, in bytes that are read: see [`STAGE_BYTES_DEFAULT`].
 pub const STAGE_BYTES: &str = "volley.stage_bytes";
+/// The most bytes that a query reads which one task answers: see [`SINGLE_TASK_BYTES_DEFAULT`].
+pub const SINGLE_TASK_BYTES: &str = "volley.single_task_bytes";
 /// The training run that a job is, set by the client with the job.
 pub const TRAIN_ID: &str = "volley.train_id";
 /// An id of the job's own, set by the scheduler: the same when the job is run again.
@@ -30,6 +32,9 @@ pub const JOB_ID: &str = "volley.job_id";
 
 /// Another stage takes about as long as reading and hashing so many bytes.
 pub const STAGE_BYTES_DEFAULT: u64 = 8 << 20;
+
+/// To read and compute so much in one task takes no longer than the stages that would share it.
+pub const SINGLE_TASK_BYTES_DEFAULT: u64 = 8 << 20;
 
 /// Sets the engine's settings that Volley has other defaults for. Clients and the scheduler both begin
 /// so: what has no value cannot be sent, and what is as the scheduler begins need not be.
@@ -73,6 +78,9 @@ pub fn session_config() -> SessionConfig {
 /// What [`STAGE_BYTES`] says, for lists of settings.
 pub const STAGE_BYTES_MEANS: &str =
     "What another stage of a query is taken to cost, in bytes that are read and hashed";
+/// What [`SINGLE_TASK_BYTES`] says, for lists of settings.
+pub const SINGLE_TASK_BYTES_MEANS: &str =
+    "The most bytes that a query reads which one task answers, without stages; 0 where none is";
 /// What a number of bytes is to be.
 pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
 
@@ -83,6 +91,8 @@ pub struct JobSettings {
     pub id: Option<String>,
     /// See [`STAGE_BYTES`].
     pub stage_bytes: u64,
+    /// See [`SINGLE_TASK_BYTES`].
+    pub single_task_bytes: u64,
 }
 
 impl Default for JobSettings {
@@ -90,6 +100,7 @@ impl Default for JobSettings {
         Self {
             id: None,
             stage_bytes: STAGE_BYTES_DEFAULT,
+            single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
         }
     }
 }
@@ -115,13 +126,8 @@ impl ExtensionOptions for JobSettings {
     fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
         match format!("{PREFIX}.{key}").as_str() {
             JOB_ID => self.id = Some(value.to_owned()),
-            STAGE_BYTES => {
-                self.stage_bytes = value.parse().map_err(|_| Error::Option {
-                    option: STAGE_BYTES.into(),
-                    value: value.into(),
-                    expected: BYTES_EXPECTED.into(),
-                })?;
-            }
+            STAGE_BYTES => self.stage_bytes = bytes(STAGE_BYTES, value)?,
+            SINGLE_TASK_BYTES => self.single_task_bytes = bytes(SINGLE_TASK_BYTES, value)?,
             _ => {}
         }
         Ok(())
@@ -139,8 +145,21 @@ impl ExtensionOptions for JobSettings {
                 value: Some(self.stage_bytes.to_string()),
                 description: STAGE_BYTES_MEANS,
             },
+            ConfigEntry {
+                key: SINGLE_TASK_BYTES.to_owned(),
+                value: Some(self.single_task_bytes.to_string()),
+                description: SINGLE_TASK_BYTES_MEANS,
+            },
         ]
     }
+}
+
+fn bytes(key: &str, value: &str) -> Result<u64> {
+    value.parse().map_err(|_| Error::Option {
+        option: key.into(),
+        value: value.into(),
+        expected: BYTES_EXPECTED.into(),
+    })
 }
 
 /// What becomes of a job whose client has not been heard of for a while.

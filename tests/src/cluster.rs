@@ -37,6 +37,8 @@ pub struct Setup {
     pub scheduler_args: Vec<String>,
     /// Further arguments of every executor.
     pub executor_args: Vec<String>,
+    /// Whether queries have stages however little they read.
+    pub always_in_stages: bool,
 }
 
 /// How one executor differs from the others.
@@ -245,6 +247,9 @@ impl Cluster {
         command
             .args(["--scheduler", scheduler, "--store"])
             .arg(self.store());
+        if self.setup.always_in_stages {
+            command.args(["--set", "volley.single_task_bytes=0"]);
+        }
         command.current_dir(self.dir.path());
         command
     }

@@ -13,7 +13,7 @@ use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
 use volley_proto::spec::{
-    BatchSize, Device, EmbeddingWidth, FeatureKind, Layer, Linear, Ranks, Rule, TrainSpec,
+    BatchSize, Device, EmbeddingWidth, FeatureKind, Layer, Linear, Ranks, Refit, Rule, TrainSpec,
 };
 use volley_proto::tables::{Executor, Stage};
 
@@ -280,6 +280,16 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             None => format!("not known, {epochs}"),
         },
     );
+    let refit = "on all rows, for as many epochs as were the best";
+    match (spec.refit, rows.number()) {
+        (Refit::Small, None) => line(
+            "refit",
+            format!("{refit}, of at most {} rows", grouped(Refit::SMALL)),
+        ),
+        (Refit::Small, Some(rows)) if rows <= Refit::SMALL => line("refit", refit.to_owned()),
+        (Refit::Always, _) => line("refit", refit.to_owned()),
+        (Refit::Small | Refit::Never, _) => {}
+    }
     line(
         "gradient",
         match (ranks, dense) {
@@ -360,6 +370,23 @@ mod tests {
             "~50,000 an epoch".to_owned(),
         ] {
             assert!(text.contains(&line), "{line} in\n{text}");
+        }
+        let refit = |refit: Refit, rows: Rows| {
+            let mut spec = spec.clone();
+            spec.refit = refit;
+            let text = describe(&spec, rows, None);
+            let line = text.lines().find(|line| line.starts_with("refit"));
+            line.map(|line| line["refit".len()..].trim_start().to_owned())
+        };
+        let due = "on all rows, for as many epochs as were the best";
+        let small = Rows::Exact(Refit::SMALL);
+        let large = Rows::Exact(Refit::SMALL + 1);
+        let unknown = format!("{due}, of at most 50,000 rows");
+        assert_eq!(refit(Refit::Small, small).as_deref(), Some(due));
+        assert_eq!(refit(Refit::Small, Rows::Unknown), Some(unknown));
+        assert_eq!(refit(Refit::Always, large).as_deref(), Some(due));
+        for (never, rows) in [(Refit::Never, small), (Refit::Small, large)] {
+            assert_eq!(refit(never, rows), None);
         }
         spec.ranks = Ranks::All;
         let text = describe(&spec, Rows::Unknown, None);

@@ -19,7 +19,8 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_proto::settings::{
-    BYTES_EXPECTED, ON_CLIENT_LOSS, OnClientLoss, PREFIX, STAGE_BYTES, STAGE_BYTES_DEFAULT,
+    BYTES_EXPECTED, ON_CLIENT_LOSS, OnClientLoss, PREFIX, SINGLE_TASK_BYTES,
+    SINGLE_TASK_BYTES_DEFAULT, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES, STAGE_BYTES_DEFAULT,
     STAGE_BYTES_MEANS, TRACE, TRAIN_ID, session_config, set_defaults,
 };
 use volley_proto::{TrainId, did_you_mean};
@@ -248,6 +249,7 @@ struct VolleySettings {
     on_client_loss: OnClientLoss,
     trace: bool,
     stage_bytes: u64,
+    single_task_bytes: u64,
     /// Of one job only.
     train_id: Option<TrainId>,
 }
@@ -258,6 +260,7 @@ impl Default for VolleySettings {
             on_client_loss: OnClientLoss::Auto,
             trace: false,
             stage_bytes: STAGE_BYTES_DEFAULT,
+            single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
             train_id: None,
         }
     }
@@ -305,9 +308,17 @@ impl ExtensionOptions for VolleySettings {
                 }
                 Err(_) => BYTES_EXPECTED.to_owned(),
             },
+            SINGLE_TASK_BYTES => match value.parse() {
+                Ok(bytes) => {
+                    self.single_task_bytes = bytes;
+                    return Ok(());
+                }
+                Err(_) => BYTES_EXPECTED.to_owned(),
+            },
             TRAIN_ID => "CREATE MODEL sets it".to_owned(),
             _ => {
-                let hint = did_you_mean(&full, [ON_CLIENT_LOSS, STAGE_BYTES, TRACE]);
+                let known = [ON_CLIENT_LOSS, SINGLE_TASK_BYTES, STAGE_BYTES, TRACE];
+                let hint = did_you_mean(&full, known);
                 format!("there is no such setting{hint}")
             }
         };
@@ -336,7 +347,12 @@ impl ExtensionOptions for VolleySettings {
             value: Some(self.stage_bytes.to_string()),
             description: STAGE_BYTES_MEANS,
         };
-        [on_client_loss, stage_bytes, trace]
+        let single_task_bytes = ConfigEntry {
+            key: SINGLE_TASK_BYTES.to_owned(),
+            value: Some(self.single_task_bytes.to_string()),
+            description: SINGLE_TASK_BYTES_MEANS,
+        };
+        [on_client_loss, single_task_bytes, stage_bytes, trace]
             .into_iter()
             .chain(train_id)
             .collect()
@@ -406,6 +422,11 @@ mod tests {
                 STAGE_BYTES,
                 "-1",
                 "SET volley.stage_bytes = -1: expected a whole number of bytes",
+            ),
+            (
+                SINGLE_TASK_BYTES,
+                "8MiB",
+                "SET volley.single_task_bytes = 8MiB: expected a whole number of bytes",
             ),
             (
                 TRAIN_ID,

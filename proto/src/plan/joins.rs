@@ -368,6 +368,11 @@ pub(super) fn join_bytes(plan: &Plan) -> Option<u64> {
     size(plan).map(|size| size.bytes)
 }
 
+/// About how many rows a plan has, if that is known.
+pub(super) fn estimated_rows(plan: &Plan) -> Option<u64> {
+    size(plan).map(|size| size.rows)
+}
+
 /// The size of a join's side.
 fn side(plan: &Plan, config: &ConfigOptions) -> Result<Option<Size>> {
     let is_reread = is_reread(plan, config)?;
@@ -417,7 +422,10 @@ mod tests {
         let ballista = BallistaConfig::default();
         let mut config = SessionConfig::new().with_target_partitions(2);
         config.options_mut().extensions.insert(ballista);
-        config.options_mut().extensions.insert(settings);
+        config.options_mut().extensions.insert(JobSettings {
+            single_task_bytes: 0,
+            ..settings
+        });
         let key = "ballista.optimizer.broadcast_join_threshold_bytes";
         let config = config.set_usize(key, limit);
         let state = SessionStateBuilder::new_with_default_features()

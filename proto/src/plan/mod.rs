@@ -42,6 +42,7 @@ mod row_hash;
 mod rules;
 mod running;
 mod single_distinct;
+mod single_task;
 mod single_value;
 mod sorts;
 mod tables;

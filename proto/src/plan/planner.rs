@@ -14,7 +14,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::train::only;
-use super::{PredictExec, PredictNode, TrainExec, TrainNode, filtered, partitions, running};
+use super::{
+    PredictExec, PredictNode, TrainExec, TrainNode, filtered, partitions, running, single_task,
+};
 
 /// DataFusion's planner, with Volley's nodes.
 #[derive(Debug, Default)]
@@ -35,24 +37,39 @@ impl QueryPlanner for VolleyQueryPlanner {
             LogicalPlan::Explain(explain) => (explain.plan.as_ref(), true),
             plan => (plan, false),
         };
+        let slots = session.config().target_partitions();
+        let limit = single_task::limit(session.config_options());
+        if slots > 1 && limit > 0 && single_task::may_be(run)? {
+            // How much is read is known of a plan only. Planning takes less time than a stage.
+            let one = with_partitions(session, 1)?;
+            let physical = planner.create_physical_plan(run, &one).await?;
+            if single_task::fits(&physical, limit) {
+                return match explained {
+                    true => planner.create_physical_plan(&plan, &one).await,
+                    false => Ok(physical),
+                };
+            }
+        }
         let physical = planner.create_physical_plan(run, session).await?;
         // How much is sorted is known now, and it is rarely much.
-        let slots = session.config().target_partitions();
         let wanted = partitions::wanted(&physical, slots);
         if wanted == slots && !explained {
             return Ok(physical);
         }
-        let session = session.as_any().downcast_ref::<SessionState>();
-        let mut session = session
-            .cloned()
-            .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
-        session
-            .config_mut()
-            .options_mut()
-            .execution
-            .target_partitions = wanted;
+        let session = with_partitions(session, wanted)?;
         planner.create_physical_plan(&plan, &session).await
     }
+}
+
+/// A copy of a session whose plans have so many partitions.
+fn with_partitions(session: &dyn Session, partitions: usize) -> Result<SessionState> {
+    let session = session.as_any().downcast_ref::<SessionState>();
+    let mut session = session
+        .cloned()
+        .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
+    let options = session.config_mut().options_mut();
+    options.execution.target_partitions = partitions;
+    Ok(session)
 }
 
 struct VolleyExtensions;

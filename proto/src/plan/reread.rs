@@ -127,7 +127,7 @@ fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
 
 /// How many bytes a scan reads, about: those of columns that are needed, where files have columns apart, or all of its
 /// files.
-fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec) -> Option<u64> {
+pub(super) fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec) -> Option<u64> {
     let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
     let all = || files.file_groups.iter().flat_map(|group| group.iter());
     let opened = (all().count() as u64).saturating_mul(FILE_BYTES);

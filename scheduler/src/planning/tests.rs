@@ -40,7 +40,9 @@ pub(super) async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempD
     let dir = tempfile::tempdir().unwrap();
     let mut config = session_config()
         .with_target_partitions(3)
-        .with_repartition_file_min_size(1);
+        .with_repartition_file_min_size(1)
+        // The tables are small.
+        .set_str("volley.single_task_bytes", "0");
     for (key, value) in settings {
         config = config.set_str(key, value);
     }

@@ -142,6 +142,10 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     if dice.chance(30) {
         settings.push(Setting::of("volley.stage_bytes", 0));
     }
+    // Small tables are one task's, unless.
+    if dice.chance(80) {
+        settings.push(Setting::of("volley.single_task_bytes", 0));
+    }
     while dice.chance(30) {
         let setting = match dice.below(3) {
             0 => Setting::of(dice.pick(ON), false),

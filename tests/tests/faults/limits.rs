@@ -204,6 +204,7 @@ fn forgetful() -> Cluster {
         executors: 2,
         scheduler_args: vec!["--rows-timeout".to_owned(), format!("{UNREAD:?}")],
         executor_args: Vec::new(),
+        always_in_stages: true,
     })
 }
 

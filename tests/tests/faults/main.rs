@@ -11,6 +11,7 @@
 //!   VOLLEY_FAULT='query: a holder' cargo test … --test faults     those with this in their names
 //!   VOLLEY_SEED=17 cargo test … --test faults wrong_rows          the same random moments again
 //!   VOLLEY_SOAK=1h cargo test … --test faults -- --ignored soak   random faults for an hour
+//!   cargo test … --test faults -- --ignored twenty_thousand       memory and files after 20,000 queries
 //! ```
 
 #![allow(clippy::unwrap_used)]
@@ -21,6 +22,7 @@ mod dice;
 mod exactness;
 mod fault;
 mod fitting;
+mod growth;
 mod limits;
 mod network;
 mod predictions;
@@ -86,6 +88,17 @@ fn schedulers() {
 #[test]
 fn clients() {
     fault::each("client", clients::FAULTS);
+}
+
+#[test]
+fn many_queries_leave_nothing() {
+    growth::run(600);
+}
+
+#[test]
+#[ignore = "it asks 20,000 queries"]
+fn twenty_thousand_queries_leave_nothing() {
+    growth::run(20_000);
 }
 
 #[test]

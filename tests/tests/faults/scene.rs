@@ -29,6 +29,7 @@ pub(crate) fn cluster(executors: usize) -> Cluster {
             ("scheduler-timeout", SILENCE),
             ("reconnect-timeout", SOON),
         ]),
+        always_in_stages: true,
     })
 }
 

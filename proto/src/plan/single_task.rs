@@ -1,0 +1,180 @@
+//! Queries that read so little that one task answers them: in one partition, without exchanges.
+//!
+//! A stage more is tasks to start, files to write and a wait for both; below some MiB that takes longer than to read and
+//! compute everything in one place. Not here: how the partitions of larger plans are chosen (`partitions`).
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::Result;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::work_table::WorkTableExec;
+
+use super::joins::{estimated_rows, row_bytes};
+use super::reread::scanned_bytes;
+use super::{PredictNode, TrainNode};
+use crate::settings::JobSettings;
+
+/// The most bytes that a query may read to be one task; none is where there are no jobs.
+pub(super) fn limit(config: &ConfigOptions) -> u64 {
+    let settings = config.extensions.get::<JobSettings>();
+    settings.map_or(0, |settings| settings.single_task_bytes)
+}
+
+/// Whether a query's work is all in the rows that it reads: it neither trains, predicts nor writes.
+///
+/// # Errors
+/// Those of a visit, which there are none of.
+pub(super) fn may_be(plan: &LogicalPlan) -> Result<bool> {
+    let mut may = true;
+    plan.apply_with_subqueries(|node| {
+        may &= match node {
+            LogicalPlan::Extension(extension) => {
+                let node = extension.node.as_any();
+                !node.is::<TrainNode>() && !node.is::<PredictNode>()
+            }
+            LogicalPlan::Copy(_) | LogicalPlan::Dml(_) | LogicalPlan::Ddl(_) => false,
+            _ => true,
+        };
+        Ok(match may {
+            true => TreeNodeRecursion::Continue,
+            false => TreeNodeRecursion::Stop,
+        })
+    })?;
+    Ok(may)
+}
+
+/// Whether a plan is known to read no more than so many bytes, with those that its joins without keys compare.
+pub(super) fn fits(plan: &Arc<dyn ExecutionPlan>, limit: u64) -> bool {
+    bytes(plan).is_some_and(|bytes| bytes <= limit)
+}
+
+/// About how many bytes a plan reads, if that is known.
+fn bytes(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
+    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
+        if let Some(rows) = scan.data_source().downcast_ref::<MemorySourceConfig>() {
+            let batches = rows.partitions().iter().flatten();
+            let size = batches.map(|batch| batch.get_array_memory_size() as u64);
+            return Some(size.sum());
+        }
+        return scanned_bytes(plan, scan);
+    }
+    let inputs = plan.children();
+    if inputs.is_empty() {
+        let reads_nothing =
+            plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() || plan.is::<WorkTableExec>();
+        return reads_nothing.then_some(0);
+    }
+    // Nobody knows how many rounds it takes.
+    if plan.is::<RecursiveQueryExec>() {
+        return None;
+    }
+    let mut sum = 0_u64;
+    if plan.is::<NestedLoopJoinExec>() || plan.is::<CrossJoinExec>() {
+        let mut pairs = 1_u64;
+        for input in &inputs {
+            pairs = pairs.saturating_mul(estimated_rows(input)?);
+        }
+        let of_row = u64::try_from(row_bytes(&plan.schema())).unwrap_or(u64::MAX);
+        sum = pairs.saturating_mul(of_row);
+    }
+    for input in inputs {
+        sum = sum.saturating_add(bytes(input)?);
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::physical_plan::displayable;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use super::*;
+    use crate::plan::{VolleyQueryPlanner, with_rules};
+
+    /// A query's plan by two slots, of a small table and of one of 64 MiB, of two files each.
+    async fn plan(query: &str, single_task_bytes: u64) -> String {
+        let mut config = SessionConfig::new().with_target_partitions(2);
+        config.options_mut().extensions.insert(JobSettings {
+            single_task_bytes,
+            ..JobSettings::default()
+        });
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config)
+            .with_query_planner(Arc::new(VolleyQueryPlanner))
+            .build();
+        let session = SessionContext::new_with_state(with_rules(state).build());
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in [("small", 4 << 10), ("large", 32 << 20)] {
+            let table = dir.path().join(name);
+            fs::create_dir(&table).unwrap();
+            for file in 0..2 {
+                // Planned, not read: they have a size and no contents.
+                let file = File::create(table.join(format!("{file}.csv"))).unwrap();
+                file.set_len(bytes).unwrap();
+            }
+            let create = format!(
+                "CREATE EXTERNAL TABLE {name} (a INT, b INT) STORED AS CSV LOCATION '{}/'",
+                table.display()
+            );
+            session.sql(&create).await.unwrap();
+        }
+        let query = session.sql(query).await.unwrap();
+        let plan = query.create_physical_plan().await.unwrap();
+        displayable(plan.as_ref()).indent(false).to_string()
+    }
+
+    fn has_exchanges(plan: &str) -> bool {
+        plan.contains("RepartitionExec") || plan.contains("CoalescePartitionsExec")
+    }
+
+    #[tokio::test]
+    async fn what_reads_little_has_one_partition() {
+        let grouped = |table: &str| format!("SELECT a, sum(b) FROM {table} GROUP BY a");
+        for (query, single_task_bytes, exchanges) in [
+            (grouped("small"), 8 << 20, false),
+            (grouped("small"), 0, true),
+            (grouped("small"), 1000, true),
+            (grouped("large"), 8 << 20, true),
+            (grouped("large"), 1 << 30, false),
+            (
+                "SELECT count(*) FROM small x JOIN small y USING (a)".into(),
+                8 << 20,
+                false,
+            ),
+            (
+                "SELECT count(*) FROM small WHERE a IN (SELECT b FROM large)".into(),
+                8 << 20,
+                true,
+            ),
+        ] {
+            let plan = plan(&query, single_task_bytes).await;
+            assert_eq!(has_exchanges(&plan), exchanges, "{query}: {plan}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pairs_of_rows_count() {
+        let pairs = "SELECT count(*) FROM small x JOIN small y ON x.a < y.b";
+        assert!(!has_exchanges(&plan(pairs, 64 << 20).await));
+        assert!(has_exchanges(&plan(pairs, 1 << 20).await));
+    }
+
+    #[tokio::test]
+    async fn explanations_show_what_would_run() {
+        let query = "EXPLAIN SELECT a, sum(b) FROM small GROUP BY a";
+        let explained = plan(query, 8 << 20).await;
+        assert!(explained.contains("ExplainExec"), "{explained}");
+    }
+}

@@ -1,0 +1,190 @@
+//! What many small queries leave behind: nothing that grows with their number. Resident memory, open descriptors and
+//! files of the scheduler and the executors are looked at when caches are full, and again at the end.
+//!
+//! It measures no time, and nothing of the client, which lives in the test's own process.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tokio::runtime::Handle;
+use volley::{Session, SessionConfig};
+use volley_proto::store::ModelStore;
+use volley_tests::{Cluster, Process, eventually};
+
+use crate::fault::say;
+
+/// Of those who ask at the same time.
+const CLIENTS: usize = 8;
+/// Queries of a session; then another one connects.
+const OF_A_SESSION: usize = 50;
+/// A single query of a few rows takes longer only where it hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Files are removed, and connections given up, soon after the last query.
+const SOON: Duration = Duration::from_secs(60);
+/// More than this much is a leak, not an allocator's habit. Once a jemalloc arena has grown it stays.
+const MEMORY: u64 = 96 << 20;
+/// Descriptors that come and go with connections.
+const DESCRIPTORS: usize = 48;
+/// Files that belong to no query.
+const FILES: usize = 16;
+
+/// What a process holds.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    /// Bytes.
+    resident: u64,
+    descriptors: usize,
+}
+
+/// Asks this many queries on two executors.
+pub(crate) fn run(queries: usize) {
+    let mut cluster = Cluster::start(2);
+    for (name, rows) in [("a", "1,x\n2,y\n3,z\n"), ("b", "1,10\n1,11\n3,30\n")] {
+        let dir = cluster.dir().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("rows.csv"), format!("id,v\n{rows}")).unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_stack_size(16 << 20)
+        .enable_all()
+        .build()
+        .unwrap();
+    // Whatever is kept of the newest jobs and tasks is kept by then.
+    let first = (queries / 4).max(CLIENTS);
+    ask(runtime.handle(), &cluster, first).unwrap();
+    let before = settled(&mut cluster);
+    ask(runtime.handle(), &cluster, queries - first).unwrap();
+    let after = settled(&mut cluster);
+    say(&format!(
+        "growth: {first} queries: {before:?}; {queries}: {after:?}"
+    ));
+    for ((name, before), (_, after)) in before.iter().zip(&after) {
+        assert!(
+            after.resident <= before.resident + before.resident / 4 + MEMORY,
+            "{name} holds {} MiB after {queries} queries, and held {} MiB after {first}",
+            after.resident >> 20,
+            before.resident >> 20,
+        );
+        assert!(
+            after.descriptors <= before.descriptors + DESCRIPTORS,
+            "{name} has {} open descriptors after {queries} queries, and had {} after {first}",
+            after.descriptors,
+            before.descriptors,
+        );
+    }
+    let one = cluster.query("SELECT count(*) AS n FROM volley.jobs");
+    let kept = one[0]["n"].as_u64().unwrap();
+    assert!(kept < 1024, "the scheduler tells of {kept} jobs");
+}
+
+/// Asks `queries` queries, of several clients at a time, and looks at each answer.
+fn ask(runtime: &Handle, cluster: &Cluster, queries: usize) -> anyhow::Result<()> {
+    let next = AtomicUsize::new(0);
+    let (next, dir) = (&next, cluster.dir());
+    std::thread::scope(|scope| {
+        let client = || {
+            scope.spawn(move || -> anyhow::Result<()> {
+                while next.load(Ordering::Relaxed) < queries {
+                    let address = cluster.address().to_owned();
+                    let store = ModelStore::directory_url(&cluster.store())?;
+                    runtime.block_on(async {
+                        let mut config = SessionConfig::new(address, store);
+                        let stages = ("volley.single_task_bytes".to_owned(), "0".to_owned());
+                        config.settings.push(stages);
+                        let session = Session::connect(config).await?;
+                        for _ in 0..OF_A_SESSION {
+                            let number = next.fetch_add(1, Ordering::Relaxed);
+                            if number >= queries {
+                                break;
+                            }
+                            let asked = ask_one(&session, number, dir);
+                            let answered = tokio::time::timeout(PATIENCE, asked).await;
+                            answered.with_context(|| format!("query {number} hangs"))??;
+                        }
+                        session.settle(PATIENCE).await;
+                        anyhow::Ok(())
+                    })?;
+                }
+                Ok(())
+            })
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| client()).collect();
+        for client in clients {
+            client.join().expect("a client panicked")?;
+        }
+        Ok(())
+    })
+}
+
+/// One of a few small queries; some fail on an executor, some are given up.
+async fn ask_one(session: &Session, number: usize, dir: &Path) -> anyhow::Result<()> {
+    let (a, b) = (dir.join("a"), dir.join("b"));
+    let (a, b) = (a.display(), b.display());
+    let count = |rows: Vec<datafusion::arrow::record_batch::RecordBatch>| {
+        rows.iter().map(|batch| batch.num_rows()).sum::<usize>()
+    };
+    let join = format!("FROM '{a}/' AS a JOIN '{b}/' AS b ON a.id = b.id");
+    match number % 8 {
+        // Fails where it runs.
+        3 => {
+            let failing = format!("SELECT 1 / (a.id - a.id) {join}");
+            let answered = session.sql(&failing).await?.collect().await;
+            ensure!(answered.is_err(), "{failing} gives rows");
+        }
+        // Its reader goes away.
+        5 => {
+            let given_up = format!("SELECT a.id, b.v {join} ORDER BY b.v");
+            drop(session.sql(&given_up).await?.execute_stream().await?);
+        }
+        1 | 4 => {
+            let grouped = format!("SELECT a.id, sum(b.v) {join} GROUP BY a.id");
+            let rows = count(session.sql(&grouped).await?.collect().await?);
+            ensure!(rows == 2, "{grouped}: {rows} rows");
+        }
+        _ => {
+            let rows = count(session.sql("SELECT 1").await?.collect().await?);
+            ensure!(rows == 1, "SELECT 1: {rows} rows");
+        }
+    }
+    Ok(())
+}
+
+/// What the cluster's processes hold once the files of queries are removed.
+fn settled(cluster: &mut Cluster) -> Vec<(String, Held)> {
+    let dirs = [0, 1].map(|number| cluster.work_dir(number));
+    eventually("the files of queries to be removed", SOON, || {
+        let files = dirs.iter().map(|dir| files(dir)).sum::<usize>();
+        (files <= FILES).then_some(())
+    });
+    let mut held = vec![("the scheduler".to_owned(), held(cluster.scheduler()))];
+    for (number, executor) in cluster.executors().iter().enumerate() {
+        held.push((format!("executor-{number}"), self::held(executor)));
+    }
+    held
+}
+
+fn held(process: &Process) -> Held {
+    let proc = Path::new("/proc").join(process.id().to_string());
+    let status = std::fs::read_to_string(proc.join("status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = resident.and_then(|line| line.trim().strip_suffix(" kB"));
+    Held {
+        resident: resident.unwrap().trim().parse::<u64>().unwrap() << 10,
+        descriptors: std::fs::read_dir(proc.join("fd")).unwrap().count(),
+    }
+}
+
+/// Files below a folder, which may change meanwhile.
+fn files(dir: &Path) -> usize {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return 0;
+    };
+    let below = |entry: std::fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => files(&entry.path()),
+        _ => 1,
+    };
+    entries.flatten().map(below).sum()
+}
