@@ -10,6 +10,7 @@ mod client;
 mod cluster;
 mod process;
 mod proxy;
+mod s3;
 mod tables;
 mod told;
 
@@ -19,5 +20,6 @@ pub use client::Client;
 pub use cluster::{Cluster, ExecutorSetup, Run, Setup, executor_id};
 pub use process::{Process, eventually};
 pub use proxy::{Proxy, Way};
+pub use s3::{Fault, FaultPlan, FaultyProxy, S3Server};
 pub use tables::{Numbers, Samples, Work};
 pub use told::{Job, JobState, Slots, Stage};

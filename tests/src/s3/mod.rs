@@ -1,0 +1,20 @@
+//! A real S3 server in the test's process, and a proxy before it that fails as S3 does under load.
+//!
+//! ```text
+//!   client ══► FaultyProxy ══► S3Server ══► a folder
+//!              503, 500, resets, halves of answers, delays
+//! ```
+//!
+//! Requests are signed, and go over HTTP on loopback. It is no benchmark of S3, and its listings are not paged as far as
+//! a client could see: the server is for what clients do when a request fails, or when two of them want the same object.
+
+mod faults;
+mod proxy;
+mod serial;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use faults::{Fault, FaultPlan};
+pub use proxy::FaultyProxy;
+pub use server::S3Server;

@@ -1,0 +1,119 @@
+//! An S3 server on a free port of loopback, over a folder that goes with it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::serial::Serial;
+
+/// An S3 server with one bucket; dropping it ends it and removes what it stored.
+#[derive(Debug)]
+pub struct S3Server {
+    address: SocketAddr,
+    dir: TempDir,
+    runtime: Option<Runtime>,
+}
+
+impl S3Server {
+    /// Its bucket.
+    pub const BUCKET: &str = "volley-test";
+    /// The key that it knows.
+    pub const ACCESS_KEY: &str = "volley-test-key";
+    /// The secret of that key.
+    pub const SECRET_KEY: &str = "volley-test-secret";
+
+    /// Starts a server with an empty bucket, on threads of its own.
+    ///
+    /// # Panics
+    /// When there is no folder, no thread or no free port on loopback for it.
+    pub fn start() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("volley-s3-")
+            .tempdir()
+            .expect("a folder");
+        let root = dir.path().canonicalize().expect("the folder's path");
+        std::fs::create_dir(root.join(Self::BUCKET)).expect("a bucket");
+        let mut service = S3ServiceBuilder::new(Serial::new(root).expect("a folder to serve"));
+        service.set_auth(SimpleAuth::from_single(Self::ACCESS_KEY, Self::SECRET_KEY));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("s3-server")
+            .enable_all()
+            .build()
+            .expect("threads");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a socket");
+        let address = listener.local_addr().expect("a bound address");
+        runtime.spawn(serve(listener, service.build()));
+        Self {
+            address,
+            dir,
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Where it listens, as `host:port`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Where it listens, as a URL.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The folder of its bucket: keys are paths in it.
+    pub fn bucket_dir(&self) -> PathBuf {
+        self.dir.path().join(Self::BUCKET)
+    }
+
+    /// The variables that let a process reach it, or a proxy before it, at this endpoint (`http://…`).
+    pub fn environment(endpoint: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("AWS_ENDPOINT", endpoint.to_owned()),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ACCESS_KEY_ID", Self::ACCESS_KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", Self::SECRET_KEY.to_owned()),
+        ]
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Dropping it would wait, which a test that is itself asynchronous must not.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn serve(listener: std::net::TcpListener, service: S3Service) {
+    let listener = TcpListener::from_std(listener).expect("a socket");
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                eprintln!("S3 server: {error}");
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        stream.set_nodelay(true).ok();
+        let connection =
+            http1::Builder::new().serve_connection(TokioIo::new(stream), service.clone());
+        connections.spawn(async move {
+            // A client that goes in the middle of a request is what is tested.
+            connection.await.ok();
+        });
+    }
+}
