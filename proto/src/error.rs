@@ -144,6 +144,24 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// An option of a store of files that it does not have.
+    #[error("unknown option {key:?} of a store of files{hint}: expected one of {known}")]
+    StoreOption {
+        /// The option as typed.
+        key: String,
+        /// A suggestion, starting with "; ", or nothing.
+        hint: String,
+        /// The options that there are.
+        known: String,
+    },
+    /// A store of files that cannot be used.
+    #[error("store {url}: {reason}")]
+    ObjectStoreUrl {
+        /// Its URL, without a path.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Bytes from a peer or a store that do not decode.
     #[error("malformed {what}")]
     Malformed {

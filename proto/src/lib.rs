@@ -15,6 +15,7 @@ mod one_or_several;
 pub mod address;
 pub mod failure;
 pub mod limits;
+pub mod object_stores;
 pub mod plan;
 pub mod runtime;
 pub mod settings;

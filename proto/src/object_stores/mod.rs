@@ -1,0 +1,13 @@
+//! Stores of files that are no local folders: S3, Google Cloud Storage, Azure Blob Storage, and files of web servers.
+//!
+//! ```text
+//! URL, options ── open ──> ObjectStore, and MultipartStore where the store takes uploads in parts
+//! ```
+//!
+//! Where a store takes its credentials from is in [`StoreOptions`]. Local folders are no part of it.
+
+mod open;
+mod options;
+
+pub use open::{Opened, SCHEMES, open};
+pub use options::{Secret, StoreOptions};

@@ -1,0 +1,234 @@
+//! What a statement says of a store: `OPTIONS ('aws.access_key_id' '…', 'aws.endpoint' '…')`.
+//!
+//! All of it is treated as secret: nothing here shows a value.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, did_you_mean};
+
+/// A text that is shown nowhere.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a text from being shown.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for whoever needs it to ask a store.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Options of S3, by their names after `aws.`.
+const AWS: &[&str] = &[
+    "access_key_id",
+    "allow_http",
+    "allow_invalid_certificates",
+    "checksum_algorithm",
+    "connect_timeout",
+    "disable_tagging",
+    "endpoint",
+    "imdsv1_fallback",
+    "proxy_url",
+    "region",
+    "request_payer",
+    "role_arn",
+    "role_session_name",
+    "s3_express",
+    "secret_access_key",
+    "server_side_encryption",
+    "session_token",
+    "skip_signature",
+    "sse_bucket_key_enabled",
+    "sse_customer_key_base64",
+    "sse_kms_key_id",
+    "timeout",
+    "unsigned_payload",
+    "virtual_hosted_style_request",
+    "web_identity_token_file",
+];
+
+/// Options of Google Cloud Storage, by their names after `gcp.` or `google.`.
+const GCP: &[&str] = &[
+    "allow_invalid_certificates",
+    "application_credentials_path",
+    "base_url",
+    "connect_timeout",
+    "proxy_url",
+    "service_account_key",
+    "service_account_path",
+    "skip_signature",
+    "timeout",
+];
+
+/// Options of Azure Blob Storage, by their names after `azure.`.
+const AZURE: &[&str] = &[
+    "account_key",
+    "account_name",
+    "allow_http",
+    "allow_invalid_certificates",
+    "authority_host",
+    "bearer_token",
+    "client_id",
+    "client_secret",
+    "connect_timeout",
+    "endpoint",
+    "federated_token_file",
+    "msi_endpoint",
+    "proxy_url",
+    "sas_token",
+    "skip_signature",
+    "tenant_id",
+    "timeout",
+    "use_emulator",
+];
+
+/// The provider that a prefix of options means, and its options.
+const PREFIXES: &[(&str, &str, &[&str])] = &[
+    ("aws", "aws", AWS),
+    ("gcp", "gcp", GCP),
+    ("google", "gcp", GCP),
+    ("azure", "azure", AZURE),
+];
+
+/// Options of one store, by their full names such as `aws.region`. Without any, what a store needs comes from the
+/// process's environment, or from the machine's role.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StoreOptions(BTreeMap<String, Secret>);
+
+impl StoreOptions {
+    /// None: what the environment says.
+    pub fn of_environment() -> Self {
+        Self::default()
+    }
+
+    /// Whether an option of a statement is one of a store, by the name as typed.
+    pub fn is_one(key: &str) -> bool {
+        let prefix = key.split('.').next().unwrap_or_default();
+        let known = |(known, ..): &(&str, _, _)| prefix.eq_ignore_ascii_case(known);
+        key.contains('.') && PREFIXES.iter().any(known)
+    }
+
+    /// Adds an option of a statement.
+    ///
+    /// # Errors
+    /// When no store has it; names those that there are.
+    pub fn set(&mut self, key: &str, value: impl Into<String>) -> Result<()> {
+        let lower = key.to_ascii_lowercase();
+        let (prefix, name) = lower.split_once('.').unwrap_or((&lower, ""));
+        let found = PREFIXES.iter().find(|(known, ..)| *known == prefix);
+        let Some((_, provider, names)) = found else {
+            return Err(Error::StoreOption {
+                key: key.to_owned(),
+                hint: String::new(),
+                known: "aws.…, gcp.…, azure.…".to_owned(),
+            });
+        };
+        if !names.contains(&name) {
+            return Err(Error::StoreOption {
+                key: key.to_owned(),
+                hint: did_you_mean(name, names.iter().copied()),
+                known: format!("{prefix}.{}", names.join(&format!(", {prefix}."))),
+            });
+        }
+        let value = Secret::new(value);
+        self.0.insert(format!("{provider}.{name}"), value);
+        Ok(())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A provider's options, by their names after the prefix.
+    ///
+    /// # Errors
+    /// Names an option of another provider.
+    pub(super) fn of(&self, provider: &str, url: &str) -> Result<Vec<(&str, &str)>> {
+        let options = self.0.iter().map(|(key, value)| {
+            let name = key.strip_prefix(provider);
+            match name.and_then(|name| name.strip_prefix('.')) {
+                Some(name) => Ok((name, value.reveal())),
+                None => Err(Error::StoreOption {
+                    key: key.clone(),
+                    hint: String::new(),
+                    known: match PREFIXES.iter().any(|(known, ..)| *known == provider) {
+                        true => format!("those of {url} begin with {provider}."),
+                        false => format!("{url} takes none"),
+                    },
+                }),
+            }
+        });
+        options.collect()
+    }
+
+    /// A text without the values that may be in it.
+    pub(super) fn redact(&self, text: &str) -> String {
+        // Shorter ones are no secrets, and in many a word.
+        let values = self.0.values().map(Secret::reveal);
+        let secrets = values.filter(|value| value.len() >= 6);
+        secrets.fold(text.to_owned(), |text, value| text.replace(value, "***"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_not_shown() {
+        let mut options = StoreOptions::default();
+        options.set("aws.secret_access_key", "hunter2").unwrap();
+        options.set("AWS.Region", "eu-central-1").unwrap();
+        let shown = format!("{options:?}");
+        assert!(
+            !shown.contains("hunter2") && shown.contains("***"),
+            "{shown}"
+        );
+        assert_eq!(options.redact("key hunter2 is wrong"), "key *** is wrong");
+        let sent = serde_json::to_string(&options).unwrap();
+        let back: StoreOptions = serde_json::from_str(&sent).unwrap();
+        assert_eq!(back, options);
+        assert_eq!(
+            back.of("aws", "s3://b").unwrap()[0],
+            ("region", "eu-central-1")
+        );
+    }
+
+    #[test]
+    fn an_unknown_option_is_named_with_those_there_are() {
+        let mut options = StoreOptions::default();
+        let error = options.set("aws.acces_key_id", "x").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("\"aws.acces_key_id\""), "{text}");
+        assert!(
+            text.contains("did you mean") && text.contains("aws.region"),
+            "{text}"
+        );
+        assert!(!StoreOptions::is_one("format.delimiter") && StoreOptions::is_one("aws.x"));
+        options.set("google.service_account_path", "/x").unwrap();
+        let error = options.of("aws", "s3://b").unwrap_err().to_string();
+        assert!(error.contains("gcp.service_account_path"), "{error}");
+    }
+}
