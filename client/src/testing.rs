@@ -157,7 +157,7 @@ pub(crate) async fn session() -> (Session, TempDir) {
     let session = Session::detached(&SessionConfig::new("127.0.0.1:1", url), 4).unwrap();
     session
         .store()
-        .publish(manifest("known"), Vec::new())
+        .publish(1, manifest("known"), Vec::new())
         .await
         .unwrap();
     let create = sales_file(&directory);

@@ -28,7 +28,7 @@ fn with_cluster(test: impl AsyncFnOnce(&Session, &TempDir) + Send) {
         let config = SessionConfig::new(cluster.scheduler(), url);
         let session = Session::connect(config).await.unwrap();
         let known = manifest("known");
-        session.store().publish(known, Vec::new()).await.unwrap();
+        session.store().publish(1, known, Vec::new()).await.unwrap();
         text(&session, &sales_file(&directory)).await.unwrap();
         test(&session, &directory).await;
         cluster.stop().await;

@@ -190,7 +190,7 @@ mod tests {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
             let newer = crate::testing::manifest("known");
-            session.store().publish(newer, Vec::new()).await.unwrap();
+            session.store().publish(1, newer, Vec::new()).await.unwrap();
             let sql = "SELECT model, version, label FROM volley.models WHERE current";
             let rows = session.sql(sql).await.unwrap().collect().await.unwrap();
             let shown = pretty_format_batches(&rows).unwrap().to_string();

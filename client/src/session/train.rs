@@ -48,13 +48,14 @@ impl Session {
         let traced = self.is_traced(&options);
         let normalizes = !options.linear && options.network.normalizes();
         let trained = self.train(rows, options, target, text).await?;
+        let trace = match trained.version.filter(|_| traced) {
+            Some(version) => self.trace_of(&name, version).await,
+            None => String::new(),
+        };
         let message = trained.version.map(|version| {
             let lost = trained.lost.as_ref();
             let lost = lost.map(|error| format!("; the ranks' rows are missing: {error}"));
             let lost = lost.unwrap_or_default();
-            let trace = traced.then(|| self.store().file_url(&name, version, TRACE_FILE));
-            let trace = trace.map(|url| format!("; for ui.perfetto.dev: {}", typed(&url)));
-            let trace = trace.unwrap_or_default();
             let mut judged = judged(&trained.ranks).unwrap_or_default();
             judged.extend(refit(&trained.ranks));
             judged.extend(normalizes.then(|| disagreement(&trained.ranks)).flatten());
@@ -64,6 +65,14 @@ impl Session {
             message,
             ..Output::batches(train_schema(), vec![trained.ranks])
         })
+    }
+
+    /// Where a version's trace is, to be said; nothing, where the version is gone already.
+    async fn trace_of(&self, name: &ModelName, version: u32) -> String {
+        let manifest = self.store().manifest(name, Some(version)).await;
+        let url = manifest.map(|manifest| self.store().file_url(name, &manifest, TRACE_FILE));
+        let said = url.map(|url| format!("; for ui.perfetto.dev: {}", typed(&url)));
+        said.unwrap_or_default()
     }
 
     pub(super) async fn submit_model(
@@ -508,7 +517,7 @@ mod tests {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
             let newer = crate::testing::manifest("known");
-            session.store().publish(newer, Vec::new()).await.unwrap();
+            session.store().publish(1, newer, Vec::new()).await.unwrap();
             let start = async |model: &str, resume, warm_start: Option<WarmStart>| {
                 let mut options = TrainOptions {
                     resume,
@@ -554,9 +563,9 @@ mod tests {
             let (name, id) = (mine.spec.model.clone(), mine.spec.train_id);
             let found = async |newest| session.published_by(&name, id, newest).await.unwrap();
             assert_eq!(found(Some(1)).await, None);
-            session.store().publish(mine, Vec::new()).await.unwrap();
+            session.store().publish(1, mine, Vec::new()).await.unwrap();
             let other = crate::testing::manifest("known");
-            session.store().publish(other, Vec::new()).await.unwrap();
+            session.store().publish(1, other, Vec::new()).await.unwrap();
             assert_eq!(found(Some(1)).await, Some(2));
             assert_eq!(found(None).await, Some(2));
             assert_eq!(found(Some(2)).await, None);

@@ -403,7 +403,11 @@ mod tests {
             manifest.spec.loss = volley_proto::spec::Loss::Quantiles {
                 shares: vec![0.05, 0.5, 0.95],
             };
-            session.store().publish(manifest, Vec::new()).await.unwrap();
+            session
+                .store()
+                .publish(1, manifest, Vec::new())
+                .await
+                .unwrap();
             let names = async |sql: &str| -> Vec<String> {
                 let frame = session.sql(sql).await.unwrap();
                 let fields = frame.schema().fields().iter();
@@ -432,7 +436,11 @@ mod tests {
             let mut manifest = crate::testing::manifest("both");
             manifest.spec.label.columns.push("Id".to_owned());
             manifest.label_scales.push(Scale::IDENTITY);
-            session.store().publish(manifest, Vec::new()).await.unwrap();
+            session
+                .store()
+                .publish(1, manifest, Vec::new())
+                .await
+                .unwrap();
             let names = async |sql: &str| -> Vec<String> {
                 let frame = session.sql(sql).await.unwrap();
                 let fields = frame.schema().fields().iter();
@@ -536,7 +544,7 @@ mod tests {
             );
             session
                 .store()
-                .publish(crate::testing::manifest("known"), Vec::new())
+                .publish(1, crate::testing::manifest("known"), Vec::new())
                 .await
                 .unwrap();
             assert!(

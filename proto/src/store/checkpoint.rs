@@ -5,6 +5,10 @@
 //!                                     /<generation>-<steps>.json    written last: the checkpoint exists
 //! ```
 //!
+//! On an object store, where a put may arrive after the one that was to replace it, a state has a name that is never used again,
+//! `<generation>-<steps>.<random>.state`, and its information names it. Who writes at the same step again replaces
+//! the information by a put that depends on the version it replaces.
+//!
 //! The generation is a fencing token: its names are its own, so that a superseded one that goes on all the same writes
 //! over nothing of a later one. It refuses to begin where a later one has written, and deletes only what it saw before it wrote,
 //! all of which is of its own generation or of earlier ones. The newest checkpoint is the one of the
@@ -20,12 +24,14 @@ use std::fmt;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use object_store::ObjectMeta;
 use object_store::path::Path;
+use object_store::{ObjectMeta, UpdateVersion};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::ModelStore;
 use super::file::WrittenFile;
+use super::open::Kind;
 use crate::spec::Transform;
 use crate::{Error, ModelName, Result, TrainId};
 
@@ -116,6 +122,9 @@ pub struct CheckpointInfo {
     /// When it was written.
     #[serde(with = "humantime_serde")]
     pub written: SystemTime,
+    /// The file of its state; none where that has the name of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// What the run computes of its rows, with the numbers that it fitted: those who go on fit no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
@@ -133,7 +142,8 @@ pub struct FoundCheckpoint {
 /// The files of one checkpoint that are there.
 #[derive(Debug, Default)]
 struct Files {
-    state: Option<ObjectMeta>,
+    /// One in a folder.
+    states: Vec<ObjectMeta>,
     info: Option<ObjectMeta>,
 }
 
@@ -175,6 +185,8 @@ impl ModelStore {
             });
         }
         let WrittenFile { bytes, hash, .. } = WrittenFile::of("", &state);
+        let file = (self.kind == Kind::Objects)
+            .then(|| format!("{key}.{}.state", Uuid::new_v4().simple()));
         let info = CheckpointInfo {
             format: FORMAT,
             train_id: run,
@@ -183,19 +195,23 @@ impl ModelStore {
             bytes,
             hash,
             written: SystemTime::now(),
+            state: file,
             transform: transform.cloned(),
         };
-        let json = serde_json::to_vec_pretty(&info)
-            .map_err(|source| Error::malformed("checkpoint", source))?;
-        if let Some(Files {
-            info: Some(old), ..
-        }) = earlier.get(&key)
-        {
-            self.delete(&old.location).await?; // it says nothing of the state that replaces its own
+        match self.kind {
+            Kind::Folder => {
+                if let Some(Files {
+                    info: Some(old), ..
+                }) = earlier.get(&key)
+                {
+                    self.delete(&old.location).await?; // it says nothing of the state that replaces its own
+                }
+                let [state_path, info_path] = self.checkpoint_paths(model, key, &info);
+                self.write(&state_path, state).await?;
+                self.write(&info_path, json(&info)?).await?;
+            }
+            Kind::Objects => self.put_checkpoint(model, key, &info, &state).await?,
         }
-        let [state_path, info_path] = self.checkpoint_paths(model, run, key);
-        self.write(&state_path, state).await?;
-        self.write(&info_path, json.into()).await?;
 
         let mut before = earlier.range(..key).rev();
         let before = before.find(|(_, files)| files.info.is_some());
@@ -203,9 +219,48 @@ impl ModelStore {
         for (other, files) in earlier {
             if other < key && Some(other) != before {
                 self.delete_checkpoint(files).await?;
+            } else if other == key && self.kind == Kind::Objects {
+                // The states that were replaced.
+                for state in files.states {
+                    self.delete(&state.location).await?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Puts a checkpoint's state at a name of its own, and then what names it.
+    async fn put_checkpoint(
+        &self,
+        model: &ModelName,
+        key: Key,
+        info: &CheckpointInfo,
+        state: &Bytes,
+    ) -> Result<()> {
+        let [state_path, info_path] = self.checkpoint_paths(model, key, info);
+        let failed = |path: &Path, source| self.error(format!("write {path}"), source);
+        let written = self.objects.write_own(&state_path, state).await;
+        written.map_err(|source| failed(&state_path, source))?;
+        let json = json(info)?;
+        let created = self.objects.create(&info_path, &json).await;
+        if created.map_err(|source| failed(&info_path, source))? {
+            return Ok(());
+        }
+        let before = self.objects.head(&info_path).await;
+        let before = before.map_err(|source| failed(&info_path, source))?;
+        let version = UpdateVersion {
+            e_tag: before.e_tag,
+            version: before.version,
+        };
+        let updated = self.objects.update(&info_path, &json, version).await;
+        if updated.map_err(|source| failed(&info_path, source))? {
+            return Ok(());
+        }
+        self.delete(&state_path).await?;
+        let path = info_path.to_string();
+        let source = "somebody else writes the checkpoint of this generation and step".into();
+        let source = object_store::Error::Precondition { path, source };
+        Err(failed(&info_path, source))
     }
 
     /// The newest whole checkpoint of a run, or of all unfinished runs of the model.
@@ -263,6 +318,9 @@ impl ModelStore {
         for files in self.checkpoint_files(model, run).await?.into_values() {
             self.delete_checkpoint(files).await?;
         }
+        if self.kind == Kind::Objects {
+            return Ok(());
+        }
         let path = self.checkpoints(model, run);
         let folder = self.local(&path)?;
         let clear = move || {
@@ -300,10 +358,8 @@ impl ModelStore {
     async fn candidates(&self, model: &ModelName, run: TrainId) -> Result<Vec<Candidate>> {
         let mut candidates = Vec::new();
         for (key, files) in self.checkpoint_files(model, run).await?.into_iter().rev() {
-            let (info, met) = match files {
-                Files {
-                    info: Some(meta), ..
-                } => {
+            let (info, met) = match (files.info, files.states.into_iter().next()) {
+                (Some(meta), _) => {
                     // One that was given up may delete meanwhile, though never the newest.
                     let Some(bytes) = self.read_if_there(&meta.location).await? else {
                         continue;
@@ -311,10 +367,8 @@ impl ModelStore {
                     let info = serde_json::from_slice(&bytes);
                     (info.map_err(|error| format!("is corrupt: {error}")), meta)
                 }
-                Files {
-                    state: Some(meta), ..
-                } => (Err("was not written to its end".to_owned()), meta),
-                Files { .. } => continue,
+                (None, Some(meta)) => (Err("was not written to its end".to_owned()), meta),
+                (None, None) => continue,
             };
             let seen = SystemTime::from(met.last_modified);
             let written = info
@@ -345,18 +399,19 @@ impl ModelStore {
             Ok(info) => info,
             Err(reason) => return Ok(Err(reason)),
         };
-        let [path, _] = self.checkpoint_paths(model, run, key);
-        let Some(state) = self.read_if_there(&path).await? else {
-            return Ok(Err("is corrupt: its state is missing".into()));
-        };
         let (generation, steps) = (info.generation, info.position.steps);
         if info.train_id != run || (Key { generation, steps }) != key {
             return Ok(Err("is corrupt: it is of another run or step".into()));
         }
+        let [path, _] = self.checkpoint_paths(model, key, &info);
+        let Some(state) = self.read_if_there(&path).await? else {
+            return Ok(Err("is corrupt: its state is missing".into()));
+        };
         let written = WrittenFile {
             name: String::new(),
             bytes: info.bytes,
             hash: info.hash.clone(),
+            path: None,
         };
         Ok(match written.differs(&state) {
             None => Ok((info, state)),
@@ -382,10 +437,10 @@ impl ModelStore {
             let Some(key) = Key::parse(name) else {
                 continue;
             };
-            match extension {
-                "state" => found.entry(key).or_default().state = Some(object),
-                "json" => found.entry(key).or_default().info = Some(object),
-                _ => {}
+            if extension == "json" {
+                found.entry(key).or_default().info = Some(object);
+            } else if extension == "state" || extension.ends_with(".state") {
+                found.entry(key).or_default().states.push(object);
             }
         }
         Ok(found)
@@ -398,7 +453,7 @@ impl ModelStore {
     }
 
     async fn delete_checkpoint(&self, files: Files) -> Result<()> {
-        for file in [files.info, files.state].into_iter().flatten() {
+        for file in files.info.into_iter().chain(files.states) {
             self.delete(&file.location).await?;
         }
         Ok(())
@@ -409,10 +464,18 @@ impl ModelStore {
     }
 
     /// Where a checkpoint's state and its information are.
-    fn checkpoint_paths(&self, model: &ModelName, run: TrainId, key: Key) -> [Path; 2] {
-        ["state", "json"].map(|extension| {
-            let file = format!("{key}.{extension}");
-            self.checkpoints(model, run).join(file)
-        })
+    fn checkpoint_paths(&self, model: &ModelName, key: Key, info: &CheckpointInfo) -> [Path; 2] {
+        let state = info.state.clone();
+        let files = [
+            state.unwrap_or_else(|| format!("{key}.state")),
+            format!("{key}.json"),
+        ];
+        files.map(|file| self.checkpoints(model, info.train_id).join(file))
     }
+}
+
+fn json(info: &CheckpointInfo) -> Result<Bytes> {
+    serde_json::to_vec_pretty(info)
+        .map(Bytes::from)
+        .map_err(|source| Error::malformed("checkpoint", source))
 }

@@ -16,6 +16,9 @@ pub struct WrittenFile {
     pub bytes: u64,
     /// Its hash (XXH64, seed 0), in hexadecimal.
     pub hash: String,
+    /// Where it is under the model's own path; none for a file beside its manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 impl WrittenFile {
@@ -25,6 +28,7 @@ impl WrittenFile {
             name: name.to_owned(),
             bytes: content.len() as u64,
             hash: hash(content),
+            path: None,
         }
     }
 

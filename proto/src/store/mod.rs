@@ -12,16 +12,23 @@
 //! does, which is removed first when a model is dropped. The current version of a model is its highest. The
 //! store knows the files' names and the manifest, not what the other files hold.
 
+mod access;
 mod checkpoint;
 mod classes;
 mod file;
 mod manifest;
 mod model_store;
+mod objects;
+mod open;
 mod publish;
 mod quantiles;
 #[cfg(test)]
+mod remote_tests;
+#[cfg(test)]
 mod requests;
 mod rows;
+#[cfg(test)]
+mod scene;
 #[cfg(test)]
 mod tests;
 

@@ -1,35 +1,35 @@
 //! The store's operations over an `object_store`.
 
 use std::fmt;
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use futures::TryStreamExt;
-use object_store::local::LocalFileSystem;
+use futures::future::try_join_all;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
 use url::Url;
 
-use super::Manifest;
-use super::publish::UNPUBLISHED;
-use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean, disk};
+use super::objects::Objects;
+use super::open::Kind;
+use super::publish::{ATTEMPTS, UNPUBLISHED};
+use super::{Manifest, WrittenFile};
+use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 pub(super) const MANIFEST: &str = "manifest.json";
 /// What a model's ranks did when, if they were asked to note it.
 pub const TRACE_FILE: &str = "trace.json";
 /// What was made of a version for people to read.
 const REPORT: &str = "report.html";
+/// Versions that are asked for at a time.
+const AT_ONCE: usize = 16;
 
 /// A model store, by its URL.
 #[derive(Clone)]
 pub struct ModelStore {
-    url: Url,
-    pub(super) objects: Arc<dyn ObjectStore>,
-    root: Path,
+    pub(super) url: Url,
+    pub(super) objects: Objects,
+    pub(super) root: Path,
+    pub(super) kind: Kind,
 }
 
 /// One line of a store's listing.
@@ -58,57 +58,42 @@ struct Format {
 }
 
 impl ModelStore {
-    /// Opens the store at a URL: `file:///…`; a local directory is made when something is written.
-    ///
-    /// # Errors
-    /// When the URL's scheme is not supported.
-    pub fn open(url: &Url) -> Result<Self> {
-        let refuse = |reason: String| Error::StoreUrl {
-            url: url.to_string(),
-            reason,
-        };
-        if url.scheme() != "file" {
-            let reason = format!("scheme {:?} is not supported: use file:///…", url.scheme());
-            return Err(refuse(reason));
-        }
-        let (objects, root) = object_store::parse_url(url).map_err(|e| refuse(e.to_string()))?;
-        Ok(Self {
-            url: url.clone(),
-            objects: Arc::from(objects),
-            root,
-        })
-    }
-
-    /// The store's URL for a directory, which need not exist yet.
-    ///
-    /// # Errors
-    /// When the path cannot be made absolute.
-    pub fn directory_url(path: &std::path::Path) -> Result<Url> {
-        let refuse = |reason: &str| Error::StoreUrl {
-            url: path.display().to_string(),
-            reason: reason.to_owned(),
-        };
-        let absolute = std::path::absolute(path).map_err(|e| refuse(&e.to_string()))?;
-        Url::from_directory_path(&absolute).map_err(|()| refuse("not an absolute path"))
-    }
-
     /// The store's URL.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Where a file of a version is.
-    pub fn file_url(&self, name: &ModelName, version: u32, file: &str) -> Url {
+    /// Where a file that was published with a version is.
+    pub fn file_url(&self, model: &ModelName, manifest: &Manifest, file: &str) -> Url {
+        let written = manifest.files.iter().find(|written| written.name == file);
+        let elsewhere = written.and_then(|written| written.path.as_deref());
+        match elsewhere {
+            Some(path) => self.url_of(model, path.split('/')),
+            None => self.url_of(model, [manifest.version.to_string().as_str(), file]),
+        }
+    }
+
+    fn url_of<'a>(&self, model: &ModelName, path: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.url.clone();
-        let version = version.to_string();
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty()
-                .extend(["models", name.as_str(), &version, file]);
+        if let Ok(mut segments) = url.path_segments_mut() {
+            let model = ["models", model.as_str()];
+            segments.pop_if_empty().extend(model).extend(path);
         }
         url
     }
 
-    /// Fails unless the store can be written to.
+    /// Where such a file is among the objects.
+    fn path_of(&self, name: &ModelName, version: u32, written: &WrittenFile) -> Path {
+        match &written.path {
+            Some(path) => {
+                let model = self.directory(name);
+                path.split('/').fold(model, |path, part| path.join(part))
+            }
+            None => self.file(name, version, &written.name),
+        }
+    }
+
+    /// Fails unless the store can be written to, and keeps to what publishing rests on.
     ///
     /// # Errors
     /// Says what the store answered.
@@ -117,10 +102,28 @@ impl ModelStore {
             .root
             .clone()
             .join(format!(".probe-{}", TrainId::generate()));
-        let put = self.objects.put(&probe, Bytes::new().into()).await;
-        put.map_err(|source| self.error("write to it", source))?;
+        let write = |source| self.error(format!("write {probe}"), source);
+        match self.kind {
+            Kind::Folder => {
+                let put = self.objects.replace(&probe, &Bytes::new()).await;
+                put.map_err(write)?;
+            }
+            Kind::Objects => {
+                let [first, second] = ["first", "second"].map(Bytes::from);
+                self.objects.create(&probe, &first).await.map_err(write)?;
+                if self.objects.create(&probe, &second).await.map_err(write)? {
+                    self.objects.delete(&probe).await.ok();
+                    let reason = "it puts an object over one that is there, though asked not to (If-None-Match: *): \
+                                  two runs could publish the same version; use a store that has conditional puts";
+                    return Err(Error::StoreUrl {
+                        url: self.url.to_string(),
+                        reason: reason.to_owned(),
+                    });
+                }
+            }
+        }
         let deleted = self.objects.delete(&probe).await;
-        deleted.map_err(|source| self.error("delete from it", source))
+        deleted.map_err(|source| self.error(format!("delete {probe}"), source))
     }
 
     /// The models with at least one published version, by name.
@@ -148,13 +151,16 @@ impl ModelStore {
     /// # Errors
     /// When the store cannot be read.
     pub async fn versions(&self, name: &ModelName) -> Result<Vec<u32>> {
+        let mut numbers = self.numbers(name).await?;
+        numbers.sort_unstable();
         let mut versions = Vec::new();
-        for version in self.numbers(name).await? {
-            if self.exists(&self.file(name, version, MANIFEST)).await? {
-                versions.push(version);
-            }
+        for some in numbers.chunks(AT_ONCE) {
+            let manifests = some.iter().map(|v| self.file(name, *v, MANIFEST));
+            let manifests: Vec<_> = manifests.collect();
+            let there = try_join_all(manifests.iter().map(|path| self.exists(path))).await?;
+            let there = some.iter().zip(there).filter(|(_, there)| *there);
+            versions.extend(there.map(|(version, _)| *version));
         }
-        versions.sort_unstable();
         Ok(versions)
     }
 
@@ -191,7 +197,7 @@ impl ModelStore {
         // A later format has fields that this build does not know: that is not what is to be said of it.
         let Format { format } =
             serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))?;
-        let known = Manifest::FORMAT;
+        let known = Manifest::NEWEST;
         if !(1..=known).contains(&format) {
             let reason = format!("its format is {format}, this build reads up to {known}");
             return Err(Error::malformed("model manifest", reason));
@@ -202,7 +208,9 @@ impl ModelStore {
     /// A manifest that cannot be read, by its URL.
     fn broken(&self, name: &ModelName, version: u32, source: serde_json::Error) -> Error {
         Error::Unreadable {
-            file: self.file_url(name, version, MANIFEST).to_string(),
+            file: self
+                .url_of(name, [version.to_string().as_str(), MANIFEST])
+                .to_string(),
             source: Box::new(Error::malformed("model manifest", source)),
         }
     }
@@ -227,10 +235,11 @@ impl ModelStore {
     /// # Errors
     /// When there is no such file, it cannot be read, or it is not what was published.
     pub async fn read(&self, model: &ModelRef, manifest: &Manifest, file: &str) -> Result<Bytes> {
-        let path = self.file(&model.name, model.version, file);
         let Some(written) = manifest.files.iter().find(|written| written.name == file) else {
+            let path = self.file(&model.name, model.version, file);
             return self.read_path(&path).await;
         };
+        let path = self.path_of(&model.name, model.version, written);
         let bytes = self.read_if_there(&path).await?;
         let differs = match &bytes {
             Some(bytes) => written.differs(bytes),
@@ -240,8 +249,7 @@ impl ModelStore {
             (Some(bytes), None) => Ok(bytes),
             (_, differs) => {
                 let [found, expected] = differs.unwrap_or_default();
-                let file = self.file_url(&model.name, model.version, file);
-                let file = file.to_string();
+                let file = self.file_url(&model.name, manifest, file).to_string();
                 Err(Error::ModelFile {
                     file,
                     found,
@@ -284,24 +292,54 @@ impl ModelStore {
         if versions.is_empty() {
             return Err(self.unknown(name).await);
         }
-        let files: Vec<_> = self
-            .objects
-            .list(Some(&self.directory(name)))
-            .map_ok(|object| object.location)
-            .try_collect()
-            .await
-            .map_err(|source| self.error("list it", source))?;
-        let unpublished = self.directory(name).join(UNPUBLISHED);
-        let published = files
-            .into_iter()
-            .filter(|file| !file.prefix_matches(&unpublished));
+        let files = self.files_under(&self.directory(name)).await?;
         // First the manifests, of versions published meanwhile too: a version is gone with its own.
-        let (manifests, others): (Vec<_>, Vec<_>) =
-            published.partition(|file| file.filename() == Some(MANIFEST));
-        for file in manifests.iter().chain(&others) {
+        let (manifests, others): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|file| file.filename() == Some(MANIFEST) && !self.is_staged(name, file));
+        let mut published = Vec::new();
+        for manifest in &manifests {
+            published.extend(self.files_elsewhere(name, manifest).await?);
+        }
+        let others = others
+            .iter()
+            .filter(|file| !self.is_staged(name, file) || published.contains(file));
+        for file in manifests.iter().chain(others) {
             self.delete(file).await?;
         }
         Ok(versions.len())
+    }
+
+    /// Whether a file is of something that is being published, or, of an object store, was.
+    fn is_staged(&self, name: &ModelName, file: &Path) -> bool {
+        let staged = match self.kind {
+            Kind::Folder => UNPUBLISHED,
+            Kind::Objects => ATTEMPTS,
+        };
+        file.prefix_matches(&self.directory(name).join(staged))
+    }
+
+    /// The files of a version that are not beside its manifest.
+    pub(super) async fn files_elsewhere(
+        &self,
+        name: &ModelName,
+        manifest: &Path,
+    ) -> Result<Vec<Path>> {
+        /// Of a manifest of any format.
+        #[derive(Deserialize)]
+        struct Files {
+            #[serde(default)]
+            files: Vec<WrittenFile>,
+        }
+        if self.kind == Kind::Folder {
+            return Ok(Vec::new());
+        }
+        let bytes = self.read_if_there(manifest).await?.unwrap_or_default();
+        let Ok(Files { files }) = serde_json::from_slice(&bytes) else {
+            return Ok(Vec::new());
+        };
+        let elsewhere = files.iter().filter(|file| file.path.is_some());
+        Ok(elsewhere.map(|file| self.path_of(name, 0, file)).collect())
     }
 
     /// The version that a run has published.
@@ -357,96 +395,6 @@ impl ModelStore {
             .collect())
     }
 
-    pub(super) async fn directories(&self, path: &Path) -> Result<Vec<String>> {
-        let found = self.objects.list_with_delimiter(Some(path)).await;
-        let prefixes = found
-            .map_err(|source| self.error("list it", source))?
-            .common_prefixes;
-        Ok(prefixes
-            .iter()
-            .filter_map(|prefix| prefix.filename().map(str::to_owned))
-            .collect())
-    }
-
-    /// The objects right under a path.
-    pub(super) async fn objects_in(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
-        let found = self.objects.list_with_delimiter(Some(path)).await;
-        found
-            .map(|found| found.objects)
-            .map_err(|source| self.error("list it", source))
-    }
-
-    pub(super) async fn exists(&self, path: &Path) -> Result<bool> {
-        match self.objects.head(path).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(source) => Err(self.error("read from it", source)),
-        }
-    }
-
-    pub(super) async fn read_path(&self, path: &Path) -> Result<Bytes> {
-        let read = async { self.objects.get(path).await?.bytes().await };
-        read.await
-            .map_err(|source| self.error(format!("read {path}"), source))
-    }
-
-    /// What a file has, unless it is gone.
-    pub(super) async fn read_if_there(&self, path: &Path) -> Result<Option<Bytes>> {
-        let read = async { self.objects.get(path).await?.bytes().await };
-        match read.await {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(source) => Err(self.error(format!("read {path}"), source)),
-        }
-    }
-
-    /// Writes a file instead of the one that may be there; it is on the disk then.
-    pub(super) async fn write(&self, path: &Path, bytes: Bytes) -> Result<()> {
-        let file = self.local(path)?;
-        let write = move || {
-            disk::make_folder(disk::folder_of(&file)?)?;
-            disk::replace(&file, &bytes)
-        };
-        self.on_disk(format!("write {path}"), write).await
-    }
-
-    /// Where a path is on this host.
-    pub(super) fn local(&self, path: &Path) -> Result<PathBuf> {
-        LocalFileSystem::new()
-            .path_to_filesystem(path)
-            .map_err(|source| self.error(format!("find {path}"), source))
-    }
-
-    /// Does what blocks where that keeps nobody.
-    pub(super) async fn on_disk<T: Send + 'static>(
-        &self,
-        action: String,
-        work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let done = match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => runtime
-                .spawn_blocking(work)
-                .await
-                .unwrap_or_else(|panic| Err(io::Error::other(panic))),
-            Err(_) => work(),
-        };
-        done.map_err(|source| {
-            let source = object_store::Error::Generic {
-                store: "LocalFileSystem",
-                source: Box::new(source),
-            };
-            self.error(action, source)
-        })
-    }
-
-    /// Deletes a file, which may be gone already.
-    pub(super) async fn delete(&self, path: &Path) -> Result<()> {
-        match self.objects.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(source) => Err(self.error(format!("delete {path}"), source)),
-        }
-    }
-
     async fn unknown(&self, name: &ModelName) -> Error {
         let mut known = self.names().await.unwrap_or_default();
         for at in (0..known.len()).rev() {
@@ -469,13 +417,5 @@ impl ModelStore {
 
     pub(super) fn file(&self, name: &ModelName, version: u32, file: &str) -> Path {
         self.directory(name).join(version.to_string()).join(file)
-    }
-
-    fn error(&self, action: impl Into<String>, source: object_store::Error) -> Error {
-        Error::Store {
-            store: self.url.to_string(),
-            action: action.into(),
-            source,
-        }
     }
 }

@@ -1,4 +1,6 @@
-//! Publishing: a version is a folder that is made elsewhere, and moved into place whole.
+//! Publishing: a version becomes visible whole, and at one place.
+//!
+//! In a folder it is made elsewhere, and moved into place:
 //!
 //! ```text
 //! models/<name>/unpublished/<train id>-<random>/   weights.safetensors, …, manifest.json: each synced
@@ -7,25 +9,60 @@
 //! models/<name>/<version>/
 //! ```
 //!
+//! An object store renames nothing: there the files stay where they were put, and the manifest names them.
+//!
+//! ```text
+//! models/<name>/files/<train id>-<generation>-<random>/   weights.safetensors, …
+//!     ▲ named by
+//! models/<name>/<version>/manifest.json    put last, and only where none is: If-None-Match: *
+//! ```
+//!
 //! Several may publish for one run: a rank that was given up while it was at it, and the one of the next generation.
-//! Each has a folder of its own, so nobody writes into another's files or into a version. Of those who move
-//! theirs to the same place one does; who finds the place taken looks whose it is, and goes on to
+//! Each has files of its own, so nobody writes into another's files or into a version. Of those who want the
+//! same place one gets it; who finds the place taken looks whose it is, and goes on to
 //! the next place only if it is another run's. Places are taken in order, so that a run never has two.
+//!
+//! Who has published removes what others of its run have left: in a folder all of it, on an object store that of no later
+//! generation. There one may have been about to put its manifest, and looks after that whether its files are there still:
+//! it may only have got the place because the run's version was dropped meanwhile.
 
 use bytes::Bytes;
 use object_store::path::Path;
 use uuid::Uuid;
 
 use super::model_store::MANIFEST;
+use super::open::Kind;
 use super::{Manifest, ModelStore, WrittenFile};
 use crate::spec::IfExists;
-use crate::{Error, Result, disk};
+use crate::{Error, ModelName, Result, TrainId, disk};
 
 /// The folder of what is being published.
 pub(super) const UNPUBLISHED: &str = "unpublished";
+/// Where files of versions are on object stores, and of those that are being published.
+pub(super) const ATTEMPTS: &str = "files";
+
+/// What became of an attempt.
+#[derive(Debug)]
+enum Published {
+    /// It is this version.
+    Own(u32),
+    /// Another of its run was sooner.
+    Other(u32),
+}
+
+/// One who publishes.
+struct Attempt {
+    run: TrainId,
+    generation: u64,
+    /// The name of what it writes.
+    own: String,
+    staged: Path,
+    /// Whether a manifest may be on its way: what it names must not be removed.
+    is_claiming: bool,
+}
 
 impl ModelStore {
-    /// Publishes a new version, which is on the disk then. Returns the version.
+    /// Publishes a new version for a generation of its run, which is on the disk then. Returns the version.
     ///
     /// A run publishes once: when it has published already, that version is returned.
     ///
@@ -34,41 +71,49 @@ impl ModelStore {
     /// another run has published it meanwhile; nothing is visible then.
     pub async fn publish(
         &self,
+        generation: u64,
         manifest: Manifest,
         files: Vec<(&'static str, Bytes)>,
     ) -> Result<u32> {
         let (name, run) = (manifest.spec.model.clone(), manifest.spec.train_id);
-        let unpublished = self.directory(&name).join(UNPUBLISHED);
-        let own = format!("{run}-{}", Uuid::new_v4().simple());
-        let staged = unpublished.clone().join(own.as_str());
-        let published = match self.publish_from(&staged, manifest, files).await {
+        let random = Uuid::new_v4().simple();
+        let (folder, own) = match self.kind {
+            Kind::Folder => (UNPUBLISHED, format!("{run}-{random}")),
+            Kind::Objects => (ATTEMPTS, format!("{run}-{generation:06}-{random}")),
+        };
+        let staged = self.directory(&name).join(folder).join(own.as_str());
+        let mut attempt = Attempt {
+            run,
+            generation,
+            own,
+            staged,
+            is_claiming: false,
+        };
+        let published = match self.publish_as(&mut attempt, manifest, files).await {
             // Another generation of the run was sooner, and has cleared away.
-            Err(error) => {
-                let published = self.published_by(&name, run).await;
-                published.ok().flatten().ok_or(error)
-            }
+            Err(error) => match self.published_by(&name, run).await.ok().flatten() {
+                Some(version) => Ok(Published::Other(version)),
+                None => Err(error),
+            },
             published => published,
         };
-        let over = match published {
-            // Of every generation: whoever is still at it is too late.
-            Ok(_) => run.to_string(),
-            Err(_) => own,
-        };
-        self.clear(&unpublished, over).await;
-        published
+        self.clear(&name, &attempt, published.as_ref().ok()).await;
+        match published? {
+            Published::Own(version) | Published::Other(version) => Ok(version),
+        }
     }
 
-    async fn publish_from(
+    async fn publish_as(
         &self,
-        staged: &Path,
+        attempt: &mut Attempt,
         mut manifest: Manifest,
         files: Vec<(&'static str, Bytes)>,
-    ) -> Result<u32> {
-        let (name, run) = (manifest.spec.model.clone(), manifest.spec.train_id);
+    ) -> Result<Published> {
+        let (name, run) = (manifest.spec.model.clone(), attempt.run);
         let last = self.numbers(&name).await?.into_iter().max().unwrap_or(0);
         // Looked for after the places: one that the run takes from here on is among those that are tried.
         if let Some(published) = self.published_by(&name, run).await? {
-            return Ok(published);
+            return Ok(Published::Other(published));
         }
         self.check_if_exists(&manifest).await?;
         let mut version = last + 1;
@@ -76,31 +121,61 @@ impl ModelStore {
             .iter()
             .map(|(file, bytes)| WrittenFile::of(file, bytes));
         manifest.files = written.collect();
-        let folder = self.local(staged)?;
-        let make = move || disk::make_folder(&folder);
-        self.on_disk(format!("make {staged}"), make).await?;
-        for (file, bytes) in files {
-            self.write_in_place(&staged.clone().join(file), bytes)
-                .await?;
-        }
+        self.stage(attempt, &mut manifest, files).await?;
         loop {
             manifest.version = version;
-            if self.move_into_place(staged, &manifest).await? {
-                return Ok(version);
+            self.check_if_exists(&manifest).await?;
+            let taken = match self.kind {
+                Kind::Folder => self.move_into_place(&attempt.staged, &manifest).await?,
+                Kind::Objects => self.claim_place(attempt, &manifest).await?,
+            };
+            if taken {
+                return Ok(Published::Own(version));
             }
             if let Some(published) = self.published_by(&name, run).await? {
-                return Ok(published);
+                return Ok(Published::Other(published));
             }
             version += 1;
         }
     }
 
+    /// Writes the files where nobody else writes.
+    async fn stage(
+        &self,
+        attempt: &Attempt,
+        manifest: &mut Manifest,
+        files: Vec<(&'static str, Bytes)>,
+    ) -> Result<()> {
+        let staged = &attempt.staged;
+        match self.kind {
+            Kind::Folder => {
+                let folder = self.local(staged)?;
+                let make = move || disk::make_folder(&folder);
+                self.on_disk(format!("make {staged}"), make).await?;
+                for (file, bytes) in files {
+                    self.write_in_place(&staged.clone().join(file), bytes)
+                        .await?;
+                }
+            }
+            Kind::Objects => {
+                for (file, bytes) in files {
+                    let path = staged.clone().join(file);
+                    let written = self.objects.write_own(&path, &bytes).await;
+                    written.map_err(|source| self.error(format!("write {path}"), source))?;
+                }
+                manifest.format = Manifest::NEWEST;
+                for file in &mut manifest.files {
+                    file.path = Some(format!("{ATTEMPTS}/{}/{}", attempt.own, file.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Moves a version to its place, unless something is there. Says whether it has.
     async fn move_into_place(&self, staged: &Path, manifest: &Manifest) -> Result<bool> {
-        let json = serde_json::to_vec_pretty(manifest)
-            .map_err(|source| Error::malformed("model manifest", source))?;
         let path = staged.clone().join(MANIFEST);
-        self.write_in_place(&path, json.into()).await?;
+        self.write_in_place(&path, json(manifest)?).await?;
         self.check_if_exists(manifest).await?;
         let place = self.directory(&manifest.spec.model);
         let place = place.join(manifest.version.to_string());
@@ -108,6 +183,42 @@ impl ModelStore {
         let action = format!("publish {place}");
         self.on_disk(action, move || disk::move_folder(&from, &to))
             .await
+    }
+
+    /// Puts a version's manifest at its place, unless one is there. Says whether it has.
+    async fn claim_place(&self, attempt: &mut Attempt, manifest: &Manifest) -> Result<bool> {
+        let path = self.file(&manifest.spec.model, manifest.version, MANIFEST);
+        self.check_staged(attempt, manifest).await?;
+        attempt.is_claiming = true;
+        let claimed = self.objects.create(&path, &json(manifest)?).await;
+        let claimed = claimed.map_err(|source| self.error(format!("publish {path}"), source))?;
+        if !claimed {
+            attempt.is_claiming = false;
+            return Ok(false);
+        }
+        if let Err(gone) = self.check_staged(attempt, manifest).await {
+            self.delete(&path).await?;
+            return Err(gone);
+        }
+        Ok(true)
+    }
+
+    /// Fails unless all files are there: a later generation that has published removes them.
+    async fn check_staged(&self, attempt: &Attempt, manifest: &Manifest) -> Result<()> {
+        let there = self.files_under(&attempt.staged).await?;
+        let is_there = |file: &&WrittenFile| {
+            let file = file.name.as_str();
+            there.iter().any(|path| path.filename() == Some(file))
+        };
+        match manifest.files.iter().find(|file| !is_there(file)) {
+            None => Ok(()),
+            Some(gone) => {
+                let path = attempt.staged.clone().join(gone.name.as_str()).to_string();
+                let source = "another generation of the run has published, and removed it".into();
+                let source = object_store::Error::NotFound { path, source };
+                Err(self.error(format!("publish {}", manifest.spec.model), source))
+            }
+        }
     }
 
     /// Writes a file into a folder that is there: one that was removed is not made again.
@@ -132,11 +243,28 @@ impl ModelStore {
         }
     }
 
-    /// Removes folders of what is not to be published any more, by what their names begin with.
-    async fn clear(&self, unpublished: &Path, prefix: String) {
-        let Ok(folder) = self.local(unpublished) else {
-            return;
+    /// Removes what is not to be published any more.
+    async fn clear(&self, name: &ModelName, attempt: &Attempt, published: Option<&Published>) {
+        let cleared = match self.kind {
+            Kind::Folder => {
+                let over = match published {
+                    // Of every generation: whoever is still at it is too late.
+                    Some(_) => attempt.run.to_string(),
+                    None => attempt.own.clone(),
+                };
+                let unpublished = self.directory(name).join(UNPUBLISHED);
+                self.clear_folders(&unpublished, over).await
+            }
+            Kind::Objects => self.clear_attempts(name, attempt, published).await,
         };
+        if let Err(error) = cleared {
+            tracing::debug!(%error, "something that is not to be published stays in the store");
+        }
+    }
+
+    /// Removes folders by what their names begin with.
+    async fn clear_folders(&self, unpublished: &Path, prefix: String) -> Result<()> {
+        let folder = self.local(unpublished)?;
         let clear = move || {
             let mut cleared = Ok(());
             for entry in std::fs::read_dir(&folder)? {
@@ -148,9 +276,48 @@ impl ModelStore {
             }
             cleared
         };
-        let cleared = self.on_disk(format!("clear {unpublished}"), clear).await;
-        if let Err(error) = cleared {
-            tracing::debug!(%error, "something that is not to be published stays in the store");
-        }
+        self.on_disk(format!("clear {unpublished}"), clear).await
     }
+
+    /// Removes the files of an attempt that was not published, or of those that one that was has outlived.
+    async fn clear_attempts(
+        &self,
+        name: &ModelName,
+        attempt: &Attempt,
+        published: Option<&Published>,
+    ) -> Result<()> {
+        let attempts = self.directory(name).join(ATTEMPTS);
+        let over = match published {
+            Some(Published::Own(_)) => {
+                let mut names = self.directories(&attempts).await?;
+                names.retain(|name| {
+                    *name != attempt.own
+                        && attempt_of(name, attempt.run)
+                            .is_some_and(|generation| generation <= attempt.generation)
+                });
+                names
+            }
+            // Its manifest may yet arrive.
+            None | Some(Published::Other(_)) if attempt.is_claiming => Vec::new(),
+            None | Some(Published::Other(_)) => vec![attempt.own.clone()],
+        };
+        for name in over {
+            for file in self.files_under(&attempts.clone().join(name)).await? {
+                self.delete(&file).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The generation of an attempt of this run, by its name.
+fn attempt_of(name: &str, run: TrainId) -> Option<u64> {
+    let of_run = name.strip_prefix(&run.to_string())?.strip_prefix('-')?;
+    of_run.split_once('-')?.0.parse().ok()
+}
+
+fn json(manifest: &Manifest) -> Result<Bytes> {
+    serde_json::to_vec_pretty(manifest)
+        .map(Bytes::from)
+        .map_err(|source| Error::malformed("model manifest", source))
 }

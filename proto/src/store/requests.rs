@@ -13,7 +13,7 @@ use object_store::{
 };
 
 use super::ModelStore;
-use super::tests::Scene;
+use super::scene::Scene;
 use crate::TrainId;
 use crate::spec::IfExists;
 
@@ -83,7 +83,7 @@ impl ObjectStore for Counted {
 #[tokio::test]
 async fn a_version_s_manifest_is_read_without_looking_at_the_others() {
     const VERSIONS: usize = 50;
-    let scene = Scene::new();
+    let scene = Scene::folder();
     let published = scene.publish(TrainId::generate(), IfExists::Fail).await;
     assert_eq!(published.unwrap(), 1);
     for version in 2..=VERSIONS {
@@ -96,8 +96,8 @@ async fn a_version_s_manifest_is_read_without_looking_at_the_others() {
     }
     let requests = Arc::<AtomicUsize>::default();
     let mut store = ModelStore::open(scene.store.url()).unwrap();
-    store.objects = Arc::new(Counted {
-        objects: Arc::clone(&store.objects),
+    store.objects.store = Arc::new(Counted {
+        objects: Arc::clone(&store.objects.store),
         requests: Arc::clone(&requests),
     });
     let taken = || requests.swap(0, Ordering::Relaxed);

@@ -1,0 +1,120 @@
+//! Single files of the store: listed, read, written, deleted, with errors that name the store and the file.
+
+use std::io;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use object_store::ObjectMeta;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+
+use super::ModelStore;
+use super::open::Kind;
+use crate::{Error, Result, disk};
+
+impl ModelStore {
+    pub(super) async fn directories(&self, path: &Path) -> Result<Vec<String>> {
+        let found = self.objects.list_here(path).await;
+        let prefixes = found
+            .map_err(|source| self.error(format!("list {path}"), source))?
+            .common_prefixes;
+        Ok(prefixes
+            .iter()
+            .filter_map(|prefix| prefix.filename().map(str::to_owned))
+            .collect())
+    }
+
+    /// The objects right under a path.
+    pub(super) async fn objects_in(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
+        let found = self.objects.list_here(path).await;
+        found
+            .map(|found| found.objects)
+            .map_err(|source| self.error(format!("list {path}"), source))
+    }
+
+    /// All that is under a path.
+    pub(super) async fn files_under(&self, path: &Path) -> Result<Vec<Path>> {
+        let found = self.objects.list_all(path).await;
+        let found = found.map_err(|source| self.error(format!("list {path}"), source))?;
+        Ok(found.into_iter().map(|object| object.location).collect())
+    }
+
+    pub(super) async fn exists(&self, path: &Path) -> Result<bool> {
+        match self.objects.head(path).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(source) => Err(self.error(format!("look for {path}"), source)),
+        }
+    }
+
+    pub(super) async fn read_path(&self, path: &Path) -> Result<Bytes> {
+        let read = self.objects.read(path).await;
+        read.map_err(|source| self.error(format!("read {path}"), source))
+    }
+
+    /// What a file has, unless it is gone.
+    pub(super) async fn read_if_there(&self, path: &Path) -> Result<Option<Bytes>> {
+        match self.objects.read(path).await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(self.error(format!("read {path}"), source)),
+        }
+    }
+
+    /// Writes a file instead of the one that may be there; it is on the disk, or stored, then.
+    pub(super) async fn write(&self, path: &Path, bytes: Bytes) -> Result<()> {
+        if self.kind == Kind::Objects {
+            let written = self.objects.replace(path, &bytes).await;
+            return written.map_err(|source| self.error(format!("write {path}"), source));
+        }
+        let file = self.local(path)?;
+        let write = move || {
+            disk::make_folder(disk::folder_of(&file)?)?;
+            disk::replace(&file, &bytes)
+        };
+        self.on_disk(format!("write {path}"), write).await
+    }
+
+    /// Where a path is on this host.
+    pub(super) fn local(&self, path: &Path) -> Result<PathBuf> {
+        LocalFileSystem::new()
+            .path_to_filesystem(path)
+            .map_err(|source| self.error(format!("find {path}"), source))
+    }
+
+    /// Does what blocks where that keeps nobody.
+    pub(super) async fn on_disk<T: Send + 'static>(
+        &self,
+        action: String,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let done = match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime
+                .spawn_blocking(work)
+                .await
+                .unwrap_or_else(|panic| Err(io::Error::other(panic))),
+            Err(_) => work(),
+        };
+        done.map_err(|source| {
+            let source = object_store::Error::Generic {
+                store: "LocalFileSystem",
+                source: Box::new(source),
+            };
+            self.error(action, source)
+        })
+    }
+
+    /// Deletes a file, which may be gone already.
+    pub(super) async fn delete(&self, path: &Path) -> Result<()> {
+        let deleted = self.objects.delete(path).await;
+        deleted.map_err(|source| self.error(format!("delete {path}"), source))
+    }
+
+    pub(super) fn error(&self, action: impl Into<String>, source: object_store::Error) -> Error {
+        Error::Store {
+            store: self.url.to_string(),
+            action: action.into(),
+            source,
+        }
+    }
+}

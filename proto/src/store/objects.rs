@@ -1,0 +1,326 @@
+//! An object store as the model store uses it: every request has a deadline, and is made again when it fails by no
+//! fault of its own.
+//!
+//! ```text
+//!   request ──► answered                                            ──► what it says
+//!           └─► 503, reset, silence ──► may it have been done? ──no──► pause, again
+//!                                        └─yes─► conditional put: read what is there; one's own is a success
+//! ```
+//!
+//! Reads, deletions and puts of the same bytes may be made twice. A conditional put may not: the store may have done it
+//! when the answer was lost, and then refuses it, or is asked again. So who is refused reads what is
+//! there, and it counts as done when the bytes are one's own: they must be bytes that nobody else would write.
+//! It is not the place for what objects mean.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{
+    Error, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, Result,
+    UpdateVersion,
+};
+use uuid::Uuid;
+
+/// What is longer is put in parts of this length: at least 5 MiB on S3, equal ones on R2.
+pub(super) const PART: usize = 8 * 1024 * 1024;
+/// S3 and R2 take no more parts than this.
+const PARTS: usize = 10_000;
+/// Parts of one object that are on their way at a time.
+const PARTS_AT_ONCE: usize = 4;
+
+/// How long, and how often, is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Patience {
+    /// Requests until the failure is reported.
+    pub(super) attempts: u32,
+    /// How long one may take; one that transfers much, without anything arriving.
+    pub(super) silence: Duration,
+    /// How long after the first another may begin.
+    pub(super) until: Duration,
+    /// The pause before the second; it doubles with each, up to [`Patience::LONGEST_PAUSE`].
+    pub(super) pause: Duration,
+}
+
+impl Patience {
+    /// For stores over a network. Their client makes requests again that cannot have been done, for up to a minute: this
+    /// is for those that may have been, and for answers that break off.
+    pub(super) const REMOTE: Self = Self {
+        attempts: 8,
+        silence: Duration::from_secs(120),
+        until: Duration::from_secs(60),
+        pause: Duration::from_millis(100),
+    };
+    /// For folders: what fails is told at once.
+    pub(super) const LOCAL: Self = Self {
+        attempts: 1,
+        silence: Duration::MAX,
+        until: Duration::ZERO,
+        pause: Duration::ZERO,
+    };
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+}
+
+/// The attempts at one request.
+struct Attempts {
+    patience: Patience,
+    since: Instant,
+    made: u32,
+}
+
+impl Attempts {
+    fn new(patience: Patience) -> Self {
+        Self {
+            patience,
+            since: Instant::now(),
+            made: 0,
+        }
+    }
+
+    /// Waits until the next attempt, or gives up.
+    async fn again(&mut self, failure: Error) -> Result<()> {
+        self.made += 1;
+        let Patience {
+            attempts,
+            until,
+            pause,
+            ..
+        } = self.patience;
+        if !is_transient(&failure) || self.made >= attempts || self.since.elapsed() > until {
+            return Err(failure);
+        }
+        let pause = pause.saturating_mul(1 << (self.made - 1).min(16));
+        let pause = pause.min(Patience::LONGEST_PAUSE);
+        // From half of it to all of it: those who failed together do not come back together.
+        let share = Uuid::new_v4().as_u128() % 1000;
+        let pause = pause.mul_f64(0.5 + share as f64 / 2000.0);
+        tracing::debug!(%failure, attempt = self.made, ?pause, "a request to the store is made again");
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+}
+
+/// Whether the same request may succeed later.
+fn is_transient(failure: &Error) -> bool {
+    // What the client has no name for: connections, 5xx, timeouts. That of a condition stands for a refusal that
+    // nothing was found behind.
+    matches!(
+        failure,
+        Error::Generic { .. }
+            | Error::JoinError { .. }
+            | Error::AlreadyExists { .. }
+            | Error::Precondition { .. }
+    )
+}
+
+/// An object store, and how patient one is with it.
+#[derive(Clone)]
+pub(super) struct Objects {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) patience: Patience,
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Objects")
+            .field("store", &self.store.to_string())
+            .field("patience", &self.patience)
+            .finish()
+    }
+}
+
+impl Objects {
+    /// What is known of an object.
+    pub(super) async fn head(&self, path: &Path) -> Result<ObjectMeta> {
+        self.retried(move || self.in_time(self.store.head(path)))
+            .await
+    }
+
+    /// An object's content.
+    pub(super) async fn read(&self, path: &Path) -> Result<Bytes> {
+        self.retried(move || self.read_once(path)).await
+    }
+
+    async fn read_once(&self, path: &Path) -> Result<Bytes> {
+        let found = self.in_time(self.store.get(path)).await?;
+        if self.patience == Patience::LOCAL {
+            return found.bytes().await; // a file, read at once
+        }
+        let length = usize::try_from(found.range.end - found.range.start).unwrap_or_default();
+        let mut content = found.into_stream();
+        let mut read = BytesMut::with_capacity(length);
+        while let Some(chunk) = self.in_time(content.try_next()).await? {
+            read.extend_from_slice(&chunk);
+        }
+        Ok(read.freeze())
+    }
+
+    /// What is right under a path, and which paths go on below it.
+    pub(super) async fn list_here(&self, path: &Path) -> Result<ListResult> {
+        let list = move || self.in_time(self.store.list_with_delimiter(Some(path)));
+        self.retried(list).await
+    }
+
+    /// All objects under a path.
+    pub(super) async fn list_all(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
+        let list = move || async move {
+            let mut listed = self.store.list(Some(path));
+            let mut objects = Vec::new();
+            while let Some(object) = self.in_time(listed.try_next()).await? {
+                objects.push(object);
+            }
+            Ok(objects)
+        };
+        self.retried(list).await
+    }
+
+    /// Deletes an object, which may be gone already.
+    pub(super) async fn delete(&self, path: &Path) -> Result<()> {
+        let deleted = self
+            .retried(move || self.in_time(self.store.delete(path)))
+            .await;
+        match deleted {
+            Err(Error::NotFound { .. }) => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// Writes an object instead of the one that may be there.
+    pub(super) async fn replace(&self, path: &Path, content: &Bytes) -> Result<()> {
+        let put = move || self.put_once(path, content, PutMode::Overwrite);
+        self.retried(put).await
+    }
+
+    /// Writes an object at a path that nobody else writes to, in parts where it is large.
+    pub(super) async fn write_own(&self, path: &Path, content: &Bytes) -> Result<()> {
+        if content.len() <= PART {
+            return self.replace(path, content).await;
+        }
+        self.retried(move || self.put_in_parts(path, content)).await
+    }
+
+    /// Writes an object unless one is there. Says whether this content is there now.
+    pub(super) async fn create(&self, path: &Path, content: &Bytes) -> Result<bool> {
+        self.put_if(path, content, &PutMode::Create).await
+    }
+
+    /// Writes an object instead of this version of it. Says whether this content is there now.
+    pub(super) async fn update(
+        &self,
+        path: &Path,
+        content: &Bytes,
+        version: UpdateVersion,
+    ) -> Result<bool> {
+        let mode = PutMode::Update(version);
+        self.put_if(path, content, &mode).await
+    }
+
+    async fn put_if(&self, path: &Path, content: &Bytes, mode: &PutMode) -> Result<bool> {
+        let mut attempts = Attempts::new(self.patience);
+        loop {
+            let failure = match self.put_once(path, content, mode.clone()).await {
+                Ok(()) => return Ok(true),
+                Err(failure) if is_transient(&failure) => failure,
+                Err(failure) => return Err(failure),
+            };
+            // The store may have done it, this time or at an attempt before.
+            match (self.read(path).await, &failure) {
+                (Ok(found), _) if found == *content => return Ok(true),
+                (Ok(_), Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                    return Ok(false);
+                }
+                // Another's where none must be; of an update it is what is to be replaced.
+                (Ok(_), _) if *mode == PutMode::Create => return Ok(false),
+                // What is to be replaced is gone.
+                (Err(Error::NotFound { .. }), Error::Precondition { .. }) => return Ok(false),
+                (Ok(_) | Err(Error::NotFound { .. }), _) => {}
+                (Err(unread), _) => return Err(unread),
+            }
+            attempts.again(failure).await?;
+        }
+    }
+
+    async fn put_once(&self, path: &Path, content: &Bytes, mode: PutMode) -> Result<()> {
+        let put = self
+            .store
+            .put_opts(path, PutPayload::from(content.clone()), mode.into());
+        self.in_time(put).await.map(|_| ())
+    }
+
+    async fn put_in_parts(&self, path: &Path, content: &Bytes) -> Result<()> {
+        let part = PART.max(content.len().div_ceil(PARTS));
+        let mut upload = self.in_time(self.store.put_multipart(path)).await?;
+        let parts: Vec<_> = (0..content.len())
+            .step_by(part)
+            .map(|at| content.slice(at..content.len().min(at + part)))
+            .map(|bytes| upload.put_part(bytes.into()))
+            .collect();
+        let silence = self.patience.silence;
+        let put = stream::iter(parts)
+            .map(|part| in_time(silence, part))
+            .buffer_unordered(PARTS_AT_ONCE)
+            .try_collect::<Vec<()>>()
+            .await;
+        if let Err(failure) = put {
+            // Best effort: what stays is no object, and goes by the store's own rules.
+            self.in_time(upload.abort()).await.ok();
+            return Err(failure);
+        }
+        let Err(failure) = self.in_time(upload.complete()).await else {
+            return Ok(());
+        };
+        // An upload that was completed is not known any more to who completes it again.
+        match self.head(path).await {
+            Ok(found) if found.size == content.len() as u64 => Ok(()),
+            _ => {
+                self.in_time(upload.abort()).await.ok();
+                Err(made_transient(failure))
+            }
+        }
+    }
+
+    async fn retried<T, F>(&self, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut attempts = Attempts::new(self.patience);
+        loop {
+            match request().await {
+                Ok(done) => return Ok(done),
+                Err(failure) => attempts.again(failure).await?,
+            }
+        }
+    }
+
+    async fn in_time<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        in_time(self.patience.silence, request).await
+    }
+}
+
+async fn in_time<T>(silence: Duration, request: impl Future<Output = Result<T>>) -> Result<T> {
+    if silence == Duration::MAX {
+        return request.await; // a folder may be used outside of a runtime
+    }
+    match tokio::time::timeout(silence, request).await {
+        Ok(answered) => answered,
+        Err(_) => Err(Error::Generic {
+            store: "object store",
+            source: format!("no answer in {} s", silence.as_secs()).into(),
+        }),
+    }
+}
+
+/// That of an upload which the store does not know: another one may succeed.
+fn made_transient(failure: Error) -> Error {
+    match failure {
+        Error::NotFound { path, source } => Error::Generic {
+            store: "object store",
+            source: format!("the upload of {path} is not known any more: {source}").into(),
+        },
+        failure => failure,
+    }
+}
