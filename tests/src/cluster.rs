@@ -1,5 +1,6 @@
 //! A scheduler and executors as processes, and the `volley` command against them.
 
+use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
@@ -39,6 +40,19 @@ pub struct Setup {
     pub executor_args: Vec<String>,
     /// Whether queries have stages however little they read.
     pub always_in_stages: bool,
+    /// Where models are kept, if not in a folder of the cluster's.
+    pub remote_store: Option<RemoteStore>,
+}
+
+/// A model store that is reached over a network.
+#[derive(Debug, Clone)]
+pub struct RemoteStore {
+    /// Its URL.
+    pub url: String,
+    /// The folder that it serves.
+    pub dir: PathBuf,
+    /// What processes are told in their environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// How one executor differs from the others.
@@ -63,6 +77,13 @@ pub struct Run {
     pub stdout: String,
     /// What it printed to standard error.
     pub stderr: String,
+}
+
+impl Setup {
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let remote = self.remote_store.as_ref();
+        remote.map_or_else(Vec::new, |remote| remote.environment.clone())
+    }
 }
 
 impl Run {
@@ -177,6 +198,7 @@ impl Cluster {
             .args(&self.setup.executor_args)
             .args(&setup.args);
         let logs = (0..).map(|start| self.dir.path().join(format!("{id}.{start}.log")));
+        executor.envs(self.setup.environment());
         let mut logs = logs.skip_while(|log| log.exists());
         let log = logs.next().expect("there is no end of them");
         Process::start(&mut executor, &log)
@@ -218,7 +240,18 @@ impl Cluster {
 
     /// The folder of the model store.
     pub fn store(&self) -> PathBuf {
-        self.dir.path().join("store")
+        match &self.setup.remote_store {
+            Some(remote) => remote.dir.clone(),
+            None => self.dir.path().join("store"),
+        }
+    }
+
+    /// The model store, as it is named to commands.
+    fn store_arg(&self) -> OsString {
+        match &self.setup.remote_store {
+            Some(remote) => remote.url.clone().into(),
+            None => self.store().into(),
+        }
     }
 
     /// The work folder of an executor.
@@ -246,7 +279,8 @@ impl Cluster {
         let mut command = Command::new(binary("volley"));
         command
             .args(["--scheduler", scheduler, "--store"])
-            .arg(self.store());
+            .arg(self.store_arg())
+            .envs(self.setup.environment());
         if self.setup.always_in_stages {
             command.args(["--set", "volley.single_task_bytes=0"]);
         }
@@ -288,7 +322,8 @@ impl Cluster {
         let mut command = Command::new(binary("volley"));
         command
             .args(["report", "--scheduler", &self.address, "--store"])
-            .arg(self.store())
+            .arg(self.store_arg())
+            .envs(self.setup.environment())
             .args(args)
             .current_dir(self.dir.path());
         self.spawn(&mut command).wait(COMMAND)
@@ -327,6 +362,7 @@ fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Proc
     scheduler
         .args(["--bind", bind, "--address-file"])
         .arg(dir.join("address"))
-        .args(&setup.scheduler_args);
+        .args(&setup.scheduler_args)
+        .envs(setup.environment());
     Process::start(&mut scheduler, &dir.join(format!("scheduler-{number}.log")))
 }

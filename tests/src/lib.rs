@@ -17,7 +17,7 @@ mod told;
 pub use binaries::binary;
 pub use browser::Browser;
 pub use client::Client;
-pub use cluster::{Cluster, ExecutorSetup, Run, Setup, executor_id};
+pub use cluster::{Cluster, ExecutorSetup, RemoteStore, Run, Setup, executor_id};
 pub use process::{Process, eventually};
 pub use proxy::{Proxy, Way};
 pub use s3::{Fault, FaultPlan, FaultyProxy, S3Server};

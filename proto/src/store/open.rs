@@ -31,6 +31,14 @@ impl ModelStore {
     /// # Errors
     /// When the URL's scheme is not supported, it holds a secret, or the environment does not say how to reach it.
     pub fn open(url: &Url) -> Result<Self> {
+        Self::open_with(url, &StoreOptions::of_environment())
+    }
+
+    /// Opens the store at a URL as these options say, and the environment where they say nothing.
+    ///
+    /// # Errors
+    /// As [`ModelStore::open`], and when an option is not the store's.
+    pub fn open_with(url: &Url, options: &StoreOptions) -> Result<Self> {
         let refuse = |reason: String| Error::StoreUrl {
             url: without_secrets(url).to_string(),
             reason,
@@ -46,7 +54,7 @@ impl ModelStore {
                 Ok(Self::over(url.clone(), folder, root, Kind::Folder))
             }
             scheme if OBJECTS.contains(&scheme) => {
-                let opened = object_stores::open(url, &StoreOptions::of_environment())?;
+                let opened = object_stores::open(url, options)?;
                 Ok(Self::over(url.clone(), opened.store, root, Kind::Objects))
             }
             scheme => Err(refuse(format!(

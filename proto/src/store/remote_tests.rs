@@ -189,7 +189,7 @@ async fn a_store_that_ignores_conditions_is_refused() {
         }
         other => panic!("{other:?}"),
     }
-    let left = scene.store.files_under(&scene.object("")).await.unwrap();
+    let left = scene.store.files_under(&scene.store.root).await.unwrap();
     assert_eq!(left, []);
 }
 

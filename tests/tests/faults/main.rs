@@ -27,6 +27,7 @@ mod limits;
 mod network;
 mod predictions;
 mod queries;
+mod remote_store;
 mod results;
 mod scene;
 mod schedulers;
@@ -78,6 +79,11 @@ fn exactness() {
 #[test]
 fn stores() {
     fault::each("store", stores::FAULTS);
+}
+
+#[test]
+fn remote_store() {
+    fault::each("remote store", remote_store::FAULTS);
 }
 
 #[test]

@@ -14,11 +14,16 @@ pub(crate) const SOON: Duration = Duration::from_secs(90);
 
 /// A cluster of executors of one slot each.
 pub(crate) fn cluster(executors: usize) -> Cluster {
+    Cluster::start_with(setup(executors))
+}
+
+/// How such a cluster starts.
+pub(crate) fn setup(executors: usize) -> Setup {
     let args = |args: &[(&str, Duration)]| {
         let arg = |(name, time): &(&str, Duration)| [format!("--{name}"), format!("{time:?}")];
         args.iter().flat_map(arg).collect()
     };
-    Cluster::start_with(Setup {
+    Setup {
         executors,
         scheduler_args: args(&[
             ("executor-timeout", SILENCE),
@@ -30,12 +35,17 @@ pub(crate) fn cluster(executors: usize) -> Cluster {
             ("reconnect-timeout", SOON),
         ]),
         always_in_stages: true,
-    })
+        ..Setup::default()
+    }
 }
 
 /// A cluster in which some executors hold the data and others train, numbered in this order.
 pub(crate) fn pools(queries: usize, trainers: usize) -> Cluster {
-    let mut cluster = cluster(0);
+    populate(cluster(0), queries, trainers)
+}
+
+/// The same of a cluster that has none yet.
+pub(crate) fn populate(mut cluster: Cluster, queries: usize, trainers: usize) -> Cluster {
     for _ in 0..queries {
         add(&mut cluster, "query");
     }
