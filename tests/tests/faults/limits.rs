@@ -203,8 +203,8 @@ fn forgetful() -> Cluster {
     Cluster::start_with(Setup {
         executors: 2,
         scheduler_args: vec!["--rows-timeout".to_owned(), format!("{UNREAD:?}")],
-        executor_args: Vec::new(),
         always_in_stages: true,
+        ..Setup::default()
     })
 }
 
