@@ -2,9 +2,11 @@
 //! web page are shown the same rows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
+use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Model, Table};
@@ -15,6 +17,9 @@ use volley_proto::{ModelName, TrainId};
 use crate::ballista::{Graphs, VolleyClusterState};
 use crate::heard::Heard;
 use crate::jobs::Book;
+
+/// How long a model store is waited for, by who looks at a page or a table.
+const STORE: Duration = Duration::from_secs(10);
 
 /// What is told of the cluster's work; cheap to clone.
 #[derive(Clone)]
@@ -89,13 +94,11 @@ impl Tables {
     async fn models(&self) -> Vec<Model> {
         let mut models = Vec::new();
         for url in self.book.runs().stores() {
-            let rows = match ModelStore::open(&url) {
-                Ok(store) => store.rows().await,
-                Err(error) => Err(error),
-            };
-            match rows {
-                Ok(rows) => models.extend(rows),
-                Err(error) => tracing::debug!(%url, %error, "a store's models are not told"),
+            let rows = async { ModelStore::open(&url)?.rows().await };
+            match timeout(STORE, rows).await {
+                Ok(Ok(rows)) => models.extend(rows),
+                Ok(Err(error)) => tracing::debug!(%url, %error, "a store's models are not told"),
+                Err(_) => tracing::debug!(%url, ?STORE, "a store has not told its models in time"),
             }
         }
         models
@@ -113,13 +116,18 @@ impl Tables {
             let Ok(store) = ModelStore::open(&url) else {
                 continue;
             };
-            let manifest = store.manifest(model, Some(version)).await;
-            if !manifest.is_ok_and(|manifest| manifest.spec.train_id == train) {
-                continue;
-            }
-            match store.report(model, version).await {
-                Ok(report) => return report,
-                Err(error) => tracing::debug!(%url, %error, "a report is not shown"),
+            let report = async {
+                let manifest = store.manifest(model, Some(version)).await;
+                if !manifest.is_ok_and(|manifest| manifest.spec.train_id == train) {
+                    return None;
+                }
+                Some(store.report(model, version).await)
+            };
+            match timeout(STORE, report).await {
+                Ok(None) => {}
+                Ok(Some(Ok(report))) => return report,
+                Ok(Some(Err(error))) => tracing::debug!(%url, %error, "a report is not shown"),
+                Err(_) => tracing::debug!(%url, ?STORE, "a store has not told of a report in time"),
             }
         }
         None

@@ -124,7 +124,6 @@ impl ModelStore {
         self.stage(attempt, &mut manifest, files).await?;
         loop {
             manifest.version = version;
-            self.check_if_exists(&manifest).await?;
             let taken = match self.kind {
                 Kind::Folder => self.move_into_place(&attempt.staged, &manifest).await?,
                 Kind::Objects => self.claim_place(attempt, &manifest).await?,
@@ -188,6 +187,7 @@ impl ModelStore {
     /// Puts a version's manifest at its place, unless one is there. Says whether it has.
     async fn claim_place(&self, attempt: &mut Attempt, manifest: &Manifest) -> Result<bool> {
         let path = self.file(&manifest.spec.model, manifest.version, MANIFEST);
+        self.check_if_exists(manifest).await?;
         self.check_staged(attempt, manifest).await?;
         attempt.is_claiming = true;
         let claimed = self.objects.create(&path, &json(manifest)?).await;
