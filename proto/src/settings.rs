@@ -30,6 +30,11 @@ pub const TRAIN_ID: &str = "volley.train_id";
 /// An id of the job's own, set by the scheduler: the same when the job is run again.
 pub const JOB_ID: &str = "volley.job_id";
 
+/// What the names of options in the URLs of a job's tables stand for, as JSON: see
+/// [`Stores`](crate::object_stores::Stores). It is no setting of a plan: the scheduler takes it away before anybody is
+/// shown any.
+pub const STORES: &str = "volley.stores";
+
 /// Another stage takes about as long as reading and hashing so many bytes.
 pub const STAGE_BYTES_DEFAULT: u64 = 8 << 20;
 

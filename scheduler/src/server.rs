@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
+use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::settings::session_config;
 
@@ -69,7 +70,9 @@ impl Scheduler {
         let slots = Slots::default();
         let cluster = Arc::new(VolleyClusterState::new(events, slots.clone()));
         let jobs = (book.clone(), slots.clone());
-        let (ballista, jobs) = start_ballista(&config, bound, Arc::clone(&cluster), jobs).await?;
+        let stores = Stores::default();
+        let cluster_of_jobs = (Arc::clone(&cluster), stores.clone());
+        let (ballista, jobs) = start_ballista(&config, bound, cluster_of_jobs, jobs).await?;
         losses.observe(&ballista.state);
 
         let stop = CancellationToken::new();
@@ -78,6 +81,7 @@ impl Scheduler {
             hosts: Arc::new(Hosts::of(&config.listen)),
             ballista: ballista.clone(),
             slots,
+            stores,
             tables: Tables {
                 graphs: Graphs::new(ballista.clone(), jobs),
                 cluster: Arc::clone(&cluster),
@@ -137,7 +141,7 @@ impl Drop for Scheduler {
 async fn start_ballista(
     config: &SchedulerConfig,
     address: SocketAddr,
-    cluster: Arc<VolleyClusterState>,
+    (cluster, stores): (Arc<VolleyClusterState>, Stores),
     (book, slots): (Book, Slots),
 ) -> Result<(BallistaScheduler, Arc<VolleyJobState>)> {
     let timeout = config.executor_timeout.as_secs().max(1);
@@ -170,10 +174,14 @@ async fn start_ballista(
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
         ..Default::default()
     };
+    let stores = Arc::new(stores);
+    let of_job = Arc::clone(&stores);
+    let sessions = Arc::new(move || session_config().with_extension(Arc::clone(&of_job)));
     let jobs = InMemoryJobState::new(
         scheduler.scheduler_id.clone(),
-        session_builder(Arc::clone(&cluster)).map_err(|error| Error::Start(error.into()))?,
-        Arc::new(session_config),
+        session_builder(Arc::clone(&cluster), &stores)
+            .map_err(|error| Error::Start(error.into()))?,
+        sessions,
     );
     let jobs = Arc::new(VolleyJobState::new(jobs, book, slots));
     let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
@@ -186,6 +194,7 @@ struct Services {
     hosts: Arc<Hosts>,
     ballista: BallistaScheduler,
     slots: Slots,
+    stores: Stores,
     tables: Tables,
 }
 
@@ -200,10 +209,11 @@ impl Services {
             hosts,
             ballista,
             slots,
+            stores,
             tables,
         } = self;
         let book = tables.book.clone();
-        let door = Door::new(ballista.clone(), book.clone(), slots.clone());
+        let door = Door::new(ballista.clone(), book.clone(), slots.clone(), stores);
         let door = SchedulerGrpcServer::new(door)
             .max_encoding_message_size(MESSAGE_LIMIT)
             .max_decoding_message_size(MESSAGE_LIMIT);

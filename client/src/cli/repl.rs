@@ -15,6 +15,8 @@ use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Editor, Helper};
 
+use volley_proto::object_stores::redacted;
+
 use super::Ended;
 use super::config::{EngineConfig, Query};
 use super::engine::Engine;
@@ -89,9 +91,10 @@ impl<'a> Prompt<'a> {
         }
     }
 
-    /// Keeps the input for this session and the next; that it cannot be kept is no error.
+    /// Keeps the input, without credentials, for this session and the next; that it cannot be kept is no error.
     fn remember(&mut self, input: &str) {
-        let added = self.editor.add_history_entry(input.trim_end());
+        let input = redacted(input.trim_end());
+        let added = self.editor.add_history_entry(input);
         let Some(path) = self.history.filter(|_| added.is_ok_and(|added| added)) else {
             return;
         };

@@ -11,6 +11,7 @@ use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
+use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec, table_functions};
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
@@ -69,7 +70,9 @@ pub(super) fn context(
     planner: ClusterPlanner,
 ) -> Result<SessionContext> {
     let url = scheduler_url(planner.cluster.address());
+    let stores = Stores::default();
     let mut config = settings::with_defaults(DfConfig::new_with_ballista())
+        .with_extension(Arc::new(stores.clone()))
         .with_information_schema(true)
         // A partition for each slot, unless the settings say otherwise.
         .with_target_partitions(slots.max(1))
@@ -81,7 +84,9 @@ pub(super) fn context(
     }
     // Nothing would tell that a list of a folder's files is old.
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
-    let runtime = RuntimeEnvBuilder::new().with_cache_manager(caches);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_cache_manager(caches)
+        .with_object_store_registry(Arc::new(stores));
     let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)

@@ -1,7 +1,8 @@
 //! The options of `COPY … TO`, made part of the format.
 //!
 //! DataFusion's wire form of a plan carries the format of a copy and drops the options beside it, so
-//! they would be lost on the way to the scheduler. The format carries its own options over the wire.
+//! they would be lost on the way to the scheduler. The format carries its own options over the wire. Those of a store
+//! are not part of a plan: its URL has a name for them.
 
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ use datafusion::error::Result;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::dml::CopyTo;
+use volley_proto::object_stores::StoreOptions;
+
+use super::files::located;
 
 /// The plan with the options of its copies inside their formats.
 pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
@@ -24,15 +28,26 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
         let LogicalPlan::Copy(copy) = node else {
             return Ok(Transformed::no(node));
         };
-        let Some(format) = with_options(&copy, state.default_table_options())? else {
-            return Ok(Transformed::no(LogicalPlan::Copy(copy)));
+        let mut copy = copy;
+        let mut of_store = StoreOptions::default();
+        for (key, value) in &copy.options {
+            if StoreOptions::is_one(key) {
+                of_store.set(key, value)?;
+            }
+        }
+        copy.options.retain(|key, _| !StoreOptions::is_one(key));
+        let url = located(&copy.output_url, of_store, state)?;
+        let format = with_options(&copy, state.default_table_options())?;
+        let (file_type, options) = match format {
+            Some(format) => (format_as_file_type(format), Default::default()),
+            None => (copy.file_type, copy.options),
         };
         Ok(Transformed::yes(LogicalPlan::Copy(CopyTo::new(
             copy.input,
-            copy.output_url,
+            url.unwrap_or(copy.output_url),
             copy.partition_by,
-            format_as_file_type(format),
-            Default::default(),
+            file_type,
+            options,
         ))))
     })?;
     Ok(carried.data)

@@ -5,8 +5,11 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::prelude::SessionContext;
 use volley_proto::did_you_mean;
+use volley_proto::object_stores::{SCHEMES, shown};
 
 use crate::Error;
+
+const READING: &str = "reading";
 
 /// The table that planning missed, of those that a statement names, with the nearest one that there
 /// is; nothing where the error is about something else.
@@ -64,23 +67,45 @@ pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
         }
         _ => {}
     }
+    if let LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) = plan {
+        let format = table.file_type.to_ascii_uppercase();
+        if matches!(format.as_str(), "DELTA" | "DELTATABLE" | "ICEBERG" | "HUDI") {
+            return Err(Error::NotSupported {
+                what: format!(
+                    "tables of {format}: CSV, JSON, PARQUET, AVRO and ARROW files can be read, which a table's own \
+                     tools export"
+                ),
+            });
+        }
+    }
     let (what, places) = match plan {
         LogicalPlan::Copy(copy) => ("writing to", std::slice::from_ref(&copy.output_url)),
         LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) => {
-            ("reading", table.locations.as_slice())
+            (READING, table.locations.as_slice())
         }
         _ => return Ok(()),
     };
     for place in places {
-        if let Some((scheme, _)) = place.split_once("://")
-            && scheme != "file"
+        let Some((scheme, _)) = place.split_once("://") else {
+            continue;
+        };
+        let scheme = scheme.to_ascii_lowercase();
+        let is_web = matches!(scheme.as_str(), "http" | "https");
+        if scheme == "file" || (SCHEMES.contains(&scheme.as_str()) && !(is_web && what != READING))
         {
-            return Err(Error::NotSupported {
-                what: format!(
-                    "{what} {place}: give a path or a file:// URL that every executor sees"
-                ),
-            });
+            continue;
         }
+        let known = SCHEMES
+            .iter()
+            .filter(|known| !known.starts_with("http") || what == READING);
+        let known: Vec<_> = known.copied().collect();
+        return Err(Error::NotSupported {
+            what: format!(
+                "{what} {}: give a path or a file:// URL that every executor sees, or a URL of {}://",
+                shown(place),
+                known.join("://, ")
+            ),
+        });
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ impl QueryPlanner for ClusterPlanner {
             }
             _ => {}
         }
-        let plan = sendable(files::listed(&plan)?).await?;
+        let plan = sendable(files::listed(&plan, session).await?).await?;
         // Asked for by a data frame: of statements, Volley explains more than the engine does.
         if let LogicalPlan::Analyze(_) = &plan {
             let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use ballista_core::extension::SessionConfigExt;
-use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
+use ballista_core::serde::protobuf::{ExecuteQueryParams, KeyValuePair};
 use ballista_core::utils::GrpcClientConfig;
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, FieldRef, Fields, Schema};
@@ -34,7 +34,9 @@ use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use uuid::Uuid;
 use volley_proto::limits::{self, MESSAGE_LIMIT};
-use volley_proto::plan::VolleyLogicalCodec;
+use volley_proto::object_stores::Stores;
+use volley_proto::plan::{VolleyLogicalCodec, declared_stores};
+use volley_proto::settings::STORES;
 
 use super::loss::{Effects, Verdict, judge};
 use super::nesting;
@@ -112,9 +114,19 @@ impl ClusterQuery {
         let mut plan = Vec::new();
         LogicalPlanNode::try_from_logical_plan(&self.plan, &VolleyLogicalCodec::default())?
             .try_encode(&mut plan)?;
+        let mut settings = settings::to_send(config);
+        let stores = Stores::of(config).map_err(DataFusionError::from)?;
+        let declared = declared_stores(&self.plan, &stores)?;
+        if !declared.is_empty() {
+            let declared = serde_json::to_string(&declared);
+            settings.push(KeyValuePair {
+                key: STORES.to_owned(),
+                value: Some(declared.map_err(|e| DataFusionError::External(e.into()))?),
+            });
+        }
         let query = ExecuteQueryParams {
             query: Some(Query::LogicalPlan(plan)),
-            settings: settings::to_send(config),
+            settings,
             session_id: self.session_id.clone(),
             operation_id: Uuid::now_v7().to_string(),
         };

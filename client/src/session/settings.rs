@@ -18,6 +18,7 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions}
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
+use volley_proto::object_stores::redacted;
 use volley_proto::settings::{
     BYTES_EXPECTED, ON_CLIENT_LOSS, OnClientLoss, PREFIX, SINGLE_TASK_BYTES,
     SINGLE_TASK_BYTES_DEFAULT, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES, STAGE_BYTES_DEFAULT,
@@ -214,7 +215,8 @@ pub(super) struct Job {
 impl Job {
     /// A job called after the statement it carries out.
     pub(super) fn of(statement: &str) -> Self {
-        let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = redacted(statement);
+        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
         let name = match line.char_indices().nth(NAME_LENGTH - 1) {
             Some((end, _)) if line[end..].chars().nth(1).is_some() => format!("{}…", &line[..end]),
             _ => line,

@@ -5,6 +5,7 @@ use std::fmt;
 use datafusion::config::SqlParserOptions;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Query;
+use volley_proto::object_stores::redacted;
 use volley_proto::{ModelName, TrainId};
 
 use super::{Clause, TrainOptions};
@@ -71,9 +72,9 @@ impl Statement {
     }
 }
 
-/// As written.
+/// As written, without credentials.
 impl fmt::Display for Statement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&redacted(&self.text))
     }
 }

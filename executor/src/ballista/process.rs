@@ -33,6 +33,7 @@ use uuid::Uuid;
 use volley_proto::TrainId;
 use volley_proto::address::ListenAddress;
 use volley_proto::limits::LAUNCH_LIMIT;
+use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
 
@@ -275,11 +276,15 @@ fn ballista_executor(
 ) -> datafusion::error::Result<BallistaExecutor> {
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
     let memory = usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX);
-    let of_tasks = TaskRuntimes::new(work_dir, memory / config.vcores.max(1))?;
+    let stores = Arc::new(Stores::default());
+    let of_tasks = TaskRuntimes::new(work_dir, memory / config.vcores.max(1), &stores)?;
     let shared = of_tasks.shared();
     let runtimes = Arc::new(runtimes);
-    let sessions: ConfigProducer =
-        Arc::new(move || SessionConfig::new_with_ballista().with_extension(Arc::clone(&runtimes)));
+    let sessions: ConfigProducer = Arc::new(move || {
+        SessionConfig::new_with_ballista()
+            .with_extension(Arc::clone(&runtimes))
+            .with_extension(Arc::clone(&stores))
+    });
     let executor = BallistaExecutor::new(
         structure_executor_metadata(options, vcores),
         &work_dir.display().to_string(),

@@ -13,6 +13,8 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::SessionConfig;
 
+use volley_proto::object_stores::Stores;
+
 use super::local_files::LocalFiles;
 
 /// Makes the runtimes of an executor's tasks.
@@ -24,10 +26,11 @@ pub(super) struct TaskRuntimes {
 impl TaskRuntimes {
     /// For tasks that spill to a folder, as much as its disk takes, and have so many bytes of memory a
     /// slot.
-    pub(super) fn new(spill_dir: &Path, memory_per_slot: usize) -> Result<Self> {
+    pub(super) fn new(spill_dir: &Path, memory_per_slot: usize, stores: &Stores) -> Result<Self> {
         let shared = RuntimeEnvBuilder::new()
             .with_temp_file_path(spill_dir)
-            .with_max_temp_directory_size(u64::MAX);
+            .with_max_temp_directory_size(u64::MAX)
+            .with_object_store_registry(Arc::new(stores.clone()));
         let shared = shared.build_arc()?;
         let files = ObjectStoreUrl::local_filesystem();
         shared.register_object_store(files.as_ref(), Arc::new(LocalFiles::new()));

@@ -2,12 +2,18 @@
 //!
 //! ```text
 //! URL, options ── open ──> ObjectStore, and MultipartStore where the store takes uploads in parts
+//!      └ Stores: those that a process has open, and what the names of options in URLs stand for
 //! ```
 //!
 //! Where a store takes its credentials from is in [`StoreOptions`]. Local folders are no part of it.
 
 mod open;
 mod options;
+mod registry;
+mod remote;
+mod statement;
 
 pub use open::{Opened, SCHEMES, open};
 pub use options::{Secret, StoreOptions};
+pub use registry::{Declared, Stores, is_remote, shown};
+pub use statement::redacted;

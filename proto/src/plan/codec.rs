@@ -40,13 +40,14 @@ use super::{
     CommitExec, NullSupplyExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec,
     filtered, float_extremes, row_hash, running, single_value,
 };
+use crate::object_stores::{Declared, Stores};
 use crate::spec::TrainSpec;
 use crate::store::PredictedColumns;
 use crate::{Error, ModelRef};
 
 pub(super) const MAGIC: &[u8] = b"\xffvolley\x01";
 
-/// What a task's plan starts with, before its message.
+/// What a task's plan starts with, before the options of stores and its message.
 const TASK: &[u8] = b"\xffvolley\x02";
 
 /// One of Volley's nodes without its inputs.
@@ -267,6 +268,7 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         if let Some(message) = buf.strip_prefix(TASK) {
+            let message = receive_stores(message, context)?;
             return decode_plan(message, context, self);
         }
         if let Some(lost) = Lost::decode(buf)? {
@@ -462,6 +464,20 @@ fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     filtered::function(name)
         .or_else(|| single_value::function(name))
         .or_else(|| float_extremes::function(name))
+}
+
+/// Takes over what a task says of the stores that it reads and writes; its plan is what follows.
+fn receive_stores<'a>(message: &'a [u8], context: &TaskContext) -> Result<&'a [u8]> {
+    let cut = || Error::malformed("task", "it is cut off");
+    let (length, rest) = message.split_first_chunk().ok_or_else(cut)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
+    let (json, plan) = rest.split_at_checked(length).ok_or_else(cut)?;
+    let declared: Vec<Declared> =
+        serde_json::from_slice(json).map_err(|_| Error::malformed("task", "options of stores"))?;
+    if !declared.is_empty() {
+        Stores::of_task(context)?.receive(declared);
+    }
+    Ok(plan)
 }
 
 /// An operator's columns, as a plan without rows.

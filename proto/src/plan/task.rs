@@ -19,6 +19,9 @@ use datafusion::physical_plan::{
 };
 
 use super::codec::encode_plan;
+use super::stores::declared;
+use crate::Error;
+use crate::object_stores::Stores;
 
 /// The plan of a task as a leaf, encoded.
 #[derive(Debug)]
@@ -28,14 +31,24 @@ pub struct TaskPlan {
 }
 
 impl TaskPlan {
-    /// What a task runs below its writer.
+    /// What a task runs below its writer, with what it needs to know of the stores that it reads and writes.
     ///
     /// # Errors
     /// Names an operator that cannot be sent.
-    pub fn try_new(plan: &Arc<dyn ExecutionPlan>) -> Result<Self> {
+    pub fn try_new(plan: &Arc<dyn ExecutionPlan>, stores: Option<&Stores>) -> Result<Self> {
         let partitions = plan.output_partitioning().partition_count();
+        let declared = match stores {
+            Some(stores) => declared(plan, stores)?,
+            None => Vec::new(),
+        };
+        // Only executors are sent this, and it is decoded before anybody looks at the plan.
+        let declared = serde_json::to_vec(&declared);
+        let declared = declared.map_err(|e| Error::malformed("options of stores", e))?;
+        let mut message = (declared.len() as u64).to_le_bytes().to_vec();
+        message.extend_from_slice(&declared);
+        message.extend_from_slice(&encode_plan(plan)?);
         Ok(Self {
-            message: encode_plan(plan)?,
+            message,
             properties: opaque(EquivalenceProperties::new(plan.schema()), partitions),
         })
     }

@@ -15,6 +15,7 @@ use datafusion::common::stats::Precision;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
+use volley_proto::object_stores::Stores;
 use volley_proto::plan::TrainExec;
 use volley_proto::spec::TrainSpec;
 
@@ -144,7 +145,8 @@ pub(super) fn bind(
         return Ok(None);
     }
     partitions.sort_unstable();
-    let plan = task_plan(&stage.plan, &partitions)
+    let stores = Stores::of(&stage.session_config).ok();
+    let plan = task_plan(&stage.plan, &partitions, stores.as_deref())
         .map_err(|error| format!("stage {} cannot run: {error}", stage.stage_id))?;
     task_fits(stage.stage_id, plan.message_bytes())?;
     let plan = replace_children_if_necessary(Arc::clone(&stage.plan), vec![Arc::new(plan)])

@@ -21,6 +21,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::prelude::SessionConfig;
+use volley_proto::object_stores::Stores;
 use volley_proto::plan::{TrainNode, VolleyQueryPlanner, around, with_rules};
 use volley_proto::settings::session_config;
 use volley_proto::spec::{TooFew, TrainSpec};
@@ -38,9 +39,14 @@ use crate::planning::{order_to_keep, reuse_exchanges, stages};
 ///
 /// # Errors
 /// When the session that is copied cannot be made.
-pub(crate) fn session_builder(cluster: Arc<VolleyClusterState>) -> Result<SessionBuilder> {
+pub(crate) fn session_builder(
+    cluster: Arc<VolleyClusterState>,
+    stores: &Stores,
+) -> Result<SessionBuilder> {
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
-    let runtime = RuntimeEnvBuilder::new().with_cache_manager(caches);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_cache_manager(caches)
+        .with_object_store_registry(Arc::new(stores.clone()));
     let session = with_rules(default_session_builder(session_config())?).build();
     let analyzers = session.analyzer().rules.iter().cloned();
     let analyzers =

@@ -19,7 +19,8 @@ use ballista_core::serde::protobuf::{
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 use volley_proto::TrainId;
-use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, TRAIN_ID};
+use volley_proto::object_stores::{Declared, Stores};
+use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, STORES, TRAIN_ID};
 
 use super::Book;
 use super::job::{CANCELLED, Job, Now, State};
@@ -37,15 +38,37 @@ pub(crate) struct Door {
     ballista: BallistaScheduler,
     book: Book,
     slots: Slots,
+    stores: Stores,
 }
 
 impl Door {
-    pub(crate) fn new(ballista: BallistaScheduler, book: Book, slots: Slots) -> Self {
+    pub(crate) fn new(
+        ballista: BallistaScheduler,
+        book: Book,
+        slots: Slots,
+        stores: Stores,
+    ) -> Self {
         Self {
             ballista,
             book,
             slots,
+            stores,
         }
+    }
+
+    /// Takes what a submission says of stores out of its settings, which others are shown.
+    fn receive_stores(&self, submission: &mut ExecuteQueryParams) -> Result<(), Status> {
+        let invalid = || Status::invalid_argument(format!("{STORES}: malformed options of stores"));
+        for setting in &mut submission.settings {
+            if setting.key != STORES {
+                continue;
+            }
+            let declared = setting.value.take().unwrap_or_default();
+            let declared: Vec<Declared> = serde_json::from_str(&declared).map_err(|_| invalid())?;
+            self.stores.receive(declared);
+        }
+        submission.settings.retain(|setting| setting.key != STORES);
+        Ok(())
     }
 
     /// The current attempt of a job.
@@ -106,6 +129,7 @@ impl SchedulerGrpc for Door {
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<ExecuteQueryResult>, Status> {
         describe("", request.get_ref())?;
+        self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
@@ -121,6 +145,7 @@ impl SchedulerGrpc for Door {
         &self,
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
+        self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
         SchedulerGrpc::execute_query_push(&self.ballista, request).await
     }

@@ -20,6 +20,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
+use volley_proto::object_stores::Stores;
 use volley_proto::plan::{PrunedExec, TaskPlan};
 
 use super::check::check;
@@ -30,17 +31,21 @@ use super::stage::{StageExec, StageInput, partitions};
 ///
 /// # Errors
 /// When an exchange is not resolved, or the plan must not run, or cannot be sent.
-pub(crate) fn task_plan(writer: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<TaskPlan> {
+pub(crate) fn task_plan(
+    writer: &Arc<dyn ExecutionPlan>,
+    slice: &[usize],
+    stores: Option<&Stores>,
+) -> Result<TaskPlan> {
     let [plan] = writer.children()[..] else {
         return internal_err!("a stage is written by an operator with one input");
     };
     let Some(stage) = plan.downcast_ref::<StageExec>() else {
         // The rows of an explanation, which Ballista makes: one partition.
-        return TaskPlan::try_new(plan);
+        return TaskPlan::try_new(plan, stores);
     };
     let plan = restrict(Arc::clone(stage.plan()), slice)?;
     check(&plan)?;
-    TaskPlan::try_new(&stage.resolve(plan)?)
+    TaskPlan::try_new(&stage.resolve(plan)?, stores)
 }
 
 pub(super) fn restrict(

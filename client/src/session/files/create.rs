@@ -17,9 +17,11 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::CreateExternalTable;
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore};
+use volley_proto::object_stores::{StoreOptions, redacted, shown};
 use volley_proto::plan::file_name;
 
 use super::kind::Kind;
+use super::located;
 use super::place::Place;
 use super::schema;
 
@@ -46,7 +48,8 @@ impl TableProviderFactory for FilesFactory {
             return self.inner.create(session, statement).await;
         };
         let mut statement = statement.clone();
-        find_compression(&mut statement);
+        find_places(&mut statement, state)?;
+        find_compression(&mut statement, state).await;
         let is_inferred = statement.schema.fields().is_empty();
         let made = match is_inferred {
             true => {
@@ -93,8 +96,28 @@ fn first_row_only(statement: &CreateExternalTable) -> CreateExternalTable {
     statement
 }
 
+/// Takes the options of a store out of the statement, and puts a name for them into its places.
+fn find_places(statement: &mut CreateExternalTable, state: &SessionState) -> Result<()> {
+    let mut of_store = StoreOptions::default();
+    for (key, value) in &statement.options {
+        if StoreOptions::is_one(key) {
+            of_store.set(key, value)?;
+        }
+    }
+    let options = &mut statement.options;
+    options.retain(|key, _| !StoreOptions::is_one(key));
+    for location in &mut statement.locations {
+        if let Some(url) = located(location, of_store.clone(), state)? {
+            *location = url;
+        }
+    }
+    let definition = statement.definition.as_deref();
+    statement.definition = definition.map(redacted);
+    Ok(())
+}
+
 /// Adds the compression that the names of all files have.
-fn find_compression(statement: &mut CreateExternalTable) {
+async fn find_compression(statement: &mut CreateExternalTable, state: &SessionState) {
     const KEY: &str = "format.compression";
     let is_given = |key: &String| key.eq_ignore_ascii_case(KEY);
     if !is_text(statement) || statement.options.keys().any(is_given) {
@@ -102,8 +125,8 @@ fn find_compression(statement: &mut CreateExternalTable) {
     }
     let mut found = None;
     for location in &statement.locations {
-        let files = Place::parse(location).and_then(|place| place.files());
-        match files.and_then(|files| Kind::of_all(&files)) {
+        let files = async { Place::of_table(location)?.list(state.runtime_env()).await };
+        match files.await.and_then(|found| Kind::of_all(&found.files)) {
             Ok(kind) if found.is_none_or(|found| found == kind.compression) => {
                 found = Some(kind.compression);
             }
@@ -168,7 +191,8 @@ async fn blame(
         Err(error) => Some(error.into()),
         // A folder of files with other endings is looked at as if it was empty.
         Ok(_) => other.map(|other| {
-            let place = statement.locations.join(", ");
+            let places: Vec<_> = statement.locations.iter().map(|url| shown(url)).collect();
+            let place = places.join(", ");
             plan_datafusion_err!(
                 "no file at {place} ends in {ending}, and columns are inferred of such; there is {other}: \
                  give the columns, or a pattern of the files"

@@ -8,13 +8,15 @@
 //!
 //! Files are found anew whenever a query is planned; the columns are those of the first time that a
 //! statement named them, which a view keeps. The scheduler reads the files that were found here, so both
-//! must see them at the same paths.
+//! must see them at the same paths, or in the same store.
 
 mod create;
 mod kind;
 mod place;
+mod remote;
 mod schema;
 mod table;
 
 pub(super) use self::create::FilesFactory;
+pub(super) use self::remote::located;
 pub(super) use self::table::{FileTables, listed};

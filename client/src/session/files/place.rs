@@ -4,26 +4,38 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use datafusion::execution::runtime_env::RuntimeEnv;
 use glob::{MatchOptions, glob_with};
+use object_store::ObjectMeta;
 use url::Url;
+use volley_proto::object_stores::SCHEMES;
 
 use super::kind::Kind;
+use super::remote::RemotePlace;
 use crate::{Error, Result};
 
 /// A `*` stands for names in one folder, and for none that begin with a dot.
-const MATCH: MatchOptions = MatchOptions {
+pub(super) const MATCH: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// A place in the file system, absolute.
+/// A place in the file system, absolute, or in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     /// As it was typed.
     typed: String,
     path: PathBuf,
     is_pattern: bool,
+    /// In which store, if it is in one.
+    remote: Option<RemotePlace>,
+}
+
+/// The files at a place, sorted, and what a store says of each, where it was asked.
+pub(super) struct Found {
+    pub(super) files: Vec<PathBuf>,
+    pub(super) metas: Option<Vec<ObjectMeta>>,
 }
 
 impl Place {
@@ -41,11 +53,14 @@ impl Place {
         Self::parse(name).map(Some)
     }
 
-    /// A place by a path or a `file://` URL.
+    /// A place by a path, a `file://` URL or a URL of a store.
     ///
     /// # Errors
     /// As [`of`](Self::of).
     pub(super) fn parse(name: &str) -> Result<Self> {
+        if let Some(remote) = RemotePlace::parse(name)? {
+            return Ok(Self::of_store(name, remote));
+        }
         let path = match name.split_once("://") {
             Some(("file", _)) => {
                 let path = Url::parse(name)
@@ -58,7 +73,8 @@ impl Place {
             Some(_) => {
                 return Err(Error::NotSupported {
                     what: format!(
-                        "reading {name}: give a path or a file:// URL that every executor sees"
+                        "reading {name}: give a path or a file:// URL that every executor sees, or a URL of {}://",
+                        SCHEMES.join("://, ")
                     ),
                 });
             }
@@ -80,15 +96,52 @@ impl Place {
             // A file that is so called is meant, whatever else its name may mean.
             is_pattern: name.contains(['*', '?', '[']) && !plain.exists(),
             path: plain,
+            remote: None,
         })
     }
 
-    /// The files that are there now, sorted; not those below hidden folders, or whose names begin with
+    fn of_store(typed: &str, remote: RemotePlace) -> Self {
+        Self {
+            typed: typed.to_owned(),
+            path: PathBuf::new(),
+            is_pattern: false,
+            remote: Some(remote),
+        }
+    }
+
+    /// The place of a table, where [`located`](super::located) has been.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub(super) fn of_table(location: &str) -> Result<Self> {
+        match RemotePlace::of_url(location) {
+            Some(remote) => Ok(Self::of_store(location, remote)),
+            None => Self::parse(location),
+        }
+    }
+
+    /// The files that are there now.
+    ///
+    /// # Errors
+    /// When there are none, or they cannot be listed.
+    pub(super) async fn list(&self, runtime: &RuntimeEnv) -> Result<Found> {
+        let Some(remote) = &self.remote else {
+            let files = self.files()?;
+            return Ok(Found { files, metas: None });
+        };
+        let (files, metas) = remote.files(runtime).await?.into_iter().unzip();
+        Ok(Found {
+            files,
+            metas: Some(metas),
+        })
+    }
+
+    /// The files of this host that are there now, sorted; not those below hidden folders, or whose names begin with
     /// a dot or an underscore, nor in a folder those that are of no kind.
     ///
     /// # Errors
     /// When there are none, or a folder cannot be read.
-    pub(super) fn files(&self) -> Result<Vec<PathBuf>> {
+    fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         if self.is_pattern {
             let pattern = self.path.to_string_lossy();
@@ -256,8 +309,9 @@ mod tests {
         for name in ["a.csv", "d/", "*.parquet", "/x", "file:///x.csv"] {
             assert!(Place::of(name).unwrap().is_some(), "{name}");
         }
-        let error = Place::of("s3://b/x.csv").unwrap_err().to_string();
-        assert!(error.contains("s3://b/x.csv"), "{error}");
+        assert!(Place::of("s3://b/x.csv").unwrap().is_some());
+        let error = Place::of("hdfs://b/x.csv").unwrap_err().to_string();
+        assert!(error.contains("hdfs://b/x.csv"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A table by the place of its files.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::{DataType, Schema, SchemaRef};
@@ -14,6 +15,7 @@ use datafusion::datasource::listing::{
 };
 use datafusion::datasource::{TableType, provider_as_source, source_as_provider};
 use datafusion::execution::SessionState;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableSource};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
@@ -21,10 +23,12 @@ use futures::future::try_join_all;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parking_lot::RwLock;
 use url::Url;
+use volley_proto::object_stores::is_remote;
 use volley_proto::plan::Files;
 
 use super::kind::Kind;
-use super::place::{Hive, Place};
+use super::place::{Found, Hive, Place};
+use super::remote::remote_url;
 use super::schema::{self, Columns};
 use crate::{Error, Result};
 
@@ -78,10 +82,11 @@ impl FilesTable {
     /// # Errors
     /// When there are none, one cannot be read, or two do not go together.
     pub(super) async fn open(place: Place, state: &SessionState) -> Result<Self> {
-        let files = place.files()?;
-        let kind = Kind::of_all(&files)?;
+        let found = place.list(state.runtime_env()).await?;
+        let kind = Kind::of_all(&found.files)?;
         let format = kind.format(state)?;
-        let (store, metas) = heads(&files, state).await?;
+        let (store, metas) = heads(&found, state).await?;
+        let files = found.files;
         let named = schema::named(&files, metas);
         let mut schema = schema::of_all(named, &format, &store, state).await?;
         let hive = Hive::of(&files);
@@ -120,8 +125,8 @@ impl FilesTable {
     ///
     /// # Errors
     /// When there are none, or one is of another kind than before.
-    fn now(&self) -> Result<Files> {
-        let files = self.place.files()?;
+    async fn now(&self, runtime: &RuntimeEnv) -> Result<Files> {
+        let files = self.place.list(runtime).await?.files;
         let kind = Kind::of_all(&files)?;
         if kind != self.kind {
             return Err(Error::FilesDiffer {
@@ -151,7 +156,8 @@ impl TableProvider for FilesTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
-        self.now()?.scan(session, projection, filters, limit).await
+        let files = self.now(session.runtime_env()).await?;
+        files.scan(session, projection, filters, limit).await
     }
 
     fn supports_filters_pushdown(
@@ -163,20 +169,29 @@ impl TableProvider for FilesTable {
 }
 
 /// The plan with tables of the files that are there now.
-pub(in crate::session) fn listed(plan: &LogicalPlan) -> datafusion::error::Result<LogicalPlan> {
-    let mut found: Vec<(Arc<dyn TableSource>, Arc<dyn TableSource>)> = Vec::new();
+pub(in crate::session) async fn listed(
+    plan: &LogicalPlan,
+    session: &dyn Session,
+) -> datafusion::error::Result<LogicalPlan> {
+    let mut tables: Vec<(Arc<dyn TableSource>, Arc<dyn TableProvider>)> = Vec::new();
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::TableScan(scan) = node
             && let Ok(provider) = source_as_provider(&scan.source)
-            && let Some(table) = provider.downcast_ref::<FilesTable>()
+            && provider.is::<FilesTable>()
         {
-            let files = provider_as_source(Arc::new(table.now()?));
-            found.push((Arc::clone(&scan.source), files));
+            tables.push((Arc::clone(&scan.source), provider));
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
-    if found.is_empty() {
+    if tables.is_empty() {
         return Ok(plan.clone());
+    }
+    let mut found: Vec<(Arc<dyn TableSource>, Arc<dyn TableSource>)> = Vec::new();
+    for (source, provider) in tables {
+        if let Some(table) = provider.downcast_ref::<FilesTable>() {
+            let files = table.now(session.runtime_env()).await?;
+            found.push((source, provider_as_source(Arc::new(files))));
+        }
     }
     let plan = plan.clone().transform_down_with_subqueries(|node| {
         let LogicalPlan::TableScan(mut scan) = node else {
@@ -196,9 +211,10 @@ pub(in crate::session) fn listed(plan: &LogicalPlan) -> datafusion::error::Resul
 
 /// The store that has files, and what it says of each.
 async fn heads(
-    files: &[PathBuf],
+    found: &Found,
     state: &SessionState,
 ) -> Result<(Arc<dyn ObjectStore>, Vec<ObjectMeta>)> {
+    let files = &found.files;
     let urls: Vec<_> = files.iter().map(url).collect::<Result<_>>()?;
     let store = urls
         .first()
@@ -206,6 +222,9 @@ async fn heads(
     let store = store.ok_or_else(|| Error::NoFiles {
         place: String::new(),
     })??;
+    if let Some(metas) = &found.metas {
+        return Ok((store, metas.clone()));
+    }
     let heads = urls.iter().map(|url| store.head(url.prefix()));
     let heads = try_join_all(heads).await;
     let heads = heads.map_err(|error| {
@@ -218,9 +237,24 @@ async fn heads(
 }
 
 fn url(file: &PathBuf) -> Result<ListingTableUrl> {
-    let url = Url::from_file_path(file).map_err(|()| Error::FileName {
-        file: file.display().to_string(),
-    })?;
+    let url = match remote_url(file)? {
+        Some(url) => url,
+        None => Url::from_file_path(file).map_err(|()| Error::FileName {
+            file: file.display().to_string(),
+        })?,
+    };
+    Ok(ListingTableUrl::try_new(url, None)?)
+}
+
+/// The URL of a folder.
+fn folder_url(folder: &Path) -> Result<ListingTableUrl> {
+    let with_slash = PathBuf::from(format!("{}/", folder.display()));
+    let url = match remote_url(&with_slash)? {
+        Some(url) => url,
+        None => Url::from_directory_path(folder).map_err(|()| Error::FileName {
+            file: folder.display().to_string(),
+        })?,
+    };
     Ok(ListingTableUrl::try_new(url, None)?)
 }
 
@@ -259,8 +293,16 @@ fn table(
             .with_schema(Arc::clone(schema));
         ListingTable::try_new(config)
     };
+    let only: Vec<_> = urls.iter().map(|url| url.get_url().clone()).collect();
     if partition_columns.is_empty() {
-        return Ok(Files::try_new(listing(urls)?, None)?);
+        if files.len() == 1 || !only.iter().all(is_remote) {
+            return Ok(Files::try_new(listing(urls)?, None)?);
+        }
+        // A store is asked once for the files of a folder, not for each.
+        let folders: BTreeSet<_> = files.iter().filter_map(|file| file.parent()).collect();
+        let folders = folders.into_iter().map(folder_url);
+        let folders = listing(folders.collect::<Result<_>>()?)?;
+        return Ok(Files::try_new(folders, Some(&only))?);
     }
     // Values are found in what comes after a table's folder.
     let hive = Hive::of(files).filter(|hive| {
@@ -272,13 +314,7 @@ fn table(
         other: "another".to_owned(),
         how: "they are not in folders that are named after the same columns".to_owned(),
     })?;
-    let folder = |root: &PathBuf| {
-        let url = Url::from_directory_path(root).map_err(|()| Error::FileName {
-            file: root.display().to_string(),
-        })?;
-        Ok(ListingTableUrl::try_new(url, None)?)
-    };
-    let folders = hive.roots.iter().map(folder).collect::<Result<_>>()?;
-    let only: Vec<_> = urls.iter().map(|url| url.get_url().clone()).collect();
+    let folders = hive.roots.iter().map(|root| folder_url(root));
+    let folders = folders.collect::<Result<_>>()?;
     Ok(Files::try_new(listing(folders)?, Some(&only))?)
 }

@@ -40,6 +40,7 @@ use url::Url;
 use super::format::EncodedFormat;
 use crate::Error;
 use crate::failure::TaskFailure;
+use crate::object_stores::shown;
 
 /// A table of files.
 #[derive(Debug)]
@@ -230,7 +231,7 @@ fn is_text(data_type: &DataType) -> bool {
 pub fn file_name(root: &str, location: &str) -> String {
     match root {
         "file:///" => format!("/{location}"),
-        root => format!("{root}{location}"),
+        root => format!("{}{location}", shown(root)),
     }
 }
 
@@ -326,6 +327,11 @@ impl TableProvider for Files {
         input: Arc<dyn ExecutionPlan>,
         operation: InsertOp,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(place) = self.listing.table_paths().first()
+            && matches!(place.scheme(), "http" | "https")
+        {
+            return not_impl_err!("writing to {place}: a web server is only read from");
+        }
         self.listing.insert_into(session, input, operation).await
     }
 }

@@ -1,6 +1,6 @@
 //! The node that puts files where they belong once all are written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -26,6 +26,7 @@ use super::Target;
 use super::exec::write_no_rows;
 use super::moves::{Moves, Staging};
 use super::target::is_committed;
+use super::uploads::Uploads;
 use crate::plan::train::only;
 
 /// As DataFusion's writer counts.
@@ -123,7 +124,13 @@ impl ExecutionPlan for CommitExec {
                 let (task, files) = write_no_rows(&target, &context).await?;
                 written.files.insert(task, files);
             }
-            let rows = written.commit(&target, store.as_ref()).await?;
+            let rows = match target.is_remote() {
+                true => {
+                    let uploads = Uploads::of(&target, &context)?;
+                    written.complete(&target, &uploads).await?
+                }
+                false => written.commit(&target, store.as_ref()).await?,
+            };
             let count = Arc::new(UInt64Array::from(vec![rows]));
             Ok(RecordBatch::try_new(Arc::clone(&COUNT), vec![count])?)
         };
@@ -176,16 +183,38 @@ impl Written {
                 moves.rows
             }
             None if written > 0 && in_place.is_empty() => {
-                // All, where they were there, and are gone with their folder.
-                let missing = if missing > 0 { missing } else { written };
-                return exec_err!(
-                    "{missing} of {written} files that executors wrote into {target} are not there for the \
-                     one that commits them: the folder must be the same one on all hosts"
-                );
+                return missing_files(target, missing, written);
             }
             _ => self.rows,
         };
         staging.clear(tasks).await?;
+        Ok(rows)
+    }
+
+    /// Completes the uploads, once all are found, as [`commit`](Self::commit) moves files.
+    async fn complete(&self, target: &Target, uploads: &Uploads) -> Result<u64> {
+        let records = uploads.records().await?;
+        let (found, missing) = uploads.find(&records, self.rows, &self.files).await?;
+        let written = self.files.values().sum::<u64>();
+        let decided = match uploads.decided().await? {
+            None if missing == 0 && !found.is_empty() => uploads.decide(found).await?,
+            decided => decided,
+        };
+        // Looked for last, as above.
+        let in_place = files(target, uploads.store(), |file| target.is_of_job(file));
+        let in_place: Vec<_> = in_place.try_collect().await?;
+        let mut kept: HashSet<_> = in_place.iter().map(Path::to_string).collect();
+        let rows = match decided {
+            Some(commit) if uploads.carry_out(&commit, &in_place).await? => {
+                kept.extend(commit.files());
+                commit.rows()
+            }
+            None if written > 0 && in_place.is_empty() => {
+                return missing_files(target, missing, written);
+            }
+            _ => self.rows,
+        };
+        uploads.clear(records, &kept).await;
         Ok(rows)
     }
 
@@ -213,6 +242,15 @@ impl Written {
         let missing = self.files.iter().map(missing).sum();
         Ok((moves, missing))
     }
+}
+
+/// Files that tasks have written, and that are gone: all, where they were there, and are gone with their folder.
+fn missing_files(target: &Target, missing: u64, written: u64) -> Result<u64> {
+    let missing = if missing > 0 { missing } else { written };
+    exec_err!(
+        "{missing} of {written} files that executors wrote into {target} are not there for the \
+         one that commits them: the folder must be the same one on all hosts"
+    )
 }
 
 /// The files in the folder, and in those in it, that are of some kind by their paths.

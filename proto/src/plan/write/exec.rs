@@ -13,6 +13,7 @@ use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::datasource::physical_plan::FileSink;
 use datafusion::datasource::sink::DataSink;
 use datafusion::error::Result;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, execute_input_stream};
@@ -27,6 +28,8 @@ use uuid::Uuid;
 
 use super::Target;
 use super::split::write_split;
+use super::staged::{Only, Staged};
+use super::uploads::Uploads;
 use crate::plan::train::only;
 
 /// A row a partition: the task that wrote it, its rows and its files.
@@ -118,7 +121,8 @@ impl ExecutionPlan for WriteExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let target = self.target.clone();
-        let (task, sink) = begin(&target)?;
+        let writer = Writer::begin(&target, &context)?;
+        let sink = Arc::clone(&writer.sink);
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         sinks.push(Arc::clone(&sink));
         let (input, schema) = (Arc::clone(&self.input), Arc::clone(sink.schema()));
@@ -126,15 +130,11 @@ impl ExecutionPlan for WriteExec {
             execute_input_stream(input, Arc::clone(&schema), partition, Arc::clone(&context))?;
         let rows = of_types(rows, schema);
         let write = async move {
-            let context = one_file(&context)?;
-            let rows = match sink.config().table_partition_cols.as_slice() {
-                [] => DataSink::write_all(sink.as_ref(), rows, &context).await?,
-                _ => write_split(sink.as_ref(), rows, &context).await?,
-            };
-            let files = files_of(&target, &task, &context).await?;
+            let (rows, files) = writer.write(rows).await?;
             if rows > 0 && files == 0 {
                 return exec_err!("files of {rows} rows that were written to {target} are gone");
             }
+            let task = writer.task;
             let columns: [Arc<dyn datafusion::arrow::array::Array>; 3] = [
                 Arc::new(StringArray::from(vec![task])),
                 Arc::new(UInt64Array::from(vec![rows])),
@@ -186,34 +186,86 @@ pub(super) async fn write_no_rows(
     target: &Target,
     context: &Arc<TaskContext>,
 ) -> Result<(String, u64)> {
-    let (task, sink) = begin(target)?;
-    if sink.config().table_partition_cols.is_empty() {
-        let schema = Arc::clone(sink.schema());
-        let none = RecordBatch::new_empty(Arc::clone(&schema));
-        let none = futures::stream::iter([Ok(none)]);
-        let none = Box::pin(RecordBatchStreamAdapter::new(schema, none));
-        DataSink::write_all(sink.as_ref(), none, &one_file(context)?).await?;
+    let writer = Writer::begin(target, context)?;
+    if !writer.sink.config().table_partition_cols.is_empty() {
+        return Ok((writer.task, 0));
     }
-    let files = files_of(target, &task, context).await?;
-    Ok((task, files))
+    let schema = Arc::clone(writer.sink.schema());
+    let none = RecordBatch::new_empty(Arc::clone(&schema));
+    let none = futures::stream::iter([Ok(none)]);
+    let none = Box::pin(RecordBatchStreamAdapter::new(schema, none));
+    let (_, files) = writer.write(none).await?;
+    Ok((writer.task, files))
 }
 
-/// A task that writes, and what it writes with.
-fn begin(target: &Target) -> Result<(String, Arc<dyn FileSink>)> {
-    let task = Uuid::new_v4().simple().to_string();
-    let sink = target
-        .sink(&task)?
-        .ok_or_else(|| internal_datafusion_err!("a target that is no folder: {target}"))?;
-    Ok((task, sink))
+/// A task that writes.
+struct Writer {
+    target: Target,
+    task: String,
+    /// What it writes with,
+    sink: Arc<dyn FileSink>,
+    /// and in which context.
+    context: Arc<TaskContext>,
+    /// Where files are uploads.
+    staged: Option<Arc<Staged>>,
+}
+
+impl Writer {
+    fn begin(target: &Target, context: &TaskContext) -> Result<Self> {
+        let task = Uuid::new_v4().simple().to_string();
+        let sink = target
+            .sink(&task)?
+            .ok_or_else(|| internal_datafusion_err!("a target that is no folder: {target}"))?;
+        let staged = match target.is_remote() {
+            true => {
+                let uploads = Uploads::of(target, context)?;
+                Some(Staged::new(target.clone(), &task, uploads))
+            }
+            false => None,
+        };
+        Ok(Self {
+            target: target.clone(),
+            context: writing(context, staged.as_ref())?,
+            task,
+            sink,
+            staged,
+        })
+    }
+
+    /// Writes rows. Returns how many they were, and in how many files they are.
+    async fn write(&self, rows: SendableRecordBatchStream) -> Result<(u64, u64)> {
+        let written = async {
+            let rows = match self.sink.config().table_partition_cols.as_slice() {
+                [] => DataSink::write_all(self.sink.as_ref(), rows, &self.context).await?,
+                _ => write_split(self.sink.as_ref(), rows, &self.context).await?,
+            };
+            let files = match &self.staged {
+                Some(staged) => staged.record().await?,
+                None => files_of(&self.target, &self.task, &self.context).await?,
+            };
+            Ok((rows, files))
+        };
+        let written = written.await;
+        if let (Err(_), Some(staged)) = (&written, &self.staged) {
+            staged.abort().await;
+        }
+        written
+    }
 }
 
 /// The context of a writer that begins a file when the one before is full, not several at once: other
-/// partitions are written beside it.
-fn one_file(context: &TaskContext) -> Result<Arc<TaskContext>> {
+/// partitions are written beside it. Where files are uploads, it writes them so.
+fn writing(context: &TaskContext, staged: Option<&Arc<Staged>>) -> Result<Arc<TaskContext>> {
     let mut config = context.session_config().clone();
     let execution = &mut config.options_mut().execution;
     execution.minimum_parallel_output_files = ConfigNonZeroUsize::try_new(1)?;
-    let context = TaskContext::default().with_runtime(context.runtime_env());
+    let runtime = match staged {
+        None => context.runtime_env(),
+        Some(staged) => RuntimeEnvBuilder::from_runtime_env(&context.runtime_env())
+            .with_object_store_registry(Arc::new(Only(Arc::clone(staged))))
+            .build_arc()?,
+    };
+    let context = TaskContext::default().with_runtime(runtime);
     Ok(Arc::new(context.with_session_config(config)))
 }
 

@@ -13,6 +13,9 @@
 //!           └ input
 //! ```
 //!
+//! On a store where files cannot be moved, tasks begin uploads of the files where they belong, and the commit completes
+//! them: see [uploads].
+//!
 //! JOB stays the same when the job is run again, so the commit also removes what tasks that count for
 //! nothing have written, and can be run again itself: what is [moved](moves) is written down before, and
 //! another committer finishes it. What a job that failed or was cancelled had written stays in `.volley-JOB`.
@@ -23,9 +26,11 @@ mod dictionaries;
 mod exec;
 mod moves;
 mod split;
+mod staged;
 mod target;
 #[cfg(test)]
 mod tests;
+mod uploads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,12 +44,13 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use uuid::Uuid;
 
+use crate::object_stores::is_remote;
 use crate::settings::JobSettings;
 pub(super) use arrow::{ArrowFiles, ArrowFilesFactory, ArrowSink};
 pub(super) use commit::CommitExec;
 pub(super) use dictionaries::choose_dictionaries;
 pub(super) use exec::WriteExec;
-pub(super) use target::{EncodedTarget, Target};
+pub(super) use target::{EncodedTarget, Target, folder_of_sink};
 
 /// What writes a folder this way; to be made last, where the plan is known.
 pub(super) fn write_folder(
@@ -100,7 +106,10 @@ fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> bool {
 pub fn replaces_file(operator: &dyn ExecutionPlan) -> Option<PathBuf> {
     let writer = operator.downcast_ref::<DataSinkExec>()?;
     let config = target::config(writer.sink()).filter(|config| target::is_single(config))?;
-    config.table_paths[0].get_url().to_file_path().ok()
+    let url = config.table_paths[0].get_url();
+    // A bucket may be called `localhost`.
+    let is_local = !is_remote(url);
+    is_local.then(|| url.to_file_path().ok()).flatten()
 }
 
 /// Where an operator adds files in place, as the user named it: what has begun there cannot be begun again.

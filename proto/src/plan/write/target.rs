@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ArrowSink;
 use crate::Error;
+use crate::object_stores::{is_remote, shown};
 
 /// What comes after the names of files that are not committed, for readers that look into every folder.
 const UNCOMMITTED: &str = ".uncommitted";
@@ -115,9 +116,14 @@ impl Target {
     }
 
     /// The folder.
-    pub(super) fn folder(&self) -> &ListingTableUrl {
+    pub(in crate::plan) fn folder(&self) -> &ListingTableUrl {
         // `config` has seen to it that there is one.
         &self.sink.config().table_paths[0]
+    }
+
+    /// Whether the folder is in a store that has no folders, and moves nothing.
+    pub(super) fn is_remote(&self) -> bool {
+        is_remote(self.folder().get_url())
     }
 
     /// The folder of what the job's tasks write, inside of [`folder`](Self::folder).
@@ -215,6 +221,11 @@ pub(super) fn config(sink: &dyn DataSink) -> Option<&FileSinkConfig> {
         .filter(|config| !config.table_paths.is_empty())
 }
 
+/// Where a writer of files writes.
+pub(in crate::plan) fn folder_of_sink(sink: &dyn DataSink) -> Option<&ListingTableUrl> {
+    config(sink).map(|config| &config.table_paths[0])
+}
+
 /// Whether one file is written. Partition columns make folders, whatever the name looks like.
 pub(super) fn is_single(config: &FileSinkConfig) -> bool {
     let url = &config.table_paths[0];
@@ -224,7 +235,7 @@ pub(super) fn is_single(config: &FileSinkConfig) -> bool {
 /// The target as the user named it; an INSERT knows its table's folder only.
 pub(super) fn named(config: &FileSinkConfig) -> String {
     match config.original_url.as_str() {
-        "" => config.table_paths[0].as_str().to_owned(),
-        url => url.to_owned(),
+        "" => shown(config.table_paths[0].as_str()),
+        url => shown(url),
     }
 }

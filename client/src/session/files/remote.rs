@@ -1,0 +1,309 @@
+//! Places in stores: `s3://bucket/folder/*.parquet`. Paths are taken as they are written: `%20` is no space.
+
+use std::path::{Path, PathBuf};
+
+use datafusion::execution::SessionState;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use futures::TryStreamExt;
+use glob::Pattern;
+use object_store::path::Path as Key;
+use object_store::{ObjectMeta, ObjectStoreExt};
+use url::{Position, Url};
+use volley_proto::object_stores::{SCHEMES, StoreOptions, Stores, is_remote, shown};
+
+use super::kind::Kind;
+use super::place::MATCH;
+use crate::{Error, Result};
+
+/// Files that a place has at most.
+const MOST: usize = 1_000_000;
+
+/// A place in a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RemotePlace {
+    /// As it may be shown.
+    typed: String,
+    /// The store's URL, without a path.
+    root: Url,
+    /// What comes after it: a path, or a pattern.
+    path: String,
+}
+
+/// Files by their names, sorted, with what their store says of them.
+pub(super) type Listed = Vec<(PathBuf, ObjectMeta)>;
+
+/// The store and the path of a text that is a URL of one.
+fn split(typed: &str) -> Result<Option<(Url, &str)>> {
+    let Some((scheme, rest)) = typed.split_once("://") else {
+        return Ok(None);
+    };
+    let scheme = scheme.to_ascii_lowercase();
+    if !SCHEMES.contains(&scheme.as_str()) {
+        return Ok(None);
+    }
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let root = Url::parse(&format!("{scheme}://{host}/"));
+    let root = root.map_err(|error| Error::NotSupported {
+        what: format!("{}: {error}", shown(typed)),
+    })?;
+    Ok(Some((root, path)))
+}
+
+/// As [`split`], of a text that a user wrote.
+fn split_typed(typed: &str) -> Result<Option<(Url, &str)>> {
+    let found = split(typed)?;
+    if let Some((root, _)) = &found
+        && root.password().is_some()
+    {
+        let store = shown(root.as_str());
+        return Err(Error::NotSupported {
+            what: format!(
+                "a password in the URL of {store}: OPTIONS ('aws.access_key_id' '…', …) or the environment has \
+                 credentials"
+            ),
+        });
+    }
+    Ok(found)
+}
+
+/// The URL of a path in a store.
+fn url_of(root: &Url, path: &str) -> Url {
+    let mut url = root.clone();
+    // Else it would stand for another character.
+    url.set_path(&format!("/{}", path.replace('%', "%25")));
+    url
+}
+
+/// The URL of a file or, with a slash at its end, a folder of a store, by its name; `None` where it is a local one.
+pub(super) fn remote_url(name: &Path) -> Result<Option<Url>> {
+    let Some(name) = name.to_str().filter(|name| name.contains("://")) else {
+        return Ok(None);
+    };
+    Ok(split(name)?.map(|(root, path)| url_of(&root, path)))
+}
+
+/// Where a statement reads or writes, with a name for the options of the store; `None` of a local place, which has none.
+///
+/// # Errors
+/// When the place is a pattern, or there are options that are not the store's.
+pub(in crate::session) fn located(
+    typed: &str,
+    options: StoreOptions,
+    state: &SessionState,
+) -> Result<Option<String>> {
+    let Some((root, path)) = split_typed(typed)? else {
+        return match options.is_empty() {
+            true => Ok(None),
+            false => Err(Error::NotSupported {
+                what: format!("options of a store for {typed}, which is none"),
+            }),
+        };
+    };
+    if path.contains(['*', '?', '[']) {
+        return Err(Error::NotSupported {
+            what: format!("a pattern in the place {typed}: name a folder, or read FROM '{typed}'"),
+        });
+    }
+    let stores = Stores::of(state.config())?;
+    let url = stores.declare(&url_of(&root, path), options)?;
+    Ok(Some(url.to_string()))
+}
+
+impl RemotePlace {
+    /// The place that a user wrote; `None` where it is in no store.
+    ///
+    /// # Errors
+    /// When it has a password.
+    pub(super) fn parse(typed: &str) -> Result<Option<Self>> {
+        let found = split_typed(typed)?;
+        Ok(found.map(|(root, path)| Self {
+            typed: typed.to_owned(),
+            root,
+            path: path.to_owned(),
+        }))
+    }
+
+    /// The place of a URL that [`located`] gave.
+    pub(super) fn of_url(url: &str) -> Option<Self> {
+        let url = Url::parse(url).ok().filter(is_remote)?;
+        let root = Url::parse(&url[..Position::BeforePath]).ok()?;
+        let path = Key::from_url_path(url.path()).ok()?;
+        let folder = if url.path().ends_with('/') { "/" } else { "" };
+        Some(Self {
+            typed: shown(url.as_str()),
+            root,
+            path: format!("{path}{folder}"),
+        })
+    }
+
+    fn is_pattern(&self) -> bool {
+        self.path.contains(['*', '?', '['])
+    }
+
+    /// A web server has files, and lists none.
+    fn is_web(&self) -> bool {
+        matches!(self.root.scheme(), "http" | "https")
+    }
+
+    /// The files that are there now, as those of a local place.
+    ///
+    /// # Errors
+    /// When there are none, or the store does not answer.
+    pub(super) async fn files(&self, runtime: &RuntimeEnv) -> Result<Listed> {
+        let store = ObjectStoreUrl::parse(&self.root[..Position::BeforePath])?;
+        let store = runtime.object_store(store)?;
+        let unreadable = |error: object_store::Error| {
+            Error::from(volley_proto::Error::Unreadable {
+                file: self.typed.clone(),
+                source: error.into(),
+            })
+        };
+        if self.is_web() && (self.is_pattern() || self.path.ends_with('/') || self.path.is_empty())
+        {
+            return Err(Error::NotSupported {
+                what: format!(
+                    "{}: a web server does not list its files; name each",
+                    self.typed
+                ),
+            });
+        }
+        let key = |path: &str| {
+            Key::parse(path).map_err(|error| Error::Pattern {
+                pattern: self.typed.clone(),
+                reason: error.to_string(),
+            })
+        };
+        if !self.is_pattern() && !self.path.is_empty() && !self.path.ends_with('/') {
+            match store.head(&key(&self.path)?).await {
+                Ok(file) => return Ok(vec![(self.name(&file.location), file)]),
+                Err(object_store::Error::NotFound { .. }) if !self.is_web() => {}
+                Err(error) => return Err(unreadable(error)),
+            }
+        }
+        let pattern = match self.is_pattern() {
+            true => Some(Pattern::new(&self.path).map_err(|error| Error::Pattern {
+                pattern: self.typed.clone(),
+                reason: error.msg.to_owned(),
+            })?),
+            false => None,
+        };
+        // Of a pattern, what comes before the first name with a wildcard.
+        let folder = match self.path.find(['*', '?', '[']) {
+            Some(wildcard) => &self.path[..self.path[..wildcard].rfind('/').unwrap_or(0)],
+            None => self.path.trim_end_matches('/'),
+        };
+        let folder = key(folder)?;
+        let mut listed = store.list(Some(&folder));
+        let mut files = Vec::new();
+        while let Some(file) = listed.try_next().await.map_err(unreadable)? {
+            let path = file.location.as_ref();
+            if path.contains("_delta_log/") {
+                return Err(Error::NotSupported {
+                    what: format!("reading {}: it is a Delta table", self.typed),
+                });
+            }
+            if self.takes(&pattern, &folder, &file.location) {
+                files.push((self.name(&file.location), file));
+            }
+            if files.len() > MOST {
+                return Err(Error::NotSupported {
+                    what: format!("reading more than {MOST} files at {}", self.typed),
+                });
+            }
+        }
+        if files.is_empty() {
+            return Err(Error::NoFiles {
+                place: self.typed.clone(),
+            });
+        }
+        files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(files)
+    }
+
+    /// Whether a file below the folder is one of the place's.
+    fn takes(&self, pattern: &Option<Pattern>, folder: &Key, file: &Key) -> bool {
+        let is_hidden = |name: &str| name.starts_with(['.', '_']);
+        match pattern {
+            Some(pattern) => {
+                let name = file.filename().unwrap_or_default();
+                pattern.matches_with(file.as_ref(), MATCH) && !is_hidden(name)
+            }
+            None => {
+                let below = file.prefix_match(folder);
+                let shows =
+                    below.is_some_and(|mut names| names.all(|name| !is_hidden(name.as_ref())));
+                shows && Kind::of(Path::new(file.as_ref())).is_some()
+            }
+        }
+    }
+
+    /// A file as a user names it.
+    fn name(&self, file: &Key) -> PathBuf {
+        PathBuf::from(format!("{}{file}", shown(self.root.as_str())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    async fn found(names: &[&str], place: &str) -> Vec<String> {
+        let runtime = RuntimeEnv::default();
+        let store = Arc::new(InMemory::new());
+        for name in names {
+            store.put(&Key::from(*name), "x".into()).await.unwrap();
+        }
+        let url = Url::parse("s3://bucket").unwrap();
+        runtime.register_object_store(&url, store);
+        let place = RemotePlace::parse(place).unwrap().unwrap();
+        let files = place.files(&runtime).await.unwrap_or_default().into_iter();
+        files.map(|(name, _)| name.display().to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn patterns_and_folders_name_files() {
+        let names = [
+            "a.csv",
+            "d/b.csv",
+            "d/s/c.csv",
+            "d/.volley-1/x.csv",
+            "d/_x.csv",
+            "d/b.txt",
+            "e/b.csv",
+            "y=1/x y.csv",
+        ];
+        for (place, expected) in [
+            ("s3://bucket/*.csv", vec!["a.csv"]),
+            ("s3://bucket/d/", vec!["d/b.csv", "d/s/c.csv"]),
+            ("s3://bucket/d", vec!["d/b.csv", "d/s/c.csv"]),
+            ("s3://bucket/?/*.csv", vec!["d/b.csv", "e/b.csv"]),
+            ("s3://bucket/d/**/*.csv", vec!["d/b.csv", "d/s/c.csv"]),
+            ("s3://bucket/y=*/*", vec!["y=1/x y.csv"]),
+            ("s3://bucket/a.csv", vec!["a.csv"]),
+            ("s3://bucket/nothing/", vec![]),
+        ] {
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|name| format!("s3://bucket/{name}"))
+                .collect();
+            assert_eq!(found(&names, place).await, expected, "{place}");
+        }
+    }
+
+    #[test]
+    fn names_are_urls_and_back() {
+        let url = remote_url(Path::new("s3://bucket/a b/c%20d?.csv"))
+            .unwrap()
+            .unwrap();
+        assert_eq!(url.as_str(), "s3://bucket/a%20b/c%2520d%3F.csv");
+        let place = RemotePlace::of_url(url.as_str()).unwrap();
+        assert_eq!(place.path, "a b/c%20d?.csv");
+        assert_eq!(remote_url(Path::new("/a/b.csv")).unwrap(), None);
+        assert!(RemotePlace::parse("s3://u:p@bucket/x.csv").is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! The text of a statement as it may be shown: without values of options of stores.
+
+use super::StoreOptions;
+
+/// The statement with `***` for each value after the name of a store's option: `'aws.secret_access_key' '***'`.
+///
+/// It reads no SQL: a value is the text in quotes, or the word, that comes after such a name.
+pub fn redacted(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut after_name = false;
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (token, quoted) = match first {
+            '\'' | '"' => (quoted(rest, first), true),
+            first if is_word(first) => {
+                let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+                (&rest[..end], false)
+            }
+            first => (&rest[..first.len_utf8()], false),
+        };
+        rest = &rest[token.len()..];
+        let is_value = quoted || is_word(first);
+        if after_name && is_value {
+            shown.push_str(if quoted { "'***'" } else { "***" });
+            after_name = false;
+            continue;
+        }
+        if is_value {
+            let name = token.trim_matches(first).trim_end_matches(first);
+            let name = if quoted { name } else { token };
+            after_name = StoreOptions::is_one(name);
+        } else if !first.is_whitespace() && first != '=' {
+            after_name = false;
+        }
+        shown.push_str(token);
+    }
+    shown
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '+' | '/')
+}
+
+/// What is in quotes at the start of a text, the quotes included; all of it where no quote ends it.
+fn quoted(text: &str, quote: char) -> &str {
+    let mut places = text.char_indices().skip(1).peekable();
+    while let Some((at, c)) = places.next() {
+        if c != quote {
+            continue;
+        }
+        match places.peek() {
+            // Two stand for one.
+            Some((_, next)) if *next == quote => {
+                places.next();
+            }
+            _ => return &text[..=at],
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_stores_options_are_not_shown() {
+        for (text, expected) in [
+            ("SELECT 'a' 'b', \"x\"", "SELECT 'a' 'b', \"x\""),
+            (
+                "OPTIONS ('aws.secret_access_key' 'hun''ter2', 'format.delimiter' ';')",
+                "OPTIONS ('aws.secret_access_key' '***', 'format.delimiter' ';')",
+            ),
+            (
+                "OPTIONS (aws.secret_access_key hunter2, AWS.region = 'x')",
+                "OPTIONS (aws.secret_access_key ***, AWS.region = '***')",
+            ),
+            (
+                "('azure.account_key'\n\"k\")",
+                "('azure.account_key'\n'***')",
+            ),
+            ("'gcp.x', 'y'", "'gcp.x', 'y'"),
+            ("'aws.token' 'never ends", "'aws.token' '***'"),
+            ("é 'ü' 'aws.token' 'ü'", "é 'ü' 'aws.token' '***'"),
+        ] {
+            assert_eq!(redacted(text), expected);
+        }
+    }
+}
