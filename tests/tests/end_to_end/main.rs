@@ -24,6 +24,7 @@ mod quantiles;
 #[path = "../../../examples/custom-layer/src/rbf.rs"]
 mod rbf;
 mod report;
+mod stores;
 mod tables;
 mod transform;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use volley_tests::{Client, Cluster, Job, JobState, Numbers, eventually};
+use volley_tests::{Client, Cluster, Job, JobState, Numbers, S3Server, eventually};
 
 use crate::asking::{Asked, Phase, reach};
 use crate::fault::Fault;
@@ -42,6 +42,12 @@ pub(crate) const FAULTS: &[Fault] = &[
         "files are added to a folder: all are written, and are moved",
         lost_while_a_folder_is_committed,
     ),
+    ("files are added to a bucket: tasks write", || {
+        lost_while_a_bucket_is_written(Phase::Shuffle, None);
+    }),
+    ("files are added to a bucket: uploads are completed", || {
+        lost_while_a_bucket_is_written(Phase::Last, Some(20));
+    }),
 ];
 
 const FACTS: u64 = 6_000;
@@ -141,6 +147,17 @@ fn lost_while_copied(phase: Phase, loss: Loss) -> Job {
 
 /// Copies the facts into a folder, after two exchanges; in so many folders in it, if any.
 fn copy_into(cluster: &Cluster, numbers: &Numbers, folder: &Path, parts: Option<u64>) -> Client {
+    fs::remove_dir_all(folder).ok();
+    copy_to(cluster, numbers, (&folder.display().to_string(), ""), parts)
+}
+
+/// The same, to a URL with these options.
+fn copy_to(
+    cluster: &Cluster,
+    numbers: &Numbers,
+    (folder, options): (&str, &str),
+    parts: Option<u64>,
+) -> Client {
     let rows = "SELECT id, v, count(*) OVER (PARTITION BY v) AS of_value, \
                 count(*) OVER (PARTITION BY id) AS of_id FROM facts";
     let (part, by) = match parts {
@@ -148,12 +165,10 @@ fn copy_into(cluster: &Cluster, numbers: &Numbers, folder: &Path, parts: Option<
         None => (String::new(), ""),
     };
     let sql = format!(
-        "{} COPY (SELECT *{part} FROM ({rows})) TO '{}' STORED AS CSV {by} \
-         OPTIONS ('format.has_header' 'true')",
+        "{} COPY (SELECT *{part} FROM ({rows})) TO '{folder}' STORED AS CSV {by} \
+         OPTIONS ('format.has_header' 'true'{options})",
         numbers.tables(),
-        folder.display()
     );
-    fs::remove_dir_all(folder).ok();
     cluster.spawn(cluster.command().args(["-c", &sql]))
 }
 
@@ -196,6 +211,37 @@ fn lost_while_a_folder_is_committed() {
     scene::is_well(&cluster, 3);
 }
 
+/// It is run again. What is listed at any time was committed, and at the end it was written once; no upload is left.
+fn lost_while_a_bucket_is_written(phase: Phase, rows_of_part: Option<u64>) {
+    let server = S3Server::start();
+    let mut cluster = scene::cluster(3);
+    let folder = server.bucket_dir().join("out");
+    let url = format!("s3://{}/out/", S3Server::BUCKET);
+    let options: String = S3Server::environment(&server.endpoint())
+        .into_iter()
+        .map(|(variable, value)| {
+            let option = variable.to_lowercase().replacen("aws_", "aws.", 1);
+            format!(", '{option}' '{value}'")
+        })
+        .collect();
+    let (asked, numbers) = listing(phase, &cluster, |numbers| {
+        fs::remove_dir_all(&folder).ok();
+        let parts = rows_of_part.map(|rows| numbers.facts() / rows);
+        copy_to(&cluster, numbers, (&url, &options), parts)
+    });
+    Loss::Kill.strike(&mut cluster, 0);
+    let run = asked.client.wait(SOON);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(Folder::read(&folder), Folder::whole(&numbers));
+    let root = server.bucket_dir();
+    let entries = fs::read_dir(root.parent().unwrap()).unwrap().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let uploads: Vec<_> = names.filter(|name| name.starts_with(".upload")).collect();
+    assert!(uploads.is_empty(), "{uploads:?}");
+    cluster.add_executor();
+    scene::is_well(&cluster, 3);
+}
+
 /// What is in a folder of CSV files, and in the folders in it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Folder {
@@ -208,7 +254,8 @@ struct Folder {
 impl Folder {
     fn read(folder: &Path) -> Self {
         let mut all = Self::default();
-        for entry in fs::read_dir(folder).unwrap() {
+        // In a bucket, one without files is none.
+        for entry in fs::read_dir(folder).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 let below = Self::read(&path);

@@ -30,6 +30,8 @@ mod staged;
 mod target;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upload_tests;
 mod uploads;
 
 use std::path::PathBuf;
