@@ -13,8 +13,10 @@ mod name;
 mod one_or_several;
 
 pub mod address;
+pub mod connections;
 pub mod failure;
 pub mod limits;
+pub mod nesting;
 pub mod object_stores;
 pub mod plan;
 pub mod runtime;

@@ -16,6 +16,18 @@ pub const NESTED_EXPRESSIONS: usize = 1000;
 /// Operators of a query, each the input of the next.
 pub const NESTED_OPERATORS: usize = 300;
 
+/// Messages in each other, in what a process is sent: an expression or an operator takes two or three.
+pub const NESTED_MESSAGES: usize = 5000;
+
+/// Groups in each other, in what a process is sent. Nobody sends any; text may look like them.
+pub const NESTED_GROUPS: u16 = 10_000;
+
+/// Bytes of a request for a partition's rows.
+pub const TICKET_LIMIT: usize = 64 * 1024;
+
+/// Bytes of a document that is read whole, such as a manifest.
+pub const DOCUMENT_LIMIT: u64 = 256 * 1024 * 1024;
+
 /// Queries of a union: they are one operator where they are sent, and nest where they arrive.
 pub const UNION_BRANCHES: usize = 2000;
 

@@ -25,6 +25,7 @@ mod heard;
 mod jobs;
 mod placement;
 mod planning;
+mod requests;
 mod server;
 mod slots;
 mod tables;

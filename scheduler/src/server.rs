@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::middleware;
-use axum::serve::ListenerExt;
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
 use ballista_scheduler::api::get_routes;
@@ -16,7 +15,9 @@ use ballista_scheduler::scheduler_process::create_scheduler;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
+use tonic::service::{Routes, RoutesBuilder};
+use tonic::transport::Server;
+use volley_proto::connections::{PING, PONG, accepted};
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
@@ -28,6 +29,7 @@ use crate::ballista::{
 };
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, Patience, jobs_service};
+use crate::requests::check_message;
 use crate::slots::Slots;
 use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
@@ -231,19 +233,19 @@ impl Services {
         let router = get_routes(Arc::new(ballista))
             .merge(web::routes(tables))
             .merge(routes.routes().into_axum_router())
+            .layer(middleware::from_fn(check_message))
             .layer(middleware::from_fn_with_state(hosts, check_host));
-        // Answers are small: they must not wait for the acknowledgement of the one before.
-        let listener = listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "a connection waits to fill its packets");
-            }
-        });
-        axum::serve(
-            listener,
-            router.into_make_service_with_connect_info::<SocketAddr>(),
-        )
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
-        .map_err(|source| Error::Serve { address, source })
+        // Who does not answer a ping is gone. HTTP/1, for the web page, has a deadline for a request's head.
+        Server::builder()
+            .accept_http1(true)
+            .http2_keepalive_interval(Some(PING))
+            .http2_keepalive_timeout(Some(PONG))
+            .add_routes(Routes::from(router))
+            .serve_with_incoming_shutdown(accepted(listener), stop.cancelled_owned())
+            .await
+            .map_err(|source| Error::Serve {
+                address,
+                source: std::io::Error::other(source),
+            })
     }
 }

@@ -43,9 +43,12 @@ use super::{
 use crate::object_stores::{Declared, Stores};
 use crate::spec::TrainSpec;
 use crate::store::PredictedColumns;
-use crate::{Error, ModelRef};
+use crate::{Error, ModelRef, nesting};
 
 pub(super) const MAGIC: &[u8] = b"\xffvolley\x01";
+
+/// Operators that one which is left out may stand for: metrics are kept for each.
+const MOST_OPERATORS: usize = 1 << 16;
 
 /// What a task's plan starts with, before the options of stores and its message.
 const TASK: &[u8] = b"\xffvolley\x02";
@@ -281,6 +284,10 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 schema,
                 orders,
             }) => {
+                if operators > MOST_OPERATORS {
+                    let what = format!("it stands for {operators} operators");
+                    return Err(Error::malformed("plan node", what).into());
+                }
                 let empty = decode_plan(&schema, context, self)?;
                 let order = |sorted: &Vec<u8>| {
                     let sorted = decode_plan(sorted, context, self)?;
@@ -491,6 +498,7 @@ fn encode_value(value: &ScalarValue) -> Result<Vec<u8>> {
 }
 
 fn decode_value(message: &[u8]) -> Result<ScalarValue> {
+    nesting::check(message).map_err(|e| Error::malformed("value", e))?;
     let message = protobuf::ScalarValue::decode(message);
     let message = message.map_err(|e| Error::malformed("value", e))?;
     Ok(ScalarValue::try_from(&message)?)
@@ -508,6 +516,7 @@ fn decode_plan(
     context: &TaskContext,
     codec: &VolleyPhysicalCodec,
 ) -> Result<Arc<dyn ExecutionPlan>> {
+    nesting::check(message).map_err(|e| Error::malformed("plan", e))?;
     let message = PhysicalPlanNode::decode(message).map_err(|e| Error::malformed("plan", e))?;
     let context = PhysicalPlanDecodeContext::new(context, codec);
     Converter.proto_to_execution_plan(&message, &context)

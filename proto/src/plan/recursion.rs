@@ -6,12 +6,15 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::internal_datafusion_err;
+use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::work_table::WorkTableExec;
 use serde::{Deserialize, Serialize};
+
+/// Columns of a work table, at most: those that are not read are made up.
+const MOST_COLUMNS: usize = 1 << 16;
 
 /// A recursive query without its two terms and its columns.
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,6 +79,15 @@ impl WorkTable {
         let table = match self.projection {
             None => WorkTableExec::new(self.name, Arc::clone(columns), None)?,
             Some(projection) => {
+                let last = projection.iter().max();
+                if projection.len() != columns.fields().len()
+                    || last.is_some_and(|last| *last >= MOST_COLUMNS)
+                {
+                    return internal_err!(
+                        "a work table of {} columns that reads the columns {projection:?}",
+                        columns.fields().len()
+                    );
+                }
                 // Only the columns that are read are ever looked at.
                 let width = projection.iter().max().map_or(0, |last| last + 1);
                 let nothing = Field::new("", DataType::Null, true);

@@ -38,7 +38,7 @@ pub use network::{
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 pub use refit::Refit;
 pub use transform::{Computed, Transform, TransformInput};
-pub use vocabulary::VocabularyRule;
+pub use vocabulary::{MOST_BUCKETS, VocabularyRule};
 
 /// One training run, complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -337,6 +337,9 @@ impl Layer {
         }
         match self {
             Self::Dense(0) | Self::Cross(0) => refuse("expected at least 1"),
+            Self::Cross(layers) if *layers > MOST_LAYERS => {
+                refuse(&format!("expected at most {MOST_LAYERS}"))
+            }
             Self::Dropout(share) => check_numbers(&[("dropout", *share, Bounds::Share)]),
             Self::Residual(layers) if layers.is_empty() => refuse("expected a layer at least"),
             Self::Concat(branches) if branches.is_empty() => refuse("expected a layer at least"),

@@ -6,7 +6,7 @@ use super::option;
 use crate::Result;
 
 /// Codes of a feature whose values are hashed, at most: each is an embedding in every rank's memory.
-const MOST_BUCKETS: usize = 1 << 24;
+pub const MOST_BUCKETS: usize = 1 << 24;
 
 /// Which values of each categorical feature have an embedding of their own. All others share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

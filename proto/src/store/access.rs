@@ -10,6 +10,7 @@ use object_store::path::Path;
 
 use super::ModelStore;
 use super::open::Kind;
+use crate::limits::DOCUMENT_LIMIT;
 use crate::{Error, Result, disk};
 
 impl ModelStore {
@@ -52,10 +53,29 @@ impl ModelStore {
         read.map_err(|source| self.error(format!("read {path}"), source))
     }
 
-    /// What a file has, unless it is gone.
+    /// What a document has, unless it is gone.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is larger than any document.
     pub(super) async fn read_if_there(&self, path: &Path) -> Result<Option<Bytes>> {
-        match self.objects.read(path).await {
-            Ok(bytes) => Ok(Some(bytes)),
+        match self.read_at_most(path, DOCUMENT_LIMIT).await? {
+            None => Ok(None),
+            Some(Ok(bytes)) => Ok(Some(bytes)),
+            Some(Err(found)) => Err(Error::Unreadable {
+                file: format!("{}: {path}", self.url),
+                source: format!("it has {found} bytes, expected at most {DOCUMENT_LIMIT}").into(),
+            }),
+        }
+    }
+
+    /// What a file has, unless it is gone; how many bytes, where they are more than so many.
+    pub(super) async fn read_at_most(
+        &self,
+        path: &Path,
+        most: u64,
+    ) -> Result<Option<Result<Bytes, u64>>> {
+        match self.objects.read_at_most(path, most).await {
+            Ok(read) => Ok(Some(read)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(self.error(format!("read {path}"), source)),
         }

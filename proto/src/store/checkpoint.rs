@@ -32,6 +32,7 @@ use uuid::Uuid;
 use super::ModelStore;
 use super::file::WrittenFile;
 use super::open::Kind;
+use crate::limits::DOCUMENT_LIMIT;
 use crate::spec::Transform;
 use crate::{Error, ModelName, Result, TrainId};
 
@@ -361,11 +362,16 @@ impl ModelStore {
             let (info, met) = match (files.info, files.states.into_iter().next()) {
                 (Some(meta), _) => {
                     // One that was given up may delete meanwhile, though never the newest.
-                    let Some(bytes) = self.read_if_there(&meta.location).await? else {
-                        continue;
+                    let read = self.read_at_most(&meta.location, DOCUMENT_LIMIT).await?;
+                    let info = match read {
+                        None => continue,
+                        Some(Ok(bytes)) => serde_json::from_slice(&bytes)
+                            .map_err(|error| format!("is corrupt: {error}")),
+                        Some(Err(found)) => {
+                            Err(format!("is corrupt: its information has {found} bytes"))
+                        }
                     };
-                    let info = serde_json::from_slice(&bytes);
-                    (info.map_err(|error| format!("is corrupt: {error}")), meta)
+                    (info, meta)
                 }
                 (None, Some(meta)) => (Err("was not written to its end".to_owned()), meta),
                 (None, None) => continue,
@@ -404,8 +410,15 @@ impl ModelStore {
             return Ok(Err("is corrupt: it is of another run or step".into()));
         }
         let [path, _] = self.checkpoint_paths(model, key, &info);
-        let Some(state) = self.read_if_there(&path).await? else {
-            return Ok(Err("is corrupt: its state is missing".into()));
+        let state = match self.read_at_most(&path, info.bytes).await? {
+            Some(Ok(state)) => state,
+            Some(Err(found)) => {
+                let expected = info.bytes;
+                return Ok(Err(format!(
+                    "is corrupt: its state has {found} bytes instead of {expected} bytes"
+                )));
+            }
+            None => return Ok(Err("is corrupt: its state is missing".into())),
         };
         let written = WrittenFile {
             name: String::new(),

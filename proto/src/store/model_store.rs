@@ -13,6 +13,7 @@ use super::objects::Objects;
 use super::open::Kind;
 use super::publish::{ATTEMPTS, UNPUBLISHED};
 use super::{Manifest, WrittenFile};
+use crate::limits::DOCUMENT_LIMIT;
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -240,13 +241,14 @@ impl ModelStore {
             return self.read_path(&path).await;
         };
         let path = self.path_of(&model.name, model.version, written);
-        let bytes = self.read_if_there(&path).await?;
-        let differs = match &bytes {
-            Some(bytes) => written.differs(bytes),
+        let read = self.read_at_most(&path, written.bytes).await?;
+        let differs = match &read {
+            Some(Ok(bytes)) => written.differs(bytes),
+            Some(Err(size)) => Some([*size, written.bytes].map(|bytes| format!("{bytes} bytes"))),
             None => Some(["no content".to_owned(), format!("{} bytes", written.bytes)]),
         };
-        match (bytes, differs) {
-            (Some(bytes), None) => Ok(bytes),
+        match (read, differs) {
+            (Some(Ok(bytes)), None) => Ok(bytes),
             (_, differs) => {
                 let [found, expected] = differs.unwrap_or_default();
                 let file = self.file_url(&model.name, manifest, file).to_string();
@@ -362,9 +364,9 @@ impl ModelStore {
         }
         let mut published = Vec::new();
         for version in self.numbers(name).await? {
-            let bytes = self
-                .read_if_there(&self.file(name, version, MANIFEST))
-                .await?;
+            let path = self.file(name, version, MANIFEST);
+            let read = self.read_at_most(&path, DOCUMENT_LIMIT).await?;
+            let bytes = read.and_then(Result::ok);
             let manifest = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
             // A version that cannot be read is the concern of who uses it.
             if let Some(Published { spec }) = manifest {

@@ -142,13 +142,31 @@ impl Objects {
 
     /// An object's content.
     pub(super) async fn read(&self, path: &Path) -> Result<Bytes> {
-        self.retried(move || self.read_once(path)).await
+        let read = self.read_at_most(path, u64::MAX).await?;
+        // No object has more.
+        Ok(read.unwrap_or_default())
     }
 
-    async fn read_once(&self, path: &Path) -> Result<Bytes> {
+    /// An object's content; how many bytes it has, where they are more than so many.
+    pub(super) async fn read_at_most(
+        &self,
+        path: &Path,
+        most: u64,
+    ) -> Result<std::result::Result<Bytes, u64>> {
+        self.retried(move || self.read_once(path, most)).await
+    }
+
+    async fn read_once(
+        &self,
+        path: &Path,
+        most: u64,
+    ) -> Result<std::result::Result<Bytes, u64>> {
         let found = self.in_time(self.store.get(path)).await?;
+        if found.meta.size > most {
+            return Ok(Err(found.meta.size));
+        }
         if self.patience == Patience::LOCAL {
-            return found.bytes().await; // a file, read at once
+            return found.bytes().await.map(Ok); // a file, read at once
         }
         let length = usize::try_from(found.range.end - found.range.start).unwrap_or_default();
         let mut content = found.into_stream();
@@ -156,7 +174,7 @@ impl Objects {
         while let Some(chunk) = self.in_time(content.try_next()).await? {
             read.extend_from_slice(&chunk);
         }
-        Ok(read.freeze())
+        Ok(Ok(read.freeze()))
     }
 
     /// What is right under a path, and which paths go on below it.

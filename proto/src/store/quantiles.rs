@@ -4,19 +4,52 @@
 //! quantiles that are equally far apart, as a share, through the inverse of the normal distribution. Not here: which
 //! numbers they are of.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 
 /// Quantiles of numbers, from the least to the greatest, equally far apart in rank.
 ///
 /// Between two quantiles, ranks are interpolated; a number that several quantiles equal has the middle of their ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Stored")]
 pub struct Quantiles {
     /// Those that differ, ascending.
     values: Vec<f32>,
     /// Of each of them, the rank of the last quantile that equals it; nothing where no two are equal.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<u32>,
+}
+
+/// Quantiles as a file has them, which may be anything.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    values: Vec<f32>,
+    #[serde(default)]
+    last: Vec<u32>,
+}
+
+impl TryFrom<Stored> for Quantiles {
+    type Error = String;
+
+    fn try_from(Stored { values, last }: Stored) -> Result<Self, String> {
+        let ascends = values.windows(2).all(|pair| pair[0] < pair[1])
+            && values.iter().all(|value| !value.is_nan());
+        let ranks = last.is_empty()
+            || (last.len() == values.len()
+                && last.windows(2).all(|pair| pair[0] < pair[1])
+                && last
+                    .last()
+                    .is_some_and(|last| (*last as usize) < Self::MOST));
+        match ascends && ranks && values.len() <= Self::MOST {
+            true => Ok(Self { values, last }),
+            false => Err(format!(
+                "expected at most {} quantiles, ascending, and the rank of each",
+                Self::MOST
+            )),
+        }
+    }
 }
 
 /// The `at`-th of the quantiles that cut numbers in ascending order into `of` equal parts, interpolated as NumPy's
@@ -95,7 +128,8 @@ impl Quantiles {
             return 0.0;
         };
         let (least, greatest) = (f64::from(*least), f64::from(*greatest));
-        if least >= greatest {
+        // Nor of numbers that do not compare.
+        if least.partial_cmp(&greatest) != Some(Ordering::Less) {
             return 0.0;
         }
         if x <= least || x >= greatest {
@@ -268,6 +302,22 @@ mod tests {
         assert_eq!(serde_json::from_str::<Quantiles>(&json).unwrap(), quantiles);
         let json = serde_json::to_string(&Quantiles::from(vec![0.5, 0.75])).unwrap();
         assert_eq!(json, r#"{"values":[0.5,0.75]}"#);
+    }
+
+    #[test]
+    fn what_are_no_quantiles_is_refused() {
+        for json in [
+            r#"{"values":[0.0,1.0],"last":[0,4294967295]}"#,
+            r#"{"values":[0.0,1.0],"last":[1,1]}"#,
+            r#"{"values":[0.0,1.0],"last":[1]}"#,
+            r#"{"values":[1.0,0.0]}"#,
+            r#"{"values":[0.0],"last":[],"more":1}"#,
+        ] {
+            assert!(serde_json::from_str::<Quantiles>(json).is_err(), "{json}");
+        }
+        // Numbers that do not compare, which JSON has none of.
+        let quantiles = Quantiles::from(vec![f32::NAN]);
+        assert_eq!([quantiles.score(1.0), quantiles.score(f64::NAN)], [0.0; 2]);
     }
 
     #[test]

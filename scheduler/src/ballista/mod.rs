@@ -10,6 +10,7 @@ mod job_ids;
 mod job_state;
 mod launch;
 mod losses;
+mod nesting;
 mod panics;
 mod planner;
 mod task_metrics;

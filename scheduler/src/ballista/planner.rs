@@ -27,6 +27,7 @@ use volley_proto::settings::session_config;
 use volley_proto::spec::{TooFew, TrainSpec};
 
 use super::VolleyClusterState;
+use super::nesting::BoundNesting;
 use super::panics::{Caught, caught, caught_rule};
 use crate::placement::{Memory, never_fits};
 use crate::planning::{order_to_keep, reuse_exchanges, stages};
@@ -51,7 +52,8 @@ pub(crate) fn session_builder(
     let analyzers = session.analyzer().rules.iter().cloned();
     let analyzers =
         analyzers.map(|rule| Arc::new(Caught(rule)) as Arc<dyn AnalyzerRule + Send + Sync>);
-    let analyzers = analyzers.collect();
+    let first: Arc<dyn AnalyzerRule + Send + Sync> = Arc::new(BoundNesting);
+    let analyzers = std::iter::once(first).chain(analyzers).collect();
     let optimizers = session.optimizers().iter().cloned();
     let optimizers = optimizers.map(|rule| around(rule, caught_rule)).collect();
     let session = SessionStateBuilder::new_from_existing(session)

@@ -120,8 +120,10 @@ impl Progress {
     /// whose time is not known beforehand, is left out.
     pub(crate) fn eta_seconds(&self) -> Option<f64> {
         let (last, rate) = (self.last.as_ref()?, self.rate?);
-        let all = last.epochs * last.steps_per_epoch;
-        let done = last.epoch.saturating_sub(1) * last.steps_per_epoch + last.step;
+        let all = last.epochs.saturating_mul(last.steps_per_epoch);
+        let done = last.epoch.saturating_sub(1);
+        let done = done.saturating_mul(last.steps_per_epoch);
+        let done = done.saturating_add(last.step);
         let rows_per_step = last.rows as f64 / self.steps_told()?;
         Some(all.saturating_sub(done) as f64 * rows_per_step / rate)
     }

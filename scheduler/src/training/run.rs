@@ -29,6 +29,11 @@ const FRUITLESS: usize = 4;
 /// A generation takes steps for this long before it is ended for an executor that joined.
 const SETTLE: Duration = Duration::from_secs(5);
 
+/// Shards that are remembered as loaded, at most.
+const MOST_SHARDS: usize = 1 << 20;
+/// Events that are kept of a run, at most.
+const MOST_EVENTS: usize = 1 << 17;
+
 /// One training run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
@@ -357,7 +362,8 @@ impl Run {
     pub(crate) fn streams(&mut self, generation: u64, shards: Vec<u64>) {
         if generation == self.generation {
             let before = self.loaded.len();
-            self.loaded.extend(shards);
+            let room = MOST_SHARDS.saturating_sub(before);
+            self.loaded.extend(shards.into_iter().take(room));
             if self.loaded.len() > before {
                 self.fruitless = 0;
             }
@@ -479,6 +485,10 @@ impl Run {
     }
 
     fn tell(&mut self, event: Event) {
+        // Those who watch count them, so none is forgotten: beyond so many, only the end is told.
+        if self.events.len() >= MOST_EVENTS && !matches!(event, Event::Failed(_)) {
+            return;
+        }
         self.events.push((SystemTime::now(), event));
     }
 }

@@ -93,7 +93,7 @@ impl Rendezvous for Service {
                 serde_json::from_slice(&json)
                     .map_err(|e| invalid(&Error::malformed("epoch record", e)))?,
             ),
-            Some(progress_request::Event::Note(note)) => Event::Note(note),
+            Some(progress_request::Event::Note(note)) => Event::Note(shortened(note)),
             Some(progress_request::Event::Steps(steps)) => {
                 let rank = index(progress.rank)?;
                 let now = Instant::now();
@@ -283,6 +283,16 @@ fn index(number: u64) -> Result<usize, Status> {
 
 fn invalid(error: &Error) -> Status {
     Status::invalid_argument(error.to_string())
+}
+
+/// A note that is kept: its beginning, where it is long.
+fn shortened(mut note: String) -> String {
+    const LONGEST: usize = 4096;
+    if note.len() > LONGEST {
+        note.truncate(note.floor_char_boundary(LONGEST));
+        note.push('…');
+    }
+    note
 }
 
 fn unknown(train: TrainId) -> Status {

@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
+use volley_proto::spec::MOST_BUCKETS;
 use volley_proto::store::Classes;
 
 use super::categories::{Categories, Class};
@@ -125,7 +126,7 @@ impl Vocabulary {
             Values::Text(values) => {
                 self.class == Class::Text && values.windows(2).all(|pair| pair[0] < pair[1])
             }
-            Values::Hashed(buckets) => *buckets > 0,
+            Values::Hashed(buckets) => (1..=MOST_BUCKETS).contains(buckets),
         }
     }
 
@@ -250,6 +251,7 @@ mod tests {
                 .all(Option::is_none)
         );
         assert!(!hashed(false, 0).is_sound());
+        assert!(!hashed(true, usize::MAX).is_sound());
     }
 
     #[test]

@@ -159,8 +159,8 @@ pub(super) fn decode_vocabularies(
     for (entry, feature) in entries.iter().zip(expected) {
         let Entry { column, vocabulary } = entry;
         let fits = *column == feature.column
-            && Some(vocabulary.distinct()) == feature.vocabulary
-            && vocabulary.is_sound();
+            && vocabulary.is_sound()
+            && Some(vocabulary.distinct()) == feature.vocabulary;
         if !fits {
             let problem = format!("the vocabulary of {column:?} is not what the manifest says");
             return Err(wrong(VOCABULARIES, problem));

@@ -7,6 +7,7 @@
 mod explain;
 mod files;
 mod predict;
+mod sound;
 mod warm;
 
 pub use files::{VOCABULARIES, WEIGHTS};

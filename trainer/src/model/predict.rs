@@ -13,7 +13,7 @@ use arrow::record_batch::RecordBatch;
 use volley_proto::spec::FeatureKind;
 use volley_proto::store::{Classes, Manifest, PredictedColumns};
 
-use super::files;
+use super::{files, sound};
 use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, numbers};
 use crate::network::{self, Architecture, CustomLayers, Input, Normalization, Scratch, Sizes};
 use crate::train::{likeliest, probabilities, rearrange};
@@ -66,6 +66,7 @@ impl Model {
         layers: &CustomLayers,
     ) -> Result<Self> {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
+        sound::check(&manifest, weights, &vocabularies)?;
         let continuous = manifest.features.iter();
         let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
         let scaling = Scaling {

@@ -20,7 +20,7 @@ pub(crate) struct Covered {
 
 impl Covered {
     pub(super) fn add(&mut self, other: Self) {
-        self.rows += other.rows;
+        self.rows = self.rows.saturating_add(other.rows);
         self.checksum = self.checksum.wrapping_add(other.checksum);
     }
 

@@ -2,23 +2,45 @@
 //! connection, so that there is nothing to know of chunks and lengths. Not an HTTP client.
 
 use std::io::{Error, ErrorKind, Result};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer, at most.
+const LONGEST: u64 = 16 * 1024 * 1024;
 
 /// What is at `path` on the server at `address` (`host:port`).
 ///
 /// # Errors
 /// When the server does not answer, answers with an error, or with something else than a `T`.
 pub(super) async fn get_json<T: DeserializeOwned>(address: &str, path: &str) -> Result<T> {
+    let got = timeout(PATIENCE, get(address, path)).await;
+    let late = || {
+        let what = format!("{address} did not answer within {PATIENCE:?}");
+        Error::new(ErrorKind::TimedOut, what)
+    };
+    let response = got.map_err(|_| late())??;
+    serde_json::from_slice(body(&response)?).map_err(Error::from)
+}
+
+/// The whole answer.
+async fn get(address: &str, path: &str) -> Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address).await?;
     let request =
         format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut response = Vec::new();
-    stream.read_to_end(&mut response).await?;
-    serde_json::from_slice(body(&response)?).map_err(Error::from)
+    let read = stream.take(LONGEST + 1).read_to_end(&mut response).await?;
+    if read as u64 > LONGEST {
+        let what = format!("{address} answers with more than {LONGEST} bytes");
+        return Err(Error::new(ErrorKind::InvalidData, what));
+    }
+    Ok(response)
 }
 
 fn body(response: &[u8]) -> Result<&[u8]> {

@@ -9,6 +9,9 @@ use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use serde::{Deserialize, Serialize};
 
+/// Partitions of a leaf, at most: whoever reads them keeps something for each.
+const MOST: usize = 1 << 20;
+
 /// The number of partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::plan) struct Partitions(usize);
@@ -22,6 +25,9 @@ impl Partitions {
     }
 
     pub(super) fn restore(self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        if self.0 > MOST {
+            return internal_err!("a leaf of {} partitions, expected at most {MOST}", self.0);
+        }
         if let Some(empty) = plan.downcast_ref::<EmptyExec>() {
             return Ok(Arc::new(empty.clone().with_partitions(self.0)));
         }

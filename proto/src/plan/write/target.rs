@@ -24,8 +24,8 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use super::ArrowSink;
-use crate::Error;
 use crate::object_stores::{is_remote, shown};
+use crate::{Error, nesting};
 
 /// What comes after the names of files that are not committed, for readers that look into every folder.
 const UNCOMMITTED: &str = ".uncommitted";
@@ -89,6 +89,7 @@ impl Target {
         codec: &dyn PhysicalExtensionCodec,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Self> {
+        nesting::check(&encoded.writer).map_err(|e| Error::malformed("writer of files", e))?;
         let node = PhysicalPlanNode::decode(encoded.writer.as_slice())
             .map_err(|e| Error::malformed("writer of files", e))?;
         let context = PhysicalPlanDecodeContext::new(context, codec);

@@ -323,7 +323,17 @@ impl TrainingState {
         let selected = self.selected.is_none_or(|selected| {
             (1..=selected.epochs).contains(&selected.kept) && selected.epochs <= epochs
         });
-        if kept && selected && self.global_batch > 0 && self.position.epoch == epochs + 1 {
+        // Steps are counted on from one epoch to the next.
+        let Position { epoch, step, steps } = self.position;
+        let counted = self.history.iter().map(|record| record.steps);
+        let counted = counted.chain([steps]);
+        if kept
+            && selected
+            && self.global_batch > 0
+            && epoch == epochs + 1
+            && counted.is_sorted()
+            && step <= steps
+        {
             Ok(())
         } else {
             Err(wrong(

@@ -1,0 +1,61 @@
+//! How deeply a query's plan nests, before anything walks through it.
+//!
+//! Clients refuse such queries before they are sent; this is for those that do not. Planning takes a piece of stack for
+//! each level.
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::plan_err;
+use datafusion::error::Result;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::AnalyzerRule;
+use volley_proto::limits::{NESTED_OPERATORS, UNION_BRANCHES};
+
+/// Refuses plans of more operators in each other than clients send. To be the first of all rules.
+#[derive(Debug)]
+pub(super) struct BoundNesting;
+
+impl AnalyzerRule for BoundNesting {
+    fn name(&self) -> &str {
+        "bound_nesting"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        // Plans have grown a little where they arrive: a cast is a projection of its own.
+        const MOST: usize = 2 * NESTED_OPERATORS;
+        let mut operators = vec![(&plan, 1, 1)];
+        while let Some((plan, depth, unions)) = operators.pop() {
+            if depth > MOST || unions > UNION_BRANCHES {
+                return plan_err!("a query of more than {NESTED_OPERATORS} nested operators");
+            }
+            // A union is one operator where it is sent, and its branches nest where they arrive.
+            let (depth, unions) = match plan {
+                LogicalPlan::Union(_) => (depth, unions + 1),
+                _ => (depth + 1, unions),
+            };
+            let inputs = plan.inputs().into_iter();
+            operators.extend(inputs.map(|input| (input, depth, unions)));
+        }
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::logical_expr::{LogicalPlanBuilder, lit};
+
+    use super::*;
+
+    #[test]
+    fn deeper_plans_than_clients_send_are_refused() {
+        let analyzed = |operators: usize| {
+            let mut plan = LogicalPlanBuilder::empty(true);
+            for _ in 1..operators {
+                plan = plan.project([lit(1).alias("a")]).unwrap();
+            }
+            BoundNesting.analyze(plan.build().unwrap(), &ConfigOptions::default())
+        };
+        assert!(analyzed(NESTED_OPERATORS).is_ok());
+        let error = analyzed(2 * NESTED_OPERATORS + 1).unwrap_err();
+        assert!(error.to_string().contains("nested operators"), "{error}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Whether a manifest can be of a model, before anything is computed or reserved by its numbers: read from a file, it may
+//! be anything.
+
+use volley_proto::spec::{EmbeddingWidth, Layer, PIECEWISE_WIDTH};
+use volley_proto::store::{Classes, Manifest};
+
+use crate::encode::Vocabulary;
+use crate::{Error, Result};
+
+/// Checks that a manifest goes together in itself, and asks for no more numbers than its weights' file has.
+///
+/// # Errors
+/// [`Error::ModelFile`] that says what does not.
+pub(super) fn check(
+    manifest: &Manifest,
+    weights: &[u8],
+    vocabularies: &[Vocabulary],
+) -> Result<()> {
+    let wrong = |problem: String| Error::ModelFile {
+        file: "manifest.json",
+        problem,
+        source: None,
+    };
+    let spec = &manifest.spec;
+    let features = spec.features.iter().zip(&manifest.features);
+    let mut same = features
+        .map(|(feature, summary)| feature.column == summary.column && feature.kind == summary.kind);
+    if spec.features.len() != manifest.features.len() || !same.all(|same| same) {
+        return Err(wrong("its features are not those of its spec".into()));
+    }
+    if manifest
+        .classes
+        .as_ref()
+        .is_some_and(|c| Classes::len(c) < 2)
+    {
+        return Err(wrong("it tells fewer than two classes apart".into()));
+    }
+    let there_are = weights.len() / size_of::<f32>();
+    let asked = numbers(manifest, vocabularies);
+    match asked <= there_are {
+        true => Ok(()),
+        false => Err(wrong(format!(
+            "its network has {asked} numbers at least, and the file of its weights {there_are}"
+        ))),
+    }
+}
+
+/// How many numbers its network has at least; as many as can be counted, where they are more.
+fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
+    let network = &manifest.spec.network;
+    let given = match &network.embedding_dim {
+        EmbeddingWidth::Same(width) => *width,
+        EmbeddingWidth::Columns(widths) => {
+            widths.iter().map(|(_, width)| *width).max().unwrap_or(0)
+        }
+        EmbeddingWidth::Auto => 0,
+    };
+    // A width beside no vocabulary says nothing of the file.
+    let embedded = match vocabularies.is_empty() || !network.is_deep() {
+        true => 0,
+        false => given,
+    };
+    let codes = vocabularies
+        .iter()
+        .fold(0_usize, |sum, of| sum.saturating_add(of.codes()));
+    let numbers = manifest.features.len() - vocabularies.len();
+    let entering = embedded.saturating_add(numbers.saturating_mul(2 * PIECEWISE_WIDTH));
+    let layers = match network.is_deep() {
+        // A custom one says its parameters later; those around it count by themselves.
+        true => {
+            Layer::size(&network.layers, 1).map_or_else(|| widest(&network.layers), |(all, _)| all)
+        }
+        false => 0,
+    };
+    let factors = match codes + numbers {
+        0 => 0,
+        _ => network.factors,
+    };
+    let widest = [embedded, codes, layers, factors].into_iter().max();
+    // What could not be multiplied is more than any file has.
+    let product = Layer::size(&network.layers, entering).map_or(0, |(all, _)| all);
+    match network.is_deep() && product == usize::MAX {
+        true => usize::MAX,
+        false => widest.unwrap_or(0),
+    }
+}
+
+/// The widest of layers and of those within them.
+fn widest(layers: &[Layer]) -> usize {
+    let widths = layers.iter().map(|layer| match layer {
+        Layer::Dense(width) | Layer::Cross(width) => *width,
+        Layer::Residual(inner) => widest(inner),
+        Layer::Concat(branches) => branches
+            .iter()
+            .map(|inner| widest(inner))
+            .max()
+            .unwrap_or(0),
+        _ => 0,
+    });
+    widths.max().unwrap_or(0)
+}
