@@ -7,13 +7,18 @@
 //! [`runtime`], which only the executor implements, so the scheduler plans training without
 //! linking a tensor library.
 
+#[cfg(test)]
+mod allocations;
 mod disk;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod name;
 mod one_or_several;
 
 pub mod address;
 pub mod connections;
+pub mod damage;
 pub mod failure;
 pub mod limits;
 pub mod nesting;

@@ -37,6 +37,17 @@ pub fn check(message: &[u8]) -> Result<(), String> {
     }
 }
 
+/// Decodes a message that is part of what was sent.
+///
+/// # Errors
+/// When it nests too deeply, or is no such message.
+pub fn decode<M: prost::Message + Default>(
+    message: &[u8],
+) -> Result<M, Box<dyn std::error::Error + Send + Sync>> {
+    check(message)?;
+    Ok(M::decode(message)?)
+}
+
 /// A field's key and where its value begins.
 #[derive(Clone, Copy)]
 struct Key {

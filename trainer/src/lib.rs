@@ -17,6 +17,10 @@
 
 pub mod collective;
 
+#[cfg(test)]
+#[path = "../../proto/src/allocations.rs"]
+mod allocations;
+
 mod device;
 mod encode;
 mod error;

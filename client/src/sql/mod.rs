@@ -14,6 +14,8 @@ mod class_queries;
 mod derived;
 mod evaluate;
 mod feature_info;
+#[cfg(test)]
+mod fuzz;
 mod global_explain;
 mod known;
 mod nesting;

@@ -498,9 +498,8 @@ fn encode_value(value: &ScalarValue) -> Result<Vec<u8>> {
 }
 
 fn decode_value(message: &[u8]) -> Result<ScalarValue> {
-    nesting::check(message).map_err(|e| Error::malformed("value", e))?;
-    let message = protobuf::ScalarValue::decode(message);
-    let message = message.map_err(|e| Error::malformed("value", e))?;
+    let message: protobuf::ScalarValue =
+        nesting::decode(message).map_err(|e| Error::malformed("value", e))?;
     Ok(ScalarValue::try_from(&message)?)
 }
 
@@ -516,8 +515,8 @@ fn decode_plan(
     context: &TaskContext,
     codec: &VolleyPhysicalCodec,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    nesting::check(message).map_err(|e| Error::malformed("plan", e))?;
-    let message = PhysicalPlanNode::decode(message).map_err(|e| Error::malformed("plan", e))?;
+    let message: PhysicalPlanNode =
+        nesting::decode(message).map_err(|e| Error::malformed("plan", e))?;
     let context = PhysicalPlanDecodeContext::new(context, codec);
     Converter.proto_to_execution_plan(&message, &context)
 }

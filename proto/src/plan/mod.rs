@@ -24,6 +24,8 @@ mod expand;
 mod filtered;
 mod filters;
 mod float_extremes;
+#[cfg(test)]
+mod fuzz;
 mod join_order;
 mod joins;
 mod logical_rule;

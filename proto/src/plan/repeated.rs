@@ -26,7 +26,7 @@ use datafusion_proto::protobuf::LogicalExprList;
 use prost::Message;
 
 use super::train::only;
-use crate::Error;
+use crate::{Error, nesting};
 
 /// A projection whose names repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl RepeatedNames {
         context: &TaskContext,
         codec: &dyn LogicalExtensionCodec,
     ) -> Result<Self> {
-        let exprs = LogicalExprList::decode(exprs).map_err(malformed)?;
+        let exprs: LogicalExprList = nesting::decode(exprs).map_err(malformed)?;
         let exprs = parse_exprs(&exprs.expr, context, codec).map_err(malformed)?;
         Ok(Self(Projection::try_new(exprs, Arc::new(input))?))
     }

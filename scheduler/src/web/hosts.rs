@@ -150,6 +150,24 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_answered_to_named_this_scheduler() {
+        let hosts = hosts("127.0.0.1", Some("scheduler.lan"));
+        bolero::check!(name = "host")
+            .with_iterations(50_000)
+            .with_max_len(80)
+            .for_each(|bytes| {
+                let text = String::from_utf8_lossy(bytes);
+                let origin = format!("http://{text}");
+                if hosts.refuses(Some(&text), Some(&origin)).is_none() {
+                    let host = text.to_lowercase();
+                    let own = ["127.", "localhost", "[::1]", "scheduler.lan"];
+                    assert!(own.iter().any(|own| host.contains(own)), "{text:?}");
+                }
+                let _ = hosts.refuses(Some("127.0.0.1:1"), Some(&text));
+            });
+    }
+
+    #[test]
     fn only_its_own_pages_ask() {
         let hosts = hosts("127.0.0.1", None);
         for (origin, expected) in [

@@ -120,6 +120,9 @@ impl Offered {
         let (process, fd) = (place.get_u32_le(), place.get_i32_le());
         let meant = [place.get_u64_le(), place.get_u64_le(), place.get_u64_le()];
         let file = File::open(format!("/proc/{process}/fd/{fd}"))?;
+        if !is_sealed(&file) {
+            return Err(io::Error::other("the peer's memory could be cut off"));
+        }
         let metadata = file.metadata()?;
         if meant != [metadata.dev(), metadata.ino(), metadata.size()] {
             return Err(io::Error::other(
@@ -159,6 +162,20 @@ fn anonymous_file(bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
+/// Whether a file stays as long as it is: one that is cut off under a mapping ends the process.
+#[cfg(target_os = "linux")]
+fn is_sealed(file: &File) -> bool {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    let seals = fcntl(file, FcntlArg::F_GET_SEALS);
+    let sealed = |seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK);
+    seals.is_ok_and(sealed)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_sealed(_: &File) -> bool {
+    false
+}
+
 #[cfg(not(target_os = "linux"))]
 fn anonymous_file(_: u64) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
@@ -175,6 +192,24 @@ mod tests {
         let seen = far.open(&near.place().unwrap()).unwrap();
         near.own[..4].copy_from_slice(&1.5_f32.to_le_bytes());
         assert_eq!(bytemuck::cast_slice::<u8, f32>(&seen), [1.5, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn memory_that_could_be_cut_off_is_refused() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let near = Offered::new(3).unwrap();
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(12).unwrap();
+        let metadata = plain.metadata().unwrap();
+        let mut place = Vec::new();
+        place.put_u32_le(std::process::id());
+        place.put_i32_le(plain.as_raw_fd());
+        for number in [metadata.dev(), metadata.ino(), metadata.size()] {
+            place.put_u64_le(number);
+        }
+        let error = near.open(&place).expect_err("is refused").to_string();
+        assert!(error.contains("cut off"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 mod explain;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod predict;
 mod sound;
 mod warm;

@@ -4,6 +4,7 @@
 use volley_proto::spec::{EmbeddingWidth, Layer, PIECEWISE_WIDTH};
 use volley_proto::store::{Classes, Manifest};
 
+use super::WEIGHTS;
 use crate::encode::Vocabulary;
 use crate::{Error, Result};
 
@@ -39,9 +40,11 @@ pub(super) fn check(
     let asked = numbers(manifest, vocabularies);
     match asked <= there_are {
         true => Ok(()),
-        false => Err(wrong(format!(
-            "its network has {asked} numbers at least, and the file of its weights {there_are}"
-        ))),
+        false => Err(Error::ModelFile {
+            file: WEIGHTS,
+            problem: format!("it has {there_are} numbers, the manifest asks for {asked} at least"),
+            source: None,
+        }),
     }
 }
 

@@ -80,6 +80,17 @@ mod tests {
         assert!(body(b"garbage").is_err());
     }
 
+    #[test]
+    fn no_answer_makes_it_panic() {
+        bolero::check!(name = "http")
+            .with_iterations(20_000)
+            .for_each(|bytes| {
+                if let Ok(body) = body(bytes) {
+                    assert!(bytes.ends_with(body));
+                }
+            });
+    }
+
     #[tokio::test]
     async fn gets_json() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -38,9 +38,9 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::format::EncodedFormat;
-use crate::Error;
 use crate::failure::TaskFailure;
 use crate::object_stores::shown;
+use crate::{Error, nesting};
 
 /// A table of files.
 #[derive(Debug)]
@@ -427,11 +427,11 @@ impl EncodedFiles {
             }
         };
         let column = |(name, data_type): (String, Vec<u8>)| {
-            let data_type = protobuf::ArrowType::decode(data_type.as_slice()).map_err(malformed)?;
+            let data_type: protobuf::ArrowType = nesting::decode(&data_type).map_err(malformed)?;
             Ok((name, DataType::try_from(&data_type)?))
         };
         let order = |order: Vec<Vec<u8>>| {
-            let decode = |node: Vec<u8>| protobuf::SortExprNode::decode(node.as_slice());
+            let decode = |node: Vec<u8>| nesting::decode::<protobuf::SortExprNode>(&node);
             let order = order.into_iter().map(decode).collect::<Result<Vec<_>, _>>();
             Ok(parse_sorts(&order.map_err(malformed)?, context, codec)?)
         };
@@ -442,7 +442,16 @@ impl EncodedFiles {
                 EncodedConstraint::PrimaryKey(columns) => Constraint::PrimaryKey(columns),
                 EncodedConstraint::Unique(columns) => Constraint::Unique(columns),
             });
-        let constraints = Constraints::new_unverified(constraints.collect());
+        let constraints: Vec<_> = constraints.collect();
+        let width = schema.fields().len();
+        let is_within = |constraint: &Constraint| {
+            let (Constraint::PrimaryKey(columns) | Constraint::Unique(columns)) = constraint;
+            columns.iter().all(|column| *column < width)
+        };
+        if !constraints.iter().all(is_within) {
+            return Err(malformed("its keys are of columns that it lacks"));
+        }
+        let constraints = Constraints::new_unverified(constraints);
         let of_files = schema
             .fields()
             .len()

@@ -25,7 +25,7 @@ use datafusion_proto::protobuf::LogicalExprNode;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, nesting};
 
 /// DataFusion's table functions, so that their calls can be sent: to be registered with a session.
 pub fn table_functions() -> Vec<TableFunction> {
@@ -87,7 +87,7 @@ impl Call {
             .ok_or_else(|| {
                 plan_datafusion_err!("there is no table function {}", encoded.function)
             })?;
-        let decode = |node: &Vec<u8>| LogicalExprNode::decode(node.as_slice());
+        let decode = |node: &Vec<u8>| nesting::decode::<LogicalExprNode>(node);
         let arguments = encoded.arguments.iter().map(decode);
         let arguments = arguments
             .collect::<Result<Vec<_>, _>>()

@@ -174,6 +174,14 @@ impl Written {
             None if missing == 0 && !found.files.is_empty() => staging.decide(found).await?,
             decided => decided,
         };
+        if let Some(moves) = &decided
+            && !moves.are_of(target)?
+        {
+            return exec_err!(
+                "what was decided of the files that executors wrote into {target} names files of others: somebody \
+                 else has written it"
+            );
+        }
         // Looked for last: whoever has decided something else has moved it by now.
         let in_place = files(target, store, |file| target.is_of_job(file));
         let in_place: Vec<_> = in_place.try_collect().await?;

@@ -52,6 +52,23 @@ impl Moves {
             .any(|file| !own.contains::<str>(file.as_ref()))
     }
 
+    /// Whether these are moves from a job's own folder into the one that it writes: a record that somebody else has put
+    /// there may name any file that this process can move.
+    pub(super) fn are_of(&self, target: &Target) -> Result<bool> {
+        let staging = target.staging()?;
+        let folder = target.folder().prefix();
+        let is_own = |(from, to): &(String, String)| {
+            let (Ok(from), Ok(to)) = (Path::parse(from), Path::parse(to)) else {
+                return false;
+            };
+            target
+                .committed(&staging, &from)
+                .is_some_and(|(_, due)| due == to)
+                && to.prefix_matches(folder)
+        };
+        Ok(self.files.iter().all(is_own))
+    }
+
     /// Moves what has not been moved yet.
     pub(super) async fn carry_out(&self, store: &dyn ObjectStore) -> Result<()> {
         let parse = |(from, to): &(String, String)| -> Result<_, object_store::path::Error> {

@@ -89,9 +89,8 @@ impl Target {
         codec: &dyn PhysicalExtensionCodec,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Self> {
-        nesting::check(&encoded.writer).map_err(|e| Error::malformed("writer of files", e))?;
-        let node = PhysicalPlanNode::decode(encoded.writer.as_slice())
-            .map_err(|e| Error::malformed("writer of files", e))?;
+        let node: PhysicalPlanNode =
+            nesting::decode(&encoded.writer).map_err(|e| Error::malformed("writer of files", e))?;
         let context = PhysicalPlanDecodeContext::new(context, codec);
         let writer = converter.proto_to_execution_plan(&node, &context)?;
         let writer = writer.downcast_ref::<DataSinkExec>();

@@ -518,10 +518,49 @@ async fn a_file_that_is_neither_here_nor_there_is_an_error() {
     let copy = copying(&session, &dir).await;
     let commit = written(&session, &copy).await;
     let staging = dir.path().join(".volley-job");
-    let json = r#"{"rows": 1, "files": [["nowhere/a.csv.uncommitted", "nowhere/job-a.csv"]]}"#;
-    fs::write(staging.join("moves.json.uncommitted"), json).unwrap();
+    let folder = dir.path().display().to_string();
+    let folder = folder.trim_start_matches('/');
+    let from = format!("{folder}/.volley-job/t/nowhere.csv.uncommitted");
+    let moves = [(from, format!("{folder}/job-nowhere.csv"))];
+    let json = serde_json::json!({"rows": 1, "files": moves});
+    fs::write(staging.join("moves.json.uncommitted"), json.to_string()).unwrap();
     let error = collect(commit, session.task_ctx()).await.unwrap_err();
-    assert!(error.to_string().contains("nowhere/a.csv"), "{error}");
+    assert!(error.to_string().contains("nowhere.csv"), "{error}");
+}
+
+#[tokio::test]
+async fn a_record_of_somebody_else_moves_nothing() {
+    let others = tempfile::tempdir().unwrap();
+    let secret = others.path().join("secret.csv");
+    fs::write(&secret, "x").unwrap();
+    let (session, dir) = session();
+    let path = |path: &Path| {
+        path.display()
+            .to_string()
+            .trim_start_matches('/')
+            .to_owned()
+    };
+    let into = path(&dir.path().join("job-secret.csv"));
+    let own = path(&dir.path().join(".volley-job/t/1.csv.uncommitted"));
+    for (from, to) in [
+        (path(&secret), into),
+        (own.clone(), path(&others.path().join("job-1.csv"))),
+        (own, path(&dir.path().join("1.csv"))),
+        ("../../etc/passwd".to_owned(), "a".to_owned()),
+    ] {
+        let copy = copying(&session, &dir).await;
+        let commit = written(&session, &copy).await;
+        let json = serde_json::json!({"rows": 1, "files": [(&from, &to)]});
+        let record = dir.path().join(".volley-job/moves.json.uncommitted");
+        fs::write(record, json.to_string()).unwrap();
+        let error = collect(commit, session.task_ctx()).await.unwrap_err();
+        assert!(
+            error.to_string().contains("files of others"),
+            "{from}: {error}"
+        );
+        assert!(secret.exists());
+        fs::remove_dir_all(dir.path().join(".volley-job")).unwrap();
+    }
 }
 
 #[tokio::test]

@@ -4,5 +4,6 @@
 mod conformance;
 mod failures;
 mod faults;
+mod fuzz;
 mod handshake;
 mod world;

@@ -2,6 +2,7 @@
 
 mod coverage;
 mod failures;
+mod fuzz;
 mod gradient;
 mod learning;
 mod linear;
