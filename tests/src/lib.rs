@@ -14,6 +14,8 @@ mod s3;
 mod tables;
 mod told;
 
+pub mod hostile;
+
 pub use binaries::binary;
 pub use browser::Browser;
 pub use client::Client;

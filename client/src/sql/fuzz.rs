@@ -3,6 +3,7 @@
 use datafusion::config::SqlParserOptions;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use volley_proto::damage::damaged;
+use volley_proto::limits::STACK;
 
 use super::{Dialect, parse, parse_transform};
 
@@ -26,20 +27,26 @@ fn read(bytes: &[u8]) {
     for statement in parse(&text, &dialect).into_iter().flatten() {
         let _ = format!("{:?}", statement.kind);
     }
-    let _ = parse_transform(&text);
+    let _ = parse_transform(&text, &dialect);
+}
+
+/// Where statements are parsed, there is room for as deep a stack.
+fn with_room(test: fn()) {
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn(test);
+    thread.unwrap().join().unwrap();
 }
 
 #[test]
 fn scripts() {
-    for (script, seed) in SCRIPTS
-        .iter()
-        .flat_map(|s| (0..3_000).map(move |seed| (s, seed)))
-    {
-        read(&damaged(script.as_bytes(), seed));
-    }
-    SCRIPTS.iter().for_each(|script| read(script.as_bytes()));
-    bolero::check!(name = "script")
-        .with_iterations(5_000)
-        .with_max_len(500)
-        .for_each(read);
+    with_room(|| {
+        let damage = |script: &'static str| (0..3_000).map(move |seed| (script, seed));
+        for (script, seed) in SCRIPTS.into_iter().flat_map(damage) {
+            read(&damaged(script.as_bytes(), seed));
+        }
+        SCRIPTS.iter().for_each(|script| read(script.as_bytes()));
+        bolero::check!(name = "script")
+            .with_iterations(5_000)
+            .with_max_len(500)
+            .for_each(read);
+    });
 }

@@ -17,6 +17,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod asking;
+mod attacks;
 mod clients;
 mod dice;
 mod exactness;
@@ -49,6 +50,11 @@ fn results() {
 #[test]
 fn limits() {
     fault::each("limit", limits::FAULTS);
+}
+
+#[test]
+fn attacks() {
+    fault::each("attack", attacks::FAULTS);
 }
 
 #[test]

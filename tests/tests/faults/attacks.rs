@@ -1,0 +1,497 @@
+//! Somebody who means harm: bytes that are no messages on every port, connections that say nothing, messages that nest
+//! without end, tickets for files of others, pages of others, and files with absurd lengths. Each is refused by name,
+//! or costs nobody anything, while the cluster goes on answering.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tonic::{Code, Status};
+use volley_tests::hostile::{self, call, dial, field, is_closed, most_memory, number, ports};
+use volley_tests::{Cluster, Samples};
+
+use crate::fault::Fault;
+use crate::fitting::setup;
+use crate::scene::{self, SOON};
+
+pub(crate) const FAULTS: &[Fault] = &[
+    ("bytes that are no messages are sent to every port", garbage),
+    ("connections say nothing", silence),
+    ("there are hundreds of idle connections", crowd),
+    ("messages nest without end", nest),
+    ("tickets name files of others", tickets),
+    ("a page of others asks", pages),
+    ("a stranger dials ranks while they meet and train", ranks),
+    ("a small file is large when it is unpacked", unpacked),
+    ("a model's name is a path", paths),
+    ("a model's files have absurd lengths", absurd),
+];
+
+/// What HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const EXECUTE: &str = "/ballista.protobuf.SchedulerGrpc/ExecuteQuery";
+const FETCH: &str = "/arrow.flight.protocol.FlightService/DoGet";
+const ACT: &str = "/arrow.flight.protocol.FlightService/DoAction";
+
+fn port_of(cluster: &Cluster) -> u16 {
+    let (_, port) = cluster.address().rsplit_once(':').unwrap();
+    port.parse().unwrap()
+}
+
+/// The ports of the task server and of Flight of an executor.
+fn executor_ports(cluster: &mut Cluster) -> Vec<u16> {
+    ports(cluster.executors()[0].id()).into_iter().collect()
+}
+
+/// The port of an executor's Flight service: the other one has no such service.
+fn flight_port(runtime: &Runtime, ports: &[u16]) -> u16 {
+    let is_flight = |port: &&u16| {
+        let answer = runtime.block_on(call(**port, FETCH, Vec::new()));
+        answer.is_err_and(|status| status.code() == Code::InvalidArgument)
+    };
+    *ports.iter().find(is_flight).expect("an executor has one")
+}
+
+fn runtime() -> Runtime {
+    Runtime::new().unwrap()
+}
+
+/// The same processes as before answer.
+fn unharmed(cluster: &mut Cluster, executors: usize) {
+    let log = cluster.scheduler().output();
+    assert!(cluster.scheduler().is_running(), "{log}");
+    let executors_run = cluster
+        .executors()
+        .iter_mut()
+        .all(|executor| executor.is_running());
+    assert!(executors_run, "an executor has ended");
+    scene::is_well(cluster, executors);
+}
+
+fn garbage() {
+    let mut cluster = scene::cluster(1);
+    let mut all = executor_ports(&mut cluster);
+    all.push(port_of(&cluster));
+    let noise: Vec<u8> = (0..200_000_u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    let frame = |length: [u8; 3], kind: u8, payload: &[u8]| {
+        let head = [length[0], length[1], length[2], kind, 0, 0, 0, 0, 1];
+        [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], &head, payload].concat()
+    };
+    let throws = [
+        noise.clone(),
+        vec![0; 100_000],
+        vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3],
+        PREFACE[..11].to_vec(),
+        PREFACE.to_vec(),
+        frame([0xff, 0xff, 0xff], 0, &noise),
+        frame([0, 0x40, 0], 1, &noise[..0x4000]),
+        frame([0, 0, 0], 9, &noise),
+        [b"GET / HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 1_000_000]].concat(),
+        [
+            b"GET / HTTP/1.1\r\n".as_slice(),
+            &b"a: b\r\n".repeat(20_000),
+        ]
+        .concat(),
+        b"POST / HTTP/1.1\r\nContent-Length: 18446744073709551615\r\n\r\n".to_vec(),
+        b"VLYHELLO".to_vec(),
+    ];
+    for port in all {
+        throws.iter().for_each(|bytes| hostile::throw(port, bytes));
+    }
+    unharmed(&mut cluster, 1);
+}
+
+fn silence() {
+    let mut cluster = scene::cluster(1);
+    let scheduler = port_of(&cluster);
+    let flight = flight_port(&runtime(), &executor_ports(&mut cluster));
+    let mut silent = Vec::new();
+    for port in [scheduler, flight] {
+        for beginning in [&b""[..], &b"G"[..], &PREFACE[..23]] {
+            let mut stream = dial(port).unwrap();
+            stream.write_all(beginning).unwrap();
+            silent.push((port, beginning.len(), stream));
+        }
+    }
+    // A head that does not end.
+    let mut head = dial(scheduler).unwrap();
+    head.write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b\r\n")
+        .unwrap();
+    silent.push((scheduler, 41, head));
+    assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);
+    for (port, bytes, mut stream) in silent {
+        assert!(
+            is_closed(&mut stream, SOON),
+            "port {port} waits after {bytes} bytes"
+        );
+    }
+    unharmed(&mut cluster, 1);
+}
+
+fn crowd() {
+    let mut cluster = scene::cluster(1);
+    let all = [executor_ports(&mut cluster), vec![port_of(&cluster)]].concat();
+    let mut crowd: Vec<TcpStream> = Vec::new();
+    for at in 0..400 {
+        for port in &all {
+            // As many as this process may have open.
+            let Ok(mut stream) = dial(*port) else { break };
+            if at % 2 == 0 {
+                stream.write_all(PREFACE).ok();
+            }
+            crowd.push(stream);
+        }
+    }
+    assert!(crowd.len() > 300, "{} connections", crowd.len());
+    assert_eq!(
+        cluster.query("SELECT count(*) AS n FROM range(9)")[0]["n"],
+        9
+    );
+    drop(crowd);
+    unharmed(&mut cluster, 1);
+}
+
+/// Messages in each other.
+fn nested(levels: usize, inner: Vec<u8>, wrap: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    (0..levels).fold(inner, |inner, _| wrap(&inner))
+}
+
+/// A plan of so many operators that select by an expression of so many.
+fn plan(operators: usize, expressions: usize) -> Vec<u8> {
+    // `true`, negated again and again: literal = 3 of a boolean = 2, not = 8.
+    let truth = field(3, &number(2, 1));
+    let condition = nested(expressions, truth, |expr| field(8, &field(1, expr)));
+    let rows = field(10, &number(1, 1));
+    let selected = field(4, &[field(1, &rows), field(2, &condition)].concat());
+    nested(operators, selected, |input| field(23, &field(1, input)))
+}
+
+fn nest() {
+    let mut cluster = scene::cluster(1);
+    let (scheduler, runtime) = (port_of(&cluster), runtime());
+    let flight = flight_port(&runtime, &executor_ports(&mut cluster));
+    let code = |port, path: &str, message: Vec<u8>| {
+        let answer = runtime.block_on(call(port, path, message));
+        answer.map_err(|status: Status| status.code()).err()
+    };
+    let groups = vec![0x0b; 3_000_000];
+    for path in [
+        EXECUTE,
+        "/ballista.protobuf.SchedulerGrpc/UpdateTaskStatus",
+        "/volley.v1.Jobs/List",
+        "/volley.v1.Rendezvous/Join",
+        "/volley.v1.Attendance/Tell",
+        "/volley.v1.Cluster/ReadTable",
+    ] {
+        assert_eq!(
+            code(scheduler, path, groups.clone()),
+            Some(Code::InvalidArgument),
+            "{path}"
+        );
+        let within = field(4, &groups);
+        assert_eq!(
+            code(scheduler, path, within),
+            Some(Code::InvalidArgument),
+            "{path}"
+        );
+    }
+    assert!(code(flight, FETCH, groups.clone()).is_some());
+    assert!(code(flight, ACT, field(2, &groups)).is_some());
+    // Within what a ticket may have.
+    assert!(code(flight, FETCH, field(1, &[0x0b; 60_000])).is_some());
+    for (operators, expressions) in [(100_000, 0), (0, 100_000), (1_000_000, 0)] {
+        let sent = code(scheduler, EXECUTE, field(1, &plan(operators, expressions)));
+        assert_eq!(
+            sent,
+            Some(Code::InvalidArgument),
+            "{operators} {expressions}"
+        );
+    }
+    // As deep as may be sent: what becomes of it is an answer, and the scheduler lives.
+    for (operators, expressions) in [(2_400, 0), (0, 2_400), (1_200, 1_200)] {
+        let sent = field(1, &plan(operators, expressions));
+        let answer = runtime.block_on(call(scheduler, EXECUTE, sent));
+        println!("{operators} operators, {expressions} expressions: {answer:?}");
+        assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);
+        assert!(cluster.scheduler().is_running());
+    }
+    let too_large = code(scheduler, EXECUTE, field(1, &vec![0; 17 << 20]));
+    assert_eq!(too_large, Some(Code::OutOfRange));
+    unharmed(&mut cluster, 1);
+}
+
+fn tickets() {
+    let mut cluster = scene::cluster(1);
+    let runtime = runtime();
+    let flight = flight_port(&runtime, &executor_ports(&mut cluster));
+    // A file of somebody else, where a path out of the work folder would find it.
+    let secret = cluster.dir().join("secret");
+    fs::create_dir_all(secret.join("1/2")).unwrap();
+    for name in ["data.arrow", "data-7.arrow"] {
+        fs::write(secret.join("1/2").join(name), "the secret").unwrap();
+    }
+    let work_dir = cluster.work_dir(0);
+    let entries = fs::read_dir(&work_dir).unwrap().flatten();
+    let shuffle = entries
+        .map(|entry| entry.path())
+        .find(|path| path.is_dir())
+        .unwrap();
+    symlink(&secret, shuffle.join("linked")).unwrap();
+    let ticket = |job: &str| {
+        let fetch = [
+            field(1, job.as_bytes()),
+            number(2, 1),
+            number(3, 2),
+            number(7, 7),
+        ];
+        field(3, &fetch.concat())
+    };
+    let absolute = secret.display().to_string();
+    let from_shuffle = format!(
+        "../../{}",
+        Path::new(&absolute).file_name().unwrap().display()
+    );
+    for (job, due) in [
+        (absolute.as_str(), Code::InvalidArgument),
+        (from_shuffle.as_str(), Code::InvalidArgument),
+        ("../secret", Code::InvalidArgument),
+        ("..", Code::InvalidArgument),
+        ("", Code::InvalidArgument),
+        ("linked", Code::PermissionDenied),
+    ] {
+        let act = [field(1, b"IO_BLOCK_TRANSPORT"), field(2, &ticket(job))].concat();
+        for (path, message) in [(FETCH, field(1, &ticket(job))), (ACT, act)] {
+            let refused = runtime.block_on(call(flight, path, message)).unwrap_err();
+            assert_eq!(refused.code(), due, "{path} of {job:?}: {refused}");
+            assert!(!refused.message().contains("the secret"), "{refused}");
+        }
+    }
+    fs::remove_file(shuffle.join("linked")).unwrap();
+    unharmed(&mut cluster, 1);
+}
+
+fn pages() {
+    let mut cluster = scene::cluster(1);
+    let port = port_of(&cluster);
+    let status = |headers: &str| {
+        let request =
+            format!("GET /api/volley/jobs HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+        let answer = hostile::request(port, &request);
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    let own = format!("Host: 127.0.0.1:{port}\r\n");
+    assert_eq!(status(&own), "200");
+    assert_eq!(status("Host: evil.example\r\n"), "421");
+    assert_eq!(status(&format!("Host: evil.example:{port}\r\n")), "421");
+    assert_eq!(
+        status(&format!("{own}Origin: http://evil.example\r\n")),
+        "403"
+    );
+    assert_eq!(status(&format!("{own}Origin: null\r\n")), "403");
+    for path in [
+        "/reports/..%2f..%2fetc/1/x",
+        "/reports/m/1/..%2f..",
+        "/api/volley/..%2fjobs",
+        "/../etc/passwd",
+    ] {
+        let answer = hostile::request(
+            port,
+            &format!("GET {path} HTTP/1.1\r\n{own}Connection: close\r\n\r\n"),
+        );
+        assert!(
+            answer.contains(" 404 ") || answer.contains(" 400 "),
+            "{path}: {answer}"
+        );
+    }
+    unharmed(&mut cluster, 1);
+}
+
+fn ranks() {
+    let mut cluster = scene::cluster(2);
+    let processes: Vec<u32> = cluster
+        .executors()
+        .iter()
+        .map(|executor| executor.id())
+        .collect();
+    let known: Vec<_> = processes.iter().map(|process| ports(*process)).collect();
+    let fit = setup("m", "ranks = 2").start(&cluster);
+    let over = AtomicBool::new(false);
+    let dialled = thread::scope(|scope| {
+        let stranger = scope.spawn(|| {
+            let mut dialled = 0;
+            let mut held = Vec::new();
+            let hello: Vec<u8> =
+                [b"VLYHELLO".as_slice(), &[0xff; 88], b"VLYM", &[0xff; 100]].concat();
+            while !over.load(Ordering::Relaxed) {
+                for (process, known) in processes.iter().zip(&known) {
+                    for port in ports(*process).difference(known) {
+                        for bytes in [&hello[..], b"GET / HTTP/1.1\r\n\r\n", b""] {
+                            if let Ok(mut stream) = dial(*port) {
+                                stream.write_all(bytes).ok();
+                                held.push(stream);
+                                dialled += 1;
+                            }
+                        }
+                    }
+                }
+                held.truncate(200);
+                thread::sleep(Duration::from_millis(1));
+            }
+            dialled
+        });
+        let trained = fit.client.wait(2 * SOON);
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(trained.code, Some(0), "{}", trained.stderr);
+        stranger.join().unwrap()
+    });
+    println!("{dialled} connections to ranks");
+    unharmed(&mut cluster, 2);
+}
+
+fn unpacked() {
+    // What is unpacked is thirty times what a query may keep.
+    const ROWS: u64 = 400_000;
+    let mut cluster = Cluster::start_with(volley_tests::Setup {
+        executors: 1,
+        executor_args: ["--memory", "16MiB"].map(str::to_owned).to_vec(),
+        ..volley_tests::Setup::default()
+    });
+    let file = cluster.dir().join("zeros.csv.gz");
+    let script =
+        format!("yes \"$(head -c 1200 /dev/zero | tr '\\0' 0)\" | head -n {ROWS} | gzip > \"$0\"");
+    let packed = Command::new("bash")
+        .args(["-c", &script])
+        .arg(&file)
+        .status();
+    assert!(packed.unwrap().success());
+    let size = fs::metadata(&file).unwrap().len();
+    assert!(size < ROWS * 1200 / 100, "{size} bytes");
+    let process = cluster.executors()[0].id();
+    let before = most_memory(process);
+    let table = format!(
+        "CREATE EXTERNAL TABLE zeros (z VARCHAR) STORED AS CSV LOCATION '{}' OPTIONS \
+         ('format.has_header' 'false', 'format.compression' 'gzip');",
+        file.display()
+    );
+    let counted = cluster.query(&format!(
+        "{table} SELECT count(*) AS n, max(length(z)) AS l FROM zeros"
+    ));
+    assert_eq!(
+        (counted[0]["n"].as_u64(), counted[0]["l"].as_u64()),
+        (Some(ROWS), Some(1200))
+    );
+    let grown = most_memory(process).saturating_sub(before);
+    assert!(grown < 300 << 20, "{} MiB more", grown >> 20);
+    // What does not fit is refused.
+    let said = cluster.fail(&format!(
+        "{table} SELECT array_agg(z || row) AS a FROM (SELECT z, random() AS row FROM zeros)"
+    ));
+    assert!(!said.is_empty());
+    let grown = most_memory(process).saturating_sub(before);
+    assert!(grown < 900 << 20, "{} MiB more", grown >> 20);
+    unharmed(&mut cluster, 1);
+}
+
+fn paths() {
+    let mut cluster = scene::cluster(1);
+    let outside = cluster.dir().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("kept"), "x").unwrap();
+    let samples = Samples::write(cluster.dir(), 50);
+    for name in [
+        "\"../outside\"",
+        "\"..\"",
+        "\"a/b\"",
+        "\"/etc\"",
+        "\"a\0b\"",
+    ] {
+        let create = samples.create_model(name, "epochs = 1, batch_size = 16, hidden_units = [4]");
+        for sql in [
+            format!("DROP MODEL {name}"),
+            format!("DESCRIBE MODEL {name}"),
+            format!("{} {create}", samples.table()),
+        ] {
+            if sql.contains('\0') {
+                continue; // no argument of a command can have it
+            }
+            let said = cluster.fail(&sql);
+            assert!(said.contains("model"), "{sql}: {said}");
+        }
+    }
+    assert!(outside.join("kept").exists());
+    unharmed(&mut cluster, 1);
+}
+
+fn absurd() {
+    let mut cluster = scene::cluster(1);
+    let samples = Samples::write(cluster.dir(), 200);
+    let create = samples.create_model("m", "epochs = 1, batch_size = 16, hidden_units = [4]");
+    let trained = cluster.run(&["--quiet", "-c", &format!("{} {create}", samples.table())]);
+    assert_eq!(trained.code, Some(0), "{}", trained.stderr);
+    let version = cluster.store().join("models/m/1");
+    let path = version.join("manifest.json");
+    let manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let question = format!(
+        "{} SELECT * FROM ML.PREDICT(MODEL m, TABLE samples)",
+        samples.table()
+    );
+    let spoil: [fn(&mut serde_json::Value); 5] = [
+        |m| {
+            m["features"][1]["quantiles"] =
+                serde_json::json!({"values": [0.0, 1.0], "last": [0, u32::MAX]})
+        },
+        |m| m["spec"]["network"]["embedding_dim"] = serde_json::json!(u64::MAX),
+        |m| m["spec"]["network"]["layers"] = serde_json::json!([{"cross": u64::MAX}]),
+        |m| {
+            m["spec"]["network"]["layers"] =
+                serde_json::json!([{"dense": 1_u64 << 60}, {"dense": 1_u64 << 60}])
+        },
+        |m| m["spec"]["features"] = serde_json::json!([]),
+    ];
+    for spoil in spoil {
+        let mut spoilt = manifest.clone();
+        spoil(&mut spoilt);
+        fs::write(&path, spoilt.to_string()).unwrap();
+        let said = cluster.fail(&question);
+        assert!(
+            said.contains("manifest") || said.contains("weights"),
+            "{said}"
+        );
+    }
+    // Larger than any document: it is not read.
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let said = cluster.fail(&question);
+    assert!(said.contains("1099511627776 bytes"), "{said}");
+    fs::write(&path, manifest.to_string()).unwrap();
+    let weights = version.join("weights.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    fs::write(
+        &weights,
+        [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat(),
+    )
+    .unwrap();
+    let said = cluster.fail(&question);
+    assert!(said.contains("weights.safetensors"), "{said}");
+    fs::File::options()
+        .write(true)
+        .open(&weights)
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    let said = cluster.fail(&question);
+    assert!(said.contains("1099511627776 bytes"), "{said}");
+    fs::write(&weights, whole).unwrap();
+    assert_eq!(cluster.query(&question).len(), 200);
+    unharmed(&mut cluster, 1);
+}
