@@ -19,8 +19,8 @@ pub const NESTED_OPERATORS: usize = 300;
 /// Messages in each other, in what a process is sent: an expression or an operator takes two or three.
 pub const NESTED_MESSAGES: usize = 5000;
 
-/// Groups in each other, in what a process is sent. Nobody sends any; text may look like them.
-pub const NESTED_GROUPS: u16 = 10_000;
+/// Groups in each other, in what a process is sent. Nobody sends any; long tables of one row may look like them.
+pub const NESTED_GROUPS: u16 = 50_000;
 
 /// Bytes of a request for a partition's rows.
 pub const TICKET_LIMIT: usize = 64 * 1024;

@@ -1,7 +1,7 @@
 //! How deeply the bytes of a protobuf message nest, before anything decodes them.
 //!
 //! A decoder calls itself for each level, and ends the process where the stack ends: prost has no limit of its own here,
-//! since plans nest deeply. What is looked at are bytes alone, without a schema, so it is an upper bound: text may look
+//! since plans nest deeply. [`check`] looks at bytes alone, without a schema, so it is an upper bound: text may look
 //! like a message.
 //!
 //! ```text
@@ -9,15 +9,22 @@
 //! groups, which nobody sends ► each is a level deeper in the decoder, wherever it stands
 //! ```
 //!
-//! A decoder believes the length of an inner message that is longer than its outer one, and fails only after it. So do
-//! these, apart from the rest.
+//! A decoder also believes the length of an inner message that is longer than its outer one, and fails only after it.
+//! So messages that hold others of their own kind are decoded by [`decode`] first, which watches the stack: what it
+//! takes has no such lengths.
 
-use crate::limits::{NESTED_GROUPS, NESTED_MESSAGES};
+use std::cell::Cell;
+use std::error::Error;
 
-/// Steps for each byte, beyond which bytes are made to be looked at for long. Plans and text take one or two.
-const STEPS: usize = 32;
+use bytes::Buf;
+use prost::Message;
 
-/// Whether a decoder can be trusted with these bytes.
+use crate::limits::{NESTED_GROUPS, NESTED_MESSAGES, STACK};
+
+/// Bytes of stack that decoding may take, of those that a thread has.
+const DECODING: usize = STACK / 8 * 5;
+
+/// Whether a decoder can be trusted with these bytes, but for messages that hold others of their own kind.
 ///
 /// # Errors
 /// Why not.
@@ -27,25 +34,67 @@ pub fn check(message: &[u8]) -> Result<(), String> {
             "the message has more than {NESTED_GROUPS} groups in each other"
         ));
     }
-    match levels(message, NESTED_MESSAGES) {
-        Some(levels) if levels <= NESTED_MESSAGES => Ok(()),
-        Some(_) => Err(format!(
-            "the message has more than {NESTED_MESSAGES} levels, expected a query of fewer nested operators and \
-             expressions"
-        )),
-        None => Err("the message has lengths that no encoder writes".to_owned()),
+    match levels(message) <= NESTED_MESSAGES {
+        true => Ok(()),
+        false => Err(too_deep()),
     }
 }
 
-/// Decodes a message that is part of what was sent.
+/// Decodes a message, however it nests.
 ///
 /// # Errors
 /// When it nests too deeply, or is no such message.
-pub fn decode<M: prost::Message + Default>(
-    message: &[u8],
-) -> Result<M, Box<dyn std::error::Error + Send + Sync>> {
+pub fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Box<dyn Error + Send + Sync>> {
     check(message)?;
-    Ok(M::decode(message)?)
+    let overrun = Cell::new(false);
+    let decoded = M::decode(Watched {
+        bytes: message,
+        floor: stack().saturating_sub(DECODING),
+        overrun: &overrun,
+    });
+    match overrun.get() {
+        true => Err(too_deep().into()),
+        false => Ok(decoded?),
+    }
+}
+
+fn too_deep() -> String {
+    format!(
+        "the message has more than {NESTED_MESSAGES} levels, expected a query of fewer nested operators and expressions"
+    )
+}
+
+/// Bytes that end where the stack is nearly at its end.
+struct Watched<'a> {
+    bytes: &'a [u8],
+    /// The address that the stack is not to grow beyond; it grows downwards.
+    floor: usize,
+    overrun: &'a Cell<bool>,
+}
+
+/// About where the stack ends by now.
+#[inline(never)]
+fn stack() -> usize {
+    let here = 0_u8;
+    &raw const here as usize
+}
+
+impl Buf for Watched<'_> {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.bytes = self.bytes.get(bytes..).unwrap_or_default();
+        if stack() < self.floor {
+            self.overrun.set(true);
+            self.bytes = &[];
+        }
+    }
 }
 
 /// A field's key and where its value begins.
@@ -56,72 +105,57 @@ struct Key {
     value: usize,
 }
 
-/// Levels of the message, or any number beyond `most`; `None` where it takes too long to tell.
-fn levels(message: &[u8], most: usize) -> Option<usize> {
+/// Levels of the message; any number beyond those that may be, where they are more.
+fn levels(message: &[u8]) -> usize {
     let mut deepest = 0;
-    let mut steps = 1024 + STEPS * message.len();
-    // Parts that claim to be longer than what they are in.
-    let mut parts = vec![(0, message.len(), 0)];
-    let mut ends = Vec::new();
-    while let Some((start, end, base)) = parts.pop() {
-        let mut at = start;
-        ends.clear();
-        ends.push(end);
-        while let Some(&end) = ends.last() {
-            deepest = deepest.max(base + ends.len() - 1);
-            if deepest > most {
-                return Some(deepest);
-            }
-            steps = steps.checked_sub(1)?;
-            if at == end {
-                ends.pop();
-                continue;
-            }
-            let skipped = match key(message, at) {
-                Some(key) if key.wire == 2 => match varint(message, key.value) {
-                    Some((length, inner)) => {
-                        let inner_end = usize::try_from(length)
-                            .ok()
-                            .and_then(|length| inner.checked_add(length));
-                        match inner_end.filter(|inner_end| *inner_end <= message.len()) {
-                            Some(inner_end) if inner_end <= end => {
-                                at = inner;
-                                ends.push(inner_end);
-                                continue;
-                            }
-                            Some(inner_end) => {
-                                parts.push((inner, inner_end, base + ends.len()));
-                                None
-                            }
-                            None => None,
-                        }
-                    }
-                    None => None,
-                },
-                Some(key) if key.wire == 3 => after_group(message, key, &mut steps)?,
-                Some(key) => after_scalar(message, key),
-                None => None,
-            };
-            match skipped.filter(|next| *next <= end) {
-                Some(next) => at = next,
-                // It is no message; nothing in it counts from here on.
-                None => {
-                    at = end;
-                    ends.pop();
+    let mut at = 0;
+    let mut ends = vec![message.len()];
+    while let Some(&end) = ends.last() {
+        deepest = deepest.max(ends.len() - 1);
+        if deepest > NESTED_MESSAGES {
+            return deepest;
+        }
+        if at == end {
+            ends.pop();
+            continue;
+        }
+        let next = match key(message, at) {
+            Some(key) if key.wire == 2 => match within(message, key.value, end) {
+                Some((inner, inner_end)) => {
+                    at = inner;
+                    ends.push(inner_end);
+                    continue;
                 }
+                None => None,
+            },
+            Some(key) if key.wire == 3 => after_group(message, key),
+            Some(key) => after_scalar(message, key),
+            None => None,
+        };
+        match next.filter(|next| *next <= end) {
+            Some(next) => at = next,
+            // It is no message; nothing in it counts from here on.
+            None => {
+                at = end;
+                ends.pop();
             }
         }
     }
-    Some(deepest)
+    deepest
 }
 
-/// Where a group ends; the inner `None`, where it does not.
-#[allow(clippy::option_option)] // the outer one: no steps are left
-fn after_group(message: &[u8], first: Key, steps: &mut usize) -> Option<Option<usize>> {
+/// What has a length: where it begins and ends, if that is within what it is in.
+fn within(message: &[u8], at: usize, end: usize) -> Option<(usize, usize)> {
+    let (length, inner) = varint(message, at)?;
+    let inner_end = inner.checked_add(usize::try_from(length).ok()?)?;
+    (inner_end <= end).then_some((inner, inner_end))
+}
+
+/// Where a group ends, if it does.
+fn after_group(message: &[u8], first: Key) -> Option<usize> {
     let mut open = vec![first.field];
     let mut at = first.value;
     while let Some(field) = open.last().copied() {
-        *steps = steps.checked_sub(1)?;
         let next = key(message, at).and_then(|key| match key.wire {
             3 => {
                 open.push(key.field);
@@ -133,12 +167,9 @@ fn after_group(message: &[u8], first: Key, steps: &mut usize) -> Option<Option<u
             }
             _ => after_scalar(message, key),
         });
-        match next {
-            Some(next) => at = next,
-            None => return Some(None),
-        }
+        at = next?;
     }
-    Some(Some(at))
+    Some(at)
 }
 
 /// The most groups that are open at once, read from any byte on.
@@ -200,33 +231,51 @@ fn varint(message: &[u8], at: usize) -> Option<(u64, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use prost::Message;
-
     use super::*;
+
+    /// A message that may hold itself.
+    #[derive(Clone, PartialEq, Message)]
+    struct Tree {
+        #[prost(message, repeated, tag = "1")]
+        inner: Vec<Tree>,
+        #[prost(bytes = "vec", tag = "2")]
+        text: Vec<u8>,
+    }
+
+    fn depth(tree: &Tree) -> usize {
+        let inner = tree.inner.iter().map(|inner| 1 + depth(inner));
+        inner.max().unwrap_or(0)
+    }
 
     /// A message of messages, as deep as it says.
     fn nested(levels: usize) -> Vec<u8> {
-        let mut message = Vec::new();
+        // From within: each message is what comes after its head.
+        let mut reversed: Vec<u8> = Vec::new();
         for _ in 0..levels {
-            let mut outer = vec![0x0a];
-            prost::encoding::encode_varint(message.len() as u64, &mut outer);
-            outer.extend(message);
-            message = outer;
+            let mut head = vec![0x0a];
+            prost::encoding::encode_varint(reversed.len() as u64, &mut head);
+            reversed.extend(head.into_iter().rev());
         }
-        message
+        reversed.reverse();
+        reversed
+    }
+
+    fn with_room(test: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(test);
+        thread.unwrap().join().unwrap();
     }
 
     #[test]
     fn levels_are_counted() {
         for depth in [0, 1, 2, 200] {
-            assert_eq!(levels(&nested(depth), 1000), Some(depth));
+            assert_eq!(levels(&nested(depth)), depth);
         }
         assert_eq!(check(&nested(NESTED_MESSAGES)), Ok(()));
         let error = check(&nested(NESTED_MESSAGES + 1)).unwrap_err();
         assert!(error.contains("levels"), "{error}");
         // Beside each other, they are no deeper.
         let many: Vec<u8> = std::iter::repeat_n(nested(3), 10_000).flatten().collect();
-        assert_eq!(levels(&many, 1000), Some(3));
+        assert_eq!(levels(&many), 3);
     }
 
     #[test]
@@ -235,70 +284,64 @@ mod tests {
         message.extend(vec![0x0b; usize::from(NESTED_GROUPS) + 1]);
         assert!(check(&message).unwrap_err().contains("groups"));
         // As many beside each other.
-        let closed: Vec<u8> = std::iter::repeat_n([0x0b, 0x0c], 100_000)
-            .flatten()
-            .collect();
-        assert_eq!(check(&closed), Ok(()));
+        let closed = std::iter::repeat_n([0x0b, 0x0c], 100_000).flatten();
+        assert_eq!(check(&closed.collect::<Vec<u8>>()), Ok(()));
     }
 
     #[test]
     fn text_is_no_message_and_hides_none() {
-        let text = "a name, a sentence; numbers 10 000 and the rest of it: zz BB jj".repeat(5_000);
-        let mut message = vec![0x12];
-        prost::encoding::encode_varint(text.len() as u64, &mut message);
-        message.extend(text.as_bytes());
-        assert_eq!(check(&message), Ok(()));
-        message.extend(nested(NESTED_MESSAGES + 1));
-        assert!(check(&message).is_err());
-    }
-
-    #[test]
-    fn a_length_beyond_its_message_hides_nothing() {
-        // The outer message is of one byte, and what is in it of all that follows.
-        let deep = nested(NESTED_MESSAGES + 1);
-        let mut message = vec![0x0a, 4, 0x0a];
-        prost::encoding::encode_varint(deep.len() as u64, &mut message);
-        message.extend(deep);
-        assert!(check(&message).is_err());
-    }
-
-    #[test]
-    fn what_is_made_to_take_long_is_refused() {
-        // Each byte begins a part that goes on to the end.
-        let mut message = Vec::new();
-        for _ in 0..20_000 {
-            message.extend([0x0a, 0xff, 0xff, 0x01]);
+        let text = "a name, a sentence; numbers 10 000 and the rest of it: zz BB jj";
+        for text in [
+            text.repeat(20_000),
+            "z".repeat(100_000),
+            "\n".repeat(100_000),
+        ] {
+            let mut message = vec![0x12];
+            prost::encoding::encode_varint(text.len() as u64, &mut message);
+            message.extend(text.as_bytes());
+            assert_eq!(check(&message), Ok(()));
+            // As rows of a table are.
+            let rows: Vec<u8> = std::iter::repeat_n(&message[..], 3)
+                .flatten()
+                .copied()
+                .collect();
+            assert_eq!(check(&rows), Ok(()));
+            message.extend(nested(NESTED_MESSAGES + 1));
+            assert!(check(&message).is_err());
         }
-        let began = std::time::Instant::now();
-        assert!(check(&message).is_err());
-        assert!(began.elapsed().as_secs() < 60);
+        let row = [
+            0x0a, 10, 0x0a, 8, b'z', b'z', b'b', b'k', b'"', b'2', b'c', b':',
+        ];
+        let rows = std::iter::repeat_n(row, 200_000).flatten();
+        assert_eq!(check(&rows.collect::<Vec<u8>>()), Ok(()));
+    }
+
+    #[test]
+    fn a_length_beyond_its_message_leads_nowhere() {
+        with_room(|| {
+            // Each message is longer than what it is in, by its head.
+            let message: Vec<u8> = std::iter::repeat_n([0x0a, 100], 1_000_000)
+                .flatten()
+                .collect();
+            assert_eq!(check(&message), Ok(()), "it has two levels");
+            assert!(decode::<Tree>(&message).is_err());
+            let tree: Tree = decode(&nested(NESTED_MESSAGES)).unwrap();
+            assert_eq!(depth(&tree), NESTED_MESSAGES);
+            assert!(decode::<Tree>(&nested(NESTED_MESSAGES + 1)).is_err());
+        });
     }
 
     /// No more levels than are found are ever decoded.
     #[test]
     fn a_decoder_goes_no_deeper() {
-        /// A message that may hold itself, and says how deeply it does.
-        #[derive(Clone, PartialEq, Message)]
-        struct Tree {
-            #[prost(message, repeated, tag = "1")]
-            inner: Vec<Tree>,
-            #[prost(bytes = "vec", tag = "2")]
-            text: Vec<u8>,
-        }
-        fn depth(tree: &Tree) -> usize {
-            tree.inner
-                .iter()
-                .map(|inner| 1 + depth(inner))
-                .max()
-                .unwrap_or(0)
-        }
-        bolero::check!()
+        bolero::check!(name = "nesting")
             .with_iterations(20_000)
             .with_max_len(200)
             .for_each(|bytes| {
-                let found = levels(bytes, usize::MAX);
-                if let (Ok(tree), Some(found)) = (Tree::decode(bytes), found) {
-                    assert!(depth(&tree) <= found);
+                let decoded = Tree::decode(bytes);
+                assert_eq!(decode::<Tree>(bytes).ok(), decoded.clone().ok());
+                if let Ok(tree) = decoded {
+                    assert!(depth(&tree) <= levels(bytes));
                 }
             });
     }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use ballista_core::config::BALLISTA_JOB_NAME;
+use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{
     CancelJobParams, CancelJobResult, CleanJobDataParams, CleanJobDataResult,
@@ -16,9 +17,11 @@ use ballista_core::serde::protobuf::{
     RegisterExecutorResult, RemoveSessionParams, RemoveSessionResult, RunningJob,
     UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status, task_status,
 };
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 use volley_proto::TrainId;
+use volley_proto::nesting;
 use volley_proto::object_stores::{Declared, Stores};
 use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, STORES, TRAIN_ID};
 
@@ -103,6 +106,17 @@ fn describe(id: &str, submission: &ExecuteQueryParams) -> Result<Job, Status> {
     ))
 }
 
+/// Refuses a plan that nests so deeply that decoding it would end the process.
+#[allow(clippy::result_large_err)] // as tonic has it
+fn check_plan(submission: &ExecuteQueryParams) -> Result<(), Status> {
+    let checked = match &submission.query {
+        Some(Query::LogicalPlan(plan)) => nesting::decode::<LogicalPlanNode>(plan).map(drop),
+        Some(Query::PhysicalPlan(plan)) => nesting::decode::<PhysicalPlanNode>(plan).map(drop),
+        Some(Query::SubstraitPlan(_)) | None => Ok(()),
+    };
+    checked.map_err(|error| Status::invalid_argument(format!("the query's plan: {error}")))
+}
+
 /// Gives a submission an id, which plans of all of its attempts know.
 fn identify(submission: &mut ExecuteQueryParams) {
     submission.settings.retain(|setting| setting.key != JOB_ID);
@@ -128,6 +142,7 @@ impl SchedulerGrpc for Door {
         &self,
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<ExecuteQueryResult>, Status> {
+        check_plan(request.get_ref())?;
         describe("", request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
@@ -145,6 +160,7 @@ impl SchedulerGrpc for Door {
         &self,
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
+        check_plan(request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
         SchedulerGrpc::execute_query_push(&self.ballista, request).await

@@ -217,6 +217,9 @@ fn nest() {
             "{operators} {expressions}"
         );
     }
+    // Each message is longer than what it is in.
+    let longer = [0x9a_u8, 0x01, 100, 0x0a, 100].repeat(500_000);
+    let _ = code(scheduler, EXECUTE, field(1, &longer));
     // As deep as may be sent: what becomes of it is an answer, and the scheduler lives.
     for (operators, expressions) in [(2_400, 0), (0, 2_400), (1_200, 1_200)] {
         let sent = field(1, &plan(operators, expressions));

@@ -1,6 +1,8 @@
-//! The one direction of dependencies between the crates.
+//! The one direction of dependencies between the crates, and what comes from others.
 
 #![allow(clippy::unwrap_used)]
+
+mod supply;
 
 use std::collections::{BTreeMap, BTreeSet};
 
