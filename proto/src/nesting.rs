@@ -128,7 +128,7 @@ fn levels(message: &[u8]) -> usize {
                 }
                 None => None,
             },
-            Some(key) if key.wire == 3 => after_group(message, key),
+            Some(key) if key.wire == 3 => after_group(message, key, end),
             Some(key) => after_scalar(message, key),
             None => None,
         };
@@ -151,8 +151,8 @@ fn within(message: &[u8], at: usize, end: usize) -> Option<(usize, usize)> {
     (inner_end <= end).then_some((inner, inner_end))
 }
 
-/// Where a group ends, if it does.
-fn after_group(message: &[u8], first: Key) -> Option<usize> {
+/// Where a group ends, if it does within what it is in.
+fn after_group(message: &[u8], first: Key, end: usize) -> Option<usize> {
     let mut open = vec![first.field];
     let mut at = first.value;
     while let Some(field) = open.last().copied() {
@@ -167,7 +167,7 @@ fn after_group(message: &[u8], first: Key) -> Option<usize> {
             }
             _ => after_scalar(message, key),
         });
-        at = next?;
+        at = next.filter(|next| *next <= end)?;
     }
     Some(at)
 }
@@ -314,6 +314,12 @@ mod tests {
         ];
         let rows = std::iter::repeat_n(row, 200_000).flatten();
         assert_eq!(check(&rows.collect::<Vec<u8>>()), Ok(()));
+    }
+
+    #[test]
+    fn groups_that_do_not_end_take_no_time() {
+        let message = std::iter::repeat_n([0x0a, 1, 0x0b], 1_000_000).flatten();
+        assert_eq!(levels(&message.collect::<Vec<u8>>()), 1);
     }
 
     #[test]

@@ -102,10 +102,15 @@ pub fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
 
 /// A field of a message that has a length.
 pub fn field(number: u32, content: &[u8]) -> Vec<u8> {
-    let mut bytes = varint(u64::from(number << 3 | 2));
-    bytes.extend(varint(content.len() as u64));
+    let mut bytes = head(number, content.len());
     bytes.extend_from_slice(content);
     bytes
+}
+
+/// What comes before the content of a field that has a length.
+pub fn head(number: u32, length: usize) -> Vec<u8> {
+    let key = varint(u64::from((number << 3) | 2));
+    [key, varint(length as u64)].concat()
 }
 
 /// A field of a message that is a number.
