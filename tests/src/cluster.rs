@@ -4,23 +4,30 @@ use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::{Client, Process, binary, eventually};
+use crate::{Client, Hosts, Process, binary, eventually};
 
 /// Debug builds on a busy machine are slow to start.
 const START: Duration = Duration::from_secs(60);
 /// No single command of a test takes longer unless it hangs.
 const COMMAND: Duration = Duration::from_secs(300);
 
-/// A cluster on loopback with a model store and a folder of its own.
+/// The port of a scheduler that has a host for itself.
+const PORT: u16 = 50_050;
+
+/// A cluster on loopback, or over several hosts, with a model store and a folder of its own.
 #[derive(Debug)]
 pub struct Cluster {
     setup: Setup,
+    /// The scheduler, as the test reaches it.
     address: String,
+    /// The scheduler, as executors and clients reach it.
+    dialled: String,
     executors: Vec<Process>,
     /// The last one is the current one.
     schedulers: Vec<Process>,
@@ -42,6 +49,8 @@ pub struct Setup {
     pub always_in_stages: bool,
     /// Where models are kept, if not in a folder of the cluster's.
     pub remote_store: Option<RemoteStore>,
+    /// The hosts that it is spread over; without them it is on loopback.
+    pub spread: Option<Spread>,
 }
 
 /// A model store that is reached over a network.
@@ -55,6 +64,50 @@ pub struct RemoteStore {
     pub environment: Vec<(&'static str, String)>,
 }
 
+/// A cluster over hosts: the scheduler on `a`, executors on `b` and `c` by turns, clients on `d`.
+#[derive(Debug, Clone)]
+pub struct Spread {
+    /// The hosts.
+    pub hosts: Arc<Hosts>,
+    /// Whether they are dialled by their IPv6 addresses; by their names otherwise.
+    pub ipv6: bool,
+}
+
+impl Spread {
+    const SCHEDULER: &str = "a";
+    const CLIENT: &str = "d";
+
+    /// The names of the hosts that are needed.
+    pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+    /// The host of an executor.
+    pub fn host(executor: usize) -> &'static str {
+        ["b", "c"][executor % 2]
+    }
+
+    /// Arguments that make a host's process listen everywhere and be dialled by others; `port` follows the address.
+    fn listen(&self, host: &str, port: &str) -> [String; 4] {
+        let (bind, advertised) = match self.ipv6 {
+            true if port.is_empty() => ("::".to_owned(), self.hosts.ipv6(host).to_string()),
+            true => (format!("[::]{port}"), self.hosts.ipv6(host).to_string()),
+            false => (format!("0.0.0.0{port}"), host.to_owned()),
+        };
+        [
+            "--bind".to_owned(),
+            bind,
+            "--advertise-host".to_owned(),
+            advertised,
+        ]
+    }
+
+    fn scheduler(&self) -> String {
+        match self.ipv6 {
+            true => format!("[{}]:{PORT}", self.hosts.ipv6(Self::SCHEDULER)),
+            false => format!("{}:{PORT}", Self::SCHEDULER),
+        }
+    }
+}
+
 /// How one executor differs from the others.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutorSetup {
@@ -64,6 +117,8 @@ pub struct ExecutorSetup {
     pub scheduler: Option<String>,
     /// Further arguments.
     pub args: Vec<String>,
+    /// Its host, of a cluster over hosts, if it is not its turn's.
+    pub host: Option<&'static str>,
     /// The largest file it can write, in KiB: beyond it, writes fail as on a full disk.
     pub file_limit: Option<u64>,
 }
@@ -138,13 +193,21 @@ impl Cluster {
             .tempdir()
             .expect("a folder");
         let scheduler = start_scheduler(&setup, "127.0.0.1:0", dir.path(), 0);
-        let address = eventually("the scheduler's address", START, || {
+        let dialled = eventually("the scheduler's address", START, || {
             std::fs::read_to_string(dir.path().join("address")).ok()
         });
+        let address = match &setup.spread {
+            None => dialled.clone(),
+            Some(spread) => {
+                assert_eq!(dialled, spread.scheduler());
+                format!("{}:{PORT}", spread.hosts.ipv4(Spread::SCHEDULER))
+            }
+        };
         let executors = setup.executors;
         let mut cluster = Self {
             setup,
             address,
+            dialled,
             executors: Vec::new(),
             schedulers: vec![scheduler],
             clients: AtomicUsize::new(0),
@@ -180,9 +243,16 @@ impl Cluster {
     fn start_executor(&self, number: usize, setup: &ExecutorSetup) -> Process {
         let id = executor_id(number);
         let program = binary(setup.program.as_deref().unwrap_or("volley-executor"));
-        let mut executor = match setup.file_limit {
-            None => Command::new(program),
-            Some(kib) => {
+        let spread = self.setup.spread.as_ref();
+        let host = setup.host.unwrap_or_else(|| Spread::host(number));
+        let mut executor = match (setup.file_limit, spread) {
+            (None, None) => Command::new(program),
+            (None, Some(spread)) => {
+                let own = [self.work_dir(number)];
+                let own = own.each_ref().map(PathBuf::as_path);
+                spread.hosts.command(host, &own, &program)
+            }
+            (Some(kib), _) => {
                 // Without the trap, a write beyond the limit would end the process.
                 let limited = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
                 let mut shell = Command::new("bash");
@@ -190,11 +260,13 @@ impl Cluster {
                 shell
             }
         };
-        let scheduler = setup.scheduler.as_ref().unwrap_or(&self.address);
+        let scheduler = setup.scheduler.as_ref().unwrap_or(&self.dialled);
+        let listen = spread.map(|spread| spread.listen(host, ""));
         executor
             .args(["--scheduler", scheduler, "--id", &id, "--vcores", "1"])
             .arg("--work-dir")
             .arg(self.work_dir(number))
+            .args(listen.iter().flatten())
             .args(&self.setup.executor_args)
             .args(&setup.args);
         let logs = (0..).map(|start| self.dir.path().join(format!("{id}.{start}.log")));
@@ -228,9 +300,18 @@ impl Cluster {
         });
     }
 
-    /// The scheduler, as `host:port`.
+    /// The scheduler, as the test reaches it by `host:port`.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The hosts that it is spread over.
+    ///
+    /// # Panics
+    /// When it is on loopback.
+    pub fn hosts(&self) -> &Hosts {
+        let spread = self.setup.spread.as_ref();
+        &spread.expect("a cluster over hosts").hosts
     }
 
     /// A folder of the test's own.
@@ -271,12 +352,12 @@ impl Cluster {
 
     /// The `volley` command against this cluster and its store.
     pub fn command(&self) -> Command {
-        self.command_via(&self.address)
+        self.command_via(&self.dialled)
     }
 
     /// The `volley` command against this cluster's scheduler, reached by another address.
     pub fn command_via(&self, scheduler: &str) -> Command {
-        let mut command = Command::new(binary("volley"));
+        let mut command = self.program();
         command
             .args(["--scheduler", scheduler, "--store"])
             .arg(self.store_arg())
@@ -286,6 +367,15 @@ impl Cluster {
         }
         command.current_dir(self.dir.path());
         command
+    }
+
+    /// The `volley` command, without arguments.
+    fn program(&self) -> Command {
+        let program = binary("volley");
+        match &self.setup.spread {
+            None => Command::new(program),
+            Some(spread) => spread.hosts.command(Spread::CLIENT, &[], &program),
+        }
     }
 
     /// Lets a command run beside the test.
@@ -312,16 +402,27 @@ impl Cluster {
 
     /// Runs `volley jobs` with these arguments to its end.
     pub fn manage_jobs(&self, args: &[&str]) -> Run {
-        let mut command = Command::new(binary("volley"));
-        command.args(["jobs", "--scheduler", &self.address]);
+        let mut command = self.program();
+        command.args(["jobs", "--scheduler", &self.dialled]);
         self.spawn(command.args(args)).wait(COMMAND)
+    }
+
+    /// Runs `volley doctor` to its end.
+    pub fn examine(&self) -> Run {
+        let mut command = self.program();
+        command
+            .args(["doctor", "--scheduler", &self.dialled, "--store"])
+            .arg(self.store_arg())
+            .envs(self.setup.environment())
+            .current_dir(self.dir.path());
+        self.spawn(&mut command).wait(COMMAND)
     }
 
     /// Runs `volley report` with these arguments to its end.
     pub fn report(&self, args: &[&str]) -> Run {
-        let mut command = Command::new(binary("volley"));
+        let mut command = self.program();
         command
-            .args(["report", "--scheduler", &self.address, "--store"])
+            .args(["report", "--scheduler", &self.dialled, "--store"])
             .arg(self.store_arg())
             .envs(self.setup.environment())
             .args(args)
@@ -358,9 +459,21 @@ pub fn executor_id(number: usize) -> String {
 }
 
 fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Process {
-    let mut scheduler = Command::new(binary("volley-scheduler"));
+    let program = binary("volley-scheduler");
+    let (mut scheduler, listen) = match &setup.spread {
+        None => (
+            Command::new(program),
+            vec!["--bind".to_owned(), bind.to_owned()],
+        ),
+        Some(spread) => {
+            let host = Spread::SCHEDULER;
+            let listen = spread.listen(host, &format!(":{PORT}"));
+            (spread.hosts.command(host, &[], &program), listen.to_vec())
+        }
+    };
     scheduler
-        .args(["--bind", bind, "--address-file"])
+        .args(listen)
+        .arg("--address-file")
         .arg(dir.join("address"))
         .args(&setup.scheduler_args)
         .envs(setup.environment());

@@ -1,6 +1,6 @@
-//! A cluster of real processes for tests, the command line to drive it, and ways to harm it.
+//! A cluster of real processes for tests, on this host or over several, the command line to drive it, and ways to harm it.
 //!
-//! The binaries are those of this build. Every port is the system's choice, readiness is polled to
+//! The binaries are those of this build. Every port on this host is the system's choice, readiness is polled to
 //! a deadline, output goes to files that are printed when a test fails, and whatever a test leaves
 //! running is killed when it ends. Nothing is mocked.
 
@@ -8,6 +8,7 @@ mod binaries;
 mod browser;
 mod client;
 mod cluster;
+mod hosts;
 mod process;
 mod proxy;
 mod s3;
@@ -19,7 +20,8 @@ pub mod hostile;
 pub use binaries::binary;
 pub use browser::Browser;
 pub use client::Client;
-pub use cluster::{Cluster, ExecutorSetup, RemoteStore, Run, Setup, executor_id};
+pub use cluster::{Cluster, ExecutorSetup, RemoteStore, Run, Setup, Spread, executor_id};
+pub use hosts::Hosts;
 pub use process::{Process, eventually};
 pub use proxy::{Proxy, Way};
 pub use s3::{Fault, FaultPlan, FaultyProxy, S3Server};

@@ -1,7 +1,12 @@
 //! Idle connections to other executors' Flight services, kept for the next fetch.
+//!
+//! A host that is cut off closes nothing. Each connection, used or idle, asks its peer now and then whether it is
+//! there, and is closed when there is no answer: a fetch fails then, and a later one does not begin on a connection
+//! from before.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ballista_core::client::BallistaClient;
@@ -13,6 +18,14 @@ use parking_lot::Mutex;
 
 /// Connections kept for one peer; more are closed when they come back.
 const KEPT: usize = 16;
+/// Peers that connections are kept for; most have left when there are more.
+const PEERS: usize = 256;
+/// How long a peer may take to be connected with.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// How often a connection is tried.
+const TRIED: Duration = Duration::from_secs(3);
+/// How long a peer may take to answer then: a process that stands still for a moment is not lost.
+const ALIVE: Duration = Duration::from_secs(10);
 
 type Key = (String, u16, GrpcClientConfig);
 type Idle = Arc<Mutex<HashMap<Key, Vec<BallistaClient>>>>;
@@ -48,7 +61,7 @@ impl BallistaClientPool for Connections {
                     port,
                     config.max_message_size,
                     config.use_tls,
-                    endpoint,
+                    Some(Arc::new(watched(endpoint))),
                     config.io_retries_times,
                     config.io_retry_wait_time_ms,
                     config.initial_connection_window_size,
@@ -60,6 +73,9 @@ impl BallistaClientPool for Connections {
         let idle = Arc::clone(&self.idle);
         let give_back = move |client| {
             let mut idle = idle.lock();
+            if idle.len() > PEERS {
+                idle.clear();
+            }
             let kept = idle.entry(key).or_default();
             if kept.len() < KEPT {
                 kept.push(client);
@@ -71,4 +87,20 @@ impl BallistaClientPool for Connections {
     async fn evict_idle(&self) {
         self.idle.lock().clear();
     }
+}
+
+/// Connections that notice when their peer is gone, set up further by what the session wants.
+fn watched(further: Option<Arc<BallistaConfigGrpcEndpoint>>) -> BallistaConfigGrpcEndpoint {
+    BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| {
+        let endpoint = endpoint
+            .connect_timeout(CONNECTING)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(TRIED)
+            .keep_alive_timeout(ALIVE)
+            .keep_alive_while_idle(true);
+        match &further {
+            Some(further) => further.configure_endpoint(endpoint),
+            None => Ok(endpoint),
+        }
+    }))
 }

@@ -48,6 +48,8 @@ use crate::{Error, ExecutorConfig, Result};
 /// The port of the task server must be known before it is bound; another process may take it in
 /// between, and then another one is tried.
 const PORT_ATTEMPTS: usize = 5;
+/// How often the connection with the scheduler is tried at most.
+const LEAST_TRIED: Duration = Duration::from_millis(500);
 /// Tasks that the scheduler is told of at once.
 const ENDED_AT_ONCE: usize = 256;
 
@@ -73,7 +75,12 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", config.scheduler))
         .map_err(|_| address())?
         .connect_timeout(Duration::from_secs(2))
-        .tcp_nodelay(true);
+        .tcp_nodelay(true)
+        // A scheduler that is cut off closes nothing, and what is sent to it then is sent again ever more seldom:
+        // when it is back, that connection would be of no use for as long as it was gone.
+        .http2_keep_alive_interval((config.scheduler_timeout / 4).max(LEAST_TRIED))
+        .keep_alive_timeout(config.scheduler_timeout)
+        .keep_alive_while_idle(true);
     let deadline = Instant::now() + config.connect_timeout;
     loop {
         match endpoint.connect().await {

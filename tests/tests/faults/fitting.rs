@@ -59,9 +59,13 @@ impl Setup {
             args,
             ..
         } = self;
+        let deadline = match options.contains("collective_timeout") {
+            true => "",
+            false => ", collective_timeout = '20s'",
+        };
         let options = format!(
             "{options}, epochs = {epochs}, batch_size = 16, hidden_units = {hidden:?}, \
-             rendezvous_timeout = '20s', collective_timeout = '20s'"
+             rendezvous_timeout = '20s'{deadline}"
         );
         let sql = format!(
             "{} {}",

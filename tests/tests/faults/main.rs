@@ -1,4 +1,4 @@
-//! Faults over real processes: {killed, frozen, told to end, cut off, late, full, gone} × {reading
+//! Faults over real processes, on one host and over several: {killed, frozen, told to end, cut off, late, full, gone} × {reading
 //! tables, exchanges, the last stage, fetching, meeting, streaming, all-reduce, between epochs,
 //! checkpoints, publishing, prediction}.
 //!
@@ -24,6 +24,7 @@ mod exactness;
 mod fault;
 mod fitting;
 mod growth;
+mod hosts;
 mod limits;
 mod network;
 mod predictions;
@@ -70,6 +71,14 @@ fn wrong_rows() {
 #[test]
 fn network() {
     fault::each("network", network::FAULTS);
+}
+
+/// Several hosts on this one; left out aloud where there can be none.
+#[test]
+fn hosts() {
+    if volley_tests::Hosts::start(&[]).is_some() {
+        fault::each("hosts", hosts::FAULTS);
+    }
 }
 
 #[test]

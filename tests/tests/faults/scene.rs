@@ -1,9 +1,10 @@
 //! Clusters that notice losses soon, what can happen to their executors, and what all must be like
 //! in the end.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use volley_tests::{Cluster, ExecutorSetup, Setup, Slots, eventually, executor_id};
+use volley_tests::{Cluster, ExecutorSetup, Hosts, Setup, Slots, Spread, eventually, executor_id};
 
 /// A silent executor is lost after this long.
 pub(crate) const SILENCE: Duration = Duration::from_secs(4);
@@ -37,6 +38,36 @@ pub(crate) fn setup(executors: usize) -> Setup {
         always_in_stages: true,
         ..Setup::default()
     }
+}
+
+/// How long a cluster over hosts waits before it takes somebody for lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As the clusters on loopback.
+    Short,
+    /// As documented: the timeouts are nobody's but the defaults.
+    Default,
+}
+
+/// A cluster over hosts, the scheduler on `a` and executors on `b` and `c`: so many on each that hold data, and then
+/// so many on each that train.
+pub(crate) fn spread(patience: Patience, (queries, trainers): (usize, usize)) -> Cluster {
+    let hosts = Hosts::start(&Spread::NAMES).expect("there were some before");
+    let spread = Spread {
+        hosts: Arc::new(hosts),
+        ipv6: false,
+    };
+    let cluster = Cluster::start_with(Setup {
+        spread: Some(spread),
+        ..match patience {
+            Patience::Short => setup(0),
+            Patience::Default => Setup {
+                always_in_stages: true,
+                ..Setup::default()
+            },
+        }
+    });
+    populate(cluster, 2 * queries, 2 * trainers)
 }
 
 /// A cluster in which some executors hold the data and others train, numbered in this order.

@@ -46,12 +46,12 @@ pub(crate) const FAULTS: &[Fault] = &[
 ];
 
 /// A network whose files take a moment to write.
-fn large(name: &str, options: &str) -> Setup {
+pub(crate) fn large(name: &str, options: &str) -> Setup {
     setup(name, &format!("embedding_dim = 2000, {options}"))
 }
 
 /// The files of checkpoints of a model with an extension, oldest first.
-fn checkpoints(cluster: &Cluster, model: &str, extension: &str) -> Vec<PathBuf> {
+pub(crate) fn checkpoints(cluster: &Cluster, model: &str, extension: &str) -> Vec<PathBuf> {
     let folder = cluster
         .store()
         .join("models")

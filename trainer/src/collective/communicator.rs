@@ -63,7 +63,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::ConnectDeadline`] names the ranks that did not come. [`Error::ConnectRefused`]
+    /// [`Error::ConnectDeadline`] names the ranks that did not come, or one whose host was not reached
+    /// for as long as an operation may take. [`Error::ConnectRefused`]
     /// when a peer holds this rank for no member; connections *to* this rank that are no part of
     /// the membership are dropped, and waiting goes on.
     pub fn connect(
@@ -73,7 +74,7 @@ impl Communicator {
         abort: &CancellationToken,
     ) -> Result<Self> {
         membership.validate()?;
-        let links = connect::mesh(listener, membership, options.connect_timeout, abort)?;
+        let links = connect::mesh(listener, membership, options, abort)?;
         Ok(Self::over(
             links,
             membership.rank,

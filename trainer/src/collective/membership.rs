@@ -52,7 +52,8 @@ pub struct Options {
     /// How long to wait for all ranks to connect.
     pub connect_timeout: Duration,
     /// How long an operation may go without a byte moving before its peers count as stuck. It must
-    /// outlast the slowest rank's step; a rank that dies is noticed at once, without it.
+    /// outlast the slowest rank's step; a rank that dies is noticed at once, without it. As long as this,
+    /// a peer's host may take to be reached at all.
     pub op_timeout: Duration,
     /// The most bytes one network send carries; at least 1 KiB is used.
     pub chunk: usize,

@@ -8,8 +8,9 @@
 //!            the next route: Unix, TCP, Unix, …
 //! ```
 //!
-//! There is no deadline for one attempt: the peer's kernel accepts before the peer itself has come
-//! to answer, and a second connection would be a second caller.
+//! There is no deadline for a greeting: the peer's kernel accepts before the peer itself has come
+//! to answer, and a second connection would be a second caller. That the kernel accepts has one: nobody
+//! has heard of an attempt that it does not answer, and the next one finds a network that is there again.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -29,6 +30,8 @@ use crate::collective::wire::{HELLO_BYTES, Hello, REPLY_BYTES, Reply};
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long the peer's kernel may take to accept.
+const ACCEPTING: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Dial {
@@ -38,6 +41,8 @@ pub(super) struct Dial {
     attempts: usize,
     state: State,
     failure: Option<io::Error>,
+    /// Since when nobody has been reached.
+    unreached: Option<Instant>,
 }
 
 /// What became of a dial.
@@ -56,8 +61,14 @@ enum Route {
 
 #[derive(Debug)]
 enum State {
-    Idle { until: Option<Instant> },
-    Connecting { socket: Socket, is_unix: bool },
+    Idle {
+        until: Option<Instant>,
+    },
+    Connecting {
+        socket: Socket,
+        is_unix: bool,
+        until: Instant,
+    },
     Greeting(Greeting),
 }
 
@@ -79,7 +90,14 @@ impl Dial {
             attempts: 0,
             state: State::Idle { until: None },
             failure: None,
+            unreached: None,
         }
+    }
+
+    /// How long nobody has been reached, not even by an attempt that fails later.
+    pub(super) fn unreached(&self, now: Instant) -> Duration {
+        let since = self.unreached;
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     pub(super) fn peer(&self) -> usize {
@@ -130,12 +148,22 @@ impl Dial {
             if until.is_some_and(|until| now < until) {
                 return Ok(Progress::Pending);
             }
-            self.state = self.connect()?;
+            self.unreached.get_or_insert(now);
+            self.state = self.connect(now)?;
         }
         // On any way out but these two, the state is idle: an error ends the attempt.
         let mut greeting = match std::mem::replace(&mut self.state, State::Idle { until: None }) {
-            State::Connecting { socket, is_unix } if is_connected(&socket)? => {
+            State::Connecting {
+                socket, is_unix, ..
+            } if is_connected(&socket)? => {
+                self.unreached = None;
                 Greeting::open(socket, is_unix)?
+            }
+            State::Connecting { until, .. } if now >= until => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the peer's host does not answer",
+                ));
             }
             State::Greeting(greeting) => greeting,
             unfinished @ (State::Idle { .. } | State::Connecting { .. }) => {
@@ -156,7 +184,7 @@ impl Dial {
         }
     }
 
-    fn connect(&mut self) -> io::Result<State> {
+    fn connect(&mut self, now: Instant) -> io::Result<State> {
         let attempt = self.attempts;
         let round = attempt.checked_div(self.routes.len()).unwrap_or(0);
         let route = attempt
@@ -180,7 +208,11 @@ impl Dial {
         socket.set_nonblocking(true)?;
         match socket.connect(&address) {
             Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
-            _ => Ok(State::Connecting { socket, is_unix }),
+            _ => Ok(State::Connecting {
+                socket,
+                is_unix,
+                until: now + ACCEPTING,
+            }),
         }
     }
 }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! All of it goes on at once in one loop over `poll(2)`: a peer that is slow, or a stranger that
-//! connects and says nothing, holds up nobody. The deadline is for the whole mesh.
+//! connects and says nothing, holds up nobody. One deadline is for the whole mesh, during which peers may
+//! have other things to do; another is for a lower rank's host to be reached at all.
 
 mod admit;
 mod dial;
@@ -26,7 +27,7 @@ use self::guest::{Guest, Heard};
 use super::endpoint::Listener;
 use super::error::{Error, Result};
 use super::link::{self, Link};
-use super::membership::Membership;
+use super::membership::{Membership, Options};
 use super::readiness::{self, Wake};
 use super::wire::Hello;
 
@@ -37,18 +38,29 @@ const MOST_GUESTS: usize = 256;
 pub(super) fn mesh(
     listener: Listener,
     membership: &Membership,
-    timeout: Duration,
+    options: &Options,
     abort: &CancellationToken,
 ) -> Result<Vec<Option<Box<dyn Link>>>> {
+    let timeout = options.connect_timeout;
     let Membership {
         rank, generation, ..
     } = *membership;
     let start = Instant::now();
     let mut assembly = Assembly::new(listener, membership);
     loop {
-        assembly.advance(Instant::now())?;
+        let now = Instant::now();
+        assembly.advance(now)?;
         if assembly.missing().next().is_none() {
             return Ok(assembly.links);
+        }
+        if let Some(dial) = assembly.unreached(now, options.op_timeout) {
+            return Err(Error::ConnectDeadline {
+                rank,
+                generation,
+                missing: vec![dial.peer()],
+                waited: options.op_timeout,
+                source: dial.take_failure(),
+            });
         }
         match assembly.wait(start + timeout, abort) {
             Ok(None | Some(Wake::Ready)) => {}
@@ -113,6 +125,12 @@ impl<'a> Assembly<'a> {
             .enumerate()
             .filter(move |(peer, link)| *peer != own && link.is_none())
             .map(|(peer, _)| peer)
+    }
+
+    /// A dial that has reached nobody for so long.
+    fn unreached(&mut self, now: Instant, patience: Duration) -> Option<&mut Dial> {
+        let mut dials = self.dials.iter_mut();
+        dials.find(|dial| dial.unreached(now) >= patience)
     }
 
     /// Does what can be done without waiting.

@@ -36,9 +36,8 @@ fn send_buffers(host_ids: [&str; 2]) -> [usize; 2] {
     }
     let ranks = listeners.into_iter().enumerate().collect();
     let buffers = spawn(ranks, |(rank, listener)| {
-        let patience = options().connect_timeout;
         let abort = CancellationToken::new();
-        let links = connect::mesh(listener, &membership(rank, 7, &peers), patience, &abort);
+        let links = connect::mesh(listener, &membership(rank, 7, &peers), &options(), &abort);
         let link = links.unwrap().into_iter().flatten().next().unwrap();
         SockRef::from(&link).send_buffer_size().unwrap()
     });
@@ -174,6 +173,29 @@ fn a_failure_to_dial_is_the_source_of_the_deadline() {
         ),
         "{error:?}"
     );
+}
+
+/// Peers may stream their shards for an hour before they answer; nobody listens where this one was.
+#[test]
+fn a_peer_that_is_not_reached_is_not_waited_for_as_one_that_is_busy() {
+    let listeners = vec![listen(), listen(), listen()];
+    let peers = endpoints(&listeners);
+    let [gone, _busy, dialling] = listeners.try_into().unwrap();
+    drop(gone);
+    let options = Options {
+        op_timeout: Duration::from_millis(100),
+        ..options()
+    };
+    let dialling = Communicator::connect(
+        dialling,
+        &membership(2, 7, &peers),
+        &options,
+        &CancellationToken::new(),
+    );
+    let error = dialling.unwrap_err();
+    assert!(error.is_peer_loss());
+    let named = matches!(&error, Error::ConnectDeadline { missing, .. } if *missing == [0]);
+    assert!(named, "{error:?}");
 }
 
 #[test]
