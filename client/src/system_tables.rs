@@ -4,17 +4,21 @@ use std::time::Duration;
 
 use ballista_core::utils::create_grpc_client_endpoint;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use tonic::transport::Channel;
 use volley_proto::TrainId;
+use volley_proto::probe::Way;
 use volley_proto::tables::{self, Row, Table};
-use volley_proto::wire::ReadTableRequest;
 use volley_proto::wire::cluster_client::ClusterClient;
+use volley_proto::wire::{ProbeRequest, ReadTableRequest};
 
 use crate::cluster::scheduler_url;
 use crate::{Error, Result};
 
 /// How long a table may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the scheduler may take for the next ways between executors.
+const WAY: Duration = Duration::from_secs(60);
 /// A log of many jobs is long.
 const MOST_BYTES: usize = 256 * 1024 * 1024;
 
@@ -82,6 +86,37 @@ impl SystemTables {
             .map_err(|status| refused(status.into()))?
             .into_inner()
             .rows)
+    }
+
+    /// The ways between the cluster's processes, which dial each other for this: it takes a second or two for each
+    /// executor.
+    ///
+    /// # Errors
+    /// When the scheduler does not answer for a minute, serves another client, or is of another version.
+    pub async fn ways(&self) -> Result<Vec<Way>> {
+        const REQUEST: &str = "try the ways between its executors";
+        let refused = |source| Error::Request {
+            address: self.address.clone(),
+            request: REQUEST,
+            source,
+        };
+        let client = self.client.get_or_try_init(|| self.connect()).await;
+        let mut client = client.map_err(refused)?.clone();
+        let status = |status| Error::refused(&self.address, REQUEST, status);
+        let silent = |_| refused(format!("it has not answered for {WAY:?}").into());
+        let answer = timeout(WAY, client.probe(ProbeRequest {})).await;
+        let mut answers = answer.map_err(silent)?.map_err(status)?.into_inner();
+        let mut ways = Vec::new();
+        loop {
+            let answer = timeout(WAY, answers.message()).await;
+            match answer.map_err(silent)?.map_err(status)? {
+                Some(answer) => {
+                    let way = serde_json::from_slice(&answer.way);
+                    ways.push(way.map_err(|error| refused(error.into()))?);
+                }
+                None => return Ok(ways),
+            }
+        }
     }
 
     async fn connect(

@@ -11,20 +11,29 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 use volley_proto::TrainId;
+use volley_proto::probe::{Measured, Probed};
 use volley_proto::tables::millis;
 use volley_proto::wire::attendance_client::AttendanceClient;
-use volley_proto::wire::{self, AttendRequest, AttendResponse, EndRequest};
+use volley_proto::wire::{
+    self, AttendRequest, AttendResponse, EchoRequest, EndRequest, ProbedRequest,
+};
 use volley_trainer::resolve_device;
 
 use crate::ballista::TaskKey;
 use crate::config::Role;
 use crate::notices::Notice;
+use crate::probe::{Asked, median};
 use crate::{Error, ExecutorConfig, Result};
 
 /// How long the scheduler may take to hear what it is told.
 const TELLING: Duration = Duration::from_secs(10);
 /// Between two attempts to be let in.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Round trips to the scheduler that are measured.
+const ECHOES: usize = 11;
+/// Bytes that are sent at once to measure a bandwidth, and for how long.
+const ECHOED: usize = 1 << 20;
+const ECHOING: Duration = Duration::from_millis(300);
 
 /// Tells the scheduler what the executor warns of.
 pub(crate) async fn tell(
@@ -43,16 +52,7 @@ pub(crate) async fn tell(
         notices: notices.iter().map(notice).collect(),
     };
     let mut client = AttendanceClient::new(channel);
-    let reason = match timeout(TELLING, client.tell(request)).await {
-        Ok(Ok(_)) => return Ok(()),
-        Ok(Err(status)) => status.message().to_owned(),
-        Err(_) => "it does not answer".to_owned(),
-    };
-    Err(Error::Attend {
-        address: config.scheduler.clone(),
-        id: config.id.clone(),
-        reason,
-    })
+    heard(config, client.tell(request)).await.map(drop)
 }
 
 /// Tells the scheduler that tasks have ended.
@@ -66,16 +66,81 @@ pub(crate) async fn end(
         tasks: tasks.into_iter().map(wire::Task::from).collect(),
     };
     let mut client = AttendanceClient::new(channel);
-    let reason = match timeout(TELLING, client.end(request)).await {
-        Ok(Ok(_)) => return Ok(()),
+    heard(config, client.end(request)).await.map(drop)
+}
+
+/// Tells the scheduler what came of a probe.
+pub(crate) async fn probed(
+    config: &ExecutorConfig,
+    channel: Channel,
+    id: u64,
+    probed: &Probed,
+) -> Result<()> {
+    let refused = |error: serde_json::Error| attend_error(config, error.to_string());
+    let request = ProbedRequest {
+        executor_id: config.id.clone(),
+        id,
+        probed: serde_json::to_vec(probed).map_err(refused)?,
+    };
+    let mut client = AttendanceClient::new(channel);
+    heard(config, client.probed(request)).await.map(drop)
+}
+
+/// Measures the way to the scheduler, over the connection that there is.
+pub(crate) async fn measure(config: &ExecutorConfig, channel: Channel) -> Result<Measured> {
+    let client = AttendanceClient::new(channel);
+    let echo = async |bytes: usize, wanted: usize| {
+        let request = EchoRequest {
+            executor_id: config.id.clone(),
+            payload: vec![0; bytes],
+            wanted: wanted as u64,
+        };
+        let started = Instant::now();
+        let answer = heard(config, client.clone().echo(request)).await?;
+        Ok::<_, Error>((started.elapsed(), answer.into_inner().payload.len()))
+    };
+    let mut round_trips = Vec::with_capacity(ECHOES);
+    for _ in 0..ECHOES {
+        round_trips.push(echo(0, 0).await?.0);
+    }
+    let started = Instant::now();
+    let (mut there, mut back) = (0, 0);
+    while started.elapsed() < ECHOING {
+        echo(ECHOED, 0).await?;
+        there += ECHOED;
+    }
+    let rate = there as f64 / started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    while started.elapsed() < ECHOING {
+        back += echo(0, ECHOED).await?.1;
+    }
+    Ok(Measured {
+        ports: Vec::new(),
+        round_trip: median(round_trips),
+        rate: Some(rate),
+        rate_back: Some(back as f64 / started.elapsed().as_secs_f64()),
+    })
+}
+
+/// What the scheduler answers, in time.
+async fn heard<T>(
+    config: &ExecutorConfig,
+    answer: impl Future<Output = Result<T, tonic::Status>>,
+) -> Result<T> {
+    let reason = match timeout(TELLING, answer).await {
+        Ok(Ok(answer)) => return Ok(answer),
         Ok(Err(status)) => status.message().to_owned(),
         Err(_) => "it does not answer".to_owned(),
     };
-    Err(Error::Attend {
+    Err(attend_error(config, reason))
+}
+
+fn attend_error(config: &ExecutorConfig, reason: String) -> Error {
+    Error::Attend {
         address: config.scheduler.clone(),
         id: config.id.clone(),
         reason,
-    })
+    }
 }
 
 impl From<TaskKey> for wire::Task {
@@ -155,12 +220,13 @@ impl Attendance {
         }
     }
 
-    /// Waits until it is over, and returns why. Runs that are over meanwhile are passed on, and tasks
-    /// that are to end.
+    /// Waits until it is over, and returns why. Runs that are over meanwhile are passed on, tasks
+    /// that are to end, and probes that are asked for.
     pub(crate) async fn until_over(
         &mut self,
         finished: impl Fn(TrainId),
         ending: impl Fn(Vec<TaskKey>),
+        asked: impl Fn(Asked),
     ) -> String {
         loop {
             match timeout(self.patience, self.signs.message()).await {
@@ -169,6 +235,14 @@ impl Attendance {
                     trains.for_each(&finished);
                     if !sign.ending.is_empty() {
                         ending(sign.ending.into_iter().map(TaskKey::from).collect());
+                    }
+                    for wire::Probe { id, probe } in sign.probes {
+                        match serde_json::from_slice(&probe) {
+                            Ok(probe) => asked(Asked { id, probe }),
+                            Err(error) => {
+                                tracing::warn!(%error, "the scheduler asks for no known probe")
+                            }
+                        }
                     }
                 }
                 Ok(Ok(None)) => return "the scheduler takes the executor for lost".to_owned(),

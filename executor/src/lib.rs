@@ -21,6 +21,7 @@ mod files;
 mod memory;
 mod models;
 mod notices;
+mod probe;
 mod rank;
 
 pub use command::run;

@@ -24,6 +24,7 @@ pub mod limits;
 pub mod nesting;
 pub mod object_stores;
 pub mod plan;
+pub mod probe;
 pub mod runtime;
 pub mod settings;
 pub mod spec;

@@ -26,13 +26,15 @@ use volley_proto::TrainId;
 use volley_proto::tables::{Line, millis};
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{
-    self, AttendRequest, AttendResponse, EndRequest, EndResponse, TellRequest, TellResponse,
+    self, AttendRequest, AttendResponse, EchoRequest, EchoResponse, EndRequest, EndResponse,
+    ProbedRequest, ProbedResponse, TellRequest, TellResponse,
 };
 
 use crate::ballista::{Attendee, BallistaScheduler, VolleyClusterState};
 use crate::heard::Heard;
 use crate::jobs::Book;
 use crate::placement::Role;
+use crate::probes::Probes;
 use crate::slots::{Slots, Task};
 use crate::tables::Tables;
 use crate::watched::Ends;
@@ -42,13 +44,17 @@ const SIGN: Duration = Duration::from_secs(1);
 /// How long an earlier incarnation may take to be removed.
 const REMOVAL: Duration = Duration::from_secs(5);
 
-type Sign = Result<AttendResponse, Status>;
+/// The most that an echo returns.
+const MOST_ECHOED: u64 = 1 << 20;
+
+pub(crate) type Sign = Result<AttendResponse, Status>;
 
 /// The service.
 pub(crate) fn attendance_service(
     ballista: BallistaScheduler,
     tables: &Tables,
     slots: Slots,
+    probes: Probes,
 ) -> AttendanceServer<Service> {
     AttendanceServer::new(Service {
         ballista,
@@ -56,6 +62,7 @@ pub(crate) fn attendance_service(
         book: tables.book.clone(),
         heard: tables.heard.clone(),
         slots,
+        probes,
         present: Arc::default(),
     })
 }
@@ -67,6 +74,7 @@ pub(crate) struct Service {
     book: Book,
     heard: Heard,
     slots: Slots,
+    probes: Probes,
     /// The current incarnation of each executor.
     present: Arc<Mutex<HashMap<String, String>>>,
 }
@@ -134,6 +142,7 @@ impl Attendance for Service {
         };
         self.cluster.attends(&executor_id, attendee);
         let (signs, stream) = mpsc::unbounded_channel();
+        self.probes.attends(&executor_id, &signs);
         tokio::spawn(self.clone().watch(presence, signs));
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
             stream,
@@ -168,6 +177,28 @@ impl Attendance for Service {
             self.book.offer();
         }
         Ok(Response::new(EndResponse {}))
+    }
+
+    async fn probed(
+        &self,
+        request: Request<ProbedRequest>,
+    ) -> Result<Response<ProbedResponse>, Status> {
+        self.probes.probed(request.into_inner())?;
+        Ok(Response::new(ProbedResponse {}))
+    }
+
+    async fn echo(&self, request: Request<EchoRequest>) -> Result<Response<EchoResponse>, Status> {
+        let EchoRequest {
+            executor_id,
+            wanted,
+            ..
+        } = request.into_inner();
+        if !self.cluster.is_registered(&executor_id) {
+            let reason = format!("executor {executor_id} is not registered");
+            return Err(Status::not_found(reason));
+        }
+        let payload = vec![0; wanted.min(MOST_ECHOED) as usize];
+        Ok(Response::new(EchoResponse { payload }))
     }
 }
 
@@ -243,6 +274,7 @@ impl Service {
             let sign = AttendResponse {
                 finished: self.finished(&mut told),
                 ending: self.ending(&executor),
+                probes: Vec::new(),
             };
             if signs.send(Ok(sign)).is_err() {
                 break;

@@ -26,6 +26,7 @@ mod jobs;
 mod placement;
 mod planning;
 mod requests;
+mod probes;
 mod server;
 mod slots;
 mod tables;

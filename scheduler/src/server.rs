@@ -30,6 +30,7 @@ use crate::ballista::{
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, Patience, jobs_service};
 use crate::requests::check_message;
+use crate::probes::Prober;
 use crate::slots::Slots;
 use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
@@ -77,6 +78,7 @@ impl Scheduler {
         let (ballista, jobs) = start_ballista(&config, bound, cluster_of_jobs, jobs).await?;
         losses.observe(&ballista.state);
 
+        let address = format!("{}:{}", config.listen.advertise_host(), bound.port());
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
         let services = Services {
@@ -84,6 +86,7 @@ impl Scheduler {
             ballista: ballista.clone(),
             slots,
             stores,
+            prober: Prober::new(Arc::clone(&cluster), address.clone()),
             tables: Tables {
                 graphs: Graphs::new(ballista.clone(), jobs),
                 cluster: Arc::clone(&cluster),
@@ -106,7 +109,6 @@ impl Scheduler {
             keeper.run(commands).await;
             Ok(())
         });
-        let address = format!("{}:{}", config.listen.advertise_host(), bound.port());
         tracing::info!(%bound, address, "scheduler listens");
         Ok(Self {
             address,
@@ -197,6 +199,7 @@ struct Services {
     ballista: BallistaScheduler,
     slots: Slots,
     stores: Stores,
+    prober: Prober,
     tables: Tables,
 }
 
@@ -212,6 +215,7 @@ impl Services {
             ballista,
             slots,
             stores,
+            prober,
             tables,
         } = self;
         let book = tables.book.clone();
@@ -221,7 +225,7 @@ impl Services {
             .max_decoding_message_size(MESSAGE_LIMIT);
         let runs = book.runs().clone();
         let (rendezvous, training) = services(runs);
-        let attendance = attendance_service(ballista.clone(), &tables, slots);
+        let attendance = attendance_service(ballista.clone(), &tables, slots, prober.probes());
         let mut routes = RoutesBuilder::default();
         routes.add_service(door);
         routes
@@ -229,7 +233,7 @@ impl Services {
             .add_service(training)
             .add_service(attendance)
             .add_service(jobs_service(book))
-            .add_service(cluster_service(tables.clone()));
+            .add_service(cluster_service(tables.clone(), prober));
         let router = get_routes(Arc::new(ballista))
             .merge(web::routes(tables))
             .merge(routes.routes().into_axum_router())

@@ -7,16 +7,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Model, Table};
 use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
-use volley_proto::wire::{DescribeRequest, DescribeResponse, ReadTableRequest, ReadTableResponse};
+use volley_proto::wire::{
+    DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse, ReadTableRequest,
+    ReadTableResponse,
+};
 use volley_proto::{ModelName, TrainId};
 
 use crate::ballista::{Graphs, VolleyClusterState};
 use crate::heard::Heard;
 use crate::jobs::Book;
+use crate::probes::Prober;
 
 /// How long a model store is waited for, by who looks at a page or a table.
 const STORE: Duration = Duration::from_secs(10);
@@ -149,16 +154,24 @@ fn json<T: Serialize>(rows: &[T]) -> serde_json::Result<Vec<u8>> {
 }
 
 /// The wire's side of it.
-pub(crate) fn cluster_service(tables: Tables) -> ClusterServer<Service> {
-    ClusterServer::new(Service { tables })
+pub(crate) fn cluster_service(tables: Tables, prober: Prober) -> ClusterServer<Service> {
+    ClusterServer::new(Service { tables, prober })
 }
 
 pub(crate) struct Service {
     tables: Tables,
+    prober: Prober,
 }
 
 #[tonic::async_trait]
 impl Cluster for Service {
+    type ProbeStream = ReceiverStream<Result<ProbeResponse, Status>>;
+
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<Self::ProbeStream>, Status> {
+        let ways = self.prober.begin()?;
+        Ok(Response::new(ReceiverStream::new(ways)))
+    }
+
     async fn describe(
         &self,
         _: Request<DescribeRequest>,

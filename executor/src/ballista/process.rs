@@ -43,6 +43,7 @@ use super::runtime::TaskRuntimes;
 use super::tasks::{TaskKey, Tasks};
 use super::{flight, shuffle_dir};
 use crate::attendance::{self, Attendance};
+use crate::probe::{self, Asked};
 use crate::{Error, ExecutorConfig, Result};
 
 /// The port of the task server must be known before it is bound; another process may take it in
@@ -52,12 +53,16 @@ const PORT_ATTEMPTS: usize = 5;
 const LEAST_TRIED: Duration = Duration::from_millis(500);
 /// Tasks that the scheduler is told of at once.
 const ENDED_AT_ONCE: usize = 256;
+/// Probes that wait to be begun.
+const PROBES: usize = 32;
 
 /// A running executor of Ballista's; dropping it stops it.
 pub(crate) struct Process {
     config: ExecutorConfig,
     attendance: Attendance,
     tasks: Tasks,
+    /// Those that the scheduler asks for.
+    probes: mpsc::Sender<Asked>,
     /// What was shuffled goes with the registration: nobody would ask for it again.
     _shuffle_dir: TempDir,
     scheduler: SchedulerGrpcClient<Channel>,
@@ -155,6 +160,8 @@ async fn try_start(
         Arc::new(VolleyPhysicalCodec::default()),
     );
     services.spawn(say_ended(config.clone(), channel.clone(), ended));
+    let (probes, asked) = mpsc::channel(PROBES);
+    services.spawn(probe::answer(config.clone(), channel.clone(), asked));
     let (request_stop, stop_requests) = mpsc::channel(1);
     let scheduler = SchedulerGrpcClient::new(channel);
     let server = executor_server::startup(
@@ -184,6 +191,7 @@ async fn try_start(
         config: config.clone(),
         attendance,
         tasks,
+        probes,
         _shuffle_dir: shuffle_dir,
         scheduler,
         services,
@@ -199,7 +207,12 @@ impl Process {
     pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
         let mut lost = self.shutdown.subscribe_for_shutdown();
         tokio::select! {
-            reason = self.attendance.until_over(finished, |tasks| self.tasks.stop(tasks)) => reason,
+            reason = self.attendance.until_over(
+                finished,
+                |tasks| self.tasks.stop(tasks),
+                // The scheduler does not wait for ever.
+                |probe| drop(self.probes.try_send(probe)),
+            ) => reason,
             _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
             // The heartbeat gives up on a scheduler that does not answer.
             () = lost.recv() => "the scheduler does not take heartbeats".to_owned(),

@@ -12,6 +12,7 @@ use volley_tests::{Cluster, Numbers, binary};
 
 mod addresses;
 mod classes;
+mod doctor;
 mod errors;
 mod examples;
 mod files;

@@ -1,4 +1,7 @@
-//! `volley doctor`: whether this machine and a cluster have what Volley needs, a line a finding.
+//! `volley doctor`: whether this machine and a cluster have what Volley needs, a line a finding, and a table of the
+//! ways between the cluster's processes.
+
+mod ways;
 
 use std::fmt;
 use std::net::TcpListener;
@@ -12,10 +15,12 @@ use volley::{Scope, Session, SessionConfig, SystemTables};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::Executor;
 
+use self::ways::{faults, rows, summary};
 use super::Ended;
 use super::config::{Doctor, EngineConfig};
 use super::engine::Engine;
 use super::execute::write;
+use super::format::{Format, Formatter};
 
 /// How long an executor's port may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -144,8 +149,37 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
     for executor in &executors {
         findings.check("executor", reach(executor).await).await?;
     }
-    let outcome = exchange(&session).await;
-    findings.check("exchange", outcome).await
+    if network(findings, address).await? {
+        let outcome = exchange(&session).await;
+        return findings.check("exchange", outcome).await;
+    }
+    // It would be tried again and again.
+    let text = "no query is tried: the cluster's processes do not reach each other";
+    findings.say(Verdict::Careful, "exchange", text).await
+}
+
+/// The ways between the cluster's processes. Returns whether all are well.
+async fn network(findings: &mut Findings, address: &str) -> anyhow::Result<bool> {
+    let ways = match SystemTables::of(address).ways().await {
+        Ok(ways) => ways,
+        Err(error) => {
+            let text = error.to_string();
+            findings.say(Verdict::Wrong, "network", &text).await?;
+            return Ok(false);
+        }
+    };
+    let mut table = Formatter::new(Format::Table);
+    write(&table.push(&rows(&ways)?)?).await?;
+    write(&table.finish()?).await?;
+    let faults: Vec<_> = ways.iter().flat_map(faults).collect();
+    for text in &faults {
+        findings.say(Verdict::Wrong, "network", text).await?;
+    }
+    if faults.is_empty() {
+        let text = summary(&ways);
+        findings.say(Verdict::Fine, "network", &text).await?;
+    }
+    Ok(faults.is_empty())
 }
 
 /// Whether an executor's shuffle port is reached from here, as rows of results are.

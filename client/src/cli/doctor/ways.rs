@@ -1,0 +1,238 @@
+//! The ways between a cluster's processes, as a table, and what would mend those that are broken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::error::ArrowError;
+use volley_proto::probe::{Fault, FaultKind, Port, Way};
+
+/// A row a way.
+pub(super) fn rows(ways: &[Way]) -> Result<RecordBatch, ArrowError> {
+    let column = |of: &dyn Fn(&Way) -> String| -> ArrayRef {
+        Arc::new(
+            ways.iter()
+                .map(|way| Some(of(way)))
+                .collect::<StringArray>(),
+        )
+    };
+    RecordBatch::try_from_iter([
+        ("from", column(&|way| way.from.to_string())),
+        ("to", column(&|way| way.to.to_string())),
+        ("by", column(&|way| way.host.clone())),
+        ("ports", column(&ports)),
+        (
+            "round trip",
+            column(&|way| round_trip(way).map_or_else(String::new, milliseconds)),
+        ),
+        (
+            "bandwidth",
+            column(&|way| rate(way).map_or_else(String::new, megabytes)),
+        ),
+    ])
+}
+
+/// What is wrong with a way, and what would mend it.
+pub(super) fn faults(way: &Way) -> Vec<String> {
+    let about = format!("{} to {} ({})", way.from, way.to, way.host);
+    if let Err(reason) = &way.outcome {
+        return vec![format!("{about} was not tried: {reason}")];
+    }
+    let said = |(port, fault): (&Port, &Fault)| {
+        let Port {
+            service, number, ..
+        } = port;
+        let remedy = remedy(way, port, fault.kind);
+        format!(
+            "{about}: port {number} ({service}): {}: {remedy}",
+            fault.text
+        )
+    };
+    way.faults().map(said).collect()
+}
+
+/// All ways, in a line.
+pub(super) fn summary(ways: &[Way]) -> String {
+    let slowest = ways.iter().filter_map(round_trip).max();
+    let narrowest = ways.iter().filter_map(rate).reduce(f64::min);
+    let mut said = format!("{} ways, all reached", ways.len());
+    if let Some(slowest) = slowest {
+        said.push_str(&format!(
+            "; a round trip takes {} at most",
+            milliseconds(slowest)
+        ));
+    }
+    if let Some(narrowest) = narrowest {
+        said.push_str(&format!("; at least {}", megabytes(narrowest)));
+    }
+    said
+}
+
+fn remedy(way: &Way, port: &Port, kind: FaultKind) -> String {
+    let Way { from, to, host, .. } = way;
+    match kind {
+        FaultKind::Unresolved => format!(
+            "make the name {host} known where {from} runs (DNS or /etc/hosts), or start {to} with --advertise-host \
+             and a name or address that is known there"
+        ),
+        FaultKind::Refused => format!(
+            "{to} listens, but not there as seen from {from}: start it with --bind 0.0.0.0 (or ::) and an \
+             --advertise-host that leads to it, and have no firewall refuse the port"
+        ),
+        FaultKind::Unreachable => {
+            format!("give {to} an --advertise-host that the host of {from} has a route to")
+        }
+        FaultKind::Silent => {
+            let ports = match &way.range {
+                Some(range) => format!("ports {range} (its --ports)"),
+                None => format!(
+                    "port {}, or start it with --ports FIRST-LAST and let these pass, for it takes others each time",
+                    port.number
+                ),
+            };
+            format!("let a firewall on the way pass TCP from the host of {from} to {host}, {ports}")
+        }
+        FaultKind::Stranger => format!(
+            "somebody else is at {host} as seen from {from}: give {to} an --advertise-host that is its own everywhere"
+        ),
+    }
+}
+
+/// The ports that were dialled, and how that went.
+fn ports(way: &Way) -> String {
+    let measured = match &way.outcome {
+        Ok(measured) => measured,
+        Err(_) => return "not tried".to_owned(),
+    };
+    let said = |port: &Port| {
+        let Port {
+            service,
+            number,
+            fault,
+        } = port;
+        match fault.as_ref().map(|fault| fault.kind) {
+            None => format!("{service} {number}"),
+            Some(FaultKind::Unresolved) => format!("{service} {number} UNKNOWN HOST"),
+            Some(FaultKind::Refused) => format!("{service} {number} REFUSED"),
+            Some(FaultKind::Unreachable) => format!("{service} {number} UNREACHABLE"),
+            Some(FaultKind::Silent) => format!("{service} {number} NO ANSWER"),
+            Some(FaultKind::Stranger) => format!("{service} {number} STRANGER"),
+        }
+    };
+    let said: Vec<_> = measured.ports.iter().map(said).collect();
+    match said.is_empty() {
+        // Its connection is what the executor is registered by.
+        true => "connected".to_owned(),
+        false => said.join(", "),
+    }
+}
+
+fn round_trip(way: &Way) -> Option<Duration> {
+    way.outcome.as_ref().ok()?.round_trip
+}
+
+fn rate(way: &Way) -> Option<f64> {
+    way.outcome.as_ref().ok()?.rate
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+fn megabytes(rate: f64) -> String {
+    match rate / 1e6 {
+        megabytes if megabytes < 10.0 => format!("{megabytes:.1} MB/s"),
+        megabytes => format!("{megabytes:.0} MB/s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::probe::{CONNECTING, Measured, Place, Service};
+
+    use super::*;
+
+    fn way(fault: Option<Fault>, range: Option<&str>) -> Way {
+        let port = |service, number, fault| Port {
+            service,
+            number,
+            fault,
+        };
+        Way {
+            from: Place::Executor("e1".to_owned()),
+            to: Place::Executor("e2".to_owned()),
+            host: "c".to_owned(),
+            range: range.map(str::to_owned),
+            outcome: Ok(Measured {
+                ports: vec![
+                    port(Service::Flight, 7001, None),
+                    port(Service::Ranks, 7002, fault),
+                ],
+                round_trip: Some(Duration::from_micros(250)),
+                rate: Some(1.5e6),
+                rate_back: None,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_fault_names_the_port_and_the_remedy() {
+        assert!(faults(&way(None, None)).is_empty());
+        let silent = || Some(Fault::silent(CONNECTING));
+        let said = faults(&way(silent(), Some("7000-7099"))).join("\n");
+        for part in [
+            "e1 to e2 (c)",
+            "7002 (ranks)",
+            "no answer",
+            "7000-7099 (its --ports)",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        let said = faults(&way(silent(), None)).join("\n");
+        assert!(said.contains("--ports FIRST-LAST"), "{said}");
+        for (kind, part) in [
+            (FaultKind::Unresolved, "/etc/hosts"),
+            (FaultKind::Refused, "--bind 0.0.0.0"),
+            (FaultKind::Unreachable, "--advertise-host"),
+            (FaultKind::Stranger, "--advertise-host"),
+        ] {
+            let text = "so it is".to_owned();
+            let said = faults(&way(Some(Fault { kind, text }), None)).join("\n");
+            assert!(said.contains(part) && said.contains("so it is"), "{said}");
+        }
+        let untried = Way {
+            outcome: Err("e2 has left the cluster".to_owned()),
+            ..way(None, None)
+        };
+        assert_eq!(
+            faults(&untried),
+            ["e1 to e2 (c) was not tried: e2 has left the cluster"]
+        );
+    }
+
+    #[test]
+    fn ways_are_rows_and_a_line() {
+        let ways = [way(None, None), way(Some(Fault::silent(CONNECTING)), None)];
+        let rows = rows(&ways).unwrap();
+        let cell = |column: &str, row: usize| {
+            let column = rows.column_by_name(column).unwrap();
+            column
+                .as_any()
+                .downcast_ref::<StringArray>()
+                .unwrap()
+                .value(row)
+                .to_owned()
+        };
+        assert_eq!(cell("ports", 0), "Flight 7001, ranks 7002");
+        assert_eq!(cell("ports", 1), "Flight 7001, ranks 7002 NO ANSWER");
+        assert_eq!(
+            (cell("round trip", 0), cell("bandwidth", 0)),
+            ("0.25 ms".into(), "1.5 MB/s".into())
+        );
+        let said = summary(&ways[..1]);
+        assert_eq!(
+            said,
+            "1 ways, all reached; a round trip takes 0.25 ms at most; at least 1.5 MB/s"
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! An executor that is dialled: a port among those of its ranks, for the time of a probe.
+
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use volley_proto::address::PortRange;
+use volley_proto::probe::Probed;
+
+use super::exchange;
+use crate::ExecutorConfig;
+
+/// Connections that are answered at once; more wait in the kernel's queue.
+const AT_ONCE: usize = 16;
+/// How long one connection may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Listens where a rank would, unless a rank may then find no port.
+pub(super) fn bind(config: &ExecutorConfig) -> io::Result<(Option<TcpListener>, Probed)> {
+    let ports = config.listen.ports();
+    let range = (ports != PortRange::FREE).then(|| ports.to_string());
+    // Tasks, Flight and a rank a slot.
+    let taken = 2 + config.vcores;
+    if ports.count().is_some_and(|count| count <= taken) {
+        return Ok((None, Probed::Listens { port: None, range }));
+    }
+    let listener = config.listen.listen()?;
+    let port = listener.local_addr()?.port();
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let port = Some(port);
+    Ok((Some(listener), Probed::Listens { port, range }))
+}
+
+/// Answers who knows the token, for so long.
+pub(super) async fn serve(listener: TcpListener, token: &str, patience: Duration) {
+    let mut answering = JoinSet::new();
+    let mut over = pin!(sleep(patience));
+    loop {
+        tokio::select! {
+            () = &mut over => return,
+            accepted = listener.accept(), if answering.len() < AT_ONCE => match accepted {
+                Ok((stream, from)) => {
+                    let token = token.to_owned();
+                    answering.spawn(async move {
+                        match timeout(PATIENCE, exchange::answer(stream, &token)).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(error)) => tracing::debug!(%from, %error, "dropped a caller"),
+                            Err(_) => tracing::debug!(%from, "dropped a caller that is slow"),
+                        }
+                    });
+                }
+                Err(error) => tracing::debug!(%error, "a caller of a probe hung up"),
+            },
+            Some(_) = answering.join_next() => {}
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The order in which ways are tried.
+
+/// Every way from one of so many to another, once, in rounds in which each dials one and is dialled by one: what is
+/// measured at once does not share an end in either direction.
+pub(super) fn rounds(count: usize) -> impl Iterator<Item = Vec<(usize, usize)>> {
+    let way = move |from: usize, step: usize| (from, (from + step) % count);
+    (1..count).map(move |step| (0..count).map(|from| way(from, step)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_way_is_tried_once_and_no_end_twice_in_a_round() {
+        for count in 0..8 {
+            let mut all = BTreeSet::new();
+            for round in rounds(count) {
+                let distinct = |end: fn(&(usize, usize)) -> usize| {
+                    round.iter().map(end).collect::<BTreeSet<_>>().len()
+                };
+                assert_eq!(
+                    (distinct(|way| way.0), distinct(|way| way.1)),
+                    (count, count)
+                );
+                for (from, to) in round {
+                    assert!(from != to && all.insert((from, to)), "{from} to {to}");
+                }
+            }
+            assert_eq!(all.len(), count * count.saturating_sub(1));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! All ways between the scheduler and its executors, one client's probe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ballista_scheduler::cluster::ClusterState;
+use futures::future::join_all;
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
+use tokio::time::timeout;
+use tonic::Status;
+use uuid::Uuid;
+use volley_proto::probe::{Measured, Place, Port, Probe, Probed, Service, Target, Way, connect};
+use volley_proto::wire::ProbeResponse;
+
+use super::Probes;
+use super::rounds::rounds;
+use crate::ballista::VolleyClusterState;
+
+/// How long all of it may take.
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
+/// Ways that a client has not taken yet.
+const AHEAD: usize = 64;
+
+type Answers = mpsc::Sender<Result<ProbeResponse, Status>>;
+
+/// Tries the ways of a cluster; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Prober {
+    probes: Probes,
+    cluster: Arc<VolleyClusterState>,
+    /// The scheduler, as executors dial it.
+    address: String,
+    turn: Arc<Mutex<()>>,
+}
+
+/// An executor that takes part.
+#[derive(Debug)]
+struct Peer {
+    id: String,
+    host: String,
+    tasks: u16,
+    flight: u16,
+    runs_queries: bool,
+    runs_ranks: bool,
+    token: String,
+    /// Its port for the probe and the ports that were given to it, or why it takes no part.
+    listens: Result<(Option<u16>, Option<String>), String>,
+}
+
+impl Prober {
+    pub(crate) fn new(cluster: Arc<VolleyClusterState>, address: String) -> Self {
+        Self {
+            probes: Probes::default(),
+            cluster,
+            address,
+            turn: Arc::default(),
+        }
+    }
+
+    pub(crate) fn probes(&self) -> Probes {
+        self.probes.clone()
+    }
+
+    /// Begins to try all ways, which are told as they are known, until nobody listens any more.
+    ///
+    /// # Errors
+    /// While another client is served.
+    pub(crate) fn begin(&self) -> Result<mpsc::Receiver<Result<ProbeResponse, Status>>, Status> {
+        let turn = Arc::clone(&self.turn).try_lock_owned().map_err(|_| {
+            Status::resource_exhausted(
+                "another client is measuring the cluster: try again when it is done",
+            )
+        })?;
+        let (answers, ways) = mpsc::channel(AHEAD);
+        tokio::spawn(self.clone().run(answers, turn));
+        Ok(ways)
+    }
+
+    async fn run(self, answers: Answers, _turn: OwnedMutexGuard<()>) {
+        let trying = async {
+            let peers = self.peers().await;
+            for peer in &peers {
+                for way in self.with_scheduler(peer).await {
+                    tell(&answers, &way).await;
+                }
+            }
+            for round in rounds(peers.len()) {
+                let ways = round
+                    .into_iter()
+                    .map(|(from, to)| self.between(&peers[from], &peers[to]));
+                for way in join_all(ways).await {
+                    tell(&answers, &way).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = answers.closed() => {}
+            tried = timeout(PATIENCE, trying) => if tried.is_err() {
+                let late = format!("not all ways were tried within {PATIENCE:?}");
+                answers.send(Err(Status::deadline_exceeded(late))).await.ok();
+            }
+        }
+        for metadata in self.cluster.registered_executor_metadata().await {
+            self.probes.stop(&metadata.id);
+        }
+    }
+
+    /// The executors, each listening for the others.
+    async fn peers(&self) -> Vec<Peer> {
+        let metadata = self.cluster.registered_executor_metadata().await;
+        let rows = self.cluster.rows().await;
+        let peers = metadata.into_iter().filter_map(|metadata| {
+            let row = rows.iter().find(|row| row.executor_id == metadata.id)?;
+            let token = Uuid::new_v4().to_string();
+            Some(async move {
+                let listen = Probe::Listen {
+                    token: token.clone(),
+                    patience: PATIENCE,
+                };
+                let listens = match self.probes.ask(&metadata.id, &listen).await {
+                    Ok(Probed::Listens { port, range }) => Ok((port, range)),
+                    Ok(Probed::Failed(reason)) => Err(format!("{}: {reason}", metadata.id)),
+                    Ok(Probed::Measured(_)) => Err(unasked(&metadata.id)),
+                    Err(reason) => Err(reason),
+                };
+                Peer {
+                    runs_queries: row.role != "train",
+                    runs_ranks: row.role != "query",
+                    id: metadata.id,
+                    host: metadata.host,
+                    tasks: metadata.grpc_port,
+                    flight: metadata.port,
+                    token,
+                    listens,
+                }
+            })
+        });
+        let mut peers = join_all(peers).await;
+        peers.sort_by(|a, b| a.id.cmp(&b.id));
+        peers
+    }
+
+    /// The ways from the scheduler to an executor and back.
+    async fn with_scheduler(&self, peer: &Peer) -> [Way; 2] {
+        let measured = match &peer.listens {
+            Err(reason) => Err(reason.clone()),
+            Ok(_) => self.measured(peer, &Probe::Scheduler).await,
+        };
+        let fault = connect(&peer.host, peer.tasks).await.err();
+        let port = Port {
+            service: Service::Tasks,
+            number: peer.tasks,
+            fault,
+        };
+        let there = measured.as_ref().map_or_else(
+            |_| Measured::default(),
+            |measured| Measured {
+                rate: measured.rate_back,
+                ..measured.clone()
+            },
+        );
+        let there = Measured {
+            ports: vec![port],
+            ..there
+        };
+        let executor = || Place::Executor(peer.id.clone());
+        [
+            Way {
+                from: Place::Scheduler,
+                to: executor(),
+                host: peer.host.clone(),
+                range: peer.range(),
+                outcome: Ok(there),
+            },
+            Way {
+                from: executor(),
+                to: Place::Scheduler,
+                host: self.address.clone(),
+                range: None,
+                outcome: measured,
+            },
+        ]
+    }
+
+    /// The way from one executor to another.
+    async fn between(&self, from: &Peer, to: &Peer) -> Way {
+        let outcome = match (&from.listens, &to.listens) {
+            (Ok(_), Ok((port, _))) => {
+                let dial = Probe::Dial(Target {
+                    host: to.host.clone(),
+                    flight: to.runs_queries.then_some(to.flight),
+                    ranks: *port,
+                    token: to.token.clone(),
+                });
+                let mut measured = self.measured(from, &dial).await;
+                // Measured with, and not needed.
+                if let Ok(measured) = &mut measured
+                    && !(from.runs_ranks && to.runs_ranks)
+                {
+                    measured.ports.retain(|port| port.service != Service::Ranks);
+                }
+                measured
+            }
+            (Err(reason), _) | (_, Err(reason)) => Err(reason.clone()),
+        };
+        Way {
+            from: Place::Executor(from.id.clone()),
+            to: Place::Executor(to.id.clone()),
+            host: to.host.clone(),
+            range: to.range(),
+            outcome,
+        }
+    }
+
+    async fn measured(&self, peer: &Peer, probe: &Probe) -> Result<Measured, String> {
+        match self.probes.ask(&peer.id, probe).await? {
+            Probed::Measured(measured) => Ok(measured),
+            Probed::Failed(reason) => Err(format!("{}: {reason}", peer.id)),
+            Probed::Listens { .. } => Err(unasked(&peer.id)),
+        }
+    }
+}
+
+impl Peer {
+    fn range(&self) -> Option<String> {
+        let (_, range) = self.listens.as_ref().ok()?;
+        range.clone()
+    }
+}
+
+fn unasked(executor: &str) -> String {
+    format!("{executor} answers what it was not asked")
+}
+
+async fn tell(answers: &Answers, way: &Way) {
+    let way = serde_json::to_vec(way).map(|way| ProbeResponse { way });
+    let way = way.map_err(|error| Status::internal(error.to_string()));
+    // Nobody may listen any more.
+    answers.send(way).await.ok();
+}
