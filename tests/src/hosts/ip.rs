@@ -61,7 +61,7 @@ pub(super) fn must(outcome: Result<String, String>) {
 /// Whether there can be hosts on this machine; why not.
 pub(super) fn is_possible() -> Result<(), String> {
     if !fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
-        return Err("and this is not root".to_owned());
+        return Err("this is not root".to_owned());
     }
     ip(&["-V"])?;
     tc(&["-V"])?;
@@ -160,7 +160,7 @@ impl Subnet {
 
     /// What a host's processes find for the id of the running kernel.
     pub(super) fn boot_id(&self, host: &str) -> PathBuf {
-        etc(&self.namespace(host)).join("boot_id")
+        boot_id(&self.namespace(host))
     }
 
     pub(super) fn ipv4(&self, number: u8) -> Ipv4Addr {
@@ -211,6 +211,11 @@ impl Drop for Subnet {
     }
 }
 
+/// Beside a namespace's folder: whatever is in that, `ip` lays over `/etc`.
+fn boot_id(namespace: &str) -> PathBuf {
+    etc(namespace).with_extension("boot-id")
+}
+
 /// The switch's end of a host's cable.
 fn port(host: &str) -> String {
     format!("to-{host}")
@@ -242,4 +247,5 @@ fn remove(namespace: &str) {
     }
     ip(&["netns", "del", namespace]).ok();
     fs::remove_dir_all(etc(namespace)).ok();
+    fs::remove_file(boot_id(namespace)).ok();
 }

@@ -17,8 +17,9 @@
 
 mod ip;
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,7 +58,9 @@ impl Hosts {
                     !required,
                     "{REQUIRED}=required, and there are no hosts: {why}"
                 );
-                eprintln!("NOT RUN: several hosts take root and iproute2, {why}");
+                say(&format!(
+                    "NOT RUN: several hosts take root and iproute2: {why}"
+                ));
                 return None;
             }
         };
@@ -86,7 +89,7 @@ impl Hosts {
     /// Whether hosts have IPv6; said on standard error where they have not.
     pub fn have_ipv6(&self) -> bool {
         if !self.has_ipv6 {
-            eprintln!("NOT RUN: hosts have no IPv6 on this machine");
+            say("NOT RUN: hosts have no IPv6 on this machine");
         }
         self.has_ipv6
     }
@@ -251,6 +254,11 @@ impl Hosts {
             }
         }
     }
+}
+
+/// Says a line also where the output of tests is held back.
+fn say(line: &str) {
+    writeln!(std::io::stderr().lock(), "{line}").ok();
 }
 
 /// Where the files of hosts are.
