@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::middleware;
 use ballista_core::config::TaskSchedulingPolicy;
@@ -16,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::{Routes, RoutesBuilder};
-use tonic::transport::Server;
+use tonic::transport::{Endpoint, Server};
 use volley_proto::connections::{PING, PONG, accepted};
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
@@ -36,6 +37,9 @@ use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
 use crate::web::{Hosts, check_host};
 use crate::{Error, Result, SchedulerConfig, web};
+
+/// How often connections to executors are tried.
+const TRIED: Duration = Duration::from_secs(5);
 
 /// A scheduler that listens; dropping it stops it.
 pub struct Scheduler {
@@ -149,6 +153,7 @@ async fn start_ballista(
     (book, slots): (Book, Slots),
 ) -> Result<(BallistaScheduler, Arc<VolleyJobState>)> {
     let timeout = config.executor_timeout.as_secs().max(1);
+    let patience = config.executor_timeout;
     let scheduler = BallistaConfig {
         external_host: config.listen.advertise_host().to_owned(),
         bind_host: address.ip().to_string(),
@@ -174,6 +179,13 @@ async fn start_ballista(
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
         job_id_generator: Some(Arc::new(JobIds::default())),
+        // An executor that is cut off closes nothing, and some networks forget connections that are idle.
+        override_create_grpc_client_endpoint: Some(Arc::new(move |endpoint: Endpoint| {
+            Ok(endpoint
+                .http2_keep_alive_interval(TRIED)
+                .keep_alive_timeout(patience)
+                .keep_alive_while_idle(true))
+        })),
         override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
         ..Default::default()
