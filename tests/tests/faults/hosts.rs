@@ -136,7 +136,7 @@ fn run_example(cluster: &Cluster, files: &[&str]) -> Vec<Value> {
         ("seed", "7"),
     ];
     let mut command = cluster.command();
-    command.args(["--format", "json"]);
+    command.args(["--format", "json", "--quiet"]);
     command.args(defines.map(|(name, value)| format!("--define={name}={value}")));
     for file in files {
         command.arg("-f").arg(example.join(file));
