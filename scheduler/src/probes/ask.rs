@@ -60,6 +60,15 @@ impl Probes {
     /// # Errors
     /// Why there is no answer.
     pub(super) async fn ask(&self, executor: &str, probe: &Probe) -> Result<Probed, String> {
+        self.ask_within(PATIENCE, executor, probe).await
+    }
+
+    async fn ask_within(
+        &self,
+        patience: Duration,
+        executor: &str,
+        probe: &Probe,
+    ) -> Result<Probed, String> {
         let gone = || format!("{executor} has left the cluster");
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
@@ -70,11 +79,11 @@ impl Probes {
         self.shared.waiting.lock().insert(id, waiting);
         let _forget = Forget(&self.shared, id);
         self.send(executor, id, probe)?;
-        match timeout(PATIENCE, answered).await {
+        match timeout(patience, answered).await {
             Ok(Ok(probed)) => Ok(probed),
             Ok(Err(_)) => Err(gone()),
             Err(_) => Err(format!(
-                "{executor} does not answer the scheduler within {PATIENCE:?}"
+                "{executor} does not answer the scheduler within {patience:?}"
             )),
         }
     }
@@ -171,12 +180,13 @@ mod tests {
         assert!(probes.ask("nobody", &Probe::Scheduler).await.is_err());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn an_executor_that_is_silent_is_named() {
         let probes = Probes::default();
         let (signs, _heard) = unbounded_channel();
         probes.attends("e", &signs);
-        let said = probes.ask("e", &Probe::Scheduler).await.unwrap_err();
+        let asked = probes.ask_within(Duration::from_millis(20), "e", &Probe::Scheduler);
+        let said = asked.await.unwrap_err();
         assert!(said.contains("e does not answer the scheduler"), "{said}");
         assert!(probes.shared.waiting.lock().is_empty());
     }
