@@ -36,7 +36,7 @@ pub(crate) async fn check_message(mut request: Request, next: Next) -> Response 
         return next.run(request).await;
     }
     let (parts, body) = request.into_parts();
-    match arrived(body).await {
+    match arrived(body, ARRIVAL).await {
         Ok(message) => {
             next.run(Request::from_parts(parts, Body::from(message)))
                 .await
@@ -57,10 +57,10 @@ fn is_grpc(kind: &HeaderValue) -> bool {
 }
 
 /// The message with what comes before it.
-async fn arrived(body: Body) -> Result<Bytes, Status> {
-    let message = timeout(ARRIVAL, to_bytes(body, MESSAGE_LIMIT + PREFIX)).await;
+async fn arrived(body: Body, within: Duration) -> Result<Bytes, Status> {
+    let message = timeout(within, to_bytes(body, MESSAGE_LIMIT + PREFIX)).await;
     let message = message.map_err(|_| {
-        Status::deadline_exceeded(format!("the request did not arrive within {ARRIVAL:?}"))
+        Status::deadline_exceeded(format!("the request did not arrive within {within:?}"))
     })?;
     let message = message.map_err(|error| {
         // A body that breaks off ends so too; nobody hears the answer then.
@@ -100,19 +100,19 @@ mod tests {
             body
         };
         let plain = framed(&[0x08, 1]);
-        assert_eq!(arrived(plain.clone().into()).await.unwrap(), plain);
+        assert_eq!(arrived(plain.clone().into(), ARRIVAL).await.unwrap(), plain);
         for bytes in [100_000, 2_000_000] {
-            let refused = arrived(framed(&vec![0x0b; bytes]).into()).await;
+            let refused = arrived(framed(&vec![0x0b; bytes]).into(), ARRIVAL).await;
             assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
         }
-        let refused = arrived(vec![0; MESSAGE_LIMIT + PREFIX + 1].into()).await;
+        let refused = arrived(vec![0; MESSAGE_LIMIT + PREFIX + 1].into(), ARRIVAL).await;
         assert_eq!(refused.unwrap_err().code(), Code::OutOfRange);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_message_that_does_not_arrive_is_not_waited_for() {
         let never = futures::stream::pending::<Result<Bytes, std::io::Error>>();
-        let refused = arrived(Body::from_stream(never)).await;
+        let refused = arrived(Body::from_stream(never), Duration::from_millis(20)).await;
         assert_eq!(refused.unwrap_err().code(), Code::DeadlineExceeded);
     }
 }
