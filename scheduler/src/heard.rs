@@ -9,6 +9,18 @@ use volley_proto::tables::Line;
 /// Lines that are kept.
 const KEPT: usize = 4096;
 
+/// Bytes of a text that is kept.
+const LONGEST: usize = 4096;
+
+/// A text that is kept: its beginning, where it is long.
+pub(crate) fn shortened(mut text: String) -> String {
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push('…');
+    }
+    text
+}
+
 /// The lines; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Heard {
@@ -18,6 +30,11 @@ pub(crate) struct Heard {
 impl Heard {
     /// Keeps a line, and forgets the oldest when there are too many.
     pub(crate) fn keep(&self, line: Line) {
+        let line = Line {
+            text: shortened(line.text),
+            executor_id: line.executor_id.map(shortened),
+            ..line
+        };
         let mut lines = self.lines.lock();
         if lines.len() == KEPT {
             lines.pop_front();
@@ -35,6 +52,13 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_texts_are_cut() {
+        assert_eq!(shortened("ä".into()), "ä");
+        let cut = shortened("ä".repeat(LONGEST));
+        assert!(cut.ends_with('…') && cut.len() <= LONGEST + 3);
+    }
 
     #[test]
     fn the_newest_stay() {

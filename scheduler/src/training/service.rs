@@ -10,6 +10,7 @@ use volley_proto::{Error, TrainId};
 
 use super::Runs;
 use super::run::{Event, Failure, Membership, Verdict};
+use crate::heard::shortened;
 
 /// How long a rank that lost a peer is kept waiting for the peer's own account.
 const ROOT_CAUSE_PATIENCE: Duration = Duration::from_secs(3);
@@ -283,16 +284,6 @@ fn index(number: u64) -> Result<usize, Status> {
 
 fn invalid(error: &Error) -> Status {
     Status::invalid_argument(error.to_string())
-}
-
-/// A note that is kept: its beginning, where it is long.
-fn shortened(mut note: String) -> String {
-    const LONGEST: usize = 4096;
-    if note.len() > LONGEST {
-        note.truncate(note.floor_char_boundary(LONGEST));
-        note.push('…');
-    }
-    note
 }
 
 fn unknown(train: TrainId) -> Status {

@@ -221,7 +221,7 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
             .classes
             .iter_mut()
             .zip(&census.classes)
-            .for_each(|(all, rows)| *all += rows);
+            .for_each(|(all, rows)| *all = all.saturating_add(*rows));
         for (shard, rows, numbers) in census.shards {
             world.train.add(rows.train);
             world.eval.add(rows.eval);
