@@ -221,7 +221,8 @@ impl RankRun<'_> {
         let mut version = Vec::new();
         if let Some(Artifacts { manifest, files }) = artifacts {
             let store = ModelStore::open(&self.spec.store);
-            let published = async { store?.publish(self.seat.generation, manifest, files).await };
+            let generation = self.seat.generation;
+            let published = async { store?.publish(generation, manifest, files).await };
             let published = published.await.map_err(|source| RankError::Publish {
                 model: self.spec.model.to_string(),
                 source,

@@ -85,7 +85,7 @@ impl ModelStore {
     pub(super) async fn write(&self, path: &Path, bytes: Bytes) -> Result<()> {
         if self.kind == Kind::Objects {
             let written = self.objects.replace(path, &bytes).await;
-            return written.map_err(|source| self.error(format!("write {path}"), source));
+            return written.map_err(|source| self.unwritten(path, source));
         }
         let file = self.local(path)?;
         let write = move || {
@@ -128,6 +128,11 @@ impl ModelStore {
     pub(super) async fn delete(&self, path: &Path) -> Result<()> {
         let deleted = self.objects.delete(path).await;
         deleted.map_err(|source| self.error(format!("delete {path}"), source))
+    }
+
+    /// A file that cannot be written.
+    pub(super) fn unwritten(&self, path: &Path, source: object_store::Error) -> Error {
+        self.error(format!("write {path}"), source)
     }
 
     pub(super) fn error(&self, action: impl Into<String>, source: object_store::Error) -> Error {

@@ -239,29 +239,28 @@ impl ModelStore {
         state: &Bytes,
     ) -> Result<()> {
         let [state_path, info_path] = self.checkpoint_paths(model, key, info);
-        let failed = |path: &Path, source| self.error(format!("write {path}"), source);
         let written = self.objects.write_own(&state_path, state).await;
-        written.map_err(|source| failed(&state_path, source))?;
+        written.map_err(|source| self.unwritten(&state_path, source))?;
         let json = json(info)?;
         let created = self.objects.create(&info_path, &json).await;
-        if created.map_err(|source| failed(&info_path, source))? {
+        if created.map_err(|source| self.unwritten(&info_path, source))? {
             return Ok(());
         }
         let before = self.objects.head(&info_path).await;
-        let before = before.map_err(|source| failed(&info_path, source))?;
+        let before = before.map_err(|source| self.unwritten(&info_path, source))?;
         let version = UpdateVersion {
             e_tag: before.e_tag,
             version: before.version,
         };
         let updated = self.objects.update(&info_path, &json, version).await;
-        if updated.map_err(|source| failed(&info_path, source))? {
+        if updated.map_err(|source| self.unwritten(&info_path, source))? {
             return Ok(());
         }
         self.delete(&state_path).await?;
         let path = info_path.to_string();
         let source = "somebody else writes the checkpoint of this generation and step".into();
         let source = object_store::Error::Precondition { path, source };
-        Err(failed(&info_path, source))
+        Err(self.unwritten(&info_path, source))
     }
 
     /// The newest whole checkpoint of a run, or of all unfinished runs of the model.

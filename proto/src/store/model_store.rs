@@ -103,16 +103,17 @@ impl ModelStore {
             .root
             .clone()
             .join(format!(".probe-{}", TrainId::generate()));
-        let write = |source| self.error(format!("write {probe}"), source);
         match self.kind {
             Kind::Folder => {
                 let put = self.objects.replace(&probe, &Bytes::new()).await;
-                put.map_err(write)?;
+                put.map_err(|source| self.unwritten(&probe, source))?;
             }
             Kind::Objects => {
                 let [first, second] = ["first", "second"].map(Bytes::from);
-                self.objects.create(&probe, &first).await.map_err(write)?;
-                if self.objects.create(&probe, &second).await.map_err(write)? {
+                let created = self.objects.create(&probe, &first).await;
+                created.map_err(|source| self.unwritten(&probe, source))?;
+                let again = self.objects.create(&probe, &second).await;
+                if again.map_err(|source| self.unwritten(&probe, source))? {
                     self.objects.delete(&probe).await.ok();
                     let reason = "it puts an object over one that is there, though asked not to (If-None-Match: *): \
                                   two runs could publish the same version; use a store that has conditional puts";
@@ -156,13 +157,19 @@ impl ModelStore {
         numbers.sort_unstable();
         let mut versions = Vec::new();
         for some in numbers.chunks(AT_ONCE) {
-            let manifests = some.iter().map(|v| self.file(name, *v, MANIFEST));
-            let manifests: Vec<_> = manifests.collect();
-            let there = try_join_all(manifests.iter().map(|path| self.exists(path))).await?;
+            let mut looks = Vec::with_capacity(some.len());
+            for version in some {
+                looks.push(self.is_published(name, *version));
+            }
+            let there = try_join_all(looks).await?;
             let there = some.iter().zip(there).filter(|(_, there)| *there);
             versions.extend(there.map(|(version, _)| *version));
         }
         Ok(versions)
+    }
+
+    async fn is_published(&self, name: &ModelName, version: u32) -> Result<bool> {
+        self.exists(&self.file(name, version, MANIFEST)).await
     }
 
     /// The newest published version, if there is one.
@@ -170,7 +177,7 @@ impl ModelStore {
         let mut numbers = self.numbers(name).await?;
         numbers.sort_unstable();
         for version in numbers.into_iter().rev() {
-            if self.exists(&self.file(name, version, MANIFEST)).await? {
+            if self.is_published(name, version).await? {
                 return Ok(Some(version));
             }
         }

@@ -160,7 +160,7 @@ impl ModelStore {
                 for (file, bytes) in files {
                     let path = staged.clone().join(file);
                     let written = self.objects.write_own(&path, &bytes).await;
-                    written.map_err(|source| self.error(format!("write {path}"), source))?;
+                    written.map_err(|source| self.unwritten(&path, source))?;
                 }
                 manifest.format = Manifest::NEWEST;
                 for file in &mut manifest.files {
