@@ -30,8 +30,8 @@ use crate::ballista::{
 };
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, Patience, jobs_service};
-use crate::requests::check_message;
 use crate::probes::Prober;
+use crate::requests::check_message;
 use crate::slots::Slots;
 use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};

@@ -156,11 +156,7 @@ impl Objects {
         self.retried(move || self.read_once(path, most)).await
     }
 
-    async fn read_once(
-        &self,
-        path: &Path,
-        most: u64,
-    ) -> Result<std::result::Result<Bytes, u64>> {
+    async fn read_once(&self, path: &Path, most: u64) -> Result<std::result::Result<Bytes, u64>> {
         let found = self.in_time(self.store.get(path)).await?;
         if found.meta.size > most {
             return Ok(Err(found.meta.size));
