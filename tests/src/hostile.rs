@@ -135,7 +135,8 @@ fn varint(mut number: u64) -> Vec<u8> {
 pub async fn call(port: u16, path: &str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}"));
-    let channel = endpoint.map_err(unreachable)?.timeout(CALL).connect();
+    let endpoint = endpoint.map_err(unreachable)?.timeout(CALL);
+    let channel = endpoint.connect();
     let mut client = Grpc::new(channel.await.map_err(unreachable)?)
         .max_encoding_message_size(usize::MAX)
         .max_decoding_message_size(usize::MAX);

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
     Error, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, Result,
@@ -136,7 +137,7 @@ impl fmt::Debug for Objects {
 impl Objects {
     /// What is known of an object.
     pub(super) async fn head(&self, path: &Path) -> Result<ObjectMeta> {
-        self.retried(move || self.in_time(self.store.head(path)))
+        self.retried(move || self.in_time(self.store.head(path)).boxed())
             .await
     }
 
@@ -153,7 +154,8 @@ impl Objects {
         path: &Path,
         most: u64,
     ) -> Result<std::result::Result<Bytes, u64>> {
-        self.retried(move || self.read_once(path, most)).await
+        self.retried(move || self.read_once(path, most).boxed())
+            .await
     }
 
     async fn read_once(&self, path: &Path, most: u64) -> Result<std::result::Result<Bytes, u64>> {
@@ -175,27 +177,31 @@ impl Objects {
 
     /// What is right under a path, and which paths go on below it.
     pub(super) async fn list_here(&self, path: &Path) -> Result<ListResult> {
-        let list = move || self.in_time(self.store.list_with_delimiter(Some(path)));
+        let list = move || {
+            let list = self.store.list_with_delimiter(Some(path));
+            self.in_time(list).boxed()
+        };
         self.retried(list).await
     }
 
     /// All objects under a path.
     pub(super) async fn list_all(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
-        let list = move || async move {
-            let mut listed = self.store.list(Some(path));
-            let mut objects = Vec::new();
-            while let Some(object) = self.in_time(listed.try_next()).await? {
-                objects.push(object);
-            }
-            Ok(objects)
-        };
-        self.retried(list).await
+        self.retried(move || self.list_once(path).boxed()).await
+    }
+
+    async fn list_once(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
+        let mut listed = self.store.list(Some(path));
+        let mut objects = Vec::new();
+        while let Some(object) = self.in_time(listed.try_next()).await? {
+            objects.push(object);
+        }
+        Ok(objects)
     }
 
     /// Deletes an object, which may be gone already.
     pub(super) async fn delete(&self, path: &Path) -> Result<()> {
         let deleted = self
-            .retried(move || self.in_time(self.store.delete(path)))
+            .retried(move || self.in_time(self.store.delete(path)).boxed())
             .await;
         match deleted {
             Err(Error::NotFound { .. }) => Ok(()),
@@ -205,7 +211,7 @@ impl Objects {
 
     /// Writes an object instead of the one that may be there.
     pub(super) async fn replace(&self, path: &Path, content: &Bytes) -> Result<()> {
-        let put = move || self.put_once(path, content, PutMode::Overwrite);
+        let put = move || self.put_once(path, content, PutMode::Overwrite).boxed();
         self.retried(put).await
     }
 
@@ -214,7 +220,8 @@ impl Objects {
         if content.len() <= PART {
             return self.replace(path, content).await;
         }
-        self.retried(move || self.put_in_parts(path, content)).await
+        self.retried(move || self.put_in_parts(path, content).boxed())
+            .await
     }
 
     /// Writes an object unless one is there. Says whether this content is there now.
@@ -268,14 +275,14 @@ impl Objects {
     async fn put_in_parts(&self, path: &Path, content: &Bytes) -> Result<()> {
         let part = PART.max(content.len().div_ceil(PARTS));
         let mut upload = self.in_time(self.store.put_multipart(path)).await?;
-        let parts: Vec<_> = (0..content.len())
-            .step_by(part)
-            .map(|at| content.slice(at..content.len().min(at + part)))
-            .map(|bytes| upload.put_part(bytes.into()))
-            .collect();
         let silence = self.patience.silence;
+        let mut parts: Vec<BoxFuture<'static, Result<()>>> = Vec::new();
+        for at in (0..content.len()).step_by(part) {
+            let bytes = content.slice(at..content.len().min(at + part));
+            let put = upload.put_part(bytes.into());
+            parts.push(in_time(silence, put).boxed());
+        }
         let put = stream::iter(parts)
-            .map(|part| in_time(silence, part))
             .buffer_unordered(PARTS_AT_ONCE)
             .try_collect::<Vec<()>>()
             .await;
@@ -297,10 +304,8 @@ impl Objects {
         }
     }
 
-    async fn retried<T, F>(&self, request: impl Fn() -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
+    /// Boxed requests: the compiler can tell then that what waits for one may change threads.
+    async fn retried<'a, T>(&self, request: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
         let mut attempts = Attempts::new(self.patience);
         loop {
             match request().await {

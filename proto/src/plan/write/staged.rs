@@ -169,7 +169,7 @@ impl fmt::Debug for Staged {
 
 impl fmt::Display for Staged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.uploads.store().fmt(f)
+        fmt::Display::fmt(self.uploads.store(), f)
     }
 }
 
