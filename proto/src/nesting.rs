@@ -52,9 +52,15 @@ pub fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Box<dyn Error +
         floor: stack().saturating_sub(DECODING),
         overrun: &overrun,
     });
-    match overrun.get() {
-        true => Err(too_deep().into()),
-        false => Ok(decoded?),
+    match decoded {
+        _ if overrun.get() => Err(too_deep().into()),
+        Ok(decoded) => Ok(decoded),
+        Err(error) => {
+            // It names every message on the way to what is wrong.
+            let text = error.to_string();
+            let short = text.get(..text.floor_char_boundary(200));
+            Err(short.unwrap_or_default().into())
+        }
     }
 }
 
