@@ -212,8 +212,12 @@ impl Written {
         let in_place = files(target, uploads.store(), |file| target.is_of_job(file));
         let in_place: Vec<_> = in_place.try_collect().await?;
         let mut kept: HashSet<_> = in_place.iter().map(Path::to_string).collect();
+        let is_carried_out = match &decided {
+            Some(commit) => uploads.carry_out(commit, &in_place).await?,
+            None => false,
+        };
         let rows = match decided {
-            Some(commit) if uploads.carry_out(&commit, &in_place).await? => {
+            Some(commit) if is_carried_out => {
                 kept.extend(commit.files());
                 commit.rows()
             }
