@@ -61,6 +61,7 @@ fn an_executor_that_does_not_answer_is_named() {
     }
     assert!(said.contains("no query is tried"), "{said}");
     cluster.executors()[1].thaw();
+    cluster.await_executors(2);
     let run = cluster.examine();
     assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
 }
