@@ -25,7 +25,8 @@ fn build() -> PathBuf {
     // they depend on: with them, and with everything above, they would be built anew, and again by the next build.
     for (name, _) in std::env::vars_os() {
         let told = name.to_string_lossy();
-        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+        let of_test = ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"];
+        if of_test.iter().any(|prefix| told.starts_with(prefix)) {
             cargo.env_remove(&name);
         }
     }
@@ -38,21 +39,6 @@ fn build() -> PathBuf {
         );
     if profile_dir.ends_with("release") {
         cargo.arg("--release");
-    }
-    // What the cargo that runs the test says of the test: build scripts that look at it would run again, and all that
-    // depends on them would be built anew.
-    for (key, _) in std::env::vars_os() {
-        let told = key.to_string_lossy();
-        let of_test = [
-            "CARGO_PKG_",
-            "CARGO_MANIFEST_",
-            "CARGO_BIN_",
-            "CARGO_CRATE_",
-            "OUT_DIR",
-        ];
-        if of_test.iter().any(|prefix| told.starts_with(prefix)) {
-            cargo.env_remove(&key);
-        }
     }
     let built = cargo.status().expect("cargo is there when its tests run");
     assert!(built.success(), "the workspace's binaries do not build");

@@ -192,6 +192,7 @@ fn works_over_ipv6() {
             hosts: Arc::new(hosts),
             ipv6: true,
         }),
+        always_in_stages: true,
         ..Setup::default()
     });
     let numbers = Numbers::write(cluster.dir(), FACTS);
