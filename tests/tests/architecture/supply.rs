@@ -95,7 +95,7 @@ fn metadata() -> Metadata {
     // What is shipped; other platforms' packages are in the lock file all the same.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     command.other_options(
-        ["--locked", "--filter-platform", &target]
+        ["--locked", "--filter-platform", target.as_str()]
             .map(str::to_owned)
             .to_vec(),
     );
