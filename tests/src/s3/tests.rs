@@ -82,11 +82,12 @@ async fn one_of_many_creates_and_one_of_many_updates() {
             .filter_map(|put| put.as_ref().err())
             .all(|error| matches!(error, Error::AlreadyExists { .. }))
     );
-    let [Some(first)] = winners(&created)[..] else {
+    let won = winners(&created);
+    let [Some(first)] = &won[..] else {
         panic!("{created:?}")
     };
     let version = UpdateVersion {
-        e_tag: Some(first),
+        e_tag: Some(first.clone()),
         version: None,
     };
     let updated = race(&s3, &path, PutMode::Update(version.clone())).await;
