@@ -260,6 +260,15 @@ mod tests {
         ) -> Result<Response<wire::ReadTableResponse>, Status> {
             Err(Status::unimplemented("no tables here"))
         }
+
+        type ProbeStream = futures::stream::Empty<Result<wire::ProbeResponse, Status>>;
+
+        async fn probe(
+            &self,
+            _: Request<wire::ProbeRequest>,
+        ) -> Result<Response<Self::ProbeStream>, Status> {
+            Err(Status::unimplemented("no executors here"))
+        }
     }
 
     #[tonic::async_trait]
