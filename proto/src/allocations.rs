@@ -20,6 +20,10 @@ struct Measured;
 static MEASURED: Measured = Measured;
 
 fn note(bytes: usize) {
+    // A backtrace takes more than what is decoded.
+    if std::thread::panicking() {
+        return;
+    }
     let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(bytes)));
 }
 

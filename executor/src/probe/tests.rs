@@ -33,8 +33,9 @@ async fn a_way_is_measured_by_who_knows_the_token() {
         panic!("{probed:?}")
     };
     let listener = listener.unwrap();
-    let flight = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let flight = flight.local_addr().unwrap().port(); // closed again
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let flight = closed.local_addr().unwrap().port();
+    drop(closed);
     let serving = listen::serve(listener, "the token", PATIENCE);
     let dialling = async {
         let found = dial::dial(&target(Some(flight), Some(port), "the token")).await;

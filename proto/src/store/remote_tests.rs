@@ -28,7 +28,7 @@ type Result<T> = object_store::Result<T>;
 enum Trouble {
     /// Puts are done, and every second answer is lost.
     LosesAnswers,
-    /// Every second request is not done at all.
+    /// Every third request is not done at all: never only those of one kind, which are asked in turns.
     Fails,
     /// Puts are done whatever is there.
     IgnoresConditions,
@@ -59,13 +59,14 @@ impl Troubled {
         troubled
     }
 
-    fn is_second(&self) -> bool {
-        self.requests.fetch_add(1, Ordering::Relaxed) % 2 == 1
+    /// Whether this request is one of each so many.
+    fn is_one_of(&self, many: usize) -> bool {
+        self.requests.fetch_add(1, Ordering::Relaxed) % many == 1
     }
 
     fn fails(&self) -> Result<()> {
         match self.trouble {
-            Trouble::Fails if self.is_second() => Err(lost()),
+            Trouble::Fails if self.is_one_of(3) => Err(lost()),
             _ => Ok(()),
         }
     }
@@ -101,7 +102,7 @@ impl ObjectStore for Troubled {
         }
         let put = self.objects.put_opts(location, payload, options).await?;
         match self.trouble {
-            Trouble::LosesAnswers if self.is_second() => Err(lost()),
+            Trouble::LosesAnswers if self.is_one_of(2) => Err(lost()),
             _ => Ok(put),
         }
     }
