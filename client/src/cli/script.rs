@@ -119,7 +119,7 @@ impl Named {
             format!(
                 "{name}:{}: {}",
                 script.origin(statement.line()),
-                shorten(statement.text())
+                shorten(&statement.to_string())
             )
         };
         Ok(statements

@@ -1,8 +1,11 @@
 //! The text of a statement as it may be shown: without values of options of stores.
 
+use std::borrow::Cow;
+
 use super::StoreOptions;
 
-/// The statement with `***` for each value after the name of a store's option: `'aws.secret_access_key' '***'`.
+/// The statement with `***` for each value after the name of a store's option, `'aws.secret_access_key' '***'`, and for
+/// passwords of URLs in quotes.
 ///
 /// It reads no SQL: a value is the text in quotes, or the word, that comes after such a name.
 pub fn redacted(text: &str) -> String {
@@ -32,9 +35,24 @@ pub fn redacted(text: &str) -> String {
         } else if !first.is_whitespace() && first != '=' {
             after_name = false;
         }
-        shown.push_str(token);
+        shown.push_str(&without_password(token));
     }
     shown
+}
+
+/// A URL with `***` for the password that it has.
+fn without_password(text: &str) -> Cow<'_, str> {
+    let password = || {
+        let authority = text.find("://")? + "://".len();
+        let end = text[authority..].find('/').map(|at| authority + at);
+        let end = authority + text[authority..end.unwrap_or(text.len())].rfind('@')?;
+        let start = authority + text[authority..end].find(':')? + 1;
+        Some(start..end)
+    };
+    match password() {
+        Some(at) => Cow::Owned(format!("{}***{}", &text[..at.start], &text[at.end..])),
+        None => Cow::Borrowed(text),
+    }
 }
 
 fn is_word(c: char) -> bool {
@@ -80,6 +98,8 @@ mod tests {
                 "('azure.account_key'\n'***')",
             ),
             ("'gcp.x', 'y'", "'gcp.x', 'y'"),
+            ("FROM 's3://u:p:q@b/x@y'", "FROM 's3://u:***@b/x@y'"),
+            ("FROM 's3://u@b/x:y' 'a:b@c'", "FROM 's3://u@b/x:y' 'a:b@c'"),
             ("'aws.token' 'never ends", "'aws.token' '***'"),
             ("é 'ü' 'aws.token' 'ü'", "é 'ü' 'aws.token' '***'"),
         ] {

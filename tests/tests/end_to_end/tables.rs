@@ -93,7 +93,9 @@ fn run_job(cluster: &Cluster) -> String {
 fn explain_analyze_tells_of_every_stage() {
     let cluster = Cluster::start(2);
     let table = write_table(cluster.dir(), 400);
-    let sql = format!("{table}EXPLAIN ANALYZE SELECT k, count(*) FROM t GROUP BY k");
+    let sql = format!(
+        "SET volley.single_task_bytes = 0; {table}EXPLAIN ANALYZE SELECT k, count(*) FROM t GROUP BY k"
+    );
     let parts = cluster.query(&sql);
     let stages: Vec<&str> = parts
         .iter()
