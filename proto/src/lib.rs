@@ -32,6 +32,7 @@ pub mod splitmix;
 pub mod stack;
 pub mod store;
 pub mod tables;
+pub mod tls;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -1,17 +1,21 @@
 //! Where a rank can be reached ([`Endpoint`]) and the sockets behind that ([`Listener`]).
+//!
+//! TLS is for TCP: what stays within a host stays in the clear.
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use volley_proto::address::ListenAddress;
+use volley_proto::tls::Tls;
 
 use super::error::{Error, Result};
 use super::link::{self, Link};
+use super::tls_link::TlsLink;
 
 /// How a rank may be reached by its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +33,11 @@ impl Endpoint {
     pub(super) fn is_on_host_of(&self, other: &Self) -> bool {
         !self.host_id.is_empty() && self.host_id == other.host_id
     }
+
+    /// The name or address of its host, as it is dialled by TCP.
+    pub(super) fn host(&self) -> Option<&str> {
+        Some(self.tcp.as_deref()?.rsplit_once(':')?.0)
+    }
 }
 
 /// Sockets on which a rank waits for its peers to dial. Dropping it closes them and removes the
@@ -38,6 +47,7 @@ pub struct Listener {
     tcp: TcpListener,
     unix: Option<UnixSocket>,
     endpoint: Endpoint,
+    tls: Option<Tls>,
 }
 
 impl Listener {
@@ -75,7 +85,17 @@ impl Listener {
             tcp,
             unix,
             endpoint,
+            tls: None,
         })
+    }
+
+    /// Speaks TLS with peers over TCP, if that is given. All ranks do, or none.
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
+    }
+
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// What to tell the peers.
@@ -86,7 +106,7 @@ impl Listener {
     /// The next connection, if there is one now.
     pub(super) fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
         let link = if let Some((stream, _)) = pending(self.tcp.accept())? {
-            link::tcp(stream)
+            self.over_tcp(stream)
         } else if let Some(socket) = &self.unix
             && let Some((stream, _)) = pending(socket.listener.accept())?
         {
@@ -98,6 +118,16 @@ impl Listener {
         let unusable =
             |error: &io::Error| tracing::debug!(%error, "dropped an unusable connection");
         Ok(link.inspect_err(unusable).ok())
+    }
+
+    fn over_tcp(&self, stream: TcpStream) -> io::Result<Box<dyn Link>> {
+        let stream = link::tcp(stream)?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let none = || io::Error::other("there is no certificate to show");
+        let config = tls.rank_server().ok_or_else(none)?;
+        Ok(Box::new(TlsLink::accept(stream, config)?))
     }
 
     /// What becomes readable when somebody dials.

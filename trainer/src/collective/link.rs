@@ -1,8 +1,8 @@
 //! A [`Link`]: one non-blocking, duplex byte stream to one peer.
 //!
 //! Transports differ in how they are opened (`connect`, or a pair within the process) and in
-//! nothing else: an in-process link *is* a Unix socket, from `socketpair(2)`. Tests decorate links
-//! with faults.
+//! nothing else: an in-process link *is* a Unix socket, from `socketpair(2)`. TCP may be under TLS:
+//! see [`tls_link`](super::tls_link). Tests decorate links with faults.
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -10,6 +10,8 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
+use nix::poll::PollFlags;
+use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 
 /// Bytes to ask of the kernel for what waits to be read by a peer on this host. A Unix socket has room
@@ -20,10 +22,28 @@ const LOCAL_BUFFER: usize = 1 << 18;
 /// A duplex byte stream.
 ///
 /// Reads and writes never block: they fail with [`io::ErrorKind::WouldBlock`], after which the
-/// descriptor becomes ready in the sense of `poll(2)` once it is worth trying again.
+/// descriptor becomes ready in the sense of `poll(2)` once it is worth trying again. A write that would
+/// have blocked is tried again with the same bytes, of which there may be more by then: a link may have
+/// taken some of them.
 pub(super) trait Link: Read + Write + AsFd + Debug + Send {
     /// Whether the peer is on this host, by the kind of the link.
     fn is_local(&self) -> bool;
+
+    /// Whether there may be bytes to read that `poll(2)` does not know of. Not after a read that would
+    /// have blocked.
+    fn may_have_more(&self) -> bool {
+        false
+    }
+
+    /// What a greeting of the link's own waits for; `None` without one, or once it is done.
+    fn greeting(&self) -> Option<PollFlags> {
+        None
+    }
+
+    /// The certificates that the peer has shown, its own first; `None` where the link has none.
+    fn certificates(&self) -> Option<&[CertificateDer<'static>]> {
+        None
+    }
 }
 
 impl Link for TcpStream {
@@ -38,11 +58,12 @@ impl Link for UnixStream {
     }
 }
 
-pub(super) fn tcp(stream: TcpStream) -> io::Result<Box<dyn Link>> {
+/// Fits a TCP connection to be a link, or to carry one.
+pub(super) fn tcp(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     // The last chunk of a segment is small, and the next rank waits for it.
     stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
+    Ok(stream)
 }
 
 pub(super) fn unix(stream: UnixStream) -> io::Result<Box<dyn Link>> {

@@ -99,6 +99,9 @@ impl Mesh {
             let link = self.links[interest.peer]
                 .as_ref()
                 .ok_or(Error::Broken { call: *call })?;
+            if interest.read && link.may_have_more() {
+                return self.check_abort(call);
+            }
             let mut events = PollFlags::empty();
             events.set(PollFlags::POLLIN, interest.read);
             events.set(PollFlags::POLLOUT, interest.write);

@@ -6,8 +6,9 @@
 //! receives at once without a second thread.
 //!
 //! It is not a rendezvous (who is in the mesh is decided elsewhere and passed in), it does not
-//! recover (the first error ends the communicator; a new generation gets a new one), it does not
-//! encrypt, and it knows nothing of tensors or devices: it takes numbers in host memory.
+//! recover (the first error ends the communicator; a new generation gets a new one), and it knows
+//! nothing of tensors or devices: it takes numbers in host memory. Ranks prove to each other that they
+//! are of the generation, and between hosts speak TLS where the [`Listener`] is given it.
 //!
 //! ```text
 //!            ring, world size 4                     one rank's buffer, as segments
@@ -86,6 +87,7 @@ mod membership;
 mod mesh;
 mod readiness;
 mod ring;
+mod tls_link;
 mod wire;
 
 #[cfg(test)]
@@ -96,5 +98,5 @@ pub use call::{Algorithm, Call, ElementType, Op};
 pub use communicator::{Communicator, Counters};
 pub use endpoint::{Endpoint, Listener};
 pub use error::{Error, Refusal, Result};
-pub use membership::{Membership, Options};
+pub use membership::{Membership, Options, Secret};
 pub use readiness::ABORT_LATENCY;

@@ -1,9 +1,10 @@
-//! The bytes of the protocol, little-endian and of fixed size: two messages to open a connection,
+//! The bytes of the protocol, little-endian and of fixed size: three messages to open a connection,
 //! and the header of every message after.
 //!
 //! ```text
-//! Hello   magic 8 │ version 4 │ from 4 │ to 4 │ world size 4 │ generation 8 │ group 64
-//! Reply   magic 8 │ code 4 │ 0 4 │ generation 8
+//! Hello   magic 8 │ version 4 │ from 4 │ to 4 │ world size 4 │ generation 8 │ group 64 │ nonce 32
+//! Reply   magic 8 │ code 4 │ 0 4 │ generation 8 │ nonce 32 │ proof 32
+//! Answer  magic 8 │ proof 32
 //! header  magic 4 │ op 1 │ element 1 │ algorithm 1 │ 0 1 │ root 4 │ rank 4 │ generation 8 │ sequence 8 │ bytes 8
 //! ```
 //!
@@ -12,19 +13,24 @@
 use bytes::{Buf, BufMut};
 
 use super::call::{Algorithm, Call, ElementType, Op};
+use super::connect::{NONCE_BYTES, PROOF_BYTES};
 use super::error::Refusal;
 
 #[cfg(target_endian = "big")]
 compile_error!("elements travel as they lie in memory, and the protocol is little-endian");
 
 pub(super) const GROUP_BYTES: usize = 64;
-pub(super) const HELLO_BYTES: usize = 96;
-pub(super) const REPLY_BYTES: usize = 24;
+pub(super) const HELLO_BYTES: usize = 128;
+pub(super) const REPLY_BYTES: usize = 88;
+pub(super) const ANSWER_BYTES: usize = 40;
+/// A reply without its proof, which is about what comes before.
+pub(super) const REPLY_HEAD_BYTES: usize = REPLY_BYTES - PROOF_BYTES;
 pub(super) const HEADER_BYTES: usize = 40;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"VLYHELLO");
 const REPLY_MAGIC: u64 = u64::from_le_bytes(*b"VLYREPLY");
+const ANSWER_MAGIC: u64 = u64::from_le_bytes(*b"VLYPROOF");
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"VLYM");
 
 /// What a dialler says first.
@@ -39,6 +45,8 @@ pub(super) struct Hello {
     pub(super) generation: u64,
     /// The group's id, padded with zeros.
     pub(super) group: [u8; GROUP_BYTES],
+    /// Never said before.
+    pub(super) nonce: [u8; NONCE_BYTES],
 }
 
 impl Hello {
@@ -61,6 +69,15 @@ impl Hello {
             world_size: rank_to_wire(world_size),
             generation,
             group: padded,
+            nonce: rand::random(),
+        }
+    }
+
+    /// The same, said on another connection.
+    pub(super) fn anew(&self) -> Self {
+        Self {
+            nonce: rand::random(),
+            ..*self
         }
     }
 
@@ -74,6 +91,7 @@ impl Hello {
         out.put_u32_le(self.world_size);
         out.put_u64_le(self.generation);
         out.put_slice(&self.group);
+        out.put_slice(&self.nonce);
         bytes
     }
 
@@ -89,17 +107,22 @@ impl Hello {
             world_size: bytes.get_u32_le(),
             generation: bytes.get_u64_le(),
             group: [0; GROUP_BYTES],
+            nonce: [0; NONCE_BYTES],
         };
         bytes.copy_to_slice(&mut hello.group);
+        bytes.copy_to_slice(&mut hello.nonce);
         Some(hello)
     }
 }
 
-/// What the dialled rank answers: welcome, or why not. `generation` is its own.
+/// What the dialled rank answers: welcome with a proof, or why not. `generation` is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) generation: u64,
     pub(super) refusal: Option<Refusal>,
+    /// Never said before.
+    pub(super) nonce: [u8; NONCE_BYTES],
+    pub(super) proof: [u8; PROOF_BYTES],
 }
 
 impl Reply {
@@ -118,6 +141,8 @@ impl Reply {
         out.put_u32_le(code);
         out.put_u32_le(0);
         out.put_u64_le(self.generation);
+        out.put_slice(&self.nonce);
+        out.put_slice(&self.proof);
         bytes
     }
 
@@ -136,11 +161,34 @@ impl Reply {
             _ => return None,
         };
         bytes.advance(4);
-        Some(Self {
+        let mut reply = Self {
             generation: bytes.get_u64_le(),
             refusal,
-        })
+            nonce: [0; NONCE_BYTES],
+            proof: [0; PROOF_BYTES],
+        };
+        bytes.copy_to_slice(&mut reply.nonce);
+        bytes.copy_to_slice(&mut reply.proof);
+        Some(reply)
     }
+}
+
+/// What the dialler says last: its proof.
+pub(super) fn encode_answer(proof: &[u8; PROOF_BYTES]) -> [u8; ANSWER_BYTES] {
+    let mut bytes = [0; ANSWER_BYTES];
+    let mut out = &mut bytes[..];
+    out.put_u64_le(ANSWER_MAGIC);
+    out.put_slice(proof);
+    bytes
+}
+
+pub(super) fn decode_answer(bytes: &[u8; ANSWER_BYTES]) -> Option<[u8; PROOF_BYTES]> {
+    let mut bytes = &bytes[..];
+    let mut proof = [0; PROOF_BYTES];
+    (bytes.get_u64_le() == ANSWER_MAGIC).then(|| {
+        bytes.copy_to_slice(&mut proof);
+        proof
+    })
 }
 
 pub(super) fn encode_header(call: &Call) -> [u8; HEADER_BYTES] {
@@ -245,10 +293,15 @@ mod tests {
             let reply = Reply {
                 generation: 9,
                 refusal,
+                nonce: [1; NONCE_BYTES],
+                proof: [2; PROOF_BYTES],
             };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
         assert_eq!(Reply::decode(&[0; REPLY_BYTES]), None);
+        let answer = [3; PROOF_BYTES];
+        assert_eq!(decode_answer(&encode_answer(&answer)), Some(answer));
+        assert_eq!(decode_answer(&[0; ANSWER_BYTES]), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(super) fn admit(
         generation,
         rank,
         peers,
+        ..
     } = membership;
     let peer = hello.from as usize;
     // What this very peer would say.
@@ -42,6 +43,7 @@ pub(super) fn admit(
 mod tests {
     use super::*;
     use crate::collective::endpoint::Endpoint;
+    use crate::collective::membership::Secret;
 
     #[test]
     fn only_a_higher_rank_of_the_same_generation_is_admitted_once() {
@@ -55,6 +57,7 @@ mod tests {
             generation: 7,
             rank: 1,
             peers: vec![endpoint; 4],
+            secret: Secret::random(),
         };
         let right = Hello::new("g", 7, 3, 1, 4);
         let verdict = |hello: Hello| admit(&membership, &hello, |peer| peer == 2);

@@ -1,9 +1,9 @@
 //! A [`Dial`]: the attempts to reach one lower rank, as a state machine that never blocks.
 //!
 //! ```text
-//!            connect                 connected               Reply: welcome
-//!   Idle ───────────────▶ Connecting ─────────▶ Greeting ───────────────────▶ linked
-//!    ▲  after a pause         │ failed             │ closed, garbage    └────▶ refused
+//!            connect                 connected               Reply: proven; Answer sent
+//!   Idle ───────────────▶ Connecting ─────────▶ Greeting ────────────────────────────▶ linked
+//!    ▲  after a pause         │ failed             │ closed, garbage, unproven   └────▶ refused
 //!    └────────────────────────┴────────────────────┘
 //!            the next route: Unix, TCP, Unix, …
 //! ```
@@ -21,12 +21,19 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
+use rustls::pki_types::ServerName;
 use socket2::{Domain, SockAddr, Socket, Type};
+use volley_proto::tls::{Tls, server_name};
 
+use super::proof;
 use crate::collective::endpoint::Endpoint;
 use crate::collective::error::Refusal;
 use crate::collective::link::{self, Link};
-use crate::collective::wire::{HELLO_BYTES, Hello, REPLY_BYTES, Reply};
+use crate::collective::membership::Secret;
+use crate::collective::tls_link::TlsLink;
+use crate::collective::wire::{
+    ANSWER_BYTES, HELLO_BYTES, Hello, REPLY_BYTES, REPLY_HEAD_BYTES, Reply, encode_answer,
+};
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -36,7 +43,9 @@ const ACCEPTING: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Dial {
     peer: usize,
-    hello: [u8; HELLO_BYTES],
+    hello: Hello,
+    secret: Secret,
+    tls: Option<Tls>,
     routes: Vec<Route>,
     attempts: usize,
     state: State,
@@ -66,26 +75,40 @@ enum State {
     },
     Connecting {
         socket: Socket,
+        /// The name that the peer's certificate is to have; none where no TLS is spoken.
+        name: Option<ServerName<'static>>,
         is_unix: bool,
         until: Instant,
     },
     Greeting(Greeting),
 }
 
-/// A connection on which the hello goes out and the reply comes in.
+/// A connection on which the hello goes out, the reply comes in and the answer goes out.
 #[derive(Debug)]
 struct Greeting {
     link: Box<dyn Link>,
+    hello: [u8; HELLO_BYTES],
     sent: usize,
     reply: [u8; REPLY_BYTES],
     received: usize,
+    /// Once the reply has proven that the peer is one.
+    answer: Option<[u8; ANSWER_BYTES]>,
+    answered: usize,
 }
 
 impl Dial {
-    pub(super) fn new(peer: usize, theirs: &Endpoint, own: &Endpoint, hello: &Hello) -> Self {
+    pub(super) fn new(
+        (peer, theirs): (usize, &Endpoint),
+        own: &Endpoint,
+        hello: Hello,
+        secret: &Secret,
+        tls: Option<&Tls>,
+    ) -> Self {
         Self {
             peer,
-            hello: hello.encode(),
+            hello,
+            secret: secret.clone(),
+            tls: tls.cloned(),
             routes: routes(theirs, own),
             attempts: 0,
             state: State::Idle { until: None },
@@ -117,12 +140,13 @@ impl Dial {
                 Some(PollFd::new(socket.as_fd(), PollFlags::POLLOUT))
             }
             State::Greeting(greeting) => {
-                let is_greeted = greeting.sent == self.hello.len();
-                let events = if is_greeted {
+                let waits_for_reply = greeting.sent == HELLO_BYTES && greeting.answer.is_none();
+                let events = if waits_for_reply {
                     PollFlags::POLLIN
                 } else {
                     PollFlags::POLLOUT
                 };
+                let events = greeting.link.greeting().unwrap_or(events);
                 Some(PollFd::new(greeting.link.as_fd(), events))
             }
         }
@@ -154,10 +178,15 @@ impl Dial {
         // On any way out but these two, the state is idle: an error ends the attempt.
         let mut greeting = match std::mem::replace(&mut self.state, State::Idle { until: None }) {
             State::Connecting {
-                socket, is_unix, ..
+                socket,
+                name,
+                is_unix,
+                ..
             } if is_connected(&socket)? => {
                 self.unreached = None;
-                Greeting::open(socket, is_unix)?
+                let link = self.open(socket, name, is_unix)?;
+                // Each connection has a nonce of its own.
+                Greeting::new(link, &self.hello.anew())
             }
             State::Connecting { until, .. } if now >= until => {
                 return Err(io::Error::new(
@@ -171,12 +200,9 @@ impl Dial {
                 return Ok(Progress::Pending);
             }
         };
-        match greeting.advance(&self.hello)? {
-            Some(Reply {
-                refusal: Some(refusal),
-                ..
-            }) => Ok(Progress::Refused(refusal)),
-            Some(Reply { refusal: None, .. }) => Ok(Progress::Linked(greeting.link)),
+        match greeting.advance(&self.secret)? {
+            Some(Some(refusal)) => Ok(Progress::Refused(refusal)),
+            Some(None) => Ok(Progress::Linked(greeting.link)),
             None => {
                 self.state = State::Greeting(greeting);
                 Ok(Progress::Pending)
@@ -194,8 +220,8 @@ impl Dial {
         let (domain, address, is_unix) = match route {
             Some(Route::Unix(path)) => (Domain::UNIX, SockAddr::unix(path)?, true),
             Some(Route::Tcp(address)) => {
-                let address = resolve(address, round)?;
-                (Domain::for_address(address), address.into(), false)
+                let resolved = resolve(address, round)?;
+                (Domain::for_address(resolved), resolved.into(), false)
             }
             None => {
                 return Err(io::Error::new(
@@ -204,39 +230,58 @@ impl Dial {
                 ));
             }
         };
+        let name = match route {
+            Some(Route::Tcp(address)) if self.tls.is_some() => Some(name_of(address)?),
+            _ => None,
+        };
         let socket = Socket::new(domain, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         match socket.connect(&address) {
             Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
             _ => Ok(State::Connecting {
                 socket,
+                name,
                 is_unix,
                 until: now + ACCEPTING,
             }),
         }
     }
+
+    fn open(
+        &self,
+        socket: Socket,
+        name: Option<ServerName<'static>>,
+        is_unix: bool,
+    ) -> io::Result<Box<dyn Link>> {
+        let fd = OwnedFd::from(socket);
+        if is_unix {
+            return link::unix(UnixStream::from(fd));
+        }
+        let stream = link::tcp(TcpStream::from(fd))?;
+        Ok(match (&self.tls, name) {
+            (Some(tls), Some(name)) => Box::new(TlsLink::dial(stream, tls.rank_client(), name)?),
+            _ => Box::new(stream),
+        })
+    }
 }
 
 impl Greeting {
-    fn open(socket: Socket, is_unix: bool) -> io::Result<Self> {
-        let fd = OwnedFd::from(socket);
-        let link = if is_unix {
-            link::unix(UnixStream::from(fd))
-        } else {
-            link::tcp(TcpStream::from(fd))
-        }?;
-        Ok(Self {
+    fn new(link: Box<dyn Link>, hello: &Hello) -> Self {
+        Self {
             link,
+            hello: hello.encode(),
             sent: 0,
             reply: [0; REPLY_BYTES],
             received: 0,
-        })
+            answer: None,
+            answered: 0,
+        }
     }
 
-    /// The reply, once it is complete.
-    fn advance(&mut self, hello: &[u8]) -> io::Result<Option<Reply>> {
-        while self.sent < hello.len() {
-            match pending(self.link.write(&hello[self.sent..]))? {
+    /// Whether the peer refuses, once that is known and, if it does not, answered.
+    fn advance(&mut self, secret: &Secret) -> io::Result<Option<Option<Refusal>>> {
+        while self.sent < HELLO_BYTES {
+            match pending(self.link.write(&self.hello[self.sent..]))? {
                 Some(bytes) => self.sent += bytes,
                 None => return Ok(None),
             }
@@ -247,14 +292,47 @@ impl Greeting {
                 None => return Ok(None),
             }
         }
-        let nonsense = || {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the answer is no reply of a peer",
-            )
+        let answer = match &self.answer {
+            Some(answer) => answer,
+            None => match self.prove(secret)? {
+                Ok(answer) => self.answer.insert(answer),
+                Err(refusal) => return Ok(Some(Some(refusal))),
+            },
         };
-        Reply::decode(&self.reply).ok_or_else(nonsense).map(Some)
+        while self.answered < ANSWER_BYTES {
+            match pending(self.link.write(&answer[self.answered..]))? {
+                Some(bytes) => self.answered += bytes,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(None))
     }
+
+    /// What to answer to the reply, if it proves that the peer is of the generation.
+    fn prove(&self, secret: &Secret) -> io::Result<Result<[u8; ANSWER_BYTES], Refusal>> {
+        let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
+        let reply = Reply::decode(&self.reply)
+            .ok_or_else(|| invalid("the answer is no reply of a peer"))?;
+        if let Some(refusal) = reply.refusal {
+            return Ok(Err(refusal));
+        }
+        let mut head = [0; REPLY_HEAD_BYTES];
+        head.copy_from_slice(&self.reply[..REPLY_HEAD_BYTES]);
+        let expected = proof::of_acceptor(secret, &self.hello, &head);
+        if !proof::is_same(&reply.proof, &expected) {
+            return Err(invalid(
+                "who answers does not prove to be a rank of this generation",
+            ));
+        }
+        let proof = proof::of_dialler(secret, &self.hello, &self.reply);
+        Ok(Ok(encode_answer(&proof)))
+    }
+}
+
+/// The name that the certificate of `host:port` is to have.
+fn name_of(address: &str) -> io::Result<ServerName<'static>> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    server_name(host).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
 /// The end of the stream is an error: the peer did not answer.

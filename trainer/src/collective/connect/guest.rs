@@ -1,15 +1,28 @@
-//! A [`Guest`]: an accepted connection that has not yet said who it is.
+//! A [`Guest`]: an accepted connection that has not yet proven who it is.
+//!
+//! ```text
+//!   accepted ──► Hello read ──► admitted: Reply sent ──► Answer read: it proves, or is dropped
+//!                           └─► refused: told why, dropped
+//! ```
+//!
+//! Nothing is read of it but these two messages, whose lengths are known.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags};
+
+use super::proof::{self, NONCE_BYTES, PROOF_BYTES};
 use crate::collective::error::Refusal;
 use crate::collective::link::Link;
-use crate::collective::wire::{HELLO_BYTES, Hello, Reply};
+use crate::collective::membership::Secret;
+use crate::collective::wire::{
+    ANSWER_BYTES, HELLO_BYTES, Hello, REPLY_HEAD_BYTES, Reply, decode_answer,
+};
 
 /// A peer says hello as soon as it is connected; who takes longer than this is none.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Guest {
@@ -17,13 +30,26 @@ pub(super) struct Guest {
     since: Instant,
     hello: [u8; HELLO_BYTES],
     received: usize,
+    admitted: Option<Admitted>,
+}
+
+/// A guest that said who it is, and is to prove it.
+#[derive(Debug)]
+struct Admitted {
+    peer: usize,
+    expected: [u8; PROOF_BYTES],
+    answer: [u8; ANSWER_BYTES],
+    received: usize,
 }
 
 /// What a guest has said so far.
 pub(super) enum Heard {
     Nothing,
-    Nonsense,
+    /// Why it is no peer.
+    Nonsense(&'static str),
     Hello(Hello),
+    /// The rank that it has proven to be.
+    Proven(usize),
 }
 
 impl Guest {
@@ -33,47 +59,107 @@ impl Guest {
             since: now,
             hello: [0; HELLO_BYTES],
             received: 0,
+            admitted: None,
         }
     }
 
-    /// Reads what has come. Nothing beyond the hello: what follows is the first message.
+    /// Reads what has come. Nothing beyond what is due: what follows is the first message.
     pub(super) fn advance(&mut self, now: Instant) -> Heard {
-        while self.received < HELLO_BYTES {
-            match self.link.read(&mut self.hello[self.received..]) {
-                Ok(0) => return Heard::Nonsense,
-                Ok(bytes) => self.received += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let is_late = now.saturating_duration_since(self.since) > PATIENCE;
-                    return if is_late {
-                        Heard::Nonsense
-                    } else {
-                        Heard::Nothing
-                    };
-                }
-                Err(_) => return Heard::Nonsense,
+        let read = match &mut self.admitted {
+            None => fill(&mut *self.link, &mut self.hello, &mut self.received),
+            Some(admitted) => fill(
+                &mut *self.link,
+                &mut admitted.answer,
+                &mut admitted.received,
+            ),
+        };
+        match read {
+            Ok(true) => self.heard(),
+            Ok(false) if now.saturating_duration_since(self.since) > PATIENCE => {
+                Heard::Nonsense("it takes too long to say who it is")
+            }
+            Ok(false) => Heard::Nothing,
+            Err(error) => {
+                tracing::debug!(%error, "a guest's connection failed");
+                Heard::Nonsense("its connection failed before it had proven who it is")
             }
         }
-        Hello::decode(&self.hello).map_or(Heard::Nonsense, Heard::Hello)
     }
 
-    /// Answers the hello. An empty socket has room for the reply, so this does not block.
-    pub(super) fn answer(
-        mut self,
+    fn heard(&self) -> Heard {
+        let Some(admitted) = &self.admitted else {
+            let hello = Hello::decode(&self.hello);
+            return hello.map_or(Heard::Nonsense("what it says is no hello"), Heard::Hello);
+        };
+        match decode_answer(&admitted.answer) {
+            Some(said) if proof::is_same(&said, &admitted.expected) => Heard::Proven(admitted.peer),
+            _ => Heard::Nonsense("it does not prove that it is of this generation"),
+        }
+    }
+
+    /// Tells the guest why it is refused. An empty socket has room for that, so this does not block.
+    pub(super) fn refuse(mut self, generation: u64, refusal: Refusal) -> io::Result<()> {
+        let reply = Reply {
+            generation,
+            refusal: Some(refusal),
+            nonce: [0; NONCE_BYTES],
+            proof: [0; PROOF_BYTES],
+        };
+        self.link.write_all(&reply.encode())
+    }
+
+    /// Welcomes the guest with a proof, and expects one. An empty socket has room for that, so this does not block.
+    pub(super) fn admit(
+        &mut self,
+        peer: usize,
         generation: u64,
-        refusal: Option<Refusal>,
-    ) -> io::Result<Box<dyn Link>> {
-        self.link.write_all(
-            &Reply {
-                generation,
-                refusal,
-            }
-            .encode(),
-        )?;
-        Ok(self.link)
+        secret: &Secret,
+    ) -> io::Result<()> {
+        let mut reply = Reply {
+            generation,
+            refusal: None,
+            nonce: rand::random(),
+            proof: [0; PROOF_BYTES],
+        };
+        let mut head = [0; REPLY_HEAD_BYTES];
+        head.copy_from_slice(&reply.encode()[..REPLY_HEAD_BYTES]);
+        reply.proof = proof::of_acceptor(secret, &self.hello, &head);
+        let reply = reply.encode();
+        self.link.write_all(&reply)?;
+        self.admitted = Some(Admitted {
+            peer,
+            expected: proof::of_dialler(secret, &self.hello, &reply),
+            answer: [0; ANSWER_BYTES],
+            received: 0,
+        });
+        Ok(())
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.link.as_fd()
+    pub(super) fn link(&self) -> &dyn Link {
+        &*self.link
     }
+
+    pub(super) fn into_link(self) -> Box<dyn Link> {
+        self.link
+    }
+
+    /// What to wait for.
+    pub(super) fn interest(&self) -> PollFd<'_> {
+        let events = self.link.greeting().unwrap_or(PollFlags::POLLIN);
+        PollFd::new(self.link.as_fd(), events)
+    }
+}
+
+/// Reads on; whether all is there.
+fn fill(link: &mut dyn Link, bytes: &mut [u8], received: &mut usize) -> io::Result<bool> {
+    while *received < bytes.len() {
+        match link.read(&mut bytes[*received..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => *received += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }

@@ -4,22 +4,29 @@
 //!   rank 2 (dials)                      rank 0 (listens)
 //!     connect ─────────────────────────▶ accept: a guest, nobody yet
 //!     Hello {group, generation, 2 → 0} ▶ admit? by its own membership
-//!     link ◀──────────────────── Reply   yes: link    no: refused, dropped, waiting goes on
+//!     proven? ◀───────────────── Reply   yes: proof   no: refused, dropped, waiting goes on
+//!     link  Answer ────────────────────▶ proven? link
 //! ```
 //!
 //! All of it goes on at once in one loop over `poll(2)`: a peer that is slow, or a stranger that
 //! connects and says nothing, holds up nobody. One deadline is for the whole mesh, during which peers may
-//! have other things to do; another is for a lower rank's host to be reached at all.
+//! have other things to do; another is for a lower rank's host to be reached at all. Strangers are dropped, counted,
+//! and logged each time that they have doubled; where there are too many of them, the one that came first makes room.
 
 mod admit;
 mod dial;
 mod guest;
+mod proof;
 
+use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 use tokio_util::sync::CancellationToken;
+use volley_proto::tls::is_for_host;
+
+pub(super) use self::proof::{NONCE_BYTES, PROOF_BYTES};
 
 use self::admit::admit;
 use self::dial::{Dial, Progress};
@@ -31,7 +38,7 @@ use super::membership::{Membership, Options};
 use super::readiness::{self, Wake};
 use super::wire::Hello;
 
-/// Callers whose hello is outstanding; more than these wait in the kernel's queue.
+/// Callers that are to prove who they are, beside one for each rank.
 const MOST_GUESTS: usize = 256;
 
 /// Connects with every peer; the links by rank, none at the own one.
@@ -90,7 +97,10 @@ struct Assembly<'a> {
     listener: Listener,
     membership: &'a Membership,
     dials: Vec<Dial>,
-    guests: Vec<Guest>,
+    /// In the order in which they came.
+    guests: VecDeque<Guest>,
+    /// Connections that were no peer's.
+    strangers: u64,
     links: Vec<Option<Box<dyn Link>>>,
 }
 
@@ -101,10 +111,12 @@ impl<'a> Assembly<'a> {
             generation,
             rank,
             peers,
+            secret,
         } = membership;
         let dials = (0..*rank).map(|peer| {
             let hello = Hello::new(group, *generation, *rank, peer, peers.len());
-            Dial::new(peer, &peers[peer], listener.endpoint(), &hello)
+            let (to, own) = ((peer, &peers[peer]), listener.endpoint());
+            Dial::new(to, own, hello, secret, listener.tls())
         });
         let dials = dials.collect();
         let links = peers.iter().map(|_| None).collect();
@@ -112,7 +124,8 @@ impl<'a> Assembly<'a> {
             listener,
             membership,
             dials,
-            guests: Vec::new(),
+            guests: VecDeque::new(),
+            strangers: 0,
             links,
         }
     }
@@ -159,53 +172,95 @@ impl<'a> Assembly<'a> {
         })?;
         for mut guest in std::mem::take(&mut self.guests) {
             match guest.advance(now) {
-                Heard::Nothing => self.guests.push(guest),
-                Heard::Nonsense => {
-                    tracing::debug!(
-                        rank,
-                        generation,
-                        ?guest,
-                        "dropped a connection that is no peer's"
-                    );
-                }
+                Heard::Nothing => self.guests.push_back(guest),
+                Heard::Nonsense(reason) => self.drop_stranger(reason),
                 Heard::Hello(hello) => self.answer(guest, &hello),
+                Heard::Proven(peer) => self.welcome(guest, peer),
             }
         }
         Ok(())
     }
 
     fn accept(&mut self, now: Instant) -> io::Result<()> {
-        while self.guests.len() < MOST_GUESTS {
+        // As many at a time as there may be: the others wait for the next turn.
+        for _ in 0..self.most_guests() {
             let Some(link) = self.listener.accept()? else {
                 break;
             };
-            self.guests.push(Guest::new(link, now));
+            if self.guests.len() >= self.most_guests() {
+                self.guests.pop_front();
+                self.drop_stranger("there are too many, and it came first");
+            }
+            self.guests.push_back(Guest::new(link, now));
         }
         Ok(())
     }
 
-    fn answer(&mut self, guest: Guest, hello: &Hello) {
+    fn most_guests(&self) -> usize {
+        MOST_GUESTS + self.links.len()
+    }
+
+    fn answer(&mut self, mut guest: Guest, hello: &Hello) {
         let Membership {
             rank, generation, ..
         } = *self.membership;
         let verdict = admit(self.membership, hello, |peer| self.links[peer].is_some());
-        let refusal = verdict.err();
-        if let Some(refusal) = refusal {
+        let answered = match verdict {
+            Ok(peer) => guest
+                .admit(peer, generation, &self.membership.secret)
+                .map(|()| self.guests.push_back(guest)),
+            Err(refusal) => {
+                tracing::debug!(
+                    rank,
+                    generation,
+                    from = hello.from,
+                    their_generation = hello.generation,
+                    %refusal,
+                    "refused a connection",
+                );
+                self.drop_stranger("it belongs elsewhere");
+                guest.refuse(generation, refusal)
+            }
+        };
+        if let Err(error) = answered {
+            tracing::debug!(rank, generation, from = hello.from, %error, "a caller hung up");
+        }
+    }
+
+    /// Takes a guest that has proven to be of the generation, where it is not linked already and its certificate, if
+    /// it has shown one, is for the host at which the rank is reached.
+    fn welcome(&mut self, guest: Guest, peer: usize) {
+        if self.links[peer].is_some() {
+            return self.drop_stranger("its rank is connected already");
+        }
+        if let Some(certificates) = guest.link().certificates() {
+            let host = self.membership.peers[peer].host();
+            let own = certificates.first().zip(host);
+            let is_member = || {
+                let tls = self.listener.tls();
+                tls.is_some_and(|tls| tls.is_member(certificates))
+            };
+            if !own.is_some_and(|(own, host)| is_for_host(own, host) && is_member()) {
+                return self.drop_stranger("its certificate is not for the host of its rank");
+            }
+        }
+        self.link(peer, guest.into_link());
+    }
+
+    fn drop_stranger(&mut self, reason: &'static str) {
+        let Membership {
+            rank, generation, ..
+        } = *self.membership;
+        self.strangers += 1;
+        let count = self.strangers;
+        if count.is_power_of_two() {
             tracing::warn!(
                 rank,
                 generation,
-                from = hello.from,
-                their_generation = hello.generation,
-                %refusal,
-                "refused a connection",
+                count,
+                reason,
+                "dropped connections that are no peer's; this is why the last one was"
             );
-        }
-        match (guest.answer(generation, refusal), verdict) {
-            (Ok(link), Ok(peer)) => self.link(peer, link),
-            (Ok(_), Err(_)) => {}
-            (Err(error), _) => {
-                tracing::debug!(rank, generation, from = hello.from, %error, "a caller hung up")
-            }
         }
     }
 
@@ -221,19 +276,11 @@ impl<'a> Assembly<'a> {
 
     /// Waits until something can be done; a tick at most, since redialling is due by the clock.
     fn wait(&self, deadline: Instant, abort: &CancellationToken) -> io::Result<Option<Wake>> {
-        let mut fds = Vec::new();
-        if self.guests.len() < MOST_GUESTS {
-            fds.extend(
-                self.listener
-                    .fds()
-                    .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
-            );
-        }
-        fds.extend(
-            self.guests
-                .iter()
-                .map(|guest| PollFd::new(guest.fd(), PollFlags::POLLIN)),
-        );
+        let listening = self.listener.fds();
+        let mut fds: Vec<_> = listening
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        fds.extend(self.guests.iter().map(Guest::interest));
         fds.extend(self.dials.iter().filter_map(Dial::interest));
         readiness::wait_a_tick(&mut fds, deadline, abort)
     }

@@ -58,6 +58,10 @@ impl Link for Faulty {
     fn is_local(&self) -> bool {
         self.link.is_local()
     }
+
+    fn may_have_more(&self) -> bool {
+        self.link.may_have_more()
+    }
 }
 
 impl Read for Faulty {
@@ -126,6 +130,10 @@ impl Noticed {
 impl Link for Noticed {
     fn is_local(&self) -> bool {
         self.link.is_local()
+    }
+
+    fn may_have_more(&self) -> bool {
+        self.link.may_have_more()
     }
 }
 

@@ -11,11 +11,12 @@ use socket2::SockRef;
 use tokio_util::sync::CancellationToken;
 use volley_proto::address::ListenAddress;
 
-use super::world::{connect_all, endpoints, membership, options, spawn};
+use super::world::{certificates, connect_all, endpoints, membership, options, spawn};
 #[cfg(target_os = "linux")]
 use crate::collective::connect;
+use crate::collective::wire::{ANSWER_BYTES, HELLO_BYTES, Hello, REPLY_BYTES, Reply};
 use crate::collective::{
-    Communicator, Endpoint, Error, Listener, Membership, Options, Refusal, Result,
+    Communicator, Endpoint, Error, Listener, Membership, Options, Refusal, Result, Secret,
 };
 
 fn listen() -> Listener {
@@ -108,11 +109,154 @@ fn strangers_hold_up_nobody() {
     let mut half = TcpStream::connect(&address).unwrap();
     half.write_all(b"VLYHELLO").unwrap();
     let mut loud = TcpStream::connect(&address).unwrap();
-    loud.write_all(&[b'x'; 96]).unwrap();
+    loud.write_all(&[b'x'; HELLO_BYTES]).unwrap();
     let ranks = thread::scope(|scope| {
         let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
         // The garbage was read and its sender dropped, without an answer.
         assert_eq!(loud.read(&mut [0; 1]).unwrap(), 0);
+        let second = connect(second, &membership(1, 7, &peers)).unwrap();
+        vec![waiting.join().unwrap().unwrap(), second]
+    });
+    assert_sums_to_three(ranks);
+}
+
+/// A proxy that keeps what the dialler says in the greeting.
+fn record(to: &str) -> (String, thread::JoinHandle<Vec<u8>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut far = TcpStream::connect(to).unwrap();
+    let recording = thread::spawn(move || {
+        let (mut near, _) = listener.accept().unwrap();
+        let mut said = vec![0; HELLO_BYTES + ANSWER_BYTES];
+        let (hello, answer) = said.split_at_mut(HELLO_BYTES);
+        near.read_exact(hello).unwrap();
+        far.write_all(hello).unwrap();
+        let mut reply = [0; REPLY_BYTES];
+        far.read_exact(&mut reply).unwrap();
+        near.write_all(&reply).unwrap();
+        near.read_exact(answer).unwrap();
+        said
+    });
+    (address, recording)
+}
+
+#[test]
+fn a_recorded_greeting_proves_nothing_on_another_connection() {
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let [first, second] = listeners.try_into().unwrap();
+    let address = peers[0].tcp.clone().unwrap();
+    let ranks = thread::scope(|scope| {
+        let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
+        let (recorder, recording) = record(&address);
+        let mut through = peers.clone();
+        through[0].tcp = Some(recorder);
+        // The answer is kept from the acceptor, and the connection ends: this rank is not linked.
+        drop(connect(listen(), &membership(1, 7, &through)).unwrap());
+        let said = recording.join().unwrap();
+        let mut replay = TcpStream::connect(&address).unwrap();
+        replay.write_all(&said).unwrap();
+        let mut reply = [0; REPLY_BYTES];
+        replay.read_exact(&mut reply).unwrap();
+        let reply = Reply::decode(&reply).unwrap();
+        assert_eq!(reply.refusal, None, "the hello is one of this generation");
+        let dropped = replay.read(&mut [0; 1]);
+        assert!(matches!(dropped, Ok(0) | Err(_)), "{dropped:?}");
+        let second = connect(second, &membership(1, 7, &peers)).unwrap();
+        vec![waiting.join().unwrap().unwrap(), second]
+    });
+    assert_sums_to_three(ranks);
+}
+
+#[test]
+fn who_does_not_know_the_secret_is_neither_linked_nor_believed() {
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let [first, second] = listeners.try_into().unwrap();
+    let forger = Membership {
+        secret: Secret::random(),
+        ..membership(1, 7, &peers)
+    };
+    let ranks = thread::scope(|scope| {
+        let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
+        let options = Options {
+            connect_timeout: Duration::from_millis(300),
+            ..options()
+        };
+        let forged = Communicator::connect(listen(), &forger, &options, &CancellationToken::new());
+        let Err(Error::ConnectDeadline { source, .. }) = forged else {
+            panic!("{forged:?}");
+        };
+        let said = source.unwrap().to_string();
+        assert!(said.contains("does not prove"), "{said}");
+        let second = connect(second, &membership(1, 7, &peers)).unwrap();
+        vec![waiting.join().unwrap().unwrap(), second]
+    });
+    assert_sums_to_three(ranks);
+}
+
+#[test]
+fn more_strangers_than_there_is_room_for_keep_nobody_out() {
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let address = peers[0].tcp.clone().unwrap();
+    let [first, second] = listeners.try_into().unwrap();
+    let hello = Hello::new("train-1", 7, 1, 0, 2).encode();
+    let ranks = thread::scope(|scope| {
+        let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
+        // They say who they would be, and never prove it.
+        let strangers: Vec<TcpStream> = (0..400)
+            .map(|_| {
+                let mut stranger = TcpStream::connect(&address).unwrap();
+                // The first ones are dropped by then.
+                stranger.write_all(&hello).ok();
+                stranger
+            })
+            .collect();
+        let second = connect(second, &membership(1, 7, &peers)).unwrap();
+        drop(strangers);
+        vec![waiting.join().unwrap().unwrap(), second]
+    });
+    assert_sums_to_three(ranks);
+}
+
+#[test]
+fn over_tls_only_who_has_the_certificate_of_its_host_is_linked() {
+    let dir = tempfile::tempdir().unwrap();
+    let [own, foreign, elsewhere] = ["own", "foreign", "elsewhere"].map(|name| {
+        let dir = dir.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        let host = if name == "elsewhere" {
+            "b.example"
+        } else {
+            "127.0.0.1"
+        };
+        certificates(&dir, host)
+    });
+    let listen = || listen().with_tls(Some(own.clone()));
+    let listeners = vec![listen(), listen()];
+    let peers = endpoints(&listeners);
+    let [first, second] = listeners.try_into().unwrap();
+    let ranks = thread::scope(|scope| {
+        let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
+        for tls in [None, Some(foreign), Some(elsewhere)] {
+            let options = Options {
+                connect_timeout: Duration::from_millis(300),
+                ..options()
+            };
+            let stranger = Listener::bind(&ListenAddress::loopback(), None);
+            let stranger = stranger.unwrap().with_tls(tls.clone());
+            let refused = Communicator::connect(
+                stranger,
+                &membership(1, 7, &peers),
+                &options,
+                &CancellationToken::new(),
+            );
+            assert!(
+                matches!(refused, Err(Error::ConnectDeadline { .. })),
+                "{tls:?}: {refused:?}"
+            );
+        }
         let second = connect(second, &membership(1, 7, &peers)).unwrap();
         vec![waiting.join().unwrap().unwrap(), second]
     });

@@ -1,12 +1,16 @@
 //! Worlds of ranks to run tests in: one thread a rank.
 
+use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio_util::sync::CancellationToken;
 use volley_proto::address::ListenAddress;
+use volley_proto::tls::{Tls, TlsFiles};
 
-use crate::collective::{Communicator, Endpoint, Listener, Membership, Options, Result};
+use crate::collective::{Communicator, Endpoint, Listener, Membership, Options, Result, Secret};
 
 /// World sizes that a conformance test goes through.
 pub(super) const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
@@ -14,12 +18,17 @@ pub(super) const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Transport {
     Tcp,
+    Tls,
     Unix,
     InProcess,
 }
 
-pub(super) const TRANSPORTS: [Transport; 3] =
-    [Transport::Tcp, Transport::Unix, Transport::InProcess];
+pub(super) const TRANSPORTS: [Transport; 4] = [
+    Transport::Tcp,
+    Transport::Tls,
+    Transport::Unix,
+    Transport::InProcess,
+];
 
 /// Patient enough for a busy machine: a test that gets here by a deadline has failed.
 pub(super) fn options() -> Options {
@@ -43,10 +52,12 @@ pub(super) fn world(
             return Communicator::in_process(world_size, options, &abort).unwrap();
         }
         Transport::Unix => Some(dir.path()),
-        Transport::Tcp => None,
+        Transport::Tcp | Transport::Tls => None,
     };
+    let tls = matches!(transport, Transport::Tls).then(|| certificates(dir.path(), "127.0.0.1"));
+    let listener = || Listener::bind(&ListenAddress::loopback(), unix_dir).unwrap();
     let listeners: Vec<Listener> = (0..world_size)
-        .map(|_| Listener::bind(&ListenAddress::loopback(), unix_dir).unwrap())
+        .map(|_| listener().with_tls(tls.clone()))
         .collect();
     let peers = endpoints(&listeners);
     let memberships = (0..world_size)
@@ -71,7 +82,37 @@ pub(super) fn membership(rank: usize, generation: u64, peers: &[Endpoint]) -> Me
         generation,
         rank,
         peers: peers.to_vec(),
+        secret: Secret::from_bytes(&[7; Secret::BYTES]).unwrap(),
     }
+}
+
+/// An authority of its own, and a certificate of it for a host.
+pub(super) fn certificates(dir: &Path, host: &str) -> Tls {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca_key = KeyPair::generate().unwrap();
+    let ca = authority.self_signed(&ca_key).unwrap();
+    let issuer = Issuer::new(authority, ca_key);
+    let mut params = CertificateParams::new([host.to_owned()]).unwrap();
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
+    let key = KeyPair::generate().unwrap();
+    let cert = params.signed_by(&key, &issuer).unwrap();
+    let write = |name: &str, pem: String| {
+        let path = dir.join(name);
+        fs::write(&path, pem).unwrap();
+        path
+    };
+    let files = TlsFiles {
+        ca: write("ca.pem", ca.pem()),
+        identity: Some((
+            write("own.pem", cert.pem()),
+            write("own.key", key.serialize_pem()),
+        )),
+    };
+    Tls::open_member(files).unwrap()
 }
 
 /// Connects each listener with its membership, all at once.

@@ -1,0 +1,157 @@
+//! Dialling gRPC servers, over TLS or in the clear.
+//!
+//! Tonic's own TLS keeps the certificate that a channel was made with for as long as there is the channel. This
+//! connector asks [`Tls`] at each connection, so that a channel which connects again shows the renewed one.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint, Error};
+
+use super::{Tls, server_name};
+
+/// How long a connection may take, greeting included, where the endpoint does not say.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The URL of an address `host:port`, over TLS or in the clear.
+pub fn url(address: &str, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{address}")
+}
+
+/// Connects, with the settings of an endpoint of `http://host:port`.
+///
+/// # Errors
+/// When nobody answers, or not as a server whose certificate is right.
+pub async fn connect(endpoint: Endpoint, tls: Option<&Tls>) -> Result<Channel, Error> {
+    match tls {
+        None => endpoint.connect().await,
+        Some(tls) => {
+            let (endpoint, connector) = over(endpoint, tls);
+            endpoint.connect_with_connector(connector).await
+        }
+    }
+}
+
+/// A channel that connects when it is first used, with the settings of an endpoint of `http://host:port`.
+pub fn channel(endpoint: Endpoint, tls: Option<&Tls>) -> Channel {
+    match tls {
+        None => endpoint.connect_lazy(),
+        Some(tls) => {
+            let (endpoint, connector) = over(endpoint, tls);
+            endpoint.connect_with_connector_lazy(connector)
+        }
+    }
+}
+
+/// Requests name the server by a URL of `https`, and the connector is dialled by one of `http`: tonic would look for
+/// TLS of its own otherwise.
+fn over(endpoint: Endpoint, tls: &Tls) -> (Endpoint, Connector) {
+    let keepalive = endpoint.get_tcp_keepalive().map(|time| {
+        let keepalive = TcpKeepalive::new().with_time(time);
+        match endpoint.get_tcp_keepalive_interval() {
+            Some(interval) => keepalive.with_interval(interval),
+            None => keepalive,
+        }
+    });
+    let connector = Connector {
+        tls: tls.clone(),
+        keepalive,
+        patience: endpoint.get_connect_timeout().unwrap_or(PATIENCE),
+    };
+    let origin = endpoint.uri().authority().cloned().and_then(|authority| {
+        let parts = Uri::builder().scheme("https").authority(authority);
+        parts.path_and_query("/").build().ok()
+    });
+    let endpoint = match origin {
+        Some(origin) => endpoint.origin(origin),
+        None => endpoint,
+    };
+    (endpoint, connector)
+}
+
+#[derive(Debug, Clone)]
+struct Connector {
+    tls: Tls,
+    keepalive: Option<TcpKeepalive>,
+    patience: Duration,
+}
+
+impl Connector {
+    async fn dial(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+        let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
+            return Err(invalid(format!("{uri}: expected HOST:PORT")));
+        };
+        let name = server_name(host).map_err(|error| invalid(format!("{host}: {error}")))?;
+        let stream = TcpStream::connect(format!("{host}:{port}")).await?;
+        stream.set_nodelay(true)?;
+        if let Some(keepalive) = &self.keepalive {
+            SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
+        }
+        let config = Arc::clone(&self.tls.current().client);
+        let stream = TlsConnector::from(config).connect(name, stream).await;
+        stream
+            .map(TokioIo::new)
+            .map_err(|error| self.explain(host, error))
+    }
+
+    /// Says what may help.
+    fn explain(&self, host: &str, error: io::Error) -> io::Error {
+        let advice = match error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        {
+            Some(rustls::Error::InvalidMessage(_)) => {
+                "the other end does not speak TLS; was it started without --tls-ca?".to_owned()
+            }
+            Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+                format!(
+                    "its certificate is not signed by the authority in {}",
+                    self.tls.ca().display()
+                )
+            }
+            Some(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::NotValidForName
+                | rustls::CertificateError::NotValidForNameContext { .. },
+            )) => format!("its certificate is not for {host}"),
+            _ => return error,
+        };
+        io::Error::new(error.kind(), format!("{advice} ({error})"))
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move {
+            let patience = connector.patience;
+            match timeout(patience, connector.dial(uri)).await {
+                Ok(dialled) => dialled,
+                Err(_) => Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("not connected within {patience:?}"),
+                )),
+            }
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! Telling those who do not speak TLS that it is spoken here, in the protocol that they speak.
+//!
+//! A record of TLS begins with 22, and no request of HTTP does. A gRPC client begins with HTTP/2's preface, and shows
+//! its user what a GOAWAY frame says; a browser begins with a method.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const TEXT: &str = "this port speaks TLS: use https, or give --tls-ca FILE";
+/// The content type of a handshake.
+const HANDSHAKE: u8 = 22;
+/// What is read of a client that is told, so that the answer is not lost to a reset.
+const MOST: usize = 64 * 1024;
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a connection begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Greeting {
+    Tls,
+    Other(Protocol),
+}
+
+/// What is spoken instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+    Unknown,
+}
+
+/// Waits for the first bytes, which stay to be read.
+pub(super) async fn look(stream: &TcpStream) -> io::Result<Greeting> {
+    let mut first = [0; 4];
+    let bytes = stream.peek(&mut first).await?;
+    if bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(match (first[0], &first[..bytes]) {
+        (HANDSHAKE, _) => Greeting::Tls,
+        (_, begin) if b"PRI ".starts_with(begin) => Greeting::Other(Protocol::Http2),
+        (letter, _) if letter.is_ascii_uppercase() => Greeting::Other(Protocol::Http1),
+        _ => Greeting::Other(Protocol::Unknown),
+    })
+}
+
+/// Answers, as far as that is possible within a moment.
+pub(super) async fn tell(stream: &mut TcpStream, protocol: Protocol) {
+    let answer = match protocol {
+        Protocol::Http1 => format!(
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n\
+             {TEXT}\n",
+            TEXT.len() + 1
+        )
+        .into_bytes(),
+        Protocol::Http2 => go_away(),
+        Protocol::Unknown => return,
+    };
+    let told = async {
+        stream.write_all(&answer).await?;
+        stream.shutdown().await?;
+        let mut left = MOST;
+        let mut sink = [0; 4096];
+        loop {
+            match stream.read(&mut sink).await? {
+                0 => return Ok::<_, io::Error>(()),
+                bytes if bytes > left => return Ok(()),
+                bytes => left -= bytes,
+            }
+        }
+    };
+    // Who hangs up does not want to know.
+    if let Ok(Err(error)) = timeout(PATIENCE, told).await {
+        tracing::debug!(%error, "a client is not told to speak TLS");
+    }
+}
+
+/// HTTP/2's empty SETTINGS, then GOAWAY with INADEQUATE_SECURITY and a text: RFC 9113, sections 6.5 and 6.8.
+fn go_away() -> Vec<u8> {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const GOAWAY: u8 = 7;
+    const INADEQUATE_SECURITY: u8 = 12;
+    let length = u8::try_from(8 + TEXT.len()).expect("the text is short");
+    let mut frames = SETTINGS.to_vec();
+    frames.extend([0, 0, length, GOAWAY, 0, 0, 0, 0, 0]);
+    frames.extend([0, 0, 0, 0, 0, 0, 0, INADEQUATE_SECURITY]);
+    frames.extend(TEXT.as_bytes());
+    frames
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        (near, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn protocols_are_told_apart_by_their_first_bytes() {
+        for (bytes, expected) in [
+            (&b"\x16\x03\x01"[..], Greeting::Tls),
+            (b"PRI * HTTP/2.0\r\n", Greeting::Other(Protocol::Http2)),
+            (b"GET / HTTP/1.1\r\n", Greeting::Other(Protocol::Http1)),
+            (b"\x00\x01", Greeting::Other(Protocol::Unknown)),
+        ] {
+            let (mut near, far) = pair().await;
+            near.write_all(bytes).await.unwrap();
+            assert_eq!(look(&far).await.unwrap(), expected);
+        }
+        let (near, far) = pair().await;
+        drop(near);
+        assert!(look(&far).await.is_err(), "a port scan");
+    }
+
+    #[tokio::test]
+    async fn a_browser_is_told() {
+        let (mut near, mut far) = pair().await;
+        near.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let (_, told) = tokio::join!(tell(&mut far, Protocol::Http1), async {
+            let mut text = String::new();
+            near.read_to_string(&mut text).await.unwrap();
+            drop(near);
+            text
+        });
+        assert!(told.starts_with("HTTP/1.1 400") && told.contains("--tls-ca"));
+    }
+}
