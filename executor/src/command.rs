@@ -17,6 +17,7 @@ use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
 use volley_proto::stack::with_deep_stacks;
+use volley_proto::tls::Tls;
 use volley_trainer::custom::CustomLayers;
 
 use crate::{Executor, ExecutorConfig, Notices, Role, notices, rank_memory};
@@ -73,6 +74,15 @@ struct Args {
     /// How often to tell the scheduler that the executor lives
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     heartbeat: Duration,
+    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken on all connections
+    #[arg(long, env = "VOLLEY_TLS_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// This process's certificate, for servers and clients, PEM; read again when it is renewed
+    #[arg(long, env = "VOLLEY_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, env = "VOLLEY_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
 }
 
 /// An executor's binary, whole: reads its arguments and the environment, and runs an executor with these custom layers
@@ -148,6 +158,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
         device: args.device,
         layers,
         heartbeat: args.heartbeat,
+        tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
     };
     tracing::info!(?config, "starting");
     let executor = Executor::start(config.clone()).await?;

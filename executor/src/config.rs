@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use volley_proto::address::ListenAddress;
 use volley_proto::spec::Device;
+use volley_proto::tls::Tls;
 use volley_trainer::custom::CustomLayers;
 
 use crate::memory::rank_memory;
@@ -42,6 +43,8 @@ pub struct ExecutorConfig {
     pub layers: CustomLayers,
     /// How often it tells the scheduler that it lives.
     pub heartbeat: Duration,
+    /// What is spoken TLS with; in the clear without.
+    pub tls: Option<Tls>,
 }
 
 /// What an executor is there for.
@@ -87,6 +90,7 @@ impl ExecutorConfig {
             device: Device::Auto,
             layers: CustomLayers::new(),
             heartbeat: Duration::from_secs(2),
+            tls: None,
         }
     }
 }

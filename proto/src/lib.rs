@@ -15,6 +15,7 @@ mod error;
 mod fuzz;
 mod name;
 mod one_or_several;
+mod secret;
 
 pub mod address;
 pub mod connections;
@@ -37,3 +38,4 @@ pub mod wire;
 
 pub use error::{Error, Result};
 pub use name::{ModelName, ModelRef, TrainId, did_you_mean};
+pub use secret::Secret;

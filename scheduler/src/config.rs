@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use volley_proto::address::ListenAddress;
+use volley_proto::tls::Tls;
 
 /// What a scheduler is told at start.
 #[derive(Debug, Clone)]
@@ -17,6 +18,8 @@ pub struct SchedulerConfig {
     pub rows_timeout: Duration,
     /// Rows of a finished job are kept for this long for somebody who is there and reads nothing.
     pub reader_timeout: Duration,
+    /// What is spoken TLS with; in the clear without.
+    pub tls: Option<Tls>,
 }
 
 impl Default for SchedulerConfig {
@@ -27,6 +30,7 @@ impl Default for SchedulerConfig {
             client_timeout: Duration::from_secs(30),
             rows_timeout: Duration::from_secs(5 * 60),
             reader_timeout: Duration::from_secs(60 * 60),
+            tls: None,
         }
     }
 }

@@ -25,6 +25,7 @@ mod heard;
 mod jobs;
 mod placement;
 mod planning;
+mod port;
 mod probes;
 mod requests;
 mod server;

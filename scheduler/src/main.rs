@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
+use volley_proto::tls::Tls;
 use volley_scheduler::{Scheduler, SchedulerConfig};
 
 /// Plans are trees of small parts: with glibc's, planning takes a fifth longer. See `.cargo/config.toml` for its settings.
@@ -23,7 +24,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 ///
 /// Executors register with it (`volley-executor --scheduler HOST:PORT`), clients submit to it
 /// (`volley --scheduler HOST:PORT`), and browsers see on the same port what runs
-/// (`http://HOST:PORT/`).
+/// (`http://HOST:PORT/`, or `https` with `--tls-ca`).
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
@@ -45,6 +46,15 @@ struct Args {
     /// Time that rows of a finished job are kept for a client that is there and reads nothing
     #[arg(long, env = "VOLLEY_READER_TIMEOUT", default_value = "1h", value_parser = humantime::parse_duration)]
     reader_timeout: Duration,
+    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken on all connections
+    #[arg(long, env = "VOLLEY_TLS_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// This process's certificate, for servers and clients, PEM; read again when it is renewed
+    #[arg(long, env = "VOLLEY_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, env = "VOLLEY_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
     /// File to write HOST:PORT to once the scheduler listens
     #[arg(long)]
     address_file: Option<PathBuf>,
@@ -100,6 +110,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         client_timeout: args.client_timeout,
         rows_timeout: args.rows_timeout,
         reader_timeout: args.reader_timeout,
+        tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
     };
     tracing::info!(?config, "starting");
     let scheduler = Scheduler::start(config).await?;

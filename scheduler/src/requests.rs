@@ -6,14 +6,13 @@
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
 use tokio::time::timeout;
 use tonic::Status;
-use tonic::transport::server::TcpConnectInfo;
 use volley_proto::limits::{MESSAGE_LIMIT, size};
 use volley_proto::nesting;
 
@@ -25,12 +24,7 @@ const PREFIX: usize = 5;
 const SMALL: usize = 256 * 1024;
 
 /// Refuses requests over gRPC that are not to be decoded.
-pub(crate) async fn check_message(mut request: Request, next: Next) -> Response {
-    // What handlers know of a connection, as axum says it.
-    let peer = request.extensions().get::<TcpConnectInfo>();
-    if let Some(peer) = peer.and_then(TcpConnectInfo::remote_addr) {
-        request.extensions_mut().insert(ConnectInfo(peer));
-    }
+pub(crate) async fn check_message(request: Request, next: Next) -> Response {
     let kind = request.headers().get(header::CONTENT_TYPE);
     if !kind.is_some_and(is_grpc) {
         return next.run(request).await;

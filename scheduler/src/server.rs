@@ -18,11 +18,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::{Endpoint, Server};
-use volley_proto::connections::{PING, PONG, accepted};
+use volley_proto::connections::{PING, PONG};
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::settings::session_config;
+use volley_proto::tls::{ClientCertificate, Listener, url};
 
 use crate::attendance::attendance_service;
 use crate::ballista::{
@@ -30,6 +31,7 @@ use crate::ballista::{
 };
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, Patience, jobs_service};
+use crate::port::{check_caller, over_tls};
 use crate::probes::Prober;
 use crate::requests::check_message;
 use crate::slots::Slots;
@@ -87,6 +89,7 @@ impl Scheduler {
         let mut serving = JoinSet::new();
         let services = Services {
             hosts: Arc::new(Hosts::of(&config.listen)),
+            tls: config.tls.is_some(),
             ballista: ballista.clone(),
             slots,
             stores,
@@ -98,6 +101,9 @@ impl Scheduler {
                 heard: Heard::default(),
             },
         };
+        let tls = config.tls.clone();
+        let tls = tls.map(|tls| (tls, ClientCertificate::Optional));
+        let listener = Listener::new(listener, tls);
         serving.spawn(services.serve(listener, bound, stop.clone()));
         let keeper = Keeper {
             ballista,
@@ -154,6 +160,7 @@ async fn start_ballista(
 ) -> Result<(BallistaScheduler, Arc<VolleyJobState>)> {
     let timeout = config.executor_timeout.as_secs().max(1);
     let patience = config.executor_timeout;
+    let tls = config.tls.clone();
     let scheduler = BallistaConfig {
         external_host: config.listen.advertise_host().to_owned(),
         bind_host: address.ip().to_string(),
@@ -171,16 +178,20 @@ async fn start_ballista(
         // The root is ours; Ballista's sends the browser to a page on the internet.
         web_tui_route: "/ballista".to_owned(),
         // With none given, it has pages of two other sites ask.
-        cors_allowed_origins: format!(
-            "http://{}:{}",
-            config.listen.advertise_host(),
-            address.port()
+        cors_allowed_origins: url(
+            &format!("{}:{}", config.listen.advertise_host(), address.port()),
+            config.tls.is_some(),
         ),
+        use_tls: config.tls.is_some(),
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
         job_id_generator: Some(Arc::new(JobIds::default())),
         // An executor that is cut off closes nothing, and some networks forget connections that are idle.
         override_create_grpc_client_endpoint: Some(Arc::new(move |endpoint: Endpoint| {
+            let endpoint = match &tls {
+                Some(tls) => over_tls(endpoint, tls)?,
+                None => endpoint,
+            };
             Ok(endpoint
                 .http2_keep_alive_interval(TRIED)
                 .keep_alive_timeout(patience)
@@ -208,6 +219,8 @@ async fn start_ballista(
 /// What is behind the port.
 struct Services {
     hosts: Arc<Hosts>,
+    /// Whether TLS is spoken.
+    tls: bool,
     ballista: BallistaScheduler,
     slots: Slots,
     stores: Stores,
@@ -218,12 +231,13 @@ struct Services {
 impl Services {
     async fn serve(
         self,
-        listener: TcpListener,
+        listener: Listener,
         address: SocketAddr,
         stop: CancellationToken,
     ) -> Result<()> {
         let Self {
             hosts,
+            tls,
             ballista,
             slots,
             stores,
@@ -250,14 +264,15 @@ impl Services {
             .merge(web::routes(tables))
             .merge(routes.routes().into_axum_router())
             .layer(middleware::from_fn(check_message))
-            .layer(middleware::from_fn_with_state(hosts, check_host));
+            .layer(middleware::from_fn_with_state(hosts, check_host))
+            .layer(middleware::from_fn_with_state(tls, check_caller));
         // Who does not answer a ping is gone. HTTP/1, for the web page, has a deadline for a request's head.
         Server::builder()
             .accept_http1(true)
             .http2_keepalive_interval(Some(PING))
             .http2_keepalive_timeout(Some(PONG))
             .add_routes(Routes::from(router))
-            .serve_with_incoming_shutdown(accepted(listener), stop.cancelled_owned())
+            .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned())
             .await
             .map_err(|source| Error::Serve {
                 address,

@@ -15,6 +15,7 @@ use ballista_core::error::Result;
 use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::utils::GrpcClientConfig;
 use parking_lot::Mutex;
+use volley_proto::tls::Tls;
 
 /// Connections kept for one peer; more are closed when they come back.
 const KEPT: usize = 16;
@@ -31,15 +32,30 @@ type Key = (String, u16, GrpcClientConfig);
 type Idle = Arc<Mutex<HashMap<Key, Vec<BallistaClient>>>>;
 
 /// The executor's idle connections, by peer.
-#[derive(Default)]
 pub(super) struct Connections {
     idle: Idle,
+    tls: Option<Tls>,
+}
+
+impl Connections {
+    /// None yet; over TLS, if that is given, whatever a session says.
+    pub(super) fn new(tls: Option<Tls>) -> Self {
+        Self {
+            idle: Idle::default(),
+            tls,
+        }
+    }
 }
 
 impl std::fmt::Debug for Connections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connections").finish_non_exhaustive()
     }
+}
+
+/// Has a client of Ballista's show the certificate of this executor, and look at the other's.
+fn over_tls(tls: Tls) -> BallistaConfigGrpcEndpoint {
+    BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| Ok(tls.endpoint(endpoint)?)))
 }
 
 #[async_trait]
@@ -56,11 +72,15 @@ impl BallistaClientPool for Connections {
         let client = match idle {
             Some(client) => client,
             None => {
+                let endpoint = match &self.tls {
+                    Some(tls) => Some(Arc::new(over_tls(tls.clone()))),
+                    None => endpoint,
+                };
                 BallistaClient::try_new(
                     host,
                     port,
                     config.max_message_size,
-                    config.use_tls,
+                    self.tls.is_some(),
                     Some(Arc::new(watched(endpoint))),
                     config.io_retries_times,
                     config.io_retry_wait_time_ms,

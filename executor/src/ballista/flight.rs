@@ -2,9 +2,14 @@
 //!
 //! Ballista's service opens whatever file a ticket's job id makes a path of. [`Tickets`] lets only those pass that name a
 //! file under the work folder, and nothing but fetches.
+//!
+//! Both fetch from it, and clients need no certificate. What is for peers alone is refused to others where TLS is
+//! spoken.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
@@ -19,21 +24,43 @@ use ballista_core::serde::decode_protobuf;
 use ballista_core::serde::scheduler::{Action as Fetch, ShuffleLayout};
 use ballista_executor::flight_service::BallistaFlightService;
 use futures::stream::BoxStream;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Request, Response, Status, Streaming};
-use volley_proto::connections::{PING, PONG, accepted};
+use volley_proto::connections::{PING, PONG};
 use volley_proto::limits::TICKET_LIMIT;
+use volley_proto::tls::{Listener, Peer};
 
 /// The largest message it sends.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 /// How long a request may take to arrive and to be looked at; not its answer.
 const REQUEST: Duration = Duration::from_secs(60);
+/// What clients ask for: the rows of a partition.
+const FOR_CLIENTS: &str = "/arrow.flight.protocol.FlightService/DoGet";
+
+/// Whether a request is let through, by its path, its headers and who sent it. A request that is not is answered with
+/// the status.
+pub(super) type Check =
+    Arc<dyn Fn(&http::request::Parts, &Peer) -> Result<(), Status> + Send + Sync>;
+
+/// Lets processes of the cluster ask for anything, and clients for rows; everybody for anything in the clear.
+pub(super) fn check() -> Check {
+    Arc::new(|request, peer| {
+        if !peer.encrypted || peer.member || request.uri.path() == FOR_CLIENTS {
+            return Ok(());
+        }
+        Err(Status::unauthenticated(
+            "this is for processes of the cluster, which have a certificate of its authority",
+        ))
+    })
+}
 
 /// Serves the shuffle files under a work folder until told to stop.
 pub(super) async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     work_dir: String,
+    check: Check,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let service = FlightServiceServer::new(Tickets::new(work_dir))
@@ -43,10 +70,49 @@ pub(super) async fn serve(
         .timeout(REQUEST)
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PONG))
-        .add_service(service)
-        .serve_with_incoming_shutdown(accepted(listener), stop.cancelled_owned())
+        .add_service(Checked { service, check })
+        .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned())
         .await
 }
+
+/// A service whose requests are checked first.
+#[derive(Clone)]
+struct Checked<S> {
+    service: S,
+    check: Check,
+}
+
+impl<S: tonic::server::NamedService> tonic::server::NamedService for Checked<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<http::Request<Body>> for Checked<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<S::Response, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let checked = match parts.extensions.get::<Peer>() {
+            Some(peer) => (self.check)(&parts, peer),
+            None => Err(Status::internal("a connection without a peer")),
+        };
+        match checked {
+            Ok(()) => Box::pin(self.service.call(http::Request::from_parts(parts, body))),
+            Err(status) => Box::pin(async move { Ok(status.into_http()) }),
+        }
+    }
+}
+
 
 /// Ballista's service behind a check of what is asked for.
 struct Tickets {

@@ -9,8 +9,10 @@ mod flight;
 mod join_filter;
 mod local_files;
 mod process;
+mod runner;
 mod runtime;
 pub(crate) mod shuffle_dir;
+mod task_server;
 mod tasks;
 
 pub(crate) use engine::data_lost;

@@ -1,28 +1,26 @@
 //! Ballista's executor put together from its parts.
 //!
 //! Ballista's own entry point needs its ports in advance and takes over the process's signals,
-//! which an executor inside a client must not. The parts are the same: a task server that
-//! registers and sends heartbeats, and a Flight service over the work folder.
+//! which an executor inside a client must not. The parts are the same: a task server, a runner of tasks that sends
+//! heartbeats, and a Flight service over the work folder. Each listens on a port of its own, over TLS or in the clear.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ballista_core::ConfigProducer;
+use ballista_core::error::BallistaError;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_core::serde::BallistaCodec;
-use ballista_core::serde::protobuf::ExecutorStoppedParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::serde::protobuf::{ExecutorStoppedParams, RegisterExecutorParams};
+use ballista_executor::execution_engine::ExecutionEngine;
 use ballista_executor::executor::Executor as BallistaExecutor;
 use ballista_executor::executor_process::{ExecutorProcessConfig, structure_executor_metadata};
-use ballista_executor::executor_server;
-use ballista_executor::health::ExecutorHealth;
 use ballista_executor::metrics::LoggingMetricsCollector;
-use ballista_executor::shutdown::ShutdownNotifier;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::SessionConfig;
-use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -32,25 +30,27 @@ use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 use volley_proto::TrainId;
 use volley_proto::address::ListenAddress;
-use volley_proto::limits::LAUNCH_LIMIT;
+use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
+use volley_proto::tls::{self, ClientCertificate, Listener};
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
+use super::runner::{Runner, heartbeats, tell_statuses};
 use super::runtime::TaskRuntimes;
+use super::task_server::{self, TaskServer};
 use super::tasks::{TaskKey, Tasks};
 use super::{flight, shuffle_dir};
 use crate::attendance::{self, Attendance};
 use crate::probe::{self, Asked};
 use crate::{Error, ExecutorConfig, Result};
 
-/// The port of the task server must be known before it is bound; another process may take it in
-/// between, and then another one is tried.
-const PORT_ATTEMPTS: usize = 5;
 /// How often the connection with the scheduler is tried at most.
 const LEAST_TRIED: Duration = Duration::from_millis(500);
+/// Tasks that wait for a thread, for each slot.
+const WAITING: usize = 50;
 /// Tasks that the scheduler is told of at once.
 const ENDED_AT_ONCE: usize = 256;
 /// Probes that wait to be begun.
@@ -67,7 +67,6 @@ pub(crate) struct Process {
     _shuffle_dir: TempDir,
     scheduler: SchedulerGrpcClient<Channel>,
     services: JoinSet<()>,
-    shutdown: ShutdownNotifier,
     stop_requests: mpsc::Receiver<bool>,
     stop: CancellationToken,
 }
@@ -88,7 +87,7 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
         .keep_alive_while_idle(true);
     let deadline = Instant::now() + config.connect_timeout;
     loop {
-        match endpoint.connect().await {
+        match tls::connect(endpoint.clone(), config.tls.as_ref()).await {
             Ok(channel) => return Ok(channel),
             Err(source) if Instant::now() >= deadline => {
                 let (address, waited) = (config.scheduler.clone(), config.connect_timeout);
@@ -110,30 +109,13 @@ pub(crate) async fn start(
     runtimes: Runtimes,
     (process, number): (Uuid, u64),
 ) -> Result<Process> {
-    let mut attempt = 1;
-    loop {
-        let incarnation = format!("{process}/{number}.{attempt}");
-        match try_start(config, channel.clone(), runtimes.clone(), &incarnation).await {
-            Err(Error::Bind { .. }) if attempt < PORT_ATTEMPTS => attempt += 1,
-            started => return started,
-        }
-    }
-}
-
-async fn try_start(
-    config: &ExecutorConfig,
-    channel: Channel,
-    runtimes: Runtimes,
-    incarnation: &str,
-) -> Result<Process> {
     let cannot_listen = |source| Error::Bind {
         address: config.listen.to_string(),
         source,
     };
     let (flight, flight_port) = listen(&config.listen).map_err(cannot_listen)?;
-    // Ballista binds it anew.
-    let (_, task_port) = listen(&config.listen).map_err(cannot_listen)?;
-    let options = Arc::new(process_config(config, flight_port, task_port));
+    let (task_port, tasks_port) = listen(&config.listen).map_err(cannot_listen)?;
+    let options = Arc::new(process_config(config, flight_port, tasks_port));
     let cannot_use = |source| Error::WorkDir {
         path: config.work_dir.clone(),
         source,
@@ -142,51 +124,67 @@ async fn try_start(
     let work_dir = shuffle_dir.path();
     let stop = CancellationToken::new();
     let (tasks, ended) = Tasks::new(stop.clone());
-    let executor = ballista_executor(config, &options, work_dir, runtimes, tasks.clone());
+    let connections = Arc::new(Connections::new(config.tls.clone()));
+    let engine: Arc<dyn ExecutionEngine> = Arc::new(VolleyEngine::new(connections, tasks.clone()));
+    let executor = ballista_executor(config, &options, work_dir, runtimes, Arc::clone(&engine));
     let executor = Arc::new(executor.map_err(|source| cannot_use(std::io::Error::other(source)))?);
-    let attendance = Attendance::begin(config, channel.clone(), incarnation).await?;
+    let incarnation = format!("{process}/{number}");
+    let attendance = Attendance::begin(config, channel.clone(), &incarnation).await?;
 
-    let shutdown = ShutdownNotifier::new();
     let mut services = JoinSet::new();
-    let serving = flight::serve(flight, work_dir.display().to_string(), stop.clone());
+    let over =
+        |listener, wanted| Listener::new(listener, config.tls.clone().map(|tls| (tls, wanted)));
+    let serving = flight::serve(
+        over(flight, ClientCertificate::Optional),
+        work_dir.display().to_string(),
+        flight::check(),
+        stop.clone(),
+    );
     services.spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the Flight service ended");
         }
     });
-
-    let codec: BallistaCodec<LogicalPlanNode, PhysicalPlanNode> = BallistaCodec::new(
-        Arc::new(VolleyLogicalCodec::default()),
-        Arc::new(VolleyPhysicalCodec::default()),
-    );
     services.spawn(say_ended(config.clone(), channel.clone(), ended));
     let (probes, asked) = mpsc::channel(PROBES);
     services.spawn(probe::answer(config.clone(), channel.clone(), asked));
+
+    let (launched, waiting) = mpsc::channel(WAITING * config.vcores.max(1));
     let (request_stop, stop_requests) = mpsc::channel(1);
-    let scheduler = SchedulerGrpcClient::new(channel);
-    let server = executor_server::startup(
-        scheduler.clone(),
-        options,
-        executor,
-        codec,
-        request_stop,
-        &shutdown,
-        ExecutorHealth::new(),
-    )
-    .await
-    .map_err(|source| match source {
-        ballista_core::error::BallistaError::IoError(source) => cannot_listen(source),
-        source => Error::Register {
-            address: config.scheduler.clone(),
-            id: config.id.clone(),
-            source,
-        },
-    })?;
+    let server = TaskServer {
+        executor: Arc::clone(&executor),
+        codec: BallistaCodec::new(
+            Arc::new(VolleyLogicalCodec::default()),
+            Arc::new(VolleyPhysicalCodec::default()),
+        ),
+        tasks: launched,
+        stop: request_stop,
+    };
+    // Only the scheduler launches tasks: its certificate is for the host that it is dialled by.
+    let host = config.scheduler.rsplit_once(':');
+    let host = host.map_or(config.scheduler.as_str(), |(host, _)| host);
+    let of_scheduler = ClientCertificate::MemberAt(host.to_owned());
+    let serving = task_server::serve(server, over(task_port, of_scheduler), stop.clone());
     services.spawn(async move {
-        if let Ok(Err(error)) = server.await {
+        if let Err(error) = serving.await {
             tracing::error!(%error, "the task server ended");
         }
     });
+    let (statuses, told) = mpsc::unbounded_channel();
+    let runner = Runner {
+        executor: Arc::clone(&executor),
+        engine,
+        statuses,
+    };
+    services.spawn(runner.run(waiting));
+
+    // What it sends may be as large as what the scheduler takes.
+    let mut scheduler = SchedulerGrpcClient::new(channel)
+        .max_encoding_message_size(MESSAGE_LIMIT)
+        .max_decoding_message_size(MESSAGE_LIMIT);
+    register(config, &mut scheduler, &executor).await?;
+    services.spawn(tell_statuses(scheduler.clone(), config.id.clone(), told));
+    services.spawn(heartbeats(scheduler.clone(), executor, config.heartbeat));
     Ok(Process {
         config: config.clone(),
         attendance,
@@ -195,17 +193,39 @@ async fn try_start(
         _shuffle_dir: shuffle_dir,
         scheduler,
         services,
-        shutdown,
         stop_requests,
         stop,
     })
+}
+
+/// Registers with the scheduler, which looks whether it reaches the task server.
+async fn register(
+    config: &ExecutorConfig,
+    scheduler: &mut SchedulerGrpcClient<Channel>,
+    executor: &BallistaExecutor,
+) -> Result<()> {
+    let refused = |source| Error::Register {
+        address: config.scheduler.clone(),
+        id: config.id.clone(),
+        source,
+    };
+    let params = RegisterExecutorParams {
+        metadata: Some(executor.metadata.clone()),
+    };
+    let answer = scheduler.register_executor(params).await;
+    let answer = answer.map_err(|status| refused(status.into()))?;
+    match answer.into_inner().success {
+        true => Ok(()),
+        false => Err(refused(BallistaError::General(
+            "it does not say why".to_owned(),
+        ))),
+    }
 }
 
 impl Process {
     /// Waits until the executor and its scheduler have lost each other, and returns how. Training
     /// runs that are over meanwhile are passed on.
     pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
-        let mut lost = self.shutdown.subscribe_for_shutdown();
         tokio::select! {
             reason = self.attendance.until_over(
                 finished,
@@ -214,8 +234,7 @@ impl Process {
                 |probe| drop(self.probes.try_send(probe)),
             ) => reason,
             _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
-            // The heartbeat gives up on a scheduler that does not answer.
-            () = lost.recv() => "the scheduler does not take heartbeats".to_owned(),
+            // One of them gives up on a scheduler that does not take heartbeats, or how tasks have ended.
             _ = self.services.join_next() => "a service of its own ended".to_owned(),
         }
     }
@@ -235,8 +254,6 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.stop.cancel();
-        // An error means that nobody listens any more.
-        self.shutdown.notify_shutdown.send(()).ok();
     }
 }
 
@@ -292,7 +309,7 @@ fn ballista_executor(
     options: &Arc<ExecutorProcessConfig>,
     work_dir: &Path,
     runtimes: Runtimes,
-    tasks: Tasks,
+    engine: Arc<dyn ExecutionEngine>,
 ) -> datafusion::error::Result<BallistaExecutor> {
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
     let memory = usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX);
@@ -314,7 +331,7 @@ fn ballista_executor(
         Arc::new(functions()),
         Arc::new(LoggingMetricsCollector::default()),
         config.vcores,
-        Arc::new(VolleyEngine::new(Arc::new(Connections::default()), tasks)),
+        engine,
     );
     Ok(executor.with_session_runtime_cache(Some(Arc::new(of_tasks))))
 }

@@ -13,6 +13,7 @@ use tonic::transport::Channel;
 use volley_proto::address::ListenAddress;
 use volley_proto::runtime::{RankRuntime, RankTask};
 use volley_proto::spec::{Device, TrainSpec};
+use volley_proto::tls::Tls;
 use volley_trainer::collective::Listener;
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{ResolvedDevice, resolve_device};
@@ -34,6 +35,7 @@ pub(crate) struct RankHost {
     layers: CustomLayers,
     scheduler: Channel,
     parking: Parking,
+    tls: Option<Tls>,
 }
 
 impl RankHost {
@@ -46,6 +48,7 @@ impl RankHost {
             layers: config.layers.clone(),
             scheduler,
             parking,
+            tls: config.tls.clone(),
         }
     }
 
@@ -72,7 +75,8 @@ impl RankHost {
         })?;
         let rendezvous = Rendezvous::new(self.scheduler.clone(), train, self.executor.clone());
         let listener = Listener::bind(&self.listen, Some(&self.socket_dir))
-            .map_err(|source| start(source.into()))?;
+            .map_err(|source| start(source.into()))?
+            .with_tls(self.tls.clone());
         let membership = rendezvous
             .join(&identity, listener.endpoint(), spec.rendezvous_timeout)
             .await?;

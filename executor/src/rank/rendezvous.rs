@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 use tonic::transport::Channel;
-use volley_proto::TrainId;
 use volley_proto::runtime::TaskIdentity;
 use volley_proto::wire::rendezvous_client::RendezvousClient;
 use volley_proto::wire::{self, progress_request};
+use volley_proto::{Secret, TrainId};
 use volley_trainer::collective::{Endpoint, Membership};
 
 use super::progress::Report;
@@ -112,6 +112,7 @@ impl Rendezvous {
             generation,
             rank,
             endpoints,
+            secret,
             ..
         } = joined.into_inner();
         let decode = |endpoint: &Vec<u8>| serde_json::from_slice(endpoint);
@@ -120,12 +121,17 @@ impl Rendezvous {
             .map(decode)
             .collect::<Result<_, _>>()
             .map_err(malformed)?;
+        let secret = Secret::from_bytes(&secret).ok_or_else(|| RankError::Rendezvous {
+            train: self.train.to_string(),
+            message: "the generation's secret is not as long as one".to_owned(),
+        })?;
         let group = self.train.to_string();
         Ok(Membership {
             group,
             generation,
             rank: usize::try_from(rank).unwrap_or(usize::MAX),
             peers,
+            secret,
         })
     }
 

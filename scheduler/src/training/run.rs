@@ -14,10 +14,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use url::Url;
-use volley_proto::ModelName;
 use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::store::EpochRecord;
 use volley_proto::wire::Steps;
+use volley_proto::{ModelName, Secret};
 
 use super::progress::Progress;
 
@@ -38,6 +38,8 @@ const MOST_EVENTS: usize = 1 << 17;
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     generation: u64,
+    /// What only the ranks of the generation are told.
+    secret: Option<Secret>,
     /// The attempt that the generation is of.
     attempt: String,
     members: Vec<Member>,
@@ -122,6 +124,7 @@ pub(crate) struct Membership {
     pub(crate) rank: usize,
     pub(crate) endpoints: Vec<Bytes>,
     pub(crate) executors: Vec<String>,
+    pub(crate) secret: Secret,
 }
 
 /// What a rank that failed is to do.
@@ -224,6 +227,7 @@ impl Run {
     /// A new generation has been bound to these tasks of an attempt.
     pub(crate) fn starts(&mut self, attempt: &str, tasks: Vec<(usize, String)>, now: Instant) {
         self.generation += 1;
+        self.secret = Some(Secret::random());
         self.attempt = attempt.to_owned();
         self.stepping_since = None;
         self.fruitless += 1;
@@ -282,6 +286,7 @@ impl Run {
             rank,
             endpoints,
             executors,
+            secret: self.secret.clone()?,
         })
     }
 

@@ -214,6 +214,7 @@ impl From<Membership> for wire::Membership {
             rank: membership.rank as u64,
             endpoints: membership.endpoints.into_iter().map(Into::into).collect(),
             executors: membership.executors,
+            secret: membership.secret.bytes().to_vec(),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Whose requests over HTTP/1 the scheduler answers: those to a name of its own, from its own pages or from no page.
+//! Whose requests the scheduler answers: those to a name of its own, from its own pages or from no page.
 //!
 //! ```text
 //!   Host: another name  ───► 421: a page whose name was made to resolve to this address (DNS rebinding)
 //!   Origin: another site ──► 403: a page that sends a request here from elsewhere
 //! ```
 //!
-//! It is no authentication. HTTP/2 without TLS is not checked: no browser speaks it, and gRPC clients may know the
-//! scheduler by a name that it was not told.
+//! It is no authentication. Of requests over HTTP/2, only those with an origin are checked, which browsers send over
+//! TLS: gRPC clients have none, and may know the scheduler by a name that it was not told.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -88,7 +88,10 @@ pub(crate) async fn check_host(
             Version::HTTP_09 | Version::HTTP_10 | Version::HTTP_11 => {
                 hosts.refuses(text(header::HOST), text(header::ORIGIN))
             }
-            _ => None,
+            _ => {
+                let asked = request.uri().authority().map(Authority::as_str);
+                text(header::ORIGIN).and_then(|origin| hosts.refuses(asked, Some(origin)))
+            }
         }
     };
     match refused {

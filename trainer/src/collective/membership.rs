@@ -1,9 +1,9 @@
 //! Who is in the mesh, how its members prove that they are, and how patient they are.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use volley_proto::Secret;
 
 use super::endpoint::Endpoint;
 use super::error::{Error, Result};
@@ -22,36 +22,6 @@ pub struct Membership {
     pub peers: Vec<Endpoint>,
     /// What the ranks of this generation know, and nobody else.
     pub secret: Secret,
-}
-
-/// What the ranks of one generation prove to each other that they know: the rendezvous gives it to them.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Secret([u8; Self::BYTES]);
-
-impl Secret {
-    /// Its length.
-    pub const BYTES: usize = 32;
-
-    /// One that nobody can guess.
-    pub fn random() -> Self {
-        Self(rand::random())
-    }
-
-    /// One that came over the wire; `None` if it is not as long as one.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
-
-    pub(super) fn bytes(&self) -> &[u8; Self::BYTES] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    /// Logs do not tell it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
 }
 
 impl Membership {

@@ -98,5 +98,5 @@ pub use call::{Algorithm, Call, ElementType, Op};
 pub use communicator::{Communicator, Counters};
 pub use endpoint::{Endpoint, Listener};
 pub use error::{Error, Refusal, Result};
-pub use membership::{Membership, Options, Secret};
+pub use membership::{Membership, Options};
 pub use readiness::ABORT_LATENCY;

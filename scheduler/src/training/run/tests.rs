@@ -56,6 +56,12 @@ fn membership_is_handed_out_once_all_have_joined() {
     assert_eq!((membership.generation, membership.rank), (1, 1));
     assert_eq!(membership.endpoints, ["A", "B"]);
     assert_eq!(membership.executors, ["a", "b"]);
+    let other = run.membership(0).unwrap();
+    assert_eq!(membership.secret, other.secret, "one of the generation");
+    run.starts("k", vec![(0, "a".into())], Instant::now());
+    assert!(run.joins(("k", 0), "a", "A".into()).is_ok());
+    let next = run.membership(0).unwrap();
+    assert_ne!(membership.secret, next.secret, "another generation's");
 }
 
 #[test]

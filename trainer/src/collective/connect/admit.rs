@@ -43,7 +43,7 @@ pub(super) fn admit(
 mod tests {
     use super::*;
     use crate::collective::endpoint::Endpoint;
-    use crate::collective::membership::Secret;
+    use volley_proto::Secret;
 
     #[test]
     fn only_a_higher_rank_of_the_same_generation_is_admitted_once() {

@@ -29,11 +29,11 @@ use super::proof;
 use crate::collective::endpoint::Endpoint;
 use crate::collective::error::Refusal;
 use crate::collective::link::{self, Link};
-use crate::collective::membership::Secret;
 use crate::collective::tls_link::TlsLink;
 use crate::collective::wire::{
     ANSWER_BYTES, HELLO_BYTES, Hello, REPLY_BYTES, REPLY_HEAD_BYTES, Reply, encode_answer,
 };
+use volley_proto::Secret;
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);

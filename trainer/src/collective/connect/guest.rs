@@ -16,10 +16,10 @@ use nix::poll::{PollFd, PollFlags};
 use super::proof::{self, NONCE_BYTES, PROOF_BYTES};
 use crate::collective::error::Refusal;
 use crate::collective::link::Link;
-use crate::collective::membership::Secret;
 use crate::collective::wire::{
     ANSWER_BYTES, HELLO_BYTES, Hello, REPLY_HEAD_BYTES, Reply, decode_answer,
 };
+use volley_proto::Secret;
 
 /// A peer says hello as soon as it is connected; who takes longer than this is none.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -13,8 +13,8 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::collective::membership::Secret;
 use crate::collective::wire::{HELLO_BYTES, REPLY_BYTES, REPLY_HEAD_BYTES};
+use volley_proto::Secret;
 
 pub(in crate::collective) const NONCE_BYTES: usize = 32;
 pub(in crate::collective) const PROOF_BYTES: usize = 32;

@@ -9,6 +9,7 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
 use tokio_util::sync::CancellationToken;
+use volley_proto::Secret;
 use volley_proto::address::ListenAddress;
 
 use super::world::{certificates, connect_all, endpoints, membership, options, spawn};
@@ -16,7 +17,7 @@ use super::world::{certificates, connect_all, endpoints, membership, options, sp
 use crate::collective::connect;
 use crate::collective::wire::{ANSWER_BYTES, HELLO_BYTES, Hello, REPLY_BYTES, Reply};
 use crate::collective::{
-    Communicator, Endpoint, Error, Listener, Membership, Options, Refusal, Result, Secret,
+    Communicator, Endpoint, Error, Listener, Membership, Options, Refusal, Result,
 };
 
 fn listen() -> Listener {

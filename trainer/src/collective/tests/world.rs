@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio_util::sync::CancellationToken;
+use volley_proto::Secret;
 use volley_proto::address::ListenAddress;
 use volley_proto::tls::{Tls, TlsFiles};
 
-use crate::collective::{Communicator, Endpoint, Listener, Membership, Options, Result, Secret};
+use crate::collective::{Communicator, Endpoint, Listener, Membership, Options, Result};
 
 /// World sizes that a conformance test goes through.
 pub(super) const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];

@@ -1,0 +1,268 @@
+//! Runs tasks, and tells the scheduler that the executor lives and how tasks have ended.
+//!
+//! ```text
+//!   task server ──► tasks ──► threads of their own ──► statuses ──► scheduler, many at once
+//! ```
+//!
+//! A status that the scheduler does not take would leave its job waiting for ever: the executor and the scheduler have
+//! lost each other then, and the executor starts over.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ballista_core::error::BallistaError;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::serde::protobuf::{
+    ExecutorMetric, ExecutorStatus, FailedTask, HeartBeatParams, SuccessfulTask, TaskStatus,
+    UpdateTaskStatusParams, executor_metric, executor_status, task_status,
+};
+use ballista_core::serde::scheduler::{TaskDefinition, TaskKey};
+use ballista_executor::execution_engine::ExecutionEngine;
+use ballista_executor::executor::Executor as BallistaExecutor;
+use datafusion::execution::TaskContext;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tonic::transport::Channel;
+use volley_proto::limits::STACK;
+
+/// Heartbeats in a row that the scheduler may not take.
+const MISSED: usize = 5;
+/// Statuses that the scheduler is told at once.
+const AT_ONCE: usize = 256;
+/// Tasks yield to what answers the scheduler.
+const NICE: i32 = 10;
+
+/// What tasks run with.
+pub(super) struct Runner {
+    pub(super) executor: Arc<BallistaExecutor>,
+    pub(super) engine: Arc<dyn ExecutionEngine>,
+    pub(super) statuses: mpsc::UnboundedSender<TaskStatus>,
+}
+
+/// Threads of tasks. What runs on them is dropped with them, where it next waits.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn start(count: usize) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("task_runner")
+            .thread_stack_size(STACK)
+            .worker_threads(count.max(1))
+            .on_thread_start(yield_to_others)
+            .build()?;
+        Ok(Self(Some(runtime)))
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Gives the calling thread a lower priority, where a thread has one of its own: on Linux.
+fn yield_to_others() {
+    // Sound: it takes numbers, and what it does not like it refuses.
+    #[allow(unsafe_code)]
+    let set = unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, NICE) };
+    if set != 0 {
+        tracing::debug!("a thread of tasks keeps its priority");
+    }
+}
+
+impl Runner {
+    /// Runs tasks for as long as this is polled.
+    pub(super) async fn run(self, mut tasks: mpsc::Receiver<TaskDefinition>) {
+        let threads = match Threads::start(self.executor.vcores) {
+            Ok(threads) => threads,
+            Err(error) => return tracing::error!(%error, "no threads for tasks"),
+        };
+        let runner = Arc::new(self);
+        while let (Some(task), Some(runtime)) = (tasks.recv().await, &threads.0) {
+            let runner = Arc::clone(&runner);
+            runtime.spawn(async move {
+                let status = runner.run_task(task).await;
+                // Nobody listens once the executor starts over.
+                runner.statuses.send(status).ok();
+            });
+        }
+    }
+
+    async fn run_task(&self, task: TaskDefinition) -> TaskStatus {
+        let start_exec_time = now();
+        let key = TaskKey {
+            job_id: task.job_id.clone(),
+            stage_id: task.stage_id,
+            task_id: task.task_id,
+        };
+        // As Volley's engine and its logs know tasks.
+        let identity = format!(
+            "TID {}/{}.{}/{}.{}",
+            task.job_id, task.stage_id, task.stage_attempt_num, task.task_id, task.task_attempt_num,
+        );
+        let mut status = TaskStatus {
+            task_id: key.task_id as u32,
+            job_id: key.job_id.clone().into(),
+            stage_id: key.stage_id as u32,
+            stage_attempt_num: task.stage_attempt_num as u32,
+            launch_time: task.launch_time,
+            start_exec_time,
+            ..TaskStatus::default()
+        };
+        let result = self.execute(task, key, &identity, &mut status).await;
+        status.end_exec_time = now();
+        status.status = Some(match result {
+            Ok(successful) => task_status::Status::Successful(successful),
+            Err(error) => {
+                tracing::info!(task = identity, %error, "task failed");
+                task_status::Status::Failed(FailedTask::from(error))
+            }
+        });
+        status
+    }
+
+    async fn execute(
+        &self,
+        task: TaskDefinition,
+        key: TaskKey,
+        identity: &str,
+        status: &mut TaskStatus,
+    ) -> Result<SuccessfulTask, BallistaError> {
+        let stage = self.engine.create_query_stage_exec(
+            task.job_id,
+            task.stage_id,
+            task.task_id,
+            task.global_output_partition_ids,
+            task.plan,
+            self.executor.work_dir(),
+            &task.session_config,
+        )?;
+        let runtime = self.executor.produce_runtime_for_session(
+            &task.session_id,
+            &task.session_config,
+            task.vcores_consumed,
+        )?;
+        let functions = task.function_registry;
+        let context = TaskContext::new(
+            Some(identity.to_owned()),
+            task.session_id,
+            task.session_config,
+            functions.scalar_functions.clone(),
+            functions.higher_order_functions.clone(),
+            functions.aggregate_functions.clone(),
+            functions.window_functions.clone(),
+            runtime,
+        );
+        tracing::info!(task = identity, "task begins");
+        let begun = Instant::now();
+        let result = self
+            .executor
+            .execute_query_stage(key, Arc::clone(&stage), Arc::new(context));
+        let result = result.await;
+        tracing::info!(task = identity, took = ?begun.elapsed(), "task has ended");
+        let metrics = stage.collect_plan_metrics().into_iter();
+        let metrics: Result<Vec<_>, BallistaError> = metrics.map(TryInto::try_into).collect();
+        status.metrics = metrics.unwrap_or_default();
+        Ok(SuccessfulTask {
+            partitions: result?,
+            executor_id: self.executor.metadata.id.clone(),
+            runtime_stats: stage.collect_runtime_stats_reports(),
+            task_column_stats: stage.collect_column_stats(),
+            // The next stage adds these up: without them, its answer would be wrong.
+            window_state: stage.collect_window_state_reports()?,
+        })
+    }
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+/// Tells the scheduler how tasks have ended. Returns when it does not take that.
+pub(super) async fn tell_statuses(
+    mut scheduler: SchedulerGrpcClient<Channel>,
+    executor_id: String,
+    mut statuses: mpsc::UnboundedReceiver<TaskStatus>,
+) {
+    let mut ended = Vec::new();
+    while statuses.recv_many(&mut ended, AT_ONCE).await > 0 {
+        let update = UpdateTaskStatusParams {
+            executor_id: executor_id.clone(),
+            task_status: std::mem::take(&mut ended),
+        };
+        if let Err(status) = scheduler.update_task_status(update).await {
+            let reason = status.message();
+            return tracing::error!(reason, "the scheduler does not take how tasks have ended");
+        }
+    }
+    // The runner holds the other end for as long as there is a process.
+    std::future::pending().await
+}
+
+/// Tells the scheduler that the executor lives. Returns when it has not taken that several times in a row.
+pub(super) async fn heartbeats(
+    mut scheduler: SchedulerGrpcClient<Channel>,
+    executor: Arc<BallistaExecutor>,
+    interval: Duration,
+) {
+    let mut missed = 0;
+    while missed < MISSED {
+        let status = executor_status::Status::Active(String::new());
+        let heartbeat = HeartBeatParams {
+            executor_id: executor.metadata.id.clone(),
+            metrics: memory(),
+            status: Some(ExecutorStatus {
+                status: Some(status),
+            }),
+            metadata: Some(executor.metadata.clone()),
+        };
+        match scheduler.heart_beat_from_executor(heartbeat).await {
+            Ok(_) => missed = 0,
+            Err(status) => {
+                missed += 1;
+                let reason = status.message();
+                tracing::warn!(missed, reason, "the scheduler did not take a heartbeat");
+            }
+        }
+        sleep(interval).await;
+    }
+}
+
+/// The memory of this process, where the system tells.
+fn memory() -> Vec<ExecutorMetric> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let metric = |metric| ExecutorMetric {
+        metric: Some(metric),
+    };
+    let physical = bytes(&status, "VmRSS:").map(executor_metric::Metric::ProcPhysicalMemory);
+    let virtual_ = bytes(&status, "VmSize:").map(executor_metric::Metric::ProcVirtualMemory);
+    physical.into_iter().chain(virtual_).map(metric).collect()
+}
+
+/// A number of bytes in a process's status, where it is in KiB.
+fn bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let status = "Name:\tx\nVmSize:\t  200 kB\nVmRSS:\t 12 kB\n";
+        assert_eq!(bytes(status, "VmRSS:"), Some(12 * 1024));
+        assert_eq!(bytes(status, "VmSize:"), Some(200 * 1024));
+        assert_eq!(bytes(status, "VmSwap:"), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! The server that the scheduler launches tasks on.
+//!
+//! Ballista has one that binds its port by itself and speaks in the clear. This one is the same service over a listener
+//! of ours, so that it may speak TLS, for the scheduler alone.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ballista_core::serde::BallistaCodec;
+use ballista_core::serde::protobuf::executor_grpc_server::{ExecutorGrpc, ExecutorGrpcServer};
+use ballista_core::serde::protobuf::{
+    CancelTasksParams, CancelTasksResult, LaunchMultiTaskParams, LaunchMultiTaskResult,
+    LaunchTaskParams, LaunchTaskResult, RemoveJobDataParams, RemoveJobDataResult,
+    StopExecutorParams, StopExecutorResult,
+};
+use ballista_core::serde::scheduler::TaskDefinition;
+use ballista_core::serde::scheduler::from_proto::get_task_definition_vec;
+use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
+use ballista_executor::executor::Executor as BallistaExecutor;
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
+use volley_proto::tls::Listener;
+
+/// The service's parts.
+pub(super) struct TaskServer {
+    pub(super) executor: Arc<BallistaExecutor>,
+    pub(super) codec: BallistaCodec<LogicalPlanNode, PhysicalPlanNode>,
+    pub(super) tasks: mpsc::Sender<TaskDefinition>,
+    /// Told when the scheduler wants the executor to stop.
+    pub(super) stop: mpsc::Sender<bool>,
+}
+
+/// Serves until told to stop.
+pub(super) async fn serve(
+    server: TaskServer,
+    listener: Listener,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let settings = GrpcServerConfig::default();
+    let listener = listener.with_keepalive(Duration::from_secs(settings.tcp_keepalive_seconds));
+    let service = ExecutorGrpcServer::new(server)
+        .max_encoding_message_size(MESSAGE_LIMIT)
+        .max_decoding_message_size(LAUNCH_LIMIT as usize);
+    create_grpc_server(&settings)
+        .add_service(service)
+        .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned())
+        .await
+}
+
+#[tonic::async_trait]
+impl ExecutorGrpc for TaskServer {
+    async fn launch_task(
+        &self,
+        _: Request<LaunchTaskParams>,
+    ) -> Result<Response<LaunchTaskResult>, Status> {
+        Err(Status::unimplemented(
+            "tasks are launched by LaunchMultiTask",
+        ))
+    }
+
+    /// A job whose tasks cannot be decoded fails alone.
+    async fn launch_multi_task(
+        &self,
+        request: Request<LaunchMultiTaskParams>,
+    ) -> Result<Response<LaunchMultiTaskResult>, Status> {
+        let mut failed_jobs = Vec::new();
+        for launched in request.into_inner().multi_tasks {
+            let job = launched.job_id.clone();
+            let functions = &self.executor.function_registry;
+            let decoded = get_task_definition_vec(
+                launched,
+                Arc::clone(&self.executor.runtime_producer),
+                self.executor.produce_config(),
+                functions.scalar_functions.clone(),
+                functions.aggregate_functions.clone(),
+                functions.window_functions.clone(),
+                functions.higher_order_functions.clone(),
+                self.codec.clone(),
+            );
+            let tasks = match decoded {
+                Ok(tasks) => tasks,
+                Err(error) => {
+                    tracing::error!(job, %error, "tasks cannot be decoded");
+                    if !failed_jobs.contains(&job) {
+                        failed_jobs.push(job);
+                    }
+                    continue;
+                }
+            };
+            for task in tasks {
+                let taken = self.tasks.send(task).await;
+                taken.map_err(|_| Status::unavailable("the executor stops"))?;
+            }
+        }
+        Ok(Response::new(LaunchMultiTaskResult { failed_jobs }))
+    }
+
+    async fn stop_executor(
+        &self,
+        request: Request<StopExecutorParams>,
+    ) -> Result<Response<StopExecutorResult>, Status> {
+        let StopExecutorParams {
+            executor_id,
+            reason,
+            force,
+        } = request.into_inner();
+        let own = &self.executor.metadata.id;
+        if executor_id == *own {
+            tracing::info!(reason, force, "told to stop");
+            // One that has been told before is stopping.
+            self.stop.try_send(force).ok();
+        } else {
+            tracing::warn!(executor_id, own, "told to stop another executor");
+        }
+        Ok(Response::new(StopExecutorResult {}))
+    }
+
+    async fn cancel_tasks(
+        &self,
+        request: Request<CancelTasksParams>,
+    ) -> Result<Response<CancelTasksResult>, Status> {
+        let mut cancelled = true;
+        for task in request.into_inner().task_infos {
+            let (stage, number) = (task.stage_id as usize, task.task_id as usize);
+            tracing::info!(job = task.job_id, stage, number, "cancelling a task");
+            let done = self.executor.cancel_task(task.job_id.into(), stage, number);
+            if let Err(error) = done.await {
+                tracing::error!(%error, "a task cannot be cancelled");
+                cancelled = false;
+            }
+        }
+        Ok(Response::new(CancelTasksResult { cancelled }))
+    }
+
+    async fn remove_job_data(
+        &self,
+        request: Request<RemoveJobDataParams>,
+    ) -> Result<Response<RemoveJobDataResult>, Status> {
+        let RemoveJobDataParams {
+            job_id,
+            remove_stage_ids,
+        } = request.into_inner();
+        let folders = folders(
+            Path::new(self.executor.work_dir()),
+            &job_id,
+            &remove_stage_ids,
+        );
+        let folders = folders
+            .ok_or_else(|| Status::invalid_argument(format!("{job_id:?} is no job's id")))?;
+        for folder in folders {
+            match tokio::fs::remove_dir_all(&folder).await {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Status::internal(format!("{}: {error}", folder.display())));
+                }
+                _ => tracing::info!(folder = %folder.display(), "removed a job's data"),
+            }
+        }
+        Ok(Response::new(RemoveJobDataResult {}))
+    }
+}
+
+/// The folders of a job's data: those of the stages, or else the job's. `None` where the id is no name of a folder.
+fn folders(work_dir: &Path, job: &str, stages: &[u32]) -> Option<Vec<PathBuf>> {
+    let mut components = Path::new(job).components();
+    let (Some(Component::Normal(name)), None) = (components.next(), components.next()) else {
+        return None;
+    };
+    let folder = work_dir.join(name);
+    Some(match stages {
+        [] => vec![folder],
+        stages => stages
+            .iter()
+            .map(|stage| folder.join(stage.to_string()))
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_outside_of_a_jobs_folder_is_out_of_reach() {
+        let work = Path::new("/work");
+        let of_job = vec![PathBuf::from("/work/j1")];
+        assert_eq!(folders(work, "j1", &[]), Some(of_job));
+        let of_stages = ["/work/j1/1", "/work/j1/4"].map(PathBuf::from).to_vec();
+        assert_eq!(folders(work, "j1", &[1, 4]), Some(of_stages));
+        for job in ["", ".", "..", "../x", "/etc", "a/b", "a/../.."] {
+            assert_eq!(folders(work, job, &[]), None, "{job}");
+        }
+    }
+}
