@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use url::Url;
+use volley_proto::tls::TlsFiles;
 
 /// Where a session's plans run, where its models live, and how it starts out.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +16,9 @@ pub struct SessionConfig {
     pub settings: Vec<(String, String)>,
     /// How long to wait for a scheduler to answer.
     pub connect_timeout: Duration,
+    /// What is spoken TLS with; in the clear without. A client needs the authority's certificates, and no certificate
+    /// of its own.
+    pub tls: Option<TlsFiles>,
 }
 
 impl SessionConfig {
@@ -26,6 +30,7 @@ impl SessionConfig {
             store,
             settings: Vec::new(),
             connect_timeout,
+            tls: None,
         }
     }
 }

@@ -31,6 +31,17 @@ pub enum Error {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// The scheduler and this client cannot agree on TLS.
+    #[error("the scheduler at {address} cannot be used: {reason}")]
+    Disagreement {
+        /// The scheduler's address.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A file for TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] volley_proto::tls::Error),
     /// A scheduler of another version.
     #[error(
         "the scheduler at {address} is version {theirs} and this volley is {own}: run the same \

@@ -52,6 +52,7 @@ mod estimator;
 mod jobs;
 mod model;
 pub mod rossmann;
+mod scheduler;
 mod session;
 mod sql;
 #[cfg(feature = "standalone")]
@@ -66,6 +67,7 @@ pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use jobs::{Job, JobEvent, JobState, Jobs};
 pub use model::{DataFrameExt, Model};
+pub use scheduler::SchedulerAddress;
 pub use session::{Output, QueryJob, Session};
 pub use sql::{
     DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerOptions,
@@ -73,3 +75,4 @@ pub use sql::{
     VocabularyOptions, WarmStart, train_options,
 };
 pub use system_tables::{Scope, SystemTables};
+pub use volley_proto::tls::TlsFiles;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ballista_core::utils::create_grpc_client_endpoint;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -12,8 +11,7 @@ use volley_proto::tables::{self, Row, Table};
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{ProbeRequest, ReadTableRequest};
 
-use crate::cluster::scheduler_url;
-use crate::{Error, Result};
+use crate::{Error, Result, SchedulerAddress};
 
 /// How long a table may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,7 +23,7 @@ const MOST_BYTES: usize = 256 * 1024 * 1024;
 /// Reads tables of one scheduler; connects when it is first asked.
 #[derive(Debug)]
 pub struct SystemTables {
-    address: String,
+    scheduler: SchedulerAddress,
     client: OnceCell<ClusterClient<Channel>>,
 }
 
@@ -41,10 +39,10 @@ pub enum Scope<'a> {
 }
 
 impl SystemTables {
-    /// Those of the scheduler at `host:port`, which is not asked for anything yet.
-    pub fn of(address: &str) -> Self {
+    /// Those of a scheduler, which is not asked for anything yet.
+    pub fn of(scheduler: &SchedulerAddress) -> Self {
         Self {
-            address: address.to_owned(),
+            scheduler: scheduler.clone(),
             client: OnceCell::new(),
         }
     }
@@ -75,7 +73,7 @@ impl SystemTables {
         });
         request.set_timeout(PATIENCE);
         let refused = |source| Error::Request {
-            address: self.address.clone(),
+            address: self.scheduler.to_string(),
             request: "read its system tables",
             source,
         };
@@ -122,8 +120,7 @@ impl SystemTables {
     async fn connect(
         &self,
     ) -> Result<ClusterClient<Channel>, Box<dyn std::error::Error + Send + Sync>> {
-        let endpoint = create_grpc_client_endpoint(scheduler_url(&self.address), None)?;
-        let channel = endpoint.connect().await?;
+        let channel = self.scheduler.connect().await?;
         Ok(ClusterClient::new(channel).max_decoding_message_size(MOST_BYTES))
     }
 }

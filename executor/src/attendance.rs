@@ -13,6 +13,7 @@ use tonic::{Code, Streaming};
 use volley_proto::TrainId;
 use volley_proto::probe::{Measured, Probed};
 use volley_proto::tables::millis;
+use volley_proto::tls::disagreement;
 use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EndRequest, ProbedRequest,
@@ -209,11 +210,15 @@ impl Attendance {
                 Ok(Err(status)) => status,
                 Err(_) => tonic::Status::deadline_exceeded("it does not answer"),
             };
-            if status.code() == Code::FailedPrecondition || Instant::now() >= deadline {
+            let refused = matches!(
+                status.code(),
+                Code::FailedPrecondition | Code::Unauthenticated
+            );
+            if refused || Instant::now() >= deadline {
                 return Err(Error::Attend {
                     address: config.scheduler.clone(),
                     id: config.id.clone(),
-                    reason: status.message().to_owned(),
+                    reason: disagreement(&status).unwrap_or_else(|| status.message().to_owned()),
                 });
             }
             sleep(PAUSE).await;

@@ -47,6 +47,14 @@ pub enum Error {
         #[source]
         source: tonic::transport::Error,
     },
+    /// The two could not agree on TLS.
+    #[error("the scheduler at {address} cannot be joined: {reason}")]
+    Tls {
+        /// The address.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
     /// The scheduler did not accept the executor.
     #[error("the scheduler at {address} does not accept executor {id}")]
     Register {

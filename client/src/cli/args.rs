@@ -149,6 +149,15 @@ pub(super) struct JobsArgs {
     /// Print rows only: no notes or progress
     #[arg(short, long, global = true)]
     pub(super) quiet: bool,
+    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken with the cluster
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CA", global = true)]
+    pub(super) tls_ca: Option<PathBuf>,
+    /// A certificate of one's own, PEM
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CERT", global = true)]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_KEY", global = true)]
+    pub(super) tls_key: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -226,6 +235,22 @@ pub(super) struct EngineArgs {
         value_parser = duration
     )]
     pub(super) connect_timeout: Duration,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
+}
+
+/// How a running cluster is spoken to.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct TlsArgs {
+    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken with the cluster
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CA")]
+    pub(super) tls_ca: Option<PathBuf>,
+    /// A certificate of one's own, PEM
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CERT")]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_KEY")]
+    pub(super) tls_key: Option<PathBuf>,
 }
 
 /// What a session starts out with.
@@ -272,6 +297,28 @@ pub(super) enum ClusterCommand {
     Status(ClusterDirArgs),
     /// Stop the cluster's processes
     Down(ClusterDirArgs),
+    /// Make an authority and certificates to try TLS with
+    #[command(after_help = CERTS)]
+    Certs(ClusterCertsArgs),
+}
+
+const CERTS: &str = "\
+Writes ca.pem and ca.key, HOST.pem and HOST.key for each host, client.pem and client.key; keys are readable by their
+owner alone. Certificates are valid for a year. Every host's certificate is for localhost too.";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ClusterCertsArgs {
+    /// The directory to write to; files that are there are not replaced
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: PathBuf,
+    /// Names or addresses of hosts, as others dial them
+    #[arg(
+        long,
+        value_name = "HOST,…",
+        value_delimiter = ',',
+        default_value = "localhost"
+    )]
+    pub(super) hosts: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -294,6 +341,8 @@ pub(super) struct ClusterUpArgs {
     /// How long to wait until all are ready
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(super) timeout: Duration,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
     #[command(flatten)]
     pub(super) dir: ClusterDirArgs,
 }

@@ -3,6 +3,8 @@
 //! Made once, from [`Args`] and from what the process finds around it; nothing below reads a flag
 //! or the environment again.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -14,11 +16,12 @@ use url::Url;
 use volley_proto::settings::TRACE;
 use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
+use volley_proto::tls::TlsFiles;
 
 use super::args::{
-    Args, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand, DemoRossmannArgs,
-    DoctorArgs, EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand,
-    QueryArgs, ReportArgs, SessionArgs,
+    Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
+    DemoRossmannArgs, DoctorArgs, EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs,
+    JobsArgs, JobsCommand, QueryArgs, ReportArgs, SessionArgs, TlsArgs,
 };
 use super::format::Format;
 use super::progress::Style;
@@ -34,6 +37,7 @@ pub(crate) enum Config {
     Query(Box<Query>),
     Generate(Generate),
     Cluster(Cluster),
+    Certificates(Certificates),
     Jobs(Jobs),
     Demo(Box<Demo>),
     Report(Box<ModelReport>),
@@ -101,6 +105,8 @@ pub(super) struct Connection {
     pub(super) store: Url,
     pub(super) settings: Vec<(String, String)>,
     pub(super) timeout: Duration,
+    /// Of a running cluster.
+    pub(super) tls: Option<TlsFiles>,
 }
 
 /// Where plans run.
@@ -171,6 +177,13 @@ pub(super) enum ClusterAction {
     Down,
 }
 
+/// Certificates to make.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Certificates {
+    pub(super) out: PathBuf,
+    pub(super) hosts: Vec<String>,
+}
+
 /// A cluster of processes to start.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ClusterUp {
@@ -183,6 +196,8 @@ pub(super) struct ClusterUp {
     /// Absolute; `volley-executor` where there is none.
     pub(super) executor_program: Option<PathBuf>,
     pub(super) timeout: Duration,
+    /// With a certificate.
+    pub(super) tls: Option<TlsFiles>,
 }
 
 /// Something to do with the jobs of a cluster.
@@ -190,6 +205,7 @@ pub(super) struct ClusterUp {
 pub(crate) struct Jobs {
     /// `host:port`
     pub(super) scheduler: String,
+    pub(super) tls: Option<TlsFiles>,
     pub(super) timeout: Duration,
     pub(super) format: Format,
     pub(super) quiet: bool,
@@ -277,7 +293,12 @@ impl Config {
                     seed,
                 }))
             }
-            Some(Command::Jobs(args)) => Jobs::resolve(args).map(Self::Jobs),
+            Some(Command::Jobs(args)) => Jobs::resolve(args, around).map(Self::Jobs),
+            Some(Command::Cluster(ClusterCommand::Certs(args))) => {
+                let ClusterCertsArgs { out, hosts } = args;
+                let out = around.absolute(&out);
+                Ok(Self::Certificates(Certificates { out, hosts }))
+            }
             Some(Command::Cluster(command)) => Cluster::resolve(command, around).map(Self::Cluster),
             Some(Command::Demo(DemoCommand::Rossmann(args))) => {
                 Demo::resolve(*args, around).map(Box::new).map(Self::Demo)
@@ -297,9 +318,12 @@ impl Config {
 
 impl Connection {
     fn resolve(engine: EngineArgs, session: SessionArgs, around: &Surroundings) -> Result<Self> {
+        let timeout = engine.connect_timeout;
+        let (engine, tls) = EngineConfig::resolve(engine, around)?;
         Ok(Self {
-            timeout: engine.connect_timeout,
-            engine: EngineConfig::resolve(engine, around)?,
+            timeout,
+            engine,
+            tls,
             store: store_url(&session.store, around)?,
             settings: session.settings,
         })
@@ -384,7 +408,12 @@ fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
 }
 
 impl Jobs {
-    fn resolve(args: JobsArgs) -> Result<Self> {
+    fn resolve(args: JobsArgs, around: &Surroundings) -> Result<Self> {
+        let tls = TlsArgs {
+            tls_ca: args.tls_ca,
+            tls_cert: args.tls_cert,
+            tls_key: args.tls_key,
+        };
         let action = match args.command {
             None | Some(JobsCommand::List) => JobsAction::List,
             Some(JobsCommand::Cancel(JobArgs { id })) => JobsAction::Cancel { id },
@@ -399,6 +428,7 @@ impl Jobs {
         };
         Ok(Self {
             scheduler: checked_address(args.scheduler.ok_or_else(missing)?)?,
+            tls: tls.resolve(around)?,
             timeout: args.connect_timeout,
             format: args.format,
             quiet: args.quiet,
@@ -435,29 +465,33 @@ fn sources(args: &QueryArgs, matches: &ArgMatches) -> Vec<Source> {
 }
 
 impl EngineConfig {
-    fn resolve(args: EngineArgs, around: &Surroundings) -> Result<Self> {
-        if let Some(scheduler) = args.scheduler {
-            return checked_address(scheduler).map(Self::Scheduler);
-        }
-        if !cfg!(feature = "standalone") {
-            return Err(mistake(
-                "this build has no cluster inside: give --scheduler HOST:PORT",
-            ));
-        }
-        let executors = args.executors.unwrap_or(2);
-        let vcores = args.vcores.unwrap_or_else(|| around.vcores_each(executors));
-        let device = args.device.unwrap_or(Device::Auto);
-        Ok(Self::Embedded(Embedded {
-            executors,
-            vcores,
-            device,
-        }))
+    /// Where plans run, and what is spoken TLS with there.
+    fn resolve(args: EngineArgs, around: &Surroundings) -> Result<(Self, Option<TlsFiles>)> {
+        let engine = match args.scheduler {
+            Some(scheduler) => Self::Scheduler(checked_address(scheduler)?),
+            None if !cfg!(feature = "standalone") => {
+                return Err(mistake(
+                    "this build has no cluster inside: give --scheduler HOST:PORT",
+                ));
+            }
+            None => {
+                let executors = args.executors.unwrap_or(2);
+                Self::Embedded(Embedded {
+                    executors,
+                    vcores: args.vcores.unwrap_or_else(|| around.vcores_each(executors)),
+                    device: args.device.unwrap_or(Device::Auto),
+                })
+            }
+        };
+        let tls = args.tls.resolve_for(&engine, around)?;
+        Ok((engine, tls))
     }
 }
 
 impl Cluster {
     fn resolve(command: ClusterCommand, around: &Surroundings) -> Result<Self> {
         let (ClusterDirArgs { dir }, action) = match command {
+            ClusterCommand::Certs(_) => unreachable!("it is no command about one cluster"),
             ClusterCommand::Status(dir) => (dir, ClusterAction::Status),
             ClusterCommand::Down(dir) => (dir, ClusterAction::Down),
             ClusterCommand::Up(ClusterUpArgs {
@@ -467,6 +501,7 @@ impl Cluster {
                 device,
                 executor_program,
                 timeout,
+                tls,
                 dir,
             }) => {
                 let vcores = vcores.unwrap_or_else(|| around.vcores_each(executors));
@@ -477,6 +512,7 @@ impl Cluster {
                     device,
                     executor_program: executor_program.map(|program| around.absolute(&program)),
                     timeout,
+                    tls: tls.resolve_for_members(around)?,
                 };
                 (dir, ClusterAction::Up(up))
             }
@@ -501,7 +537,7 @@ impl Demo {
             }),
         };
         let timeout = args.engine.connect_timeout;
-        let engine = EngineConfig::resolve(args.engine, around)?;
+        let (engine, tls) = EngineConfig::resolve(args.engine, around)?;
         let executors = match &engine {
             EngineConfig::Embedded(embedded) => Some(embedded.executors),
             EngineConfig::Scheduler(_) => None,
@@ -527,6 +563,7 @@ impl Demo {
                 store,
                 settings: Vec::new(),
                 timeout,
+                tls,
             },
         })
     }

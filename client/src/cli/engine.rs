@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use volley::{Session, SessionConfig};
+use volley::{SchedulerAddress, Session, SessionConfig};
 
 use super::config::{Connection, EngineConfig};
 use super::embedded::{self, Standalone};
@@ -15,8 +15,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) session: Session,
-    /// `host:port`
-    pub(super) scheduler: String,
+    pub(super) scheduler: SchedulerAddress,
     /// The cluster, where it lives in this process.
     embedded: Option<Standalone>,
 }
@@ -40,11 +39,12 @@ impl Engine {
             store: connection.store.clone(),
             settings: connection.settings.clone(),
             connect_timeout: connection.timeout,
+            tls: connection.tls.clone(),
         });
         let session = session.await.context("cannot open a session")?;
         Ok(Self {
             session,
-            scheduler,
+            scheduler: SchedulerAddress::open(scheduler, connection.tls.as_ref())?,
             embedded,
         })
     }

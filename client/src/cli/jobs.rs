@@ -17,7 +17,7 @@ use arrow::array::{
 };
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
-use volley::{Error, Job, JobEvent, JobState, Jobs, Scope, SystemTables};
+use volley::{Error, Job, JobEvent, JobState, Jobs, SchedulerAddress, Scope, SystemTables};
 use volley_proto::tables::Line;
 
 use super::Ended;
@@ -38,7 +38,8 @@ const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
     let work = async {
-        let jobs = Jobs::connect(&config.scheduler, config.timeout).await?;
+        let scheduler = SchedulerAddress::open(&config.scheduler, config.tls.as_ref())?;
+        let jobs = Jobs::connect(scheduler, config.timeout).await?;
         match &config.action {
             JobsAction::List => list(&jobs, config).await,
             JobsAction::Cancel { id } => cancel(&jobs, id).await,
@@ -90,7 +91,7 @@ async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
 /// What happened to a job and in its training, the cause first where it failed.
 async fn logs(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     let job = jobs.find(id).await?;
-    let lines: Vec<Line> = SystemTables::of(jobs.address())
+    let lines: Vec<Line> = SystemTables::of(jobs.scheduler())
         .rows(Scope::Job(id))
         .await?;
     let mut text = String::new();
@@ -128,7 +129,7 @@ async fn attach(jobs: &Jobs, id: &str, config: &Config) -> anyhow::Result<()> {
     let job = match job.train_id {
         Some(run) => {
             let style = Style::of(config.quiet, config.format == Format::Json);
-            let progress = Progress::of_training(jobs.address(), run, style);
+            let progress = Progress::of_training(jobs.scheduler(), run, style);
             progress.beside(followed).await?
         }
         None => followed.await?,

@@ -12,6 +12,7 @@
 //! [`Session`](volley::Session). Standard output carries results only, standard error the rest.
 
 mod args;
+mod certs;
 mod cluster;
 mod config;
 mod define;
@@ -55,6 +56,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<Ended> {
         Config::Query(query) => run_query(*query).await,
         Config::Generate(generate) => generate::run(&generate).map(|()| Ended::Done),
         Config::Jobs(jobs) => jobs::run(&jobs).await,
+        Config::Certificates(certificates) => certs::run(&certificates).map(|()| Ended::Done),
         Config::Cluster(cluster) => cluster::run(&cluster).await,
         Config::Demo(demo) => demo::run(*demo).await,
         Config::Report(report) => model_report::run(&report).await,

@@ -205,10 +205,12 @@ mod tests {
     use ballista_core::config::BallistaConfig;
 
     use super::*;
+    use crate::SchedulerAddress;
 
     #[tokio::test]
     async fn a_scheduler_that_is_gone_is_told_from_a_refusal() {
-        let cluster = Cluster::of("127.0.0.1:1");
+        let nobody = SchedulerAddress::open("127.0.0.1:1", None).unwrap();
+        let cluster = Cluster::of(nobody);
         let grpc = GrpcClientConfig::from(&BallistaConfig::default());
         let submitted = cluster.submit(ExecuteQueryParams::default(), grpc.clone());
         let error = submitted.await.unwrap_err();

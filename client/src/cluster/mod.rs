@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ballista_core::client::BallistaClient;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
-use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
+use ballista_core::utils::GrpcClientConfig;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -23,12 +23,7 @@ use tonic::transport::Channel;
 
 pub(crate) use self::job::Submitted;
 pub(crate) use self::rows::{JobRows, Order};
-use crate::{Error, Result};
-
-/// The URL of a scheduler's address.
-pub(crate) fn scheduler_url(address: &str) -> String {
-    format!("http://{address}")
-}
+use crate::{Error, Result, SchedulerAddress};
 
 /// Who is connected to, by host and port, and with what settings.
 type Peer = (String, u16, GrpcClientConfig);
@@ -37,8 +32,7 @@ type Peer = (String, u16, GrpcClientConfig);
 ///
 /// They belong to the runtime that they were first used in.
 pub(crate) struct Cluster {
-    /// The scheduler's, as `host:port`.
-    address: String,
+    scheduler: SchedulerAddress,
     /// By the settings that they were made with, which a session may change.
     channels: Mutex<HashMap<GrpcClientConfig, Channel>>,
     executors: Mutex<HashMap<Peer, BallistaClient>>,
@@ -48,10 +42,10 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Of the scheduler at `host:port`, which is not asked for anything yet.
-    pub(crate) fn of(address: &str) -> Arc<Self> {
+    /// Of a scheduler, which is not asked for anything yet.
+    pub(crate) fn of(scheduler: SchedulerAddress) -> Arc<Self> {
         Arc::new(Self {
-            address: address.to_owned(),
+            scheduler,
             channels: Mutex::default(),
             executors: Mutex::default(),
             tasks: Mutex::default(),
@@ -61,7 +55,12 @@ impl Cluster {
 
     /// The scheduler's address, `host:port`.
     pub(crate) fn address(&self) -> &str {
-        &self.address
+        self.scheduler.as_str()
+    }
+
+    /// The scheduler.
+    pub(crate) fn scheduler_address(&self) -> &SchedulerAddress {
+        &self.scheduler
     }
 
     /// Waits for cancellations under way. Returns whether all since it was last asked were delivered, in
@@ -94,13 +93,12 @@ impl Cluster {
         if let Some(known) = channels.get(grpc) {
             return Ok(known.clone());
         }
-        let endpoint = create_grpc_client_endpoint(scheduler_url(&self.address), Some(grpc));
-        let endpoint = endpoint.map_err(|error| Error::Connect {
-            address: self.address.clone(),
+        let channel = self.scheduler.channel(grpc);
+        let channel = channel.map_err(|error| Error::Connect {
+            address: self.address().to_owned(),
             waited: Duration::ZERO,
             source: Some(error.into()),
         })?;
-        let channel = endpoint.connect_lazy();
         channels.insert(grpc.clone(), channel.clone());
         Ok(channel)
     }
@@ -124,7 +122,7 @@ impl Cluster {
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster")
-            .field("address", &self.address)
+            .field("scheduler", &self.scheduler)
             .finish_non_exhaustive()
     }
 }

@@ -197,7 +197,13 @@ impl Cluster {
     async fn connect(&self, peer: &Peer) -> Result<BallistaClient> {
         let (host, port, grpc) = peer;
         let patience = Duration::from_secs(grpc.connect_timeout_seconds);
+        let tls = self.scheduler.tls().cloned();
+        let over_tls = tls.is_some();
         let alive = BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| {
+            let endpoint = match &tls {
+                Some(tls) => tls.endpoint(endpoint)?,
+                None => endpoint,
+            };
             Ok(endpoint
                 .connect_timeout(patience)
                 .tcp_nodelay(true)
@@ -209,7 +215,7 @@ impl Cluster {
             host,
             *port,
             grpc.max_message_size,
-            grpc.use_tls,
+            over_tls,
             Some(Arc::new(alive)),
             grpc.io_retries_times,
             grpc.io_retry_wait_time_ms,

@@ -21,7 +21,7 @@ use volley_proto::wire::{FollowJobRequest, ListJobsRequest};
 use super::{Job, JobEvent, JobState};
 use crate::cluster::{Cluster, JobRows, Order};
 use crate::session::await_scheduler;
-use crate::{Error, Result};
+use crate::{Error, Result, SchedulerAddress};
 
 /// How many jobs are named to who asked for one that there is not.
 const SUGGESTED: usize = 3;
@@ -36,18 +36,18 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// Waits for the scheduler at `host:port` to answer.
+    /// Waits for the scheduler to answer.
     ///
     /// # Errors
     /// When it does not in time.
-    pub async fn connect(address: &str, patience: Duration) -> Result<Self> {
-        await_scheduler(address, patience).await?;
-        Self::of(address)
+    pub async fn connect(scheduler: SchedulerAddress, patience: Duration) -> Result<Self> {
+        await_scheduler(&scheduler, patience).await?;
+        Self::of(scheduler)
     }
 
     /// Of a scheduler that is not asked for anything yet.
-    fn of(address: &str) -> Result<Self> {
-        let cluster = Cluster::of(address);
+    fn of(scheduler: SchedulerAddress) -> Result<Self> {
+        let cluster = Cluster::of(scheduler);
         let grpc = GrpcClientConfig::from(&BallistaConfig::default());
         let channel = cluster.channel(&grpc)?;
         let ours = JobsClient::new(channel).max_decoding_message_size(grpc.max_message_size);
@@ -57,6 +57,11 @@ impl Jobs {
             cluster,
             grpc,
         })
+    }
+
+    /// The scheduler.
+    pub fn scheduler(&self) -> &SchedulerAddress {
+        self.cluster.scheduler_address()
     }
 
     /// The scheduler's address, `host:port`.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ballista_core::extension::{SessionConfigExt, SessionStateExt};
-use ballista_core::utils::create_grpc_client_endpoint;
 use datafusion::catalog::DynamicFileCatalog;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
@@ -13,6 +12,7 @@ use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec, table_functions};
+use volley_proto::tls::disagreement;
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
 
@@ -20,18 +20,21 @@ use super::files::{FileTables, FilesFactory};
 use super::optimizer;
 use super::planner::ClusterPlanner;
 use super::settings;
-use crate::cluster::scheduler_url;
-use crate::{Error, Result};
+use crate::{Error, Result, SchedulerAddress};
 
 /// How long to wait between two attempts.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Waits for a scheduler to answer, and asks it how many slots its cluster has.
-pub(crate) async fn await_scheduler(address: &str, patience: Duration) -> Result<usize> {
+pub(crate) async fn await_scheduler(
+    scheduler: &SchedulerAddress,
+    patience: Duration,
+) -> Result<usize> {
+    let address = scheduler.as_str();
     let deadline = Instant::now() + patience;
     let mut source = None;
     loop {
-        match timeout_at(deadline, ask(scheduler_url(address))).await {
+        match timeout_at(deadline, ask(scheduler)).await {
             Ok(Ok(described)) => {
                 let own = env!("CARGO_PKG_VERSION");
                 if described.version != own {
@@ -42,6 +45,13 @@ pub(crate) async fn await_scheduler(address: &str, patience: Duration) -> Result
                     });
                 }
                 return Ok(usize::try_from(described.slots).unwrap_or(usize::MAX));
+            }
+            // Trying again does not help.
+            Ok(Err(error)) if let Some(reason) = disagreement(&*error) => {
+                return Err(Error::Disagreement {
+                    address: address.to_owned(),
+                    reason,
+                });
             }
             Ok(Err(error)) => source = Some(error),
             Err(_) => {}
@@ -57,8 +67,10 @@ pub(crate) async fn await_scheduler(address: &str, patience: Duration) -> Result
     }
 }
 
-async fn ask(url: String) -> Result<DescribeResponse, Box<dyn std::error::Error + Send + Sync>> {
-    let channel = create_grpc_client_endpoint(url, None)?.connect().await?;
+async fn ask(
+    scheduler: &SchedulerAddress,
+) -> Result<DescribeResponse, Box<dyn std::error::Error + Send + Sync>> {
+    let channel = scheduler.connect().await?;
     let mut cluster = ClusterClient::new(channel);
     Ok(cluster.describe(DescribeRequest {}).await?.into_inner())
 }
@@ -69,7 +81,8 @@ pub(super) fn context(
     slots: usize,
     planner: ClusterPlanner,
 ) -> Result<SessionContext> {
-    let url = scheduler_url(planner.cluster.address());
+    let scheduler = planner.cluster.scheduler_address();
+    let (url, tls) = (scheduler.url(), scheduler.tls().cloned());
     let stores = Stores::default();
     let mut config = settings::with_defaults(DfConfig::new_with_ballista())
         .with_extension(Arc::new(stores.clone()))
@@ -81,6 +94,13 @@ pub(super) fn context(
         .with_ballista_query_planner(Arc::new(planner));
     for (key, value) in given {
         settings::set(&mut config, key, value)?;
+    }
+    if let Some(tls) = tls {
+        // For Ballista's own clients, which analyze plans of data frames.
+        let over_tls = Arc::new(move |endpoint| Ok(tls.endpoint(endpoint)?));
+        config = config
+            .with_ballista_use_tls(true)
+            .with_ballista_override_create_grpc_client_endpoint(over_tls);
     }
     // Nothing would tell that a list of a folder's files is old.
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);

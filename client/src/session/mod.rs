@@ -60,7 +60,7 @@ use self::settings::Job;
 use crate::cluster::Cluster;
 use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Reference, Statement};
 use crate::system_tables::{Scope, SystemTables};
-use crate::{Error, Result, SessionConfig};
+use crate::{Error, Result, SchedulerAddress, SessionConfig};
 
 /// A connection to a cluster and a model store.
 ///
@@ -81,15 +81,18 @@ impl Session {
     /// When no scheduler answers in time, or a setting or the store's URL is not usable.
     pub async fn connect(config: SessionConfig) -> Result<Self> {
         // The user's own mistakes first: they need no scheduler.
-        Self::detached(&config, 1)?;
-        let slots = connect::await_scheduler(&config.scheduler, config.connect_timeout).await?;
+        let session = Self::detached(&config, 1)?;
+        let scheduler = session.cluster.scheduler_address();
+        let slots = connect::await_scheduler(scheduler, config.connect_timeout).await?;
         Self::detached(&config, slots)
     }
 
     /// The session before anybody has asked whether its scheduler answers.
     pub(crate) fn detached(config: &SessionConfig, slots: usize) -> Result<Self> {
         let store = ModelStore::open(&config.store)?;
-        let cluster = Cluster::of(&config.scheduler);
+        let scheduler = SchedulerAddress::open(&config.scheduler, config.tls.as_ref())?;
+        let system_tables = Arc::new(SystemTables::of(&scheduler));
+        let cluster = Cluster::of(scheduler);
         let planner = ClusterPlanner {
             cluster: Arc::clone(&cluster),
         };
@@ -100,7 +103,6 @@ impl Session {
             manifests: Arc::clone(&manifests),
         };
         context.register_relation_planner(Arc::new(relations))?;
-        let system_tables = Arc::new(SystemTables::of(&config.scheduler));
         let tables = tables::SystemSchema {
             system_tables: Arc::clone(&system_tables),
             store: store.clone(),

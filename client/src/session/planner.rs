@@ -18,7 +18,7 @@ use super::optimizer::optimized;
 use super::query::QueryExec;
 use super::{files, memory, settings, tables};
 use crate::Error;
-use crate::cluster::{Cluster, scheduler_url};
+use crate::cluster::Cluster;
 
 /// Plans what runs on the cluster as one operator, which sends it there.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl QueryPlanner for ClusterPlanner {
         // Asked for by a data frame: of statements, Volley explains more than the engine does.
         if let LogicalPlan::Analyze(_) = &plan {
             let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
-                scheduler_url(self.cluster.address()),
+                self.cluster.scheduler_address().url(),
                 session.config().ballista_config(),
                 Arc::new(VolleyLogicalCodec::default()),
             );

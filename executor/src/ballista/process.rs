@@ -91,6 +91,9 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
             Ok(channel) => return Ok(channel),
             Err(source) if Instant::now() >= deadline => {
                 let (address, waited) = (config.scheduler.clone(), config.connect_timeout);
+                if let Some(reason) = tls::disagreement(&source) {
+                    return Err(Error::Tls { address, reason });
+                }
                 return Err(Error::Connect {
                     address,
                     waited,

@@ -72,7 +72,13 @@ pub struct Listener {
 #[derive(Debug)]
 struct Refused {
     address: SocketAddr,
-    reason: String,
+    reason: Reason,
+}
+
+#[derive(Debug)]
+enum Reason {
+    InTheClear,
+    Other(String),
 }
 
 impl Listener {
@@ -155,11 +161,12 @@ impl Listener {
             return;
         };
         self.greetings.spawn(async move {
-            let refused = |reason: String| Refused { address, reason };
-            match timeout(HANDSHAKE, greet(stream, address, &tls, &wanted)).await {
-                Ok(greeted) => greeted.map_err(refused),
-                Err(_) => Err(refused(format!("it was not done within {HANDSHAKE:?}"))),
-            }
+            let greeted = timeout(HANDSHAKE, greet(stream, address, &tls, &wanted)).await;
+            let greeted = greeted.unwrap_or_else(|_| {
+                let late = format!("it was not done within {HANDSHAKE:?}");
+                Err(Reason::Other(late))
+            });
+            greeted.map_err(|reason| Refused { address, reason })
         });
     }
 
@@ -175,12 +182,23 @@ impl Listener {
     /// Each is logged, and how many there were each time that they have doubled.
     fn refuse(&mut self, refused: &Refused) {
         let Refused { address, reason } = refused;
+        let reason = match reason {
+            Reason::Other(reason) => reason.as_str(),
+            // Ballista's scheduler looks in the clear whether an executor listens.
+            Reason::InTheClear if self.is_for_members() => return,
+            Reason::InTheClear => "it does not speak TLS",
+        };
         self.refused += 1;
         tracing::debug!(%address, reason, "refused a connection");
         if self.refused.is_power_of_two() {
             let (count, port) = (self.refused, self.tcp.local_addr().ok());
             tracing::info!(count, ?port, %address, reason, "connections were refused, of which this is the last");
         }
+    }
+
+    fn is_for_members(&self) -> bool {
+        let wanted = self.tls.as_ref().map(|(_, wanted)| wanted);
+        matches!(wanted, Some(ClientCertificate::MemberAt(_)))
     }
 }
 
@@ -200,21 +218,23 @@ async fn greet(
     address: SocketAddr,
     tls: &Tls,
     wanted: &ClientCertificate,
-) -> Result<(Stream, Peer), String> {
+) -> Result<(Stream, Peer), Reason> {
+    let other = |reason: &dyn std::fmt::Display| Reason::Other(reason.to_string());
     match refuse::look(&stream).await {
         Ok(Greeting::Tls) => {}
         Ok(Greeting::Other(protocol)) => {
             refuse::tell(&mut stream, protocol).await;
-            return Err("it does not speak TLS".to_owned());
+            return Err(Reason::InTheClear);
         }
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(other(&error)),
     }
-    let config = server_config(tls, wanted).ok_or("there is no certificate to show")?;
+    let config = server_config(tls, wanted);
+    let config = config.ok_or_else(|| other(&"there is no certificate to show"))?;
     let stream = TlsAcceptor::from(config).accept(stream).await;
-    let stream = stream.map_err(|error| error.to_string())?;
+    let stream = stream.map_err(|error| other(&error))?;
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let member = !chain.is_empty() && tls.is_member(chain);
-    check(chain, member, wanted)?;
+    check(chain, member, wanted).map_err(Reason::Other)?;
     let peer = Peer {
         address,
         encrypted: true,

@@ -19,7 +19,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint, Error};
 
-use super::{Tls, server_name};
+use super::{SPOKEN, Tls, server_name};
 
 /// How long a connection may take, greeting included, where the endpoint does not say.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -109,27 +109,59 @@ impl Connector {
 
     /// Says what may help.
     fn explain(&self, host: &str, error: io::Error) -> io::Error {
-        let advice = match error
+        let source = error
             .get_ref()
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
-        {
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let reason = match source {
             Some(rustls::Error::InvalidMessage(_)) => {
-                "the other end does not speak TLS; was it started without --tls-ca?".to_owned()
+                "it does not speak TLS: was it started without --tls-ca?".to_owned()
             }
             Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
-                format!(
-                    "its certificate is not signed by the authority in {}",
-                    self.tls.ca().display()
-                )
+                let ca = self.tls.ca().display();
+                format!("its certificate is not signed by the authority in {ca}")
             }
             Some(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::NotValidForName
                 | rustls::CertificateError::NotValidForNameContext { .. },
             )) => format!("its certificate is not for {host}"),
-            _ => return error,
+            Some(other) => format!("TLS with it failed: {other}"),
+            None => return error,
         };
-        io::Error::new(error.kind(), format!("{advice} ({error})"))
+        io::Error::new(error.kind(), Refused(reason))
     }
+}
+
+/// Why a server was not believed, or did not take a client.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+/// Why two ends could not agree on TLS, if that is at the bottom of an error of a gRPC client's.
+pub fn disagreement(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // The source of an I/O error is that of the error in it.
+        let inner = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        if let Some(Refused(reason)) = inner.and_then(|inner| inner.downcast_ref()) {
+            return Some(reason.clone());
+        }
+        // Of what the other end said there is only the text.
+        let text = error.to_string();
+        if text.contains(SPOKEN) {
+            return Some(
+                "it speaks TLS: give --tls-ca FILE, its authority's certificates".to_owned(),
+            );
+        }
+        if text.contains("received fatal alert") {
+            return Some(format!(
+                "it does not take this process's certificate, or none ({text})"
+            ));
+        }
+        next = error.source();
+    }
+    None
 }
 
 impl Service<Uri> for Connector {

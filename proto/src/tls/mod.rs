@@ -35,13 +35,16 @@ use rustls::{ClientConfig, ServerConfig};
 use tonic::transport::{ClientTlsConfig, Endpoint};
 
 pub use accept::{ClientCertificate, Listener, Peer, Stream};
-pub use connect::{channel, connect, url};
+pub use connect::{channel, connect, disagreement, url};
 pub use error::Error;
 
 use load::{Loaded, Signature};
 
 /// A result of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What those are told who do not speak TLS where it is spoken.
+const SPOKEN: &str = "this port speaks TLS";
 
 /// How often files are looked at, at most.
 const LOOK: Duration = Duration::from_secs(2);

@@ -10,7 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-const TEXT: &str = "this port speaks TLS: use https, or give --tls-ca FILE";
+use super::SPOKEN;
+
+fn text() -> String {
+    format!("{SPOKEN}: use https, or give --tls-ca FILE")
+}
+
 /// The content type of a handshake.
 const HANDSHAKE: u8 = 22;
 /// What is read of a client that is told, so that the answer is not lost to a reset.
@@ -52,8 +57,9 @@ pub(super) async fn tell(stream: &mut TcpStream, protocol: Protocol) {
     let answer = match protocol {
         Protocol::Http1 => format!(
             "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n\
-             {TEXT}\n",
-            TEXT.len() + 1
+             {}\n",
+            text().len() + 1,
+            text()
         )
         .into_bytes(),
         Protocol::Http2 => go_away(),
@@ -83,11 +89,11 @@ fn go_away() -> Vec<u8> {
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     const GOAWAY: u8 = 7;
     const INADEQUATE_SECURITY: u8 = 12;
-    let length = u8::try_from(8 + TEXT.len()).expect("the text is short");
+    let length = u8::try_from(8 + text().len()).expect("the text is short");
     let mut frames = SETTINGS.to_vec();
     frames.extend([0, 0, length, GOAWAY, 0, 0, 0, 0, 0]);
     frames.extend([0, 0, 0, 0, 0, 0, 0, INADEQUATE_SECURITY]);
-    frames.extend(TEXT.as_bytes());
+    frames.extend(text().as_bytes());
     frames
 }
 

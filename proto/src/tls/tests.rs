@@ -331,7 +331,7 @@ async fn clients_are_told_what_does_not_fit() {
         let tls = Tls::open(tls).unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let error = connect(endpoint, Some(&tls)).await.unwrap_err();
-        crate::failure::chain(&error)
+        disagreement(&error).unwrap_or_else(|| crate::failure::chain(&error))
     };
     let said = dial(foreign.client(), address.to_string()).await;
     assert!(said.contains("not signed by the authority in"), "{said}");

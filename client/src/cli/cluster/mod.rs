@@ -10,7 +10,6 @@
 //! directory. A pid alone is never trusted: a process is the cluster's only while its command line
 //! says so, since the system gives pids out again.
 
-mod http;
 mod process;
 mod state;
 mod up;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use anyhow::{Context, bail, ensure};
-use serde::Deserialize;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
+use volley::{SchedulerAddress, Scope, SystemTables, TlsFiles};
+use volley_proto::tables::Executor;
 
 use super::super::Ended;
 use super::super::config::ClusterUp;
 use super::super::signals::Interrupts;
-use super::http::get_json;
 use super::process::{Launch, POLL};
 use super::state::{Process, Role, State};
 
@@ -40,6 +40,9 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
                 "\nUse it with --scheduler {0}, or:\n  export VOLLEY_SCHEDULER={0}",
                 state.scheduler().unwrap_or("?")
             );
+            if let Some(tls) = &up.tls {
+                println!("  export VOLLEY_TLS_CA={}", tls.ca.display());
+            }
             Ok(Ended::Done)
         }
         ControlFlow::Continue(Err(error)) => {
@@ -59,14 +62,6 @@ struct Starting<'a> {
     programs: PathBuf,
     state: State,
     children: Vec<Child>,
-}
-
-/// What is read of the scheduler's list of executors.
-#[derive(Debug, Deserialize)]
-struct Registered {
-    id: String,
-    host: String,
-    port: u16,
 }
 
 impl<'a> Starting<'a> {
@@ -122,12 +117,12 @@ impl<'a> Starting<'a> {
             self.launch(executor(up, &scheduler, self.dir, index))?;
         }
         let mut unanswered = None;
+        let scheduler = SchedulerAddress::open(scheduler, up.tls.as_ref())?;
+        let tables = SystemTables::of(&scheduler);
         loop {
-            let ask = get_json::<Vec<Registered>>(&scheduler, "/api/executors");
-            match timeout(up.timeout, ask).await {
-                Ok(Ok(registered)) => self.note_addresses(&registered),
-                Ok(Err(error)) => unanswered = Some(error),
-                Err(_) => {}
+            match tables.rows::<Executor>(Scope::All).await {
+                Ok(registered) => self.note_addresses(&registered),
+                Err(error) => unanswered = Some(error),
             }
             let missing = self
                 .state
@@ -151,9 +146,16 @@ impl<'a> Starting<'a> {
         self.state.write(self.dir)
     }
 
-    fn note_addresses(&mut self, registered: &[Registered]) {
-        for Registered { id, host, port } in registered {
-            if let Some(process) = self.state.processes.iter_mut().find(|p| p.id == *id) {
+    fn note_addresses(&mut self, registered: &[Executor]) {
+        for Executor {
+            executor_id,
+            host,
+            port,
+            ..
+        } in registered
+        {
+            let mut processes = self.state.processes.iter_mut();
+            if let Some(process) = processes.find(|p| p.id == *executor_id) {
                 process.address = Some(format!("{host}:{port}"));
             }
         }
@@ -194,18 +196,17 @@ impl<'a> Starting<'a> {
 
 fn scheduler(up: &ClusterUp, address_file: &Path) -> Launch {
     let bind = format!("127.0.0.1:{}", up.scheduler_port);
-    let arguments = [
-        "--bind",
-        &bind,
-        "--address-file",
-        &address_file.display().to_string(),
-    ];
+    let address_path = address_file.display().to_string();
+    let mut arguments = ["--bind", &bind, "--address-file", &address_path]
+        .map(str::to_owned)
+        .to_vec();
+    arguments.extend(tls_options(up.tls.as_ref()));
     Launch {
         role: Role::Scheduler,
         id: "scheduler".into(),
         mark: address_file.to_owned(),
         program: None,
-        arguments: arguments.map(str::to_owned).into(),
+        arguments,
     }
 }
 
@@ -223,6 +224,7 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
     let arguments = options
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .chain(tls_options(up.tls.as_ref()))
         .collect();
     Launch {
         role: Role::Executor,
@@ -231,4 +233,17 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
         program: up.executor_program.clone(),
         arguments,
     }
+}
+
+/// The options of a process that speaks TLS.
+fn tls_options(tls: Option<&TlsFiles>) -> Vec<String> {
+    let Some(TlsFiles { ca, identity }) = tls else {
+        return Vec::new();
+    };
+    let mut options = vec!["--tls-ca".to_owned(), ca.display().to_string()];
+    if let Some((cert, key)) = identity {
+        options.extend(["--tls-cert".to_owned(), cert.display().to_string()]);
+        options.extend(["--tls-key".to_owned(), key.display().to_string()]);
+    }
+    options
 }

@@ -202,3 +202,43 @@ fn the_demo_needs_an_executor_for_each_rank() {
     assert!(refused("volley demo rossmann --ranks 3").contains("--executors"));
     assert!(refused("volley demo rossmann --data d --stores 3").contains("--stores"));
 }
+
+#[test]
+fn tls_is_for_running_clusters_and_needs_all_of_its_files() {
+    let tls = query("volley --scheduler h:1 --tls-ca ca.pem")
+        .connection
+        .tls;
+    let files = TlsFiles {
+        ca: "/here/ca.pem".into(),
+        identity: None,
+    };
+    assert_eq!(tls, Some(files));
+    assert_eq!(query("volley --scheduler h:1").connection.tls, None);
+    let Config::Jobs(jobs) = resolve("volley jobs --scheduler h:1 cancel J --tls-ca /ca.pem")
+    else {
+        panic!("not jobs")
+    };
+    assert_eq!(jobs.tls.unwrap().ca, Path::new("/ca.pem"));
+    for (line, expected) in [
+        ("volley --tls-ca ca.pem", "--scheduler HOST:PORT"),
+        (
+            "volley --scheduler h:1 --tls-cert c --tls-key k",
+            "--tls-ca",
+        ),
+        (
+            "volley --scheduler h:1 --tls-ca c --tls-key k",
+            "--tls-cert",
+        ),
+        ("volley cluster up --tls-ca c", "--tls-cert and --tls-key"),
+    ] {
+        let said = refused(line);
+        assert!(said.contains(expected), "{line}: {said}");
+    }
+    let Config::Certificates(certificates) =
+        resolve("volley cluster certs --out d --hosts a,10.0.0.1")
+    else {
+        panic!("no certificates")
+    };
+    assert_eq!(certificates.hosts, ["a", "10.0.0.1"]);
+    assert_eq!(certificates.out, Path::new("/here/d"));
+}

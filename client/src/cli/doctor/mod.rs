@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::statvfs::statvfs;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use volley::{Scope, Session, SessionConfig, SystemTables};
+use volley::{SchedulerAddress, Scope, Session, SessionConfig, SystemTables};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::Executor;
 
@@ -123,6 +123,7 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         store: doctor.connection.store.clone(),
         settings: doctor.connection.settings.clone(),
         connect_timeout: doctor.connection.timeout,
+        tls: doctor.connection.tls.clone(),
     });
     let session = match session.await {
         Ok(session) => session,
@@ -132,9 +133,15 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
                 .await;
         }
     };
-    let text = format!("{address}, connected in {:?}", rounded(started.elapsed()));
+    let tls = doctor.connection.tls.as_ref();
+    let over = if tls.is_some() { " over TLS" } else { "" };
+    let text = format!(
+        "{address}, connected{over} in {:?}",
+        rounded(started.elapsed())
+    );
     findings.say(Verdict::Fine, "scheduler", &text).await?;
-    let executors: Vec<Executor> = match SystemTables::of(address).rows(Scope::All).await {
+    let scheduler = SchedulerAddress::open(address, tls)?;
+    let executors: Vec<Executor> = match SystemTables::of(&scheduler).rows(Scope::All).await {
         Ok(executors) => executors,
         Err(error) => {
             return findings

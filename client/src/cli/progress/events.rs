@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+use volley::SchedulerAddress;
 use volley_proto::TrainId;
 use volley_proto::store::EpochRecord;
 use volley_proto::wire::event::Event as Kind;
@@ -20,8 +21,7 @@ const READABLE: usize = 3;
 /// The events of one training run.
 #[derive(Debug)]
 pub(super) struct Events {
-    /// `host:port`
-    scheduler: String,
+    scheduler: SchedulerAddress,
     client: Option<TrainingClient<Channel>>,
     request: WatchRequest,
     /// Whether each epoch is told of, for a program that reads them.
@@ -31,13 +31,13 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn of(scheduler: &str, id: TrainId, all: bool) -> Self {
+    pub(super) fn of(scheduler: &SchedulerAddress, id: TrainId, all: bool) -> Self {
         let request = WatchRequest {
             train_id: id.to_string(),
             seen: 0,
         };
         Self {
-            scheduler: scheduler.to_owned(),
+            scheduler: scheduler.clone(),
             client: None,
             request,
             all,
@@ -78,9 +78,8 @@ impl Events {
     }
 }
 
-async fn connect(scheduler: &str) -> Option<TrainingClient<Channel>> {
-    let endpoint = Endpoint::from_shared(format!("http://{scheduler}")).ok()?;
-    match endpoint.connect().await {
+async fn connect(scheduler: &SchedulerAddress) -> Option<TrainingClient<Channel>> {
+    match scheduler.connect().await {
         Ok(channel) => Some(TrainingClient::new(channel)),
         Err(error) => {
             tracing::debug!("no progress: {error}");

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use volley::{QueryJob, Scope, SystemTables};
+use volley::{QueryJob, SchedulerAddress, Scope, SystemTables};
 use volley_proto::TrainId;
 use volley_proto::tables::{Job, Rank, Run, Stage};
 
@@ -52,7 +52,7 @@ pub(super) struct Snapshot {
 
 impl Progress {
     /// Of a training run, by the id that its statement has.
-    pub(super) fn of_training(scheduler: &str, id: TrainId, style: Style) -> Self {
+    pub(super) fn of_training(scheduler: &SchedulerAddress, id: TrainId, style: Style) -> Self {
         Self {
             system_tables: SystemTables::of(scheduler),
             subject: Subject::Training(id),
@@ -62,7 +62,7 @@ impl Progress {
     }
 
     /// Of a query, once it is known which job it is.
-    pub(super) fn of_query(scheduler: &str, job: QueryJob, style: Style) -> Self {
+    pub(super) fn of_query(scheduler: &SchedulerAddress, job: QueryJob, style: Style) -> Self {
         Self {
             system_tables: SystemTables::of(scheduler),
             subject: Subject::Query(job),

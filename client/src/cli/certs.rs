@@ -1,0 +1,256 @@
+//! `volley cluster certs`: an authority and certificates to try TLS with, and for clusters that have no other.
+//!
+//! ```text
+//!   ca.pem  ──signs──►  HOST.pem    for servers and clients: a process of the cluster on that host
+//!   ca.key        └──►  client.pem  for clients: a user's program
+//! ```
+//!
+//! It is not an authority to run: what is to be renewed or revoked has one that does so.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail, ensure};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use super::config::Certificates;
+
+/// Clocks differ, and certificates are used at once.
+const EARLY: Duration = Duration::from_secs(24 * 3600);
+const VALID: Duration = Duration::from_secs(365 * 24 * 3600);
+/// What a process that listens on loopback is dialled by.
+const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Makes the files and says how a cluster is started with them.
+///
+/// # Errors
+/// When a file is there already, cannot be written, or a host is no name or address.
+pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
+    let Certificates { out, hosts } = certificates;
+    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let mut files = make(hosts)?;
+    // Before the first is written: half a set is of no use.
+    for Pem { name, .. } in &files {
+        let path = out.join(name);
+        ensure!(
+            !path.exists(),
+            "{} is there already, and certificates are not replaced: give another --out, or remove it",
+            path.display()
+        );
+    }
+    for file in files.drain(..) {
+        file.write(out)?;
+    }
+    print!("{}", commands(out, hosts));
+    Ok(())
+}
+
+/// A file to write.
+#[derive(Debug)]
+struct Pem {
+    name: String,
+    text: String,
+    /// Whether its owner alone reads it.
+    private: bool,
+}
+
+impl Pem {
+    fn write(&self, out: &Path) -> anyhow::Result<()> {
+        let path = out.join(&self.name);
+        let mode = if self.private { 0o600 } else { 0o644 };
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&path)
+            .and_then(|mut file: File| file.write_all(self.text.as_bytes()));
+        match written {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                bail!("{} is there already", path.display())
+            }
+            written => written.with_context(|| format!("cannot write {}", path.display())),
+        }
+    }
+}
+
+/// An authority, and certificates of it for hosts and for a client.
+fn make(hosts: &[String]) -> anyhow::Result<Vec<Pem>> {
+    let mut authority = params(&[], "Volley development authority")?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate()?;
+    let mut files = pair("ca", authority.self_signed(&key)?.pem(), &key);
+    let issuer = Issuer::new(authority, key);
+    let (server, client) = (
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    );
+    let mut issue = |name: &str, names: &[String], purposes: &[ExtendedKeyUsagePurpose]| {
+        let mut params = params(names, name)?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = purposes.to_vec();
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        files.extend(pair(name, certificate.pem(), &key));
+        anyhow::Ok(())
+    };
+    for (at, host) in hosts.iter().enumerate() {
+        let is_host = !host.is_empty() && volley_proto::tls::server_name(host).is_ok();
+        ensure!(
+            is_host,
+            "--hosts {host}: expected names or addresses of hosts, with a comma between them"
+        );
+        ensure!(
+            !hosts[..at].contains(host) && !["ca", "client"].contains(&host.as_str()),
+            "--hosts {host}: the file {host}.pem would be written twice"
+        );
+        let local = LOCAL.iter().copied().filter(|local| local != host);
+        let names = std::iter::once(host.as_str()).chain(local);
+        let names: Vec<_> = names.map(str::to_owned).collect();
+        issue(host, &names, &[server.clone(), client.clone()])?;
+    }
+    issue("client", &[], &[client])?;
+    Ok(files)
+}
+
+fn params(names: &[String], common_name: &str) -> anyhow::Result<CertificateParams> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    let now = SystemTime::now();
+    params.not_before = (now - EARLY).into();
+    params.not_after = (now + VALID).into();
+    Ok(params)
+}
+
+fn pair(name: &str, certificate: String, key: &KeyPair) -> Vec<Pem> {
+    vec![
+        Pem {
+            name: format!("{name}.pem"),
+            text: certificate,
+            private: false,
+        },
+        Pem {
+            name: format!("{name}.key"),
+            text: key.serialize_pem(),
+            private: true,
+        },
+    ]
+}
+
+/// How a cluster is started with the files, and used.
+fn commands(out: &Path, hosts: &[String]) -> String {
+    let file = |name: &str| -> PathBuf { out.join(name) };
+    let options = |host: &str| {
+        format!(
+            "--tls-ca {} --tls-cert {} --tls-key {}",
+            file("ca.pem").display(),
+            file(&format!("{host}.pem")).display(),
+            file(&format!("{host}.key")).display()
+        )
+    };
+    let mut text = format!("certificates are in {}\n\n", out.display());
+    let first = hosts.first().map_or("localhost", String::as_str);
+    text += "On this machine:\n";
+    text += &format!("  volley cluster up {}\n\n", options(first));
+    text += "On several machines, each with ca.pem and its own two files:\n";
+    text += &format!(
+        "  volley-scheduler --bind 0.0.0.0:50050 --advertise-host {first} {}\n",
+        options(first)
+    );
+    for host in hosts {
+        text += &format!(
+            "  volley-executor --scheduler {first}:50050 --bind 0.0.0.0 --advertise-host {host} {}\n",
+            options(host)
+        );
+    }
+    text += &format!(
+        "\nClients need the authority's certificate alone:\n  volley --scheduler {first}:50050 --tls-ca {}\n\n\
+         Keep ca.key where no process of the cluster reads it: who has it makes certificates.\n",
+        file("ca.pem").display()
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use rustls::pki_types::pem::PemObject;
+    use volley_proto::tls::{Tls, TlsFiles, is_for_host};
+
+    use super::*;
+
+    fn certificates(out: &Path, hosts: &[&str]) -> Certificates {
+        Certificates {
+            out: out.to_owned(),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_made_is_what_processes_take() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("certs");
+        run(&certificates(&out, &["a.example", "10.0.0.1"])).unwrap();
+        let files = |name: &str| TlsFiles {
+            ca: out.join("ca.pem"),
+            identity: Some((
+                out.join(format!("{name}.pem")),
+                out.join(format!("{name}.key")),
+            )),
+        };
+        for host in ["a.example", "10.0.0.1"] {
+            Tls::open_member(files(host)).unwrap();
+            let key = fs::metadata(out.join(format!("{host}.key"))).unwrap();
+            assert_eq!(key.mode() & 0o777, 0o600);
+            let pem = fs::read(out.join(format!("{host}.pem"))).unwrap();
+            let own = rustls::pki_types::CertificateDer::from_pem_slice(&pem).unwrap();
+            for name in [host, "localhost", "127.0.0.1", "::1"] {
+                assert!(is_for_host(&own, name), "{host} as {name}");
+            }
+            assert!(!is_for_host(&own, "b.example"));
+        }
+        assert!(Tls::open(files("client")).is_ok());
+        assert!(Tls::open_member(files("client")).is_err());
+    }
+
+    #[test]
+    fn nothing_is_replaced_and_nothing_is_half_made() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("b.key"), "kept").unwrap();
+        let error = run(&certificates(dir.path(), &["a", "b"])).unwrap_err();
+        assert!(error.to_string().contains("b.key is there already"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        for (hosts, wrong) in [
+            (&["a b"][..], "--hosts a b"),
+            (&["a", "a"][..], "twice"),
+            (&["ca"][..], "twice"),
+            (&[""][..], "expected names"),
+        ] {
+            let error = run(&certificates(dir.path(), hosts)).unwrap_err();
+            assert!(error.to_string().contains(wrong), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_commands_name_the_files() {
+        let text = commands(Path::new("/c"), &["a".to_owned(), "b".to_owned()]);
+        for expected in [
+            "volley cluster up --tls-ca /c/ca.pem --tls-cert /c/a.pem --tls-key /c/a.key",
+            "--advertise-host b --tls-ca /c/ca.pem --tls-cert /c/b.pem --tls-key /c/b.key",
+            "volley --scheduler a:50050 --tls-ca /c/ca.pem",
+        ] {
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}
