@@ -16,6 +16,8 @@ use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 use crate::peers::{Peer, Peers};
 
 const GLOO: &str = "gloo";
+/// The folder of certificates.
+const CERTIFICATES: &str = "certificates";
 /// Calls in a group; the first is not counted.
 const CALLS: usize = 8;
 
@@ -27,6 +29,9 @@ pub(crate) struct Args {
     /// How many processes take part
     #[arg(long, value_delimiter = ',', default_value = "2,4")]
     processes: Vec<usize>,
+    /// Also measure Volley over TCP under TLS, as between hosts of a cluster that speaks it
+    #[arg(long)]
+    tls: bool,
 }
 
 /// What is summed.
@@ -62,9 +67,8 @@ const MESSAGES: [Message; 3] = [
 enum Transport {
     Tcp,
     Unix,
+    Tls,
 }
-
-const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Unix];
 
 /// Runs the comparison and writes it into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
@@ -73,19 +77,32 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let mut gloo = peers.start("all_reduce.py", &[], dir.path())?;
     let mut comparison = Comparison::new("all-reduce", "All-reduce on one host", METHOD);
     comparison.note_versions(&gloo.ask(&json!({ "versions": true }))?);
+    let mut transports = vec![Transport::Tcp, Transport::Unix];
+    if args.tls {
+        certificates(dir.path())?;
+        transports.push(Transport::Tls);
+        comparison.remark(
+            "Over TLS, the same ranks encrypt what they send with AES-128-GCM; the kernel's loopback is as fast as \
+             before, so the difference is what encryption costs two or more processes on the same cores."
+                .to_owned(),
+        );
+    }
     for processes in &args.processes {
-        let mut tcp = World::start(*processes, None)?;
-        let mut unix = World::start(*processes, Some(dir.path()))?;
+        let start = |transport: &Transport| World::start(*processes, *transport, dir.path());
+        let mut worlds: Vec<_> = transports
+            .iter()
+            .map(start)
+            .collect::<anyhow::Result<_>>()?;
         for message in MESSAGES {
-            let mut cases = TRANSPORTS.map(|transport| case(*processes, message, transport));
+            let case = |transport: &Transport| case(*processes, message, *transport);
+            let mut cases: Vec<_> = transports.iter().map(case).collect();
             // One round to warm up.
             for round in 0..=args.rounds {
                 // The last turn is gloo's.
-                for turn in 0..=TRANSPORTS.len() {
-                    let at = (turn + round) % (TRANSPORTS.len() + 1);
-                    let median = match TRANSPORTS.get(at) {
-                        Some(Transport::Tcp) => tcp.measure(message)?,
-                        Some(Transport::Unix) => unix.measure(message)?,
+                for turn in 0..=transports.len() {
+                    let at = (turn + round) % (transports.len() + 1);
+                    let median = match worlds.get_mut(at) {
+                        Some(world) => world.measure(message)?,
                         None => measure_gloo(&mut gloo, *processes, message)?,
                     };
                     if round == 0 {
@@ -123,13 +140,33 @@ const METHOD: &str = "Sums of `f32` over processes of one host, in place. A figu
     more in memory that they share, and over the sockets tell each other when to read it. A round's figure \
     for gloo stands in each row.";
 
+/// Has `volley` make certificates for loopback.
+fn certificates(dir: &Path) -> anyhow::Result<()> {
+    let made = Command::new(binary("volley")?)
+        .args(["cluster", "certs", "--hosts", "127.0.0.1", "--out"])
+        .arg(dir.join(CERTIFICATES))
+        .stdout(Stdio::null())
+        .status()?;
+    ensure!(
+        made.success(),
+        "certificates cannot be made: the error is above"
+    );
+    Ok(())
+}
+
 fn case(processes: usize, message: Message, transport: Transport) -> Case {
     let (over, at_least) = match transport {
-        Transport::Tcp => ("TCP", 2.0),
-        Transport::Unix => ("Unix sockets", 4.0),
+        Transport::Tcp => ("TCP", Some(2.0)),
+        Transport::Unix => ("Unix sockets", Some(4.0)),
+        // Gloo does not encrypt: there is nothing to compare with.
+        Transport::Tls => ("TLS", None),
     };
     let name = format!("{}, {processes} processes, {over}", message.name);
-    Case::new(name, Unit::Microseconds).at_least(at_least, GLOO)
+    let case = Case::new(name, Unit::Microseconds);
+    match at_least {
+        Some(ratio) => case.at_least(ratio, GLOO),
+        None => case,
+    }
 }
 
 fn measure_gloo(gloo: &mut Peer, processes: usize, message: Message) -> anyhow::Result<f64> {
@@ -157,14 +194,23 @@ struct Rank {
 }
 
 impl World {
-    /// Connects so many processes, over Unix sockets in a folder or else over TCP.
-    fn start(processes: usize, sockets: Option<&Path>) -> anyhow::Result<Self> {
+    /// Connects so many processes; sockets and certificates are in a folder.
+    fn start(processes: usize, transport: Transport, dir: &Path) -> anyhow::Result<Self> {
         let program = binary("volley-collective")?;
+        let arguments = match transport {
+            Transport::Tcp => vec![],
+            Transport::Unix => vec![dir.to_owned()],
+            Transport::Tls => {
+                let files = ["ca.pem", "127.0.0.1.pem", "127.0.0.1.key"];
+                let files = files.map(|file| dir.join(CERTIFICATES).join(file));
+                std::iter::once("--tls".into()).chain(files).collect()
+            }
+        };
         let mut world = Self(Vec::new());
         let mut endpoints: Vec<Value> = Vec::new();
         for _ in 0..processes {
             let mut command = Command::new(&program);
-            let mut rank = Rank::start(command.args(sockets))?;
+            let mut rank = Rank::start(command.args(&arguments))?;
             endpoints.push(rank.read()?);
             world.0.push(rank);
         }
@@ -172,12 +218,15 @@ impl World {
         ensure!(
             endpoints
                 .iter()
-                .all(|it| over_unix(it) == sockets.is_some()),
+                .all(|it| over_unix(it) == matches!(transport, Transport::Unix)),
             "ranks listen elsewhere than asked to: {endpoints:?}"
         );
+        // There is nobody to keep it from.
+        let secret = [7_u8; 32];
         for (at, rank) in world.0.iter_mut().enumerate() {
-            let membership =
-                json!({ "group": "benchmark", "generation": 1, "rank": at, "peers": endpoints });
+            let membership = json!({
+                "group": "benchmark", "generation": 1, "rank": at, "peers": endpoints, "secret": secret,
+            });
             rank.write(&membership)?;
         }
         Ok(world)

@@ -19,6 +19,8 @@ const COMMAND: Duration = Duration::from_secs(300);
 
 /// The port of a scheduler that has a host for itself.
 const PORT: u16 = 50_050;
+/// A folder's name that leaves no room for a socket's.
+const LONG: &str = "of-a-name-so-long-that-the-path-of-a-socket-in-it-has-more-bytes-than-the-kernel-takes-for-one-of-them";
 
 /// A cluster on loopback, or over several hosts, with a model store and a folder of its own.
 #[derive(Debug)]
@@ -51,6 +53,31 @@ pub struct Setup {
     pub remote_store: Option<RemoteStore>,
     /// The hosts that it is spread over; without them it is on loopback.
     pub spread: Option<Spread>,
+    /// A folder of certificates for `127.0.0.1`, as `volley cluster certs` makes it: TLS is spoken then.
+    pub certs: Option<PathBuf>,
+    /// Work folders whose names are too long for a Unix socket in them: ranks use TCP.
+    pub long_names: bool,
+}
+
+impl Setup {
+    /// The options by which a process of the cluster speaks TLS, if it does.
+    fn tls(&self) -> Vec<std::ffi::OsString> {
+        let Some(certs) = &self.certs else {
+            return Vec::new();
+        };
+        let files = [
+            ("--tls-ca", "ca.pem"),
+            ("--tls-cert", "127.0.0.1.pem"),
+            ("--tls-key", "127.0.0.1.key"),
+        ];
+        let options = files.map(|(option, file)| [option.into(), certs.join(file).into()]);
+        options.into_iter().flatten().collect()
+    }
+
+    /// The options by which a client speaks TLS, if it does.
+    fn client_tls(&self) -> Vec<std::ffi::OsString> {
+        self.tls().into_iter().take(2).collect()
+    }
 }
 
 /// A model store that is reached over a network.
@@ -267,6 +294,7 @@ impl Cluster {
             .arg("--work-dir")
             .arg(self.work_dir(number))
             .args(listen.iter().flatten())
+            .args(self.setup.tls())
             .args(&self.setup.executor_args)
             .args(&setup.args);
         let logs = (0..).map(|start| self.dir.path().join(format!("{id}.{start}.log")));
@@ -298,6 +326,11 @@ impl Cluster {
         eventually(&format!("{count} executors to register"), START, || {
             (self.registered()?.len() == count).then_some(())
         });
+    }
+
+    /// The authority's file, where TLS is spoken.
+    pub fn ca(&self) -> Option<PathBuf> {
+        self.setup.certs.as_ref().map(|certs| certs.join("ca.pem"))
     }
 
     /// The scheduler, as the test reaches it by `host:port`.
@@ -337,7 +370,8 @@ impl Cluster {
 
     /// The work folder of an executor.
     pub fn work_dir(&self, executor: usize) -> PathBuf {
-        self.dir.path().join(executor_id(executor))
+        let long = if self.setup.long_names { LONG } else { "" };
+        self.dir.path().join(long).join(executor_id(executor))
     }
 
     /// The processes of all executors that were ever started, by their numbers.
@@ -361,6 +395,7 @@ impl Cluster {
         command
             .args(["--scheduler", scheduler, "--store"])
             .arg(self.store_arg())
+            .args(self.setup.client_tls())
             .envs(self.setup.environment());
         if self.setup.always_in_stages {
             command.args(["--set", "volley.single_task_bytes=0"]);
@@ -403,7 +438,9 @@ impl Cluster {
     /// Runs `volley jobs` with these arguments to its end.
     pub fn manage_jobs(&self, args: &[&str]) -> Run {
         let mut command = self.program();
-        command.args(["jobs", "--scheduler", &self.dialled]);
+        command
+            .args(["jobs", "--scheduler", &self.dialled])
+            .args(self.setup.client_tls());
         self.spawn(command.args(args)).wait(COMMAND)
     }
 
@@ -413,6 +450,7 @@ impl Cluster {
         command
             .args(["doctor", "--scheduler", &self.dialled, "--store"])
             .arg(self.store_arg())
+            .args(self.setup.client_tls())
             .envs(self.setup.environment())
             .current_dir(self.dir.path());
         self.spawn(&mut command).wait(COMMAND)
@@ -424,6 +462,7 @@ impl Cluster {
         command
             .args(["report", "--scheduler", &self.dialled, "--store"])
             .arg(self.store_arg())
+            .args(self.setup.client_tls())
             .envs(self.setup.environment())
             .args(args)
             .current_dir(self.dir.path());
@@ -475,6 +514,7 @@ fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Proc
         .args(listen)
         .arg("--address-file")
         .arg(dir.join("address"))
+        .args(setup.tls())
         .args(&setup.scheduler_args)
         .envs(setup.environment());
     Process::start(&mut scheduler, &dir.join(format!("scheduler-{number}.log")))

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tonic::transport::{Channel, Endpoint};
+use volley_proto::tls::{self, Tls, TlsFiles};
 use volley_proto::wire;
+use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::jobs_client::JobsClient;
 
@@ -100,10 +102,38 @@ impl Cluster {
 
     /// The ids of the executors that are registered.
     pub fn registered(&self) -> Option<Vec<String>> {
-        let executors: Value = serde_json::from_str(&self.get("/api/executors")).ok()?;
+        let (json, id) = match self.ca() {
+            None => (self.get("/api/executors"), "id"),
+            Some(_) => (self.table("executors")?, "executor_id"),
+        };
+        let executors: Value = serde_json::from_str(&json).ok()?;
         let ids = executors.as_array()?.iter();
-        ids.map(|executor| Some(executor["id"].as_str()?.to_owned()))
+        ids.map(|executor| Some(executor[id].as_str()?.to_owned()))
             .collect()
+    }
+
+    /// A system table as JSON.
+    fn table(&self, name: &str) -> Option<String> {
+        self.ask(async |channel| {
+            let request = wire::ReadTableRequest {
+                table: name.to_owned(),
+                ..wire::ReadTableRequest::default()
+            };
+            let answer = ClusterClient::new(channel).read_table(request).await.ok()?;
+            String::from_utf8(answer.into_inner().rows).ok()
+        })
+    }
+
+    /// What the scheduler says to a client that tells it something as if it were an executor; `None` when it takes that.
+    pub fn refuses_a_client_as_executor(&self) -> Option<String> {
+        self.ask(async |channel| {
+            let request = wire::TellRequest {
+                executor_id: "executor-0".to_owned(),
+                notices: Vec::new(),
+            };
+            let told = AttendanceClient::new(channel).tell(request).await;
+            Some(told.err()?.message().to_owned())
+        })
     }
 
     /// The stages of an attempt, in the order of their numbers.
@@ -165,7 +195,10 @@ impl Cluster {
             .build()
             .ok()?;
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address())).ok()?;
-        let answer = async { question(endpoint.connect().await.ok()?).await };
+        let files = self.ca().map(|ca| TlsFiles { ca, identity: None });
+        let tls = files.map(Tls::open).transpose().ok()?;
+        let connect = tls::connect(endpoint, tls.as_ref());
+        let answer = async { question(connect.await.ok()?).await };
         let answer = async { tokio::time::timeout(ANSWER, answer).await.ok()? };
         runtime.block_on(answer)
     }

@@ -11,19 +11,19 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
+use chrono::{Datelike, Days, NaiveDate, Utc};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 use super::config::Certificates;
 
 /// Clocks differ, and certificates are used at once.
-const EARLY: Duration = Duration::from_secs(24 * 3600);
-const VALID: Duration = Duration::from_secs(365 * 24 * 3600);
+const EARLY: Days = Days::new(1);
+const VALID: Days = Days::new(365);
 /// What a process that listens on loopback is dialled by.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
@@ -102,7 +102,7 @@ fn make(hosts: &[String]) -> anyhow::Result<Vec<Pem>> {
         anyhow::Ok(())
     };
     for (at, host) in hosts.iter().enumerate() {
-        let is_host = !host.is_empty() && volley_proto::tls::server_name(host).is_ok();
+        let is_host = !host.starts_with('[') && volley_proto::tls::server_name(host).is_ok();
         ensure!(
             is_host,
             "--hosts {host}: expected names or addresses of hosts, with a comma between them"
@@ -126,9 +126,11 @@ fn params(names: &[String], common_name: &str) -> anyhow::Result<CertificatePara
     params
         .distinguished_name
         .push(DnType::CommonName, common_name);
-    let now = SystemTime::now();
-    params.not_before = (now - EARLY).into();
-    params.not_after = (now + VALID).into();
+    let today = Utc::now().date_naive();
+    // Months and days are small.
+    let midnight = |day: NaiveDate| date_time_ymd(day.year(), day.month() as u8, day.day() as u8);
+    params.not_before = midnight(today - EARLY);
+    params.not_after = midnight(today + VALID);
     Ok(params)
 }
 

@@ -218,7 +218,10 @@ async fn register(
     let answer = scheduler.register_executor(params).await;
     let answer = answer.map_err(|status| refused(status.into()))?;
     match answer.into_inner().success {
-        true => Ok(()),
+        true => {
+            tracing::info!(executor = %config.id, "registered with the scheduler");
+            Ok(())
+        }
         false => Err(refused(BallistaError::General(
             "it does not say why".to_owned(),
         ))),

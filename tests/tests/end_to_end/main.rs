@@ -27,6 +27,7 @@ mod rbf;
 mod report;
 mod stores;
 mod tables;
+mod tls;
 mod transform;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");

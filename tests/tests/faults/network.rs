@@ -94,7 +94,7 @@ fn idle_and_cut() {
     let (mut cluster, proxy, numbers, executor) = with_proxy();
     eventually("the executor to know that it is registered", SOON, || {
         let said = cluster.executors()[executor].output();
-        said.contains("registration succeed").then_some(())
+        said.contains("registered with the scheduler").then_some(())
     });
     proxy.cut();
     await_start_over(&mut cluster, executor);

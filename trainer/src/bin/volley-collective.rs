@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   $ volley-collective [FOLDER FOR UNIX SOCKETS]       without: TCP
+//!   $ volley-collective --tls CA CERTIFICATE KEY        TCP under TLS
 //!   > (an endpoint)                              how its peers reach it
 //!   < (a membership)                             who they are
 //!   < {"elements": n, "groups": n, "calls": n}   as often as wanted
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use volley_proto::address::ListenAddress;
+use volley_proto::tls::Tls;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 
 /// What to sum, and how often.
@@ -33,8 +35,14 @@ struct Question {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let sockets = std::env::args().nth(1).map(PathBuf::from);
-    let listener = Listener::bind(&ListenAddress::loopback(), sockets.as_deref())?;
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from).peekable();
+    let with_tls = arguments.next_if(|first| first.as_os_str() == "--tls");
+    let tls = match with_tls {
+        Some(_) => Tls::member_from_options(arguments.next(), arguments.next(), arguments.next())?,
+        None => None,
+    };
+    let sockets = arguments.next();
+    let listener = Listener::bind(&ListenAddress::loopback(), sockets.as_deref())?.with_tls(tls);
     say(listener.endpoint())?;
     let mut lines = stdin().lock().lines();
     let membership = lines.next().ok_or("no membership")??;

@@ -58,6 +58,10 @@ pub(super) fn mesh(
         let now = Instant::now();
         assembly.advance(now)?;
         if assembly.missing().next().is_none() {
+            let links = assembly.links.iter().flatten();
+            let local = links.clone().filter(|link| link.is_local()).count();
+            let tls = links.filter(|link| link.certificates().is_some()).count();
+            tracing::info!(rank, generation, local, tls, "ranks are connected");
             return Ok(assembly.links);
         }
         if let Some(dial) = assembly.unreached(now, options.op_timeout) {

@@ -1,0 +1,284 @@
+//! Clusters whose processes speak TLS, and those who do not get in.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use volley_tests::{Cluster, Numbers, Setup, binary, eventually};
+
+use crate::{create_model, write_table};
+
+/// What is looked at again every two seconds has been looked at by then, on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Certificates for `127.0.0.1` of an authority of its own.
+fn certs(dir: &Path, name: &str) -> PathBuf {
+    let out = dir.join(name);
+    let made = Command::new(binary("volley"))
+        .args(["cluster", "certs", "--hosts", "127.0.0.1", "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{said}");
+    out
+}
+
+fn start(certs: &Path, executors: usize) -> Cluster {
+    Cluster::start_with(Setup {
+        executors,
+        certs: Some(certs.to_owned()),
+        long_names: true,
+        ..Setup::default()
+    })
+}
+
+/// What a command that had to fail has said.
+fn fails(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{command:?}: {said}");
+    said
+}
+
+/// Rows go between the executors.
+fn shuffles(cluster: &Cluster, numbers: &Numbers) {
+    let counted = cluster.query(&format!(
+        "{} SELECT count(*) AS n FROM (SELECT DISTINCT id FROM facts)",
+        numbers.tables()
+    ));
+    assert_eq!(counted[0]["n"], numbers.facts());
+}
+
+#[test]
+fn queries_and_training_go_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = start(&certs(dir.path(), "certs"), 2);
+    let numbers = Numbers::write(cluster.dir(), 20_000);
+    shuffles(&cluster, &numbers);
+
+    let table = write_table(cluster.dir(), 300);
+    let model = create_model("m", ", epochs = 2, ranks = 2");
+    let ranks = cluster.query(&format!("{table} {model}"));
+    assert_eq!(ranks.len(), 2, "one row a rank: {ranks:?}");
+    assert_ne!(ranks[0]["executor"], ranks[1]["executor"]);
+    let connected: Vec<_> = cluster
+        .executors()
+        .iter()
+        .map(|executor| executor.output())
+        .collect();
+    let over_tls = |said: &&String| said.contains("ranks are connected") && said.contains("tls=1");
+    assert_eq!(connected.iter().filter(over_tls).count(), 2);
+
+    let predicted = cluster.query(&format!(
+        "{table} SELECT count(predicted_y) AS n FROM ML.PREDICT(MODEL m, (SELECT k, x FROM t))"
+    ));
+    assert_eq!(predicted[0]["n"], 300);
+    let jobs = cluster.manage_jobs(&["list", "--format", "json"]);
+    assert!(jobs.rows().len() >= 3, "{}", jobs.stderr);
+}
+
+#[test]
+fn who_does_not_speak_tls_or_has_the_wrong_files_is_refused_and_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, other) = (certs(dir.path(), "own"), certs(dir.path(), "other"));
+    let cluster = start(&own, 1);
+    let address = cluster.address();
+    let client = |options: &[(&str, PathBuf)]| {
+        let mut command = Command::new(binary("volley"));
+        command.args(["--scheduler", address, "-c", "SELECT 1"]);
+        for (option, path) in options {
+            command.arg(option).arg(path);
+        }
+        command
+    };
+    let said = fails(&mut client(&[]));
+    assert!(said.contains("it speaks TLS: give --tls-ca"), "{said}");
+    let said = fails(&mut client(&[("--tls-ca", other.join("ca.pem"))]));
+    assert!(said.contains("not signed by the authority in"), "{said}");
+    let said = fails(&mut client(&[("--tls-ca", other.join("ca.key"))]));
+    assert!(said.contains("no certificate in it"), "{said}");
+    let mutual = [
+        ("--tls-ca", own.join("ca.pem")),
+        ("--tls-cert", own.join("client.pem")),
+        ("--tls-key", own.join("client.key")),
+    ];
+    assert!(client(&mutual).output().unwrap().status.success());
+
+    // A browser, in the clear.
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+
+    let said = cluster.refuses_a_client_as_executor().unwrap();
+    assert!(said.contains("for processes of the cluster"), "{said}");
+
+    let both = dir.path().join("both.pem");
+    let mut pem = fs::read(own.join("ca.pem")).unwrap();
+    pem.extend(fs::read(other.join("ca.pem")).unwrap());
+    fs::write(&both, pem).unwrap();
+    let executor = |options: &[(&str, PathBuf)]| {
+        let mut command = Command::new(binary("volley-executor"));
+        command.args([
+            "--scheduler",
+            address,
+            "--vcores",
+            "1",
+            "--connect-timeout",
+            "3s",
+        ]);
+        for (option, path) in options {
+            command.arg(option).arg(path);
+        }
+        command
+    };
+    let files = |ca: &Path, cert: &Path, name: &str| {
+        [
+            ("--tls-ca", ca.to_owned()),
+            ("--tls-cert", cert.join(format!("{name}.pem"))),
+            ("--tls-key", cert.join(format!("{name}.key"))),
+        ]
+    };
+    for (options, expected) in [
+        (vec![], "it speaks TLS"),
+        // Forged: it trusts the cluster, which does not trust its authority.
+        (
+            files(&both, &other, "127.0.0.1").to_vec(),
+            "does not take this process's certificate",
+        ),
+        (
+            files(&own.join("ca.pem"), &own, "client").to_vec(),
+            "serverAuth",
+        ),
+        (
+            files(&own.join("ca.pem"), &own, "127.0.0.1")[..1].to_vec(),
+            "expected --tls-cert and --tls-key too",
+        ),
+    ] {
+        let said = fails(&mut executor(&options));
+        assert!(said.contains(expected), "{options:?}: {said}");
+    }
+    assert_eq!(cluster.registered().unwrap().len(), 1);
+    assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);
+}
+
+#[test]
+fn renewed_certificates_are_taken_while_the_cluster_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (used, new) = (certs(dir.path(), "used"), certs(dir.path(), "new"));
+    let mut cluster = start(&used, 2);
+    let numbers = Numbers::write(cluster.dir(), 20_000);
+    shuffles(&cluster, &numbers);
+
+    // A new authority and certificates of it, which those who know the authority of before trust as well.
+    let mut authorities = fs::read(used.join("ca.pem")).unwrap();
+    authorities.extend(fs::read(new.join("ca.pem")).unwrap());
+    fs::write(used.join("ca.pem"), authorities).unwrap();
+    for file in ["127.0.0.1.pem", "127.0.0.1.key"] {
+        fs::copy(new.join(file), used.join(file)).unwrap();
+    }
+    let address = cluster.address().to_owned();
+    eventually("the new certificate", SOON, || {
+        let mut client = Command::new(binary("volley"));
+        client
+            .args(["--scheduler", &address, "-c", "SELECT 1", "--tls-ca"])
+            .arg(new.join("ca.pem"));
+        client.output().unwrap().status.success().then_some(())
+    });
+    shuffles(&cluster, &numbers);
+    // What connects again shows and expects what is new.
+    cluster.restart_scheduler();
+    cluster.await_executors(2);
+    shuffles(&cluster, &numbers);
+    let table = write_table(cluster.dir(), 100);
+    let model = create_model("m", ", epochs = 1, ranks = 2");
+    assert_eq!(cluster.query(&format!("{table} {model}")).len(), 2);
+}
+
+#[test]
+fn a_local_cluster_is_started_with_development_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let certs = certs(dir.path(), "certs");
+    let volley = |arguments: &[&str]| {
+        let mut command = Command::new(binary("volley"));
+        command.args(arguments).current_dir(dir.path());
+        command
+    };
+    let state = dir.path().join("cluster");
+    let mut up = volley(&[
+        "cluster",
+        "up",
+        "--executors",
+        "1",
+        "--vcores",
+        "1",
+        "--dir",
+    ]);
+    up.arg(&state)
+        .arg("--tls-ca")
+        .arg(certs.join("ca.pem"))
+        .arg("--tls-cert")
+        .arg(certs.join("127.0.0.1.pem"))
+        .arg("--tls-key")
+        .arg(certs.join("127.0.0.1.key"));
+    let up = up.output().unwrap();
+    let said = String::from_utf8_lossy(&up.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&up.stderr).into_owned();
+    let scheduler = said
+        .split_once("VOLLEY_SCHEDULER=")
+        .and_then(|(_, rest)| rest.lines().next())
+        .map(str::to_owned);
+    let query = scheduler.as_ref().map(|scheduler| {
+        let mut query = volley(&[
+            "--scheduler",
+            scheduler,
+            "--format",
+            "csv",
+            "-q",
+            "-c",
+            "SELECT 1 AS one",
+        ]);
+        query
+            .arg("--tls-ca")
+            .arg(certs.join("ca.pem"))
+            .output()
+            .unwrap()
+    });
+    let doctor = scheduler.as_ref().map(|scheduler| {
+        let mut doctor = volley(&["doctor", "--scheduler", scheduler]);
+        doctor
+            .arg("--tls-ca")
+            .arg(certs.join("ca.pem"))
+            .output()
+            .unwrap()
+    });
+    let mut down = volley(&["cluster", "down", "--dir"]);
+    let down = down.arg(&state).output().unwrap();
+    assert!(up.status.success(), "{said}{errors}");
+    assert!(said.contains("export VOLLEY_TLS_CA="), "{said}");
+    let query = query.unwrap();
+    let errors = String::from_utf8_lossy(&query.stderr);
+    assert_eq!(
+        String::from_utf8_lossy(&query.stdout),
+        "one\n1\n",
+        "{errors}"
+    );
+    let doctor = doctor.unwrap();
+    let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        doctor.status.success() && found.contains("over TLS"),
+        "{found}"
+    );
+    assert!(
+        down.status.success(),
+        "{}",
+        String::from_utf8_lossy(&down.stderr)
+    );
+}
