@@ -34,7 +34,7 @@ const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
     let Certificates { out, hosts } = certificates;
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    let mut files = make(hosts)?;
+    let files = make(hosts)?;
     // Before the first is written: half a set is of no use.
     for Pem { name, .. } in &files {
         let path = out.join(name);
@@ -44,7 +44,7 @@ pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
             path.display()
         );
     }
-    for file in files.drain(..) {
+    for file in &files {
         file.write(out)?;
     }
     print!("{}", commands(out, hosts));
@@ -81,7 +81,9 @@ impl Pem {
 
 /// An authority, and certificates of it for hosts and for a client.
 fn make(hosts: &[String]) -> anyhow::Result<Vec<Pem>> {
-    let mut authority = params(&[], "Volley development authority")?;
+    // Two of them are told apart by their names.
+    let name = format!("Volley development authority {:08x}", rand::random::<u32>());
+    let mut authority = params(&[], &name)?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate()?;

@@ -97,10 +97,11 @@ pub(super) fn context(
     }
     if let Some(tls) = tls {
         // For Ballista's own clients, which analyze plans of data frames.
-        let over_tls = Arc::new(move |endpoint| Ok(tls.endpoint(endpoint)?));
         config = config
             .with_ballista_use_tls(true)
-            .with_ballista_override_create_grpc_client_endpoint(over_tls);
+            .with_ballista_override_create_grpc_client_endpoint(Arc::new(move |endpoint| {
+                Ok(tls.endpoint(endpoint)?)
+            }));
     }
     // Nothing would tell that a list of a folder's files is old.
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);

@@ -32,6 +32,8 @@ const MISSED: usize = 5;
 const AT_ONCE: usize = 256;
 /// Tasks yield to what answers the scheduler.
 const NICE: i32 = 10;
+/// `PRIO_PROCESS`, with 0 for the caller.
+const OF_A_PROCESS: u32 = 0;
 
 /// What tasks run with.
 pub(super) struct Runner {
@@ -68,7 +70,7 @@ impl Drop for Threads {
 fn yield_to_others() {
     // Sound: it takes numbers, and what it does not like it refuses.
     #[allow(unsafe_code)]
-    let set = unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, NICE) };
+    let set = unsafe { nix::libc::setpriority(OF_A_PROCESS, 0, NICE) };
     if set != 0 {
         tracing::debug!("a thread of tasks keeps its priority");
     }

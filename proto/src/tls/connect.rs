@@ -116,7 +116,9 @@ impl Connector {
             Some(rustls::Error::InvalidMessage(_)) => {
                 "it does not speak TLS: was it started without --tls-ca?".to_owned()
             }
-            Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+            Some(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
+            )) => {
                 let ca = self.tls.ca().display();
                 format!("its certificate is not signed by the authority in {ca}")
             }

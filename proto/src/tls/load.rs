@@ -36,7 +36,8 @@ const LARGEST: u64 = 1 << 20;
 /// What the files held when they were read last.
 pub(super) struct Loaded {
     members: Arc<WebPkiServerVerifier>,
-    own: Vec<CertificateDer<'static>>,
+    /// The process's own, with those between it and the authority.
+    pub(super) own: Vec<CertificateDer<'static>>,
     /// For gRPC.
     pub(super) client: Arc<ClientConfig>,
     pub(super) rank_client: Arc<ClientConfig>,

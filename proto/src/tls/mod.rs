@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ServerConfig};
-use tonic::transport::{ClientTlsConfig, Endpoint};
+use tonic::transport::Endpoint;
 
 pub use accept::{ClientCertificate, Listener, Peer, Stream};
 pub use connect::{channel, connect, disagreement, url};
@@ -182,11 +182,6 @@ impl Tls {
     /// When the host of the endpoint is no name that a certificate can have.
     pub fn endpoint(&self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
         endpoint.tls_config(self.current().tonic_client.clone())
-    }
-
-    /// For tonic's clients.
-    pub fn client_tls_config(&self) -> ClientTlsConfig {
-        self.current().tonic_client.clone()
     }
 
     /// What the files hold, read again if they have changed.

@@ -70,7 +70,9 @@ fn queries_and_training_go_over_tls() {
         .iter()
         .map(|executor| executor.output())
         .collect();
-    let over_tls = |said: &&String| said.contains("ranks are connected") && said.contains("tls=1");
+    let over_tls = |said: &&String| {
+        said.contains("connected with 1 ranks, 0 of them on this host, 1 over TLS")
+    };
     assert_eq!(connected.iter().filter(over_tls).count(), 2);
 
     let predicted = cluster.query(&format!(

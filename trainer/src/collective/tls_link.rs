@@ -121,11 +121,16 @@ impl TlsLink {
                 self.receive()?;
             }
         }
-        self.send()
+        Ok(())
     }
 
     fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.greet()?;
+        // The end of the greeting, or what a write has left. Whether there is room for it must not keep what came.
+        match self.send() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            sent => sent?,
+        }
         loop {
             match self.tls.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

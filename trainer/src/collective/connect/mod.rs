@@ -61,7 +61,12 @@ pub(super) fn mesh(
             let links = assembly.links.iter().flatten();
             let local = links.clone().filter(|link| link.is_local()).count();
             let tls = links.filter(|link| link.certificates().is_some()).count();
-            tracing::info!(rank, generation, local, tls, "ranks are connected");
+            let all = membership.world_size() - 1;
+            tracing::info!(
+                rank,
+                generation,
+                "connected with {all} ranks, {local} of them on this host, {tls} over TLS"
+            );
             return Ok(assembly.links);
         }
         if let Some(dial) = assembly.unreached(now, options.op_timeout) {
