@@ -179,15 +179,26 @@ fn renewed_certificates_are_taken_while_the_cluster_runs() {
     let numbers = Numbers::write(cluster.dir(), 20_000);
     shuffles(&cluster, &numbers);
 
-    // A new authority and certificates of it, which those who know the authority of before trust as well.
+    // Another authority: first all trust both, then they have certificates of the new one.
     let mut authorities = fs::read(used.join("ca.pem")).unwrap();
     authorities.extend(fs::read(new.join("ca.pem")).unwrap());
     fs::write(used.join("ca.pem"), authorities).unwrap();
+    eventually("all to trust both authorities", SOON, || {
+        // Each answers connections of a new client.
+        cluster.query(&format!(
+            "{} SELECT id FROM facts LIMIT 5000",
+            numbers.tables()
+        ));
+        let is_renewed =
+            |process: &volley_tests::Process| process.output().contains("TLS files were renewed");
+        let executors = cluster.executors().iter().all(is_renewed);
+        (executors && is_renewed(cluster.scheduler())).then_some(())
+    });
     for file in ["127.0.0.1.pem", "127.0.0.1.key"] {
         fs::copy(new.join(file), used.join(file)).unwrap();
     }
     let address = cluster.address().to_owned();
-    eventually("the new certificate", SOON, || {
+    eventually("the new certificates", SOON, || {
         let mut client = Command::new(binary("volley"));
         client
             .args(["--scheduler", &address, "-c", "SELECT 1", "--tls-ca"])

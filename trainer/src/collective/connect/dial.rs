@@ -258,10 +258,10 @@ impl Dial {
             return link::unix(UnixStream::from(fd));
         }
         let stream = link::tcp(TcpStream::from(fd))?;
-        Ok(match (&self.tls, name) {
-            (Some(tls), Some(name)) => Box::new(TlsLink::dial(stream, tls.rank_client(), name)?),
-            _ => Box::new(stream),
-        })
+        let (Some(tls), Some(name)) = (&self.tls, name) else {
+            return Ok(Box::new(stream));
+        };
+        Ok(Box::new(TlsLink::dial(stream, tls.rank_client(), name)?))
     }
 }
 
