@@ -343,7 +343,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_scheduler_is_told_from_a_refusal() {
-        let jobs = Jobs::of("127.0.0.1:1").unwrap();
+        let nobody = SchedulerAddress::open("127.0.0.1:1", None).unwrap();
+        let jobs = Jobs::of(nobody).unwrap();
         let error = jobs.follow("J1", 0).await.unwrap_err();
         assert!(matches!(error, Error::SchedulerLost { .. }), "{error}");
         let error = jobs.list().await.unwrap_err();

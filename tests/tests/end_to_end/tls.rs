@@ -186,7 +186,7 @@ fn renewed_certificates_are_taken_while_the_cluster_runs() {
     eventually("all to trust both authorities", SOON, || {
         // Each answers connections of a new client.
         cluster.query(&format!(
-            "{} SELECT id FROM facts LIMIT 5000",
+            "{} SELECT id FROM facts WHERE id % 10 = 0",
             numbers.tables()
         ));
         let is_renewed =
