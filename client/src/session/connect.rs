@@ -46,14 +46,16 @@ pub(crate) async fn await_scheduler(
                 }
                 return Ok(usize::try_from(described.slots).unwrap_or(usize::MAX));
             }
-            // Trying again does not help.
-            Ok(Err(error)) if let Some(reason) = disagreement(&*error) => {
-                return Err(Error::Disagreement {
-                    address: address.to_owned(),
-                    reason,
-                });
+            Ok(Err(error)) => {
+                // Trying again does not help.
+                if let Some(reason) = disagreement(&*error) {
+                    return Err(Error::Disagreement {
+                        address: address.to_owned(),
+                        reason,
+                    });
+                }
+                source = Some(error);
             }
-            Ok(Err(error)) => source = Some(error),
             Err(_) => {}
         }
         if Instant::now() + RETRY >= deadline {

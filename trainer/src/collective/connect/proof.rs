@@ -43,7 +43,7 @@ pub(super) fn of_dialler(
 /// Whether two proofs are the same, in a time that does not tell where they differ.
 pub(super) fn is_same(one: &[u8; PROOF_BYTES], other: &[u8; PROOF_BYTES]) -> bool {
     let pairs = one.iter().zip(other);
-    let differing = pairs.fold(0, |differing, (a, b)| {
+    let differing = pairs.fold(0_u8, |differing, (a, b)| {
         std::hint::black_box(differing | (a ^ b))
     });
     differing == 0
@@ -55,7 +55,10 @@ fn hmac_sha256(key: &[u8], message: &[&[u8]]) -> [u8; 32] {
     let mut block = [0; BLOCK];
     match block.get_mut(..key.len()) {
         Some(start) => start.copy_from_slice(key),
-        None => block[..32].copy_from_slice(&Sha256::digest(key)),
+        None => {
+            let digest: [u8; 32] = Sha256::digest(key).into();
+            block[..32].copy_from_slice(&digest);
+        }
     }
     let mut inner = Sha256::new_with_prefix(block.map(|byte| byte ^ 0x36));
     for part in message {
