@@ -80,7 +80,7 @@ enum State {
         is_unix: bool,
         until: Instant,
     },
-    Greeting(Greeting),
+    Greeting(Box<Greeting>),
 }
 
 /// A connection on which the hello goes out, the reply comes in and the answer goes out.
@@ -186,7 +186,7 @@ impl Dial {
                 self.unreached = None;
                 let link = self.open(socket, name, is_unix)?;
                 // Each connection has a nonce of its own.
-                Greeting::new(link, &self.hello.anew())
+                Box::new(Greeting::new(link, &self.hello.anew()))
             }
             State::Connecting { until, .. } if now >= until => {
                 return Err(io::Error::new(

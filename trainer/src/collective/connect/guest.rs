@@ -7,7 +7,7 @@
 //!
 //! Nothing is read of it but these two messages, whose lengths are known.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
