@@ -17,6 +17,7 @@ mod name;
 mod one_or_several;
 mod secret;
 
+pub mod access;
 pub mod address;
 pub mod connections;
 pub mod damage;

@@ -18,6 +18,7 @@
 //! [`crate::runtime`] when they execute, which happens on executors only.
 
 mod codec;
+mod effects;
 mod empty_grouping_sets;
 mod estimates;
 mod expand;
@@ -55,6 +56,7 @@ mod wire;
 mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
+pub use effects::{Effects, places_of_task};
 pub use filters::without_filters;
 pub use joins::is_of_the_right;
 pub use logical_rule::{LogicalRule, around, top_down, whole_plan};

@@ -71,6 +71,11 @@ pub(super) fn encode_table(
     Ok(true)
 }
 
+/// Whether a table is one of ours that reads no files.
+pub(super) fn is_without_files(table: &dyn TableProvider) -> bool {
+    table.is::<Rows>() || table.is::<Call>()
+}
+
 /// Decodes a table; `None` where the bytes are not of one of ours.
 pub(super) fn decode_table(
     buf: &[u8],

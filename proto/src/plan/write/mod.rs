@@ -44,6 +44,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use url::Url;
 use uuid::Uuid;
 
 use crate::object_stores::is_remote;
@@ -112,6 +113,13 @@ pub fn replaces_file(operator: &dyn ExecutionPlan) -> Option<PathBuf> {
     // A bucket may be called `localhost`.
     let is_local = !is_remote(url);
     is_local.then(|| url.to_file_path().ok()).flatten()
+}
+
+/// Where a writer writes, if it writes files.
+pub(super) fn sink_places(writer: &DataSinkExec) -> Option<Vec<Url>> {
+    let config = target::config(writer.sink())?;
+    let places = config.table_paths.iter();
+    Some(places.map(|place| place.get_url().clone()).collect())
 }
 
 /// Where an operator adds files in place, as the user named it: what has begun there cannot be begun again.

@@ -22,6 +22,7 @@ use datafusion_proto::protobuf::PhysicalPlanNode;
 use object_store::path::Path;
 use prost::Message;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use super::ArrowSink;
 use crate::object_stores::{is_remote, shown};
@@ -124,6 +125,11 @@ impl Target {
     /// Whether the folder is in a store that has no folders, and moves nothing.
     pub(super) fn is_remote(&self) -> bool {
         is_remote(self.folder().get_url())
+    }
+
+    /// The folder, as a place.
+    pub(in crate::plan) fn place(&self) -> Url {
+        self.folder().get_url().clone()
     }
 
     /// The folder of what the job's tasks write, inside of [`folder`](Self::folder).

@@ -1,0 +1,87 @@
+//! Where a process has its token from.
+
+use std::path::PathBuf;
+
+use super::{LocalTokens, Token};
+use crate::{Error, Result};
+
+/// Where a process has its token from. It is looked up each time that it connects: files and schedulers change.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Credential {
+    /// The scheduler's own of this user, where it has made one; none otherwise.
+    #[default]
+    Found,
+    /// This one.
+    Given(Token),
+    /// What is in a file.
+    File(PathBuf),
+}
+
+/// For whom a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Somebody who asks for things to be done.
+    Client,
+    /// An executor.
+    Executor,
+}
+
+impl Credential {
+    /// What is given, the token before the file.
+    pub fn of(token: Option<Token>, file: Option<PathBuf>) -> Self {
+        match (token, file) {
+            (Some(token), _) => Self::Given(token),
+            (None, Some(file)) => Self::File(file),
+            (None, None) => Self::Found,
+        }
+    }
+
+    /// The token for the scheduler at an address, if there is one.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or what is in it is no token.
+    pub fn token(&self, scheduler: &str, holder: Holder) -> Result<Option<Token>> {
+        match self {
+            Self::Given(token) => Ok(Some(token.clone())),
+            Self::File(path) => {
+                let unreadable =
+                    |source: Box<dyn std::error::Error + Send + Sync>| Error::Unreadable {
+                        file: path.display().to_string(),
+                        source,
+                    };
+                let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.into()))?;
+                let token = text.parse().map_err(|e: Error| unreadable(e.into()))?;
+                Ok(Some(token))
+            }
+            Self::Found => Ok(LocalTokens::find(scheduler).map(|tokens| match holder {
+                Holder::Client => tokens.client,
+                Holder::Executor => tokens.executor,
+            })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_taken_from_where_it_was_said_to_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let token = Token::generate();
+        std::fs::write(&file, format!("{}\n", token.reveal())).unwrap();
+        let of = |credential: Credential| credential.token("127.0.0.1:1", Holder::Client);
+        assert_eq!(
+            of(Credential::of(None, Some(file.clone()))).unwrap(),
+            Some(token)
+        );
+        let given = Token::generate();
+        let both = Credential::of(Some(given.clone()), Some(file.clone()));
+        assert_eq!(of(both).unwrap(), Some(given));
+        std::fs::write(&file, "two lines\nof text").unwrap();
+        let said = of(Credential::File(file)).unwrap_err().to_string();
+        assert!(said.contains("token"), "{said}");
+        assert!(of(Credential::File(dir.path().join("none"))).is_err());
+    }
+}

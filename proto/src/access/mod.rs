@@ -1,0 +1,30 @@
+//! Who may do what: tokens, roles, and proofs between the processes of a cluster.
+//!
+//! ```text
+//!   client ── Bearer token ──► scheduler ── proof of peer ──► executor's task server
+//!     │                           │ a secret, new with each scheduler, told to executors that attend
+//!     │                           ▼
+//!     └── ticket of one job ──► executor's Flight service ◄── proof of peer ── other executors
+//! ```
+//!
+//! A token is 256 random bits, kept as its SHA-256 where it is checked. Tickets and proofs are HMAC-SHA256 under
+//! the [`ClusterSecret`]. It decides and speaks no protocol; where requests come in is for the scheduler and the
+//! executor.
+
+mod bearer;
+mod credential;
+mod exposure;
+mod local;
+mod paths;
+mod role;
+mod secret;
+mod token;
+
+pub use bearer::{Authorized, Bearer, bearer};
+pub use credential::{Credential, Holder};
+pub use exposure::may_listen;
+pub use local::{LocalTokens, Published};
+pub use paths::{AllowedPaths, Denied};
+pub use role::{Principal, Role};
+pub use secret::{ClusterSecret, PROOF, proof_of};
+pub use token::{Token, TokenHash};

@@ -1,0 +1,130 @@
+//! What a holder of a token may do.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What somebody is there for. Each of the first three may do what the one before may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Queries that read, and system tables.
+    Read,
+    /// Also statements that write, and training.
+    Run,
+    /// Also everybody's jobs.
+    Administer,
+    /// An executor's: joins the cluster, and nothing else.
+    Executor,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Run, Self::Administer, Self::Executor];
+
+    /// Whether who has this role may do what is `needed`.
+    pub fn may(self, needed: Self) -> bool {
+        let rank = |role| match role {
+            Self::Read => 0,
+            Self::Run => 1,
+            Self::Administer => 2,
+            Self::Executor => 3,
+        };
+        match (self, needed) {
+            (Self::Executor, _) | (_, Self::Executor) => self == needed,
+            _ => rank(self) >= rank(needed),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Read => "read",
+            Self::Run => "run",
+            Self::Administer => "administer",
+            Self::Executor => "executor",
+        })
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|role| role.to_string() == text).ok_or_else(|| {
+            format!("{text:?} is no role: expected read, run, administer or executor")
+        })
+    }
+}
+
+/// Somebody who has shown a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// By what name they are known: who owns a job is told by it.
+    pub name: String,
+    /// What they may do.
+    pub role: Role,
+}
+
+impl Principal {
+    /// Anybody, where no tokens are asked for.
+    pub fn anybody() -> Self {
+        Self {
+            name: "anybody".to_owned(),
+            role: Role::Administer,
+        }
+    }
+
+    /// Whether they may look after what belongs to `owner`.
+    pub fn may_touch(&self, owner: &str) -> bool {
+        self.role == Role::Administer || (self.role != Role::Executor && self.name == owner)
+    }
+
+    /// # Errors
+    /// Names the role that is needed, and the role that they have.
+    pub fn needs(&self, needed: Role) -> Result<(), String> {
+        match self.role.may(needed) {
+            true => Ok(()),
+            false => Err(format!(
+                "it needs the role {needed}, and {} has the role {}",
+                self.name, self.role
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_include_those_before_and_executors_are_apart() {
+        for (has, may) in [
+            (Role::Read, [true, false, false, false]),
+            (Role::Run, [true, true, false, false]),
+            (Role::Administer, [true, true, true, false]),
+            (Role::Executor, [false, false, false, true]),
+        ] {
+            assert_eq!(Role::ALL.map(|needed| has.may(needed)), may, "{has}");
+            assert_eq!(has.to_string().parse(), Ok(has));
+        }
+        assert!("root".parse::<Role>().unwrap_err().contains("administer"));
+    }
+
+    #[test]
+    fn a_job_is_its_owner_s_and_an_administrator_s() {
+        let who = |name: &str, role| Principal {
+            name: name.to_owned(),
+            role,
+        };
+        assert!(who("alice", Role::Read).may_touch("alice"));
+        assert!(!who("bob", Role::Run).may_touch("alice"));
+        assert!(who("root", Role::Administer).may_touch("alice"));
+        assert!(!who("alice", Role::Executor).may_touch("alice"));
+        let said = who("alice", Role::Read).needs(Role::Run).unwrap_err();
+        assert!(
+            said.contains("role run") && said.contains("alice has the role read"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! The secret that the processes of a cluster share, and what is made with it.
+//!
+//! A scheduler draws one when it starts and tells it to executors that attend; nothing keeps it. With it are made
+//!
+//! - tickets: the right to read the rows of one job, which a client shows to executors. A ticket stands where
+//!   Ballista's client has the job's id, which it passes on as it came;
+//! - proofs: that a connection is one of the cluster's own, made for whom it is opened to, so that who listens where an
+//!   executor was cannot use it elsewhere. They go in the one header that an endpoint can set for Ballista's clients.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use tonic::transport::{Endpoint, Error as TransportError};
+
+use super::token::{hex, random, unhex};
+
+/// What comes before a proof in the header `user-agent`.
+pub const PROOF: &str = "volley-peer/";
+
+/// A secret of a cluster's processes. It prints as dots.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterSecret([u8; 32]);
+
+impl ClusterSecret {
+    /// A new one.
+    pub fn generate() -> Self {
+        Self(random())
+    }
+
+    /// One that came over the wire; `None` where it is none.
+    pub fn from_wire(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// Its bytes, for executors that have shown their token.
+    pub fn to_wire(&self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+
+    /// The right to read a job's rows: its id, and a code that nobody else can make.
+    pub fn ticket(&self, job: &str) -> String {
+        format!("{job}.{}", self.code("rows of a job", job))
+    }
+
+    /// The job that a ticket is of; `None` where it was not made with this secret.
+    pub fn job_of<'a>(&self, ticket: &'a str) -> Option<&'a str> {
+        let (job, code) = ticket.rsplit_once('.')?;
+        self.is_code(code, "rows of a job", job).then_some(job)
+    }
+
+    /// An endpoint whose requests prove to who listens there that they are the cluster's own.
+    ///
+    /// # Errors
+    /// Never: a code is text that a header takes.
+    pub fn prove(&self, endpoint: Endpoint) -> Result<Endpoint, TransportError> {
+        let audience = endpoint.uri().authority();
+        let audience = audience.map(|address| address.as_str().to_owned());
+        let code = self.code("peer", &audience.unwrap_or_default());
+        endpoint.user_agent(format!("{PROOF}{code}"))
+    }
+
+    /// Whether a proof was made for who is reached at `address`, a `host:port`.
+    pub fn is_proof(&self, proof: &str, address: &str) -> bool {
+        self.is_code(proof, "peer", address)
+    }
+
+    fn code(&self, purpose: &str, text: &str) -> String {
+        hex(&hmac(
+            &self.0,
+            &[purpose.as_bytes(), &[0], text.as_bytes()].concat(),
+        ))
+    }
+
+    fn is_code(&self, code: &str, purpose: &str, text: &str) -> bool {
+        let expected = hmac(
+            &self.0,
+            &[purpose.as_bytes(), &[0], text.as_bytes()].concat(),
+        );
+        unhex(code).is_some_and(|code| is_same(&code, &expected))
+    }
+}
+
+impl fmt::Debug for ClusterSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterSecret(…)")
+    }
+}
+
+/// The proof in a `user-agent`, to which the client's library has added its own name.
+pub fn proof_of(user_agent: &str) -> Option<&str> {
+    user_agent.split(' ').next()?.strip_prefix(PROOF)
+}
+
+/// HMAC-SHA256 (RFC 2104) under a key of 32 bytes, which is less than a block.
+fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
+    const BLOCK: usize = 64;
+    let padded = |pad: u8| {
+        let mut block = [pad; BLOCK];
+        for (byte, key) in block.iter_mut().zip(key) {
+            *byte ^= key;
+        }
+        block
+    };
+    let inner = Sha256::new()
+        .chain_update(padded(0x36))
+        .chain_update(message)
+        .finalize();
+    let outer = Sha256::new().chain_update(padded(0x5c)).chain_update(inner);
+    outer.finalize().into()
+}
+
+/// Compares all of it, however soon it differs.
+fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
+    let differing = one.iter().zip(other).map(|(a, b)| a ^ b);
+    differing.fold(0, |all, difference| all | difference) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The secret of a test: always the same.
+    fn secret(byte: u8) -> ClusterSecret {
+        ClusterSecret([byte; 32])
+    }
+
+    #[test]
+    fn codes_are_those_of_hmac_sha256() {
+        // RFC 4231's test case 3 has a key of 20 bytes: zeros after it change nothing.
+        let mut key = [0; 32];
+        key[..20].fill(0xaa);
+        let code = hex(&hmac(&key, &[0xdd; 50]));
+        let expected = "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe";
+        assert_eq!(code, expected);
+    }
+
+    #[test]
+    fn a_ticket_is_of_one_job_and_one_cluster() {
+        let (own, other) = (secret(1), secret(2));
+        let ticket = own.ticket("job.1");
+        assert_eq!(own.job_of(&ticket), Some("job.1"));
+        assert_eq!(other.job_of(&ticket), None);
+        let code = ticket.rsplit_once('.').unwrap().1;
+        for forged in [
+            "job.1".to_owned(),
+            "job.1.".to_owned(),
+            format!("job.2.{code}"),
+            format!("../job.1.{code}"),
+            format!("job.1.{}", &code[1..]),
+            format!("job.1.{}", own.code("peer", "job.1")),
+        ] {
+            assert_eq!(own.job_of(&forged), None, "{forged}");
+        }
+    }
+
+    #[test]
+    fn a_proof_is_for_who_it_is_shown_to() {
+        let own = secret(1);
+        let endpoint = Endpoint::from_static("http://10.0.0.7:4000");
+        own.prove(endpoint).unwrap();
+        let code = own.code("peer", "10.0.0.7:4000");
+        let sent = format!("{PROOF}{code} tonic/0.14");
+        let proof = proof_of(&sent).unwrap();
+        assert!(own.is_proof(proof, "10.0.0.7:4000"));
+        assert!(
+            !own.is_proof(proof, "10.0.0.7:4001") && !secret(2).is_proof(proof, "10.0.0.7:4000")
+        );
+        assert_eq!(proof_of("tonic/0.14"), None);
+        assert_eq!(ClusterSecret::from_wire(&own.to_wire()), Some(own.clone()));
+        assert_eq!(ClusterSecret::from_wire(&[]), None);
+        assert_eq!(format!("{own:?}"), "ClusterSecret(…)");
+    }
+}

@@ -1,0 +1,144 @@
+//! A token, and what is kept of it where it is checked.
+//!
+//! Tokens are drawn at random and long, so that one round of SHA-256 is enough, and looking its hash up tells nobody
+//! anything about others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::{Error, Result};
+
+/// What tokens start with, for programs that look for secrets in texts.
+const PREFIX: &str = "volley_";
+
+/// A secret that says who somebody is. It prints as dots.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// A new one, of the operating system's randomness.
+    pub fn generate() -> Self {
+        Self(format!("{PREFIX}{}", hex(&random())))
+    }
+
+    /// The secret itself: for the wire, and for the one file or terminal that it is meant for.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// What is kept of it where it is checked.
+    pub fn hash(&self) -> TokenHash {
+        TokenHash(Sha256::digest(self.0.as_bytes()).into())
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// Text that can go into a header; white space around it is not part of it.
+impl FromStr for Token {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let text = text.trim();
+        let is_token = |c: char| c.is_ascii_graphic();
+        match !text.is_empty() && text.len() <= 512 && text.chars().all(is_token) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(Error::Option {
+                option: "token".to_owned(),
+                value: "…".to_owned(),
+                expected: "expected letters, digits and signs on one line, as volley cluster token prints them"
+                    .to_owned(),
+            }),
+        }
+    }
+}
+
+/// The SHA-256 of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenHash([u8; 32]);
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", hex(&self.0))
+    }
+}
+
+impl FromStr for TokenHash {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let digits = text.strip_prefix("sha256:").unwrap_or(text);
+        unhex(digits)
+            .map(Self)
+            .ok_or_else(|| "expected sha256: and 64 hexadecimal digits".to_owned())
+    }
+}
+
+/// 256 random bits: those of three random UUIDs, which are 122 each.
+pub(super) fn random() -> [u8; 32] {
+    let mut drawn = Sha256::new();
+    for _ in 0..3 {
+        drawn.update(Uuid::new_v4().as_bytes());
+    }
+    drawn.finalize().into()
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+    let digits = |byte: &u8| [digit(byte >> 4), digit(byte & 15)];
+    bytes.iter().flat_map(digits).collect()
+}
+
+pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    // A sign would be taken for a part of a number.
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+        let digits = std::str::from_utf8(digits).ok()?;
+        *byte = u8::from_str_radix(digits, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_new_each_time_and_print_as_dots() {
+        let (one, other) = (Token::generate(), Token::generate());
+        assert_ne!(one, other);
+        assert!(!format!("{one:?}").contains(&one.reveal()[PREFIX.len()..]));
+        assert_eq!(one.reveal().parse::<Token>().unwrap(), one);
+        assert_eq!(
+            format!(" {}\n", one.reveal()).parse::<Token>().unwrap(),
+            one
+        );
+        for wrong in ["", " ", "two words", "line\nbreak", "ä"] {
+            assert!(wrong.parse::<Token>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn hashes_are_those_of_sha256() {
+        let token: Token = "abc".parse().unwrap();
+        let expected = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(token.hash().to_string(), expected);
+        assert_eq!(expected.parse(), Ok(token.hash()));
+        for wrong in ["", "sha256:", "sha256:00", &expected[..70], "md5:00"] {
+            assert!(wrong.parse::<TokenHash>().is_err(), "{wrong:?}");
+        }
+        let signed = format!("sha256:+1{}", &expected[9..]);
+        assert!(signed.len() == expected.len() && signed.parse::<TokenHash>().is_err());
+    }
+}
