@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use url::Url;
+use volley_proto::access::Credential;
 use volley_proto::tls::TlsFiles;
 
 /// Where a session's plans run, where its models live, and how it starts out.
@@ -19,10 +20,13 @@ pub struct SessionConfig {
     /// What is spoken TLS with; in the clear without. A client needs the authority's certificates, and no certificate
     /// of its own.
     pub tls: Option<TlsFiles>,
+    /// Where the token for the scheduler comes from.
+    pub credential: Credential,
 }
 
 impl SessionConfig {
-    /// A session with nothing set, which waits five seconds for its scheduler.
+    /// A session with nothing set, which waits five seconds for its scheduler, and finds the token of one that the same
+    /// user has started on this host.
     pub fn new(scheduler: impl Into<String>, store: Url) -> Self {
         let connect_timeout = Duration::from_secs(5);
         Self {
@@ -31,6 +35,7 @@ impl SessionConfig {
             settings: Vec::new(),
             connect_timeout,
             tls: None,
+            credential: Credential::Found,
         }
     }
 }

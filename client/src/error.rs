@@ -42,6 +42,23 @@ pub enum Error {
     /// A file for TLS cannot be used.
     #[error(transparent)]
     Tls(#[from] volley_proto::tls::Error),
+    /// The scheduler does not let this client in, or not do that.
+    #[error("the scheduler at {address} refuses: {reason}")]
+    Denied {
+        /// Its address.
+        address: String,
+        /// What it wants.
+        reason: String,
+    },
+    /// A token that cannot be used.
+    #[error("cannot use the token for the scheduler at {address}")]
+    Token {
+        /// The scheduler's address.
+        address: String,
+        /// What is wrong with it.
+        #[source]
+        source: volley_proto::Error,
+    },
     /// A scheduler of another version.
     #[error(
         "the scheduler at {address} is version {theirs} and this volley is {own}: run the same \
@@ -288,6 +305,9 @@ pub enum Error {
 impl Error {
     /// What the scheduler at an address answered instead of doing something.
     pub(crate) fn refused(address: &str, request: &'static str, status: tonic::Status) -> Self {
+        if let Some(denied) = Self::denied(address, &status) {
+            return denied;
+        }
         Self::Request {
             address: address.to_owned(),
             request,
@@ -296,6 +316,18 @@ impl Error {
                 _ => status.message().to_owned().into(),
             },
         }
+    }
+
+    /// That the scheduler does not let this client do something, if that is what it answered.
+    pub(crate) fn denied(address: &str, status: &tonic::Status) -> Option<Self> {
+        let is_denied = matches!(
+            status.code(),
+            tonic::Code::Unauthenticated | tonic::Code::PermissionDenied
+        );
+        is_denied.then(|| Self::Denied {
+            address: address.to_owned(),
+            reason: status.message().to_owned(),
+        })
     }
 }
 

@@ -1,18 +1,22 @@
 //! A scheduler as it is dialled.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
 use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
+use volley_proto::access::{Authorized, Bearer, Credential, Holder, Token};
 use volley_proto::tls::{self, Tls, TlsFiles};
 
-use crate::Result;
+use crate::{Error, Result};
 
-/// A scheduler's address, and what is spoken TLS with where that is spoken.
+/// A scheduler's address, what is spoken TLS with where that is spoken, and whose requests it is to answer.
 #[derive(Debug, Clone)]
 pub struct SchedulerAddress {
     address: String,
     tls: Option<Tls>,
+    credential: Credential,
 }
 
 impl SchedulerAddress {
@@ -20,10 +24,15 @@ impl SchedulerAddress {
     ///
     /// # Errors
     /// When a file cannot be used.
-    pub fn open(address: impl Into<String>, tls: Option<&TlsFiles>) -> Result<Self> {
+    pub fn open(
+        address: impl Into<String>,
+        tls: Option<&TlsFiles>,
+        credential: &Credential,
+    ) -> Result<Self> {
         Ok(Self {
             address: address.into(),
             tls: tls.cloned().map(Tls::open).transpose()?,
+            credential: credential.clone(),
         })
     }
 
@@ -42,23 +51,56 @@ impl SchedulerAddress {
         tls::url(&self.address, self.tls.is_some())
     }
 
-    /// Connects, for a service of the scheduler's.
+    /// Connects, for a service of the scheduler's. Requests say whose they are.
     ///
     /// # Errors
-    /// When it does not answer, or not as it is expected to.
-    pub async fn connect(&self) -> std::result::Result<Channel, tonic::transport::Error> {
-        tls::connect(self.endpoint(None)?, self.tls()).await
+    /// When it does not answer, or not as it is expected to, and when there is to be a token that cannot be read: that
+    /// is an [`Error::Token`].
+    pub async fn connect(
+        &self,
+    ) -> std::result::Result<Authorized, Box<dyn std::error::Error + Send + Sync>> {
+        let bearer = self.bearer()?;
+        let channel = tls::connect(self.endpoint(None)?, self.tls()).await?;
+        Ok(bearer.over(channel))
     }
 
     /// A channel that connects when it is first used.
     ///
     /// # Errors
-    /// When the address is none.
-    pub(crate) fn channel(
-        &self,
-        grpc: &GrpcClientConfig,
-    ) -> std::result::Result<Channel, tonic::transport::Error> {
-        Ok(tls::channel(self.endpoint(Some(grpc))?, self.tls()))
+    /// When the address is none, or there is to be a token that cannot be read.
+    pub(crate) fn channel(&self, grpc: &GrpcClientConfig) -> Result<Authorized> {
+        let endpoint = self.endpoint(Some(grpc)).map_err(|error| Error::Connect {
+            address: self.address.clone(),
+            waited: Duration::ZERO,
+            source: Some(error.into()),
+        })?;
+        Ok(self.bearer()?.over(tls::channel(endpoint, self.tls())))
+    }
+
+    /// What requests say of whose they are, for clients that are not made here.
+    ///
+    /// # Errors
+    /// When there is to be a token that cannot be read.
+    pub(crate) fn headers(&self) -> Result<HashMap<String, String>> {
+        let token = self.credential.token(&self.address, Holder::Client);
+        let token = token.map_err(|source| self.unusable(source))?;
+        let header = |token: Token| {
+            let bearer = format!("Bearer {}", token.reveal());
+            ("authorization".to_owned(), bearer)
+        };
+        Ok(token.map(header).into_iter().collect())
+    }
+
+    fn bearer(&self) -> Result<Bearer> {
+        let bearer = Bearer::new(&self.credential, &self.address, Holder::Client);
+        bearer.map_err(|source| self.unusable(source))
+    }
+
+    fn unusable(&self, source: volley_proto::Error) -> Error {
+        Error::Token {
+            address: self.address.clone(),
+            source,
+        }
     }
 
     fn endpoint(

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 use volley_proto::TrainId;
+use volley_proto::access::Authorized;
 use volley_proto::probe::Way;
 use volley_proto::tables::{self, Row, Table};
 use volley_proto::wire::cluster_client::ClusterClient;
@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 256 * 1024 * 1024;
 #[derive(Debug)]
 pub struct SystemTables {
     scheduler: SchedulerAddress,
-    client: OnceCell<ClusterClient<Channel>>,
+    client: OnceCell<ClusterClient<Authorized>>,
 }
 
 /// Whose rows of a system table are read.
@@ -80,10 +80,11 @@ impl SystemTables {
         let client = self.client.get_or_try_init(|| self.connect()).await;
         let mut client = client.map_err(refused)?.clone();
         let answer = client.read_table(request).await;
-        Ok(answer
-            .map_err(|status| refused(status.into()))?
-            .into_inner()
-            .rows)
+        let answer = answer.map_err(|status| {
+            let denied = Error::denied(self.scheduler.as_str(), &status);
+            denied.unwrap_or_else(|| refused(status.into()))
+        })?;
+        Ok(answer.into_inner().rows)
     }
 
     /// The ways between the cluster's processes, which dial each other for this: it takes a second or two for each
@@ -94,13 +95,13 @@ impl SystemTables {
     pub async fn ways(&self) -> Result<Vec<Way>> {
         const REQUEST: &str = "try the ways between its executors";
         let refused = |source| Error::Request {
-            address: self.address.clone(),
+            address: self.scheduler.to_string(),
             request: REQUEST,
             source,
         };
         let client = self.client.get_or_try_init(|| self.connect()).await;
         let mut client = client.map_err(refused)?.clone();
-        let status = |status| Error::refused(&self.address, REQUEST, status);
+        let status = |status| Error::refused(self.scheduler.as_str(), REQUEST, status);
         let silent = |_| refused(format!("it has not answered for {WAY:?}").into());
         let answer = timeout(WAY, client.probe(ProbeRequest {})).await;
         let mut answers = answer.map_err(silent)?.map_err(status)?.into_inner();
@@ -119,7 +120,7 @@ impl SystemTables {
 
     async fn connect(
         &self,
-    ) -> Result<ClusterClient<Channel>, Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<ClusterClient<Authorized>, Box<dyn std::error::Error + Send + Sync>> {
         let channel = self.scheduler.connect().await?;
         Ok(ClusterClient::new(channel).max_decoding_message_size(MOST_BYTES))
     }

@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 use volley_proto::TrainId;
+use volley_proto::access::{Authorized, ClusterSecret};
 use volley_proto::probe::{Measured, Probed};
 use volley_proto::tables::millis;
 use volley_proto::tls::disagreement;
@@ -39,7 +39,7 @@ const ECHOING: Duration = Duration::from_millis(300);
 /// Tells the scheduler what the executor warns of.
 pub(crate) async fn tell(
     config: &ExecutorConfig,
-    channel: Channel,
+    channel: Authorized,
     notices: &[Notice],
 ) -> Result<()> {
     let notice = |notice: &Notice| wire::Notice {
@@ -59,7 +59,7 @@ pub(crate) async fn tell(
 /// Tells the scheduler that tasks have ended.
 pub(crate) async fn end(
     config: &ExecutorConfig,
-    channel: Channel,
+    channel: Authorized,
     tasks: Vec<TaskKey>,
 ) -> Result<()> {
     let request = EndRequest {
@@ -73,7 +73,7 @@ pub(crate) async fn end(
 /// Tells the scheduler what came of a probe.
 pub(crate) async fn probed(
     config: &ExecutorConfig,
-    channel: Channel,
+    channel: Authorized,
     id: u64,
     probed: &Probed,
 ) -> Result<()> {
@@ -88,7 +88,7 @@ pub(crate) async fn probed(
 }
 
 /// Measures the way to the scheduler, over the connection that there is.
-pub(crate) async fn measure(config: &ExecutorConfig, channel: Channel) -> Result<Measured> {
+pub(crate) async fn measure(config: &ExecutorConfig, channel: Authorized) -> Result<Measured> {
     let client = AttendanceClient::new(channel);
     let echo = async |bytes: usize, wanted: usize| {
         let request = EchoRequest {
@@ -169,13 +169,14 @@ impl From<wire::Task> for TaskKey {
 pub(crate) struct Attendance {
     signs: Streaming<AttendResponse>,
     patience: Duration,
+    secret: ClusterSecret,
 }
 
 impl Attendance {
     /// Opens the stream, trying until the deadline.
     pub(crate) async fn begin(
         config: &ExecutorConfig,
-        channel: Channel,
+        channel: Authorized,
         incarnation: &str,
     ) -> Result<Self> {
         let request = AttendRequest {
@@ -201,20 +202,18 @@ impl Attendance {
             let mut client = AttendanceClient::new(channel.clone());
             let attend = client.attend(request.clone());
             let status = match timeout(config.scheduler_timeout, attend).await {
-                Ok(Ok(signs)) => {
-                    return Ok(Self {
-                        signs: signs.into_inner(),
-                        patience: config.scheduler_timeout,
-                    });
-                }
+                Ok(Ok(signs)) => match Self::welcomed(signs.into_inner(), config).await {
+                    Ok(attendance) => return Ok(attendance),
+                    Err(status) => status,
+                },
                 Ok(Err(status)) => status,
                 Err(_) => tonic::Status::deadline_exceeded("it does not answer"),
             };
-            let refused = matches!(
+            let is_final = matches!(
                 status.code(),
-                Code::FailedPrecondition | Code::Unauthenticated
+                Code::FailedPrecondition | Code::Unauthenticated | Code::PermissionDenied
             );
-            if refused || Instant::now() >= deadline {
+            if is_final || Instant::now() >= deadline {
                 return Err(Error::Attend {
                     address: config.scheduler.clone(),
                     id: config.id.clone(),
@@ -223,6 +222,31 @@ impl Attendance {
             }
             sleep(PAUSE).await;
         }
+    }
+
+    /// Waits for the first sign, which has the cluster's secret with it.
+    async fn welcomed(
+        mut signs: Streaming<AttendResponse>,
+        config: &ExecutorConfig,
+    ) -> Result<Self, tonic::Status> {
+        let patience = config.scheduler_timeout;
+        let first = match timeout(patience, signs.message()).await {
+            Ok(first) => first?,
+            Err(_) => None,
+        };
+        let secret = first.and_then(|first| ClusterSecret::from_wire(&first.secret));
+        Ok(Self {
+            signs,
+            patience,
+            secret: secret.ok_or_else(|| {
+                tonic::Status::unavailable("it does not say who is of its cluster")
+            })?,
+        })
+    }
+
+    /// What the processes of the cluster prove themselves to each other with.
+    pub(crate) fn secret(&self) -> &ClusterSecret {
+        &self.secret
     }
 
     /// Waits until it is over, and returns why. Runs that are over meanwhile are passed on, tasks

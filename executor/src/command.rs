@@ -12,6 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
 use uuid::Uuid;
+use volley_proto::access::{AllowedPaths, Credential};
 use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
@@ -71,6 +72,16 @@ struct Args {
     /// What it is there for: any, query (never runs ranks) or train (never holds shuffle data)
     #[arg(long, env = "VOLLEY_ROLE", default_value = "any")]
     role: Role,
+    /// File with the token that the executor joins with [default: the one that a scheduler of the same user on this host
+    /// has made]
+    #[arg(long, env = "VOLLEY_JOIN_TOKEN_FILE", value_name = "FILE")]
+    join_token: Option<PathBuf>,
+    /// Listen where others than this host's users reach it without TLS
+    #[arg(long, env = "VOLLEY_INSECURE")]
+    insecure: bool,
+    /// Folder or URL below which tasks may read and write; may be given several times [default: everywhere]
+    #[arg(long = "allow-path", value_name = "PREFIX")]
+    allowed_paths: Vec<String>,
     /// How often to tell the scheduler that the executor lives
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     heartbeat: Duration,
@@ -158,6 +169,9 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
         device: args.device,
         layers,
         heartbeat: args.heartbeat,
+        join_token: Credential::of(None, args.join_token),
+        insecure: args.insecure,
+        allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
         tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
     };
     tracing::info!(?config, "starting");

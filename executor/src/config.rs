@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use volley_proto::access::{AllowedPaths, Credential};
 use volley_proto::address::ListenAddress;
 use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
@@ -43,6 +44,12 @@ pub struct ExecutorConfig {
     pub layers: CustomLayers,
     /// How often it tells the scheduler that it lives.
     pub heartbeat: Duration,
+    /// Where it has the token from that it joins with.
+    pub join_token: Credential,
+    /// Whether it listens where it must not without this: see [`may_listen`](volley_proto::access::may_listen).
+    pub insecure: bool,
+    /// Where tasks may read and write, whatever the scheduler allows.
+    pub allowed_paths: AllowedPaths,
     /// What is spoken TLS with; in the clear without.
     pub tls: Option<Tls>,
 }
@@ -90,6 +97,9 @@ impl ExecutorConfig {
             device: Device::Auto,
             layers: CustomLayers::new(),
             heartbeat: Duration::from_secs(2),
+            join_token: Credential::Found,
+            insecure: false,
+            allowed_paths: AllowedPaths::default(),
             tls: None,
         }
     }

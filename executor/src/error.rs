@@ -12,6 +12,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// It must not listen there.
+    #[error("this executor does not start")]
+    Exposed(#[source] volley_proto::Error),
+    /// No token to join with.
+    #[error("cannot use the token to join with")]
+    JoinToken(#[source] volley_proto::Error),
     /// The work folder cannot be used.
     #[error("cannot use the work folder {path}")]
     WorkDir {

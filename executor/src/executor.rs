@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
+use volley_proto::access::may_listen;
 use volley_proto::runtime::Runtimes;
 use volley_trainer::resolve_device;
 
@@ -43,6 +44,9 @@ impl Executor {
     /// When the work folder, the device or the address cannot be used, or the scheduler does not
     /// answer or accept it.
     pub async fn start(config: ExecutorConfig) -> Result<Self> {
+        // Its ports ask for proofs always.
+        let tls = config.tls.is_some();
+        may_listen(config.listen.bind(), true, tls, config.insecure).map_err(Error::Exposed)?;
         let work_dir = |source| Error::WorkDir {
             path: config.work_dir.clone(),
             source,

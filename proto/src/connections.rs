@@ -1,34 +1,42 @@
-//! Connections that a server accepts: so many at once, and none that says nothing.
+//! Connections that a server accepts: so many at once, and none that says nothing, over TLS or in the clear.
 //!
 //! ```text
 //! accept ──► says what it speaks within GREETING ──► HTTP: its own deadlines
+//!    │           │       └── TLS: agreed on aside, many at once, within the same time; not TLS where it is wanted: told so
 //!    │           └── silent: closed
 //!    └── as many as there may be: the next waits in the kernel's queue
 //! ```
 //!
 //! What comes after the first bytes is for the server: a head has a deadline in HTTP/1, and in HTTP/2 pings must be
-//! answered. A connection that takes no bytes is closed here too.
+//! answered. A connection that takes no bytes is closed here too. Who connects and says nothing holds up nobody.
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::Stream;
+use futures::stream::unfold;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::Server;
+use tonic::transport::server::Connected;
 
-/// How long a caller may take to say what it speaks.
-pub const GREETING: Duration = Duration::from_secs(10);
+use crate::tls::{ClientCertificate, Peer, Refused, Tls, greet};
+
+/// How long a caller may take to say what it speaks, and to agree on TLS.
+const GREETING: Duration = Duration::from_secs(10);
 /// How often a connection over HTTP/2 is pinged.
-pub const PING: Duration = Duration::from_secs(30);
+const PING: Duration = Duration::from_secs(30);
 /// How long it may take to answer.
-pub const PONG: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(30);
 /// How long a connection may take no bytes that are to be sent.
 const STALL: Duration = Duration::from_secs(120);
 
@@ -39,41 +47,178 @@ const MOST: usize = 4096;
 /// How long to wait when none can be accepted, for lack of files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections to a listener, as many at once as half of the files that this process may open, and 4096 at most.
-pub fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + Send {
-    at_most(listener, MOST.min(files() / 2).max(1), GREETING)
+/// A server of gRPC whose connections are given up when nobody answers a ping on them.
+pub fn server() -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(PING))
+        .http2_keepalive_timeout(Some(PONG))
 }
 
-fn at_most(
-    listener: TcpListener,
-    connections: usize,
+/// Accepts connections on a port: as many at once as half of the files that this process may open, and 4096 at most.
+#[derive(Debug)]
+pub struct Listener {
+    tcp: TcpListener,
+    tls: Option<(Tls, ClientCertificate)>,
+    permits: Arc<Semaphore>,
     greeting: Duration,
-) -> impl Stream<Item = io::Result<Connection>> + Send {
-    let permits = Arc::new(Semaphore::new(connections));
-    futures::stream::unfold((listener, permits), move |(listener, permits)| async move {
-        let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
-        let stream = loop {
-            match listener.accept().await {
-                Ok((stream, _)) => break stream,
-                Err(error) => {
-                    tracing::warn!(%error, "no connection can be accepted");
-                    sleep(PAUSE).await;
+    greetings: JoinSet<Result<Connection, (SocketAddr, Refused)>>,
+    refused: u64,
+}
+
+impl Listener {
+    /// On a socket that listens, over TLS if that is given. Answers are sent at once, however small.
+    pub fn new(tcp: TcpListener, tls: Option<(Tls, ClientCertificate)>) -> Self {
+        Self::at_most(tcp, tls, MOST.min(files() / 2).max(1), GREETING)
+    }
+
+    pub(crate) fn at_most(
+        tcp: TcpListener,
+        tls: Option<(Tls, ClientCertificate)>,
+        connections: usize,
+        greeting: Duration,
+    ) -> Self {
+        Self {
+            tcp,
+            tls,
+            permits: Arc::new(Semaphore::new(connections)),
+            greeting,
+            greetings: JoinSet::new(),
+            refused: 0,
+        }
+    }
+
+    /// The address that is listened on.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// The next connection.
+    pub async fn accept(&mut self) -> Connection {
+        loop {
+            tokio::select! {
+                (stream, address, permit) = next(&self.tcp, &self.permits) => {
+                    if let Some(connection) = self.greet(stream, address, permit) {
+                        return connection;
+                    }
                 }
+                Some(greeted) = self.greetings.join_next() => match greeted {
+                    Ok(Ok(connection)) => return connection,
+                    Ok(Err((address, reason))) => self.refuse(address, reason),
+                    Err(error) => tracing::error!(%error, "a greeting broke"),
+                },
             }
-        };
+        }
+    }
+
+    /// The connections as tonic's servers take them.
+    pub fn into_stream(self) -> impl Stream<Item = io::Result<Connection>> + Send {
+        unfold(self, |mut listener| async move {
+            let connection = listener.accept().await;
+            Some((Ok(connection), listener))
+        })
+    }
+
+    /// A connection in the clear, which is there at once; otherwise TLS is agreed on aside.
+    fn greet(
+        &mut self,
+        stream: TcpStream,
+        address: SocketAddr,
+        permit: OwnedSemaphorePermit,
+    ) -> Option<Connection> {
         // Answers are small: they must not wait for the acknowledgement of the one before.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection waits to fill its packets");
         }
-        let connection = Connection {
-            stream,
+        let until = Instant::now() + self.greeting;
+        let connection = move |kind, peer| Connection {
+            kind,
+            peer,
             heard: 0,
-            greeting: Some(Box::pin(sleep(greeting))),
+            greeting: Some(Box::pin(sleep_until(until))),
             stalled: None,
             _permit: permit,
         };
-        Some((Ok(connection), (listener, permits)))
-    })
+        let peer = Peer {
+            address,
+            encrypted: false,
+            member: false,
+        };
+        let Some((tls, wanted)) = self.tls.clone() else {
+            return Some(connection(Kind::Plain(stream), peer));
+        };
+        let patience = self.greeting;
+        self.greetings.spawn(async move {
+            let greeted = timeout_at(until, greet(stream, &tls, &wanted)).await;
+            let greeted = greeted.unwrap_or_else(|_| {
+                let late = format!("TLS was not agreed on within {patience:?}");
+                Err(Refused::Other(late))
+            });
+            let (stream, member) = greeted.map_err(|reason| (address, reason))?;
+            let peer = Peer {
+                encrypted: true,
+                member,
+                ..peer
+            };
+            Ok(connection(Kind::Tls(Box::new(stream)), peer))
+        });
+        None
+    }
+
+    /// Each is logged, and how many there were each time that they have doubled.
+    fn refuse(&mut self, address: SocketAddr, reason: Refused) {
+        let reason = match reason {
+            Refused::Other(reason) => reason,
+            // Ballista's scheduler looks in the clear whether an executor listens.
+            Refused::InTheClear if self.is_for_members() => return,
+            Refused::InTheClear => "it does not speak TLS".to_owned(),
+        };
+        self.refused += 1;
+        tracing::debug!(%address, reason, "refused a connection");
+        if self.refused.is_power_of_two() {
+            let (count, port) = (self.refused, self.tcp.local_addr().ok());
+            tracing::info!(count, ?port, %address, reason, "connections were refused, of which this is the last");
+        }
+    }
+
+    fn is_for_members(&self) -> bool {
+        let wanted = self.tls.as_ref().map(|(_, wanted)| wanted);
+        matches!(wanted, Some(ClientCertificate::MemberAt(_)))
+    }
+}
+
+/// The next connection, once there may be one more.
+async fn next(
+    tcp: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    let Ok(permit) = Arc::clone(permits).acquire_owned().await else {
+        return std::future::pending().await;
+    };
+    loop {
+        match tcp.accept().await {
+            Ok((stream, address)) => return (stream, address, permit),
+            // The caller hung up.
+            Err(error) if is_callers(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether the caller is at fault, who hung up.
+fn is_callers(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
 }
 
 /// Files that this process may have open; few, where that is not known.
@@ -93,7 +238,8 @@ fn files() -> usize {
 /// An accepted connection.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    kind: Kind,
+    peer: Peer,
     /// Bytes so far, until they are as many as a greeting.
     heard: usize,
     greeting: Option<Pin<Box<Sleep>>>,
@@ -101,7 +247,18 @@ pub struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
+#[derive(Debug)]
+enum Kind {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
 impl Connection {
+    /// Who is at its other end.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
     /// What writing came to, with a deadline for what has to wait.
     fn within_stall<T>(
         &mut self,
@@ -119,10 +276,10 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
     }
 }
 
@@ -135,11 +292,14 @@ impl AsyncRead for Connection {
         if let Some(greeting) = &mut self.greeting
             && greeting.as_mut().poll(context).is_ready()
         {
-            tracing::debug!(peer = ?self.stream.peer_addr().ok(), "closed a connection that said nothing");
+            tracing::debug!(peer = %self.peer.address, "closed a connection that said nothing");
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = match &mut self.kind {
+            Kind::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Kind::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
         if self.greeting.is_some() && read.is_ready() {
             self.heard += buffer.filled().len() - before;
             if self.heard >= GREETING_BYTES {
@@ -156,7 +316,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        let written = match &mut self.kind {
+            Kind::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Kind::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        };
         self.within_stall(context, written)
     }
 
@@ -165,26 +328,39 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        let written = match &mut self.kind {
+            Kind::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Kind::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        };
         self.within_stall(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.kind {
+            Kind::Plain(stream) => stream.is_write_vectored(),
+            Kind::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let done = match &mut self.kind {
+            Kind::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Kind::Tls(stream) => Pin::new(stream).poll_flush(context),
+        };
+        self.within_stall(context, done)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let done = match &mut self.kind {
+            Kind::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Kind::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        };
+        self.within_stall(context, done)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::StreamExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -198,9 +374,9 @@ mod tests {
     #[tokio::test]
     async fn who_says_nothing_is_not_waited_for() {
         let (listener, address) = listener().await;
-        let mut accepted = Box::pin(at_most(listener, 2, Duration::from_millis(50)));
+        let mut accepted = Listener::at_most(listener, None, 2, Duration::from_millis(50));
         let mut caller = TcpStream::connect(address).await.unwrap();
-        let mut connection = accepted.next().await.unwrap().unwrap();
+        let mut connection = accepted.accept().await;
         caller.write_all(b"PRI * HTTP").await.unwrap();
         let mut heard = Vec::new();
         let error = connection.read_to_end(&mut heard).await.unwrap_err();
@@ -211,9 +387,9 @@ mod tests {
     #[tokio::test]
     async fn who_has_greeted_may_be_silent() {
         let (listener, address) = listener().await;
-        let mut accepted = Box::pin(at_most(listener, 2, Duration::from_millis(50)));
+        let mut accepted = Listener::at_most(listener, None, 2, Duration::from_millis(50));
         let mut caller = TcpStream::connect(address).await.unwrap();
-        let mut connection = accepted.next().await.unwrap().unwrap();
+        let mut connection = accepted.accept().await;
         caller.write_all(&[b'x'; GREETING_BYTES]).await.unwrap();
         let mut greeting = [0; GREETING_BYTES];
         connection.read_exact(&mut greeting).await.unwrap();
@@ -225,17 +401,17 @@ mod tests {
     #[tokio::test]
     async fn no_more_than_so_many_are_open_at_once() {
         let (listener, address) = listener().await;
-        let mut accepted = Box::pin(at_most(listener, 2, GREETING));
+        let mut accepted = Listener::at_most(listener, None, 2, GREETING);
         let mut callers = Vec::new();
         for _ in 0..3 {
             callers.push(TcpStream::connect(address).await.unwrap());
         }
-        let first = accepted.next().await.unwrap().unwrap();
-        let _second = accepted.next().await.unwrap().unwrap();
-        let third = tokio::time::timeout(Duration::from_millis(50), accepted.next());
+        let first = accepted.accept().await;
+        let _second = accepted.accept().await;
+        let third = tokio::time::timeout(Duration::from_millis(50), accepted.accept());
         assert!(third.await.is_err(), "it waits");
         drop(first);
-        assert!(accepted.next().await.unwrap().is_ok());
+        accepted.accept().await;
     }
 
     #[test]

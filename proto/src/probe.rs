@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
+use crate::tls::Tls;
+
 /// How long a port may take to be connected with, its host's name to be resolved included.
 pub const CONNECTING: Duration = Duration::from_secs(3);
 
@@ -227,6 +229,22 @@ pub async fn connect(host: &str, port: u16) -> Result<TcpStream, Fault> {
     };
     let connected = timeout(CONNECTING, connect).await;
     connected.unwrap_or_else(|_| Err(Fault::silent(CONNECTING)))
+}
+
+/// Connects with a port of a service, and agrees on TLS there if it is spoken.
+///
+/// # Errors
+/// Why it was not reached in time, or is not the service that it should be.
+pub async fn reach(host: &str, port: u16, tls: Option<&Tls>) -> Result<(), Fault> {
+    let stream = connect(host, port).await?;
+    let Some(tls) = tls else {
+        return Ok(());
+    };
+    match timeout(CONNECTING, tls.agree(host, stream)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(Fault::stranger(error)),
+        Err(_) => Err(Fault::silent(CONNECTING)),
+    }
 }
 
 #[cfg(test)]

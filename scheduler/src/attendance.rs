@@ -23,6 +23,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::TrainId;
+use volley_proto::access::ClusterSecret;
 use volley_proto::tables::{Line, millis};
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{
@@ -30,6 +31,7 @@ use volley_proto::wire::{
     ProbedRequest, ProbedResponse, TellRequest, TellResponse,
 };
 
+use crate::access::Caller;
 use crate::ballista::{Attendee, BallistaScheduler, VolleyClusterState};
 use crate::heard::Heard;
 use crate::jobs::Book;
@@ -54,7 +56,7 @@ pub(crate) fn attendance_service(
     ballista: BallistaScheduler,
     tables: &Tables,
     slots: Slots,
-    probes: Probes,
+    (secret, probes): (&ClusterSecret, Probes),
 ) -> AttendanceServer<Service> {
     AttendanceServer::new(Service {
         ballista,
@@ -62,6 +64,7 @@ pub(crate) fn attendance_service(
         book: tables.book.clone(),
         heard: tables.heard.clone(),
         slots,
+        secret: secret.clone(),
         probes,
         present: Arc::default(),
     })
@@ -74,6 +77,8 @@ pub(crate) struct Service {
     book: Book,
     heard: Heard,
     slots: Slots,
+    /// What executors prove themselves to each other with.
+    secret: ClusterSecret,
     probes: Probes,
     /// The current incarnation of each executor.
     present: Arc<Mutex<HashMap<String, String>>>,
@@ -87,6 +92,7 @@ impl Attendance for Service {
         &self,
         request: Request<AttendRequest>,
     ) -> Result<Response<Self::AttendStream>, Status> {
+        let caller = Caller::of(&request)?;
         let role = request.get_ref().role();
         let AttendRequest {
             executor_id,
@@ -141,7 +147,13 @@ impl Attendance for Service {
             since: SystemTime::now(),
         };
         self.cluster.attends(&executor_id, attendee);
+        caller.did("attend", &executor_id);
         let (signs, stream) = mpsc::unbounded_channel();
+        let welcome = AttendResponse {
+            secret: self.secret.to_wire(),
+            ..AttendResponse::default()
+        };
+        signs.send(Ok(welcome)).ok();
         self.probes.attends(&executor_id, &signs);
         tokio::spawn(self.clone().watch(presence, signs));
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
@@ -275,6 +287,7 @@ impl Service {
                 finished: self.finished(&mut told),
                 ending: self.ending(&executor),
                 probes: Vec::new(),
+                secret: Vec::new(),
             };
             if signs.send(Ok(sign)).is_err() {
                 break;

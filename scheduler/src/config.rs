@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use volley_proto::access::AllowedPaths;
 use volley_proto::address::ListenAddress;
 use volley_proto::tls::Tls;
+
+use crate::access::Tokens;
 
 /// What a scheduler is told at start.
 #[derive(Debug, Clone)]
@@ -18,6 +21,12 @@ pub struct SchedulerConfig {
     pub rows_timeout: Duration,
     /// Rows of a finished job are kept for this long for somebody who is there and reads nothing.
     pub reader_timeout: Duration,
+    /// Whose requests it answers.
+    pub tokens: Tokens,
+    /// Whether it listens where it must not without this: see [`may_listen`](volley_proto::access::may_listen).
+    pub insecure: bool,
+    /// Where plans may read and write.
+    pub allowed_paths: AllowedPaths,
     /// What is spoken TLS with; in the clear without.
     pub tls: Option<Tls>,
 }
@@ -30,6 +39,9 @@ impl Default for SchedulerConfig {
             client_timeout: Duration::from_secs(30),
             rows_timeout: Duration::from_secs(5 * 60),
             reader_timeout: Duration::from_secs(60 * 60),
+            tokens: Tokens::Local,
+            insecure: false,
+            allowed_paths: AllowedPaths::default(),
             tls: None,
         }
     }

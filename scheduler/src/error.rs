@@ -1,6 +1,7 @@
 //! The crate's error: why a scheduler could not start or serve.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use ballista_core::error::BallistaError;
 
@@ -20,6 +21,29 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// It must not listen there.
+    #[error("this scheduler does not start")]
+    Exposed(#[source] volley_proto::Error),
+    /// Beyond loopback, nobody would know whom it makes tokens for.
+    #[error(
+        "tokens are made for the same user on loopback only: give --tokens FILE, with lines that `volley cluster token` \
+         prints, or say --insecure where whoever reaches the scheduler may do everything"
+    )]
+    NoTokens,
+    /// A file of tokens that cannot be used.
+    #[error("cannot use the tokens in {}", path.display())]
+    Tokens {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and in which line.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Tokens of its own have no place.
+    #[error(
+        "cannot keep tokens for this user's clients: set VOLLEY_STATE_DIR, or give --tokens FILE"
+    )]
+    LocalTokens(#[source] std::io::Error),
     /// Ballista's scheduler did not start.
     #[error("cannot start the scheduler")]
     Start(#[source] BallistaError),

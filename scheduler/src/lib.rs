@@ -17,15 +17,16 @@
 //! It decides where tasks run and who belongs to a generation. It never touches rows or gradients
 //! and links no tensor library.
 
+mod access;
 mod attendance;
 mod ballista;
 mod config;
+mod dial;
 mod error;
 mod heard;
 mod jobs;
 mod placement;
 mod planning;
-mod port;
 mod probes;
 mod requests;
 mod server;
@@ -35,6 +36,7 @@ mod training;
 mod watched;
 mod web;
 
+pub use access::Tokens;
 pub use config::SchedulerConfig;
 pub use error::{Error, Result};
 pub use server::Scheduler;

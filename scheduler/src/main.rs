@@ -10,11 +10,12 @@ use clap::Parser;
 use humantime::format_duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use volley_proto::access::AllowedPaths;
 use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
 use volley_proto::tls::Tls;
-use volley_scheduler::{Scheduler, SchedulerConfig};
+use volley_scheduler::{Scheduler, SchedulerConfig, Tokens};
 
 /// Plans are trees of small parts: with glibc's, planning takes a fifth longer. See `.cargo/config.toml` for its settings.
 #[global_allocator]
@@ -46,6 +47,17 @@ struct Args {
     /// Time that rows of a finished job are kept for a client that is there and reads nothing
     #[arg(long, env = "VOLLEY_READER_TIMEOUT", default_value = "1h", value_parser = humantime::parse_duration)]
     reader_timeout: Duration,
+    /// File of whose requests are answered: lines of a name, a role and a token's hash, as `volley cluster token` prints
+    /// them [default: on loopback, tokens made for the same user]
+    #[arg(long, env = "VOLLEY_TOKENS", value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Listen where others than this host's users reach it without TLS; without --tokens, whoever reaches the scheduler
+    /// may do everything
+    #[arg(long, env = "VOLLEY_INSECURE")]
+    insecure: bool,
+    /// Folder or URL below which plans may read and write; may be given several times [default: everywhere]
+    #[arg(long = "allow-path", value_name = "PREFIX")]
+    allowed_paths: Vec<String>,
     /// Certificates of the cluster's authority, PEM; with it, TLS is spoken on all connections
     #[arg(long, env = "VOLLEY_TLS_CA", value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -110,6 +122,13 @@ async fn run(args: Args) -> anyhow::Result<()> {
         client_timeout: args.client_timeout,
         rows_timeout: args.rows_timeout,
         reader_timeout: args.reader_timeout,
+        tokens: match args.tokens {
+            Some(file) => Tokens::File(file),
+            None if args.insecure => Tokens::Anybody,
+            None => Tokens::Local,
+        },
+        insecure: args.insecure,
+        allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
         tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
     };
     tracing::info!(?config, "starting");

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::middleware;
+use axum::middleware::{from_fn, from_fn_with_state};
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
 use ballista_scheduler::api::get_routes;
@@ -13,25 +12,26 @@ use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::cluster::memory::InMemoryJobState;
 use ballista_scheduler::config::SchedulerConfig as BallistaConfig;
 use ballista_scheduler::scheduler_process::create_scheduler;
+use ballista_scheduler::scheduler_server::SessionBuilder;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::{Routes, RoutesBuilder};
-use tonic::transport::{Endpoint, Server};
-use volley_proto::connections::{PING, PONG};
+use volley_proto::connections::{Listener, server};
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::settings::session_config;
-use volley_proto::tls::{ClientCertificate, Listener, url};
+use volley_proto::tls::{ClientCertificate, url};
 
+use crate::access::{self, Access, Submissions, admit};
 use crate::attendance::attendance_service;
 use crate::ballista::{
     BallistaScheduler, Graphs, JobIds, Losses, VolleyClusterState, VolleyJobState, session_builder,
 };
+use crate::dial::ToExecutors;
 use crate::heard::Heard;
 use crate::jobs::{Book, Door, Keeper, Patience, jobs_service};
-use crate::port::{check_caller, over_tls};
 use crate::probes::Prober;
 use crate::requests::check_message;
 use crate::slots::Slots;
@@ -39,9 +39,6 @@ use crate::tables::{Tables, cluster_service};
 use crate::training::{Runs, services};
 use crate::web::{Hosts, check_host};
 use crate::{Error, Result, SchedulerConfig, web};
-
-/// How often connections to executors are tried.
-const TRIED: Duration = Duration::from_secs(5);
 
 /// A scheduler that listens; dropping it stops it.
 pub struct Scheduler {
@@ -72,16 +69,27 @@ impl Scheduler {
         listener.set_nonblocking(true).map_err(bind)?;
         let listener = TcpListener::from_std(listener).map_err(bind)?;
         let bound = listener.local_addr().map_err(bind)?;
+        let access = Arc::new(Access::open(&config, bound)?);
 
         let (book, commands) = Book::new(Runs::default());
         let losses = Arc::new(Losses::new(book.clone()));
         let events = Arc::clone(&losses);
         let slots = Slots::default();
         let cluster = Arc::new(VolleyClusterState::new(events, slots.clone()));
-        let jobs = (book.clone(), slots.clone());
         let stores = Stores::default();
-        let cluster_of_jobs = (Arc::clone(&cluster), stores.clone());
-        let (ballista, jobs) = start_ballista(&config, bound, cluster_of_jobs, jobs).await?;
+        let sessions = session_builder(Arc::clone(&cluster), &stores);
+        let sessions = sessions.map_err(|error| Error::Start(error.into()))?;
+        let submissions = Submissions::new(&sessions, access.paths().clone());
+        let submissions = submissions.map_err(|error| Error::Start(error.into()))?;
+        let jobs = (book.clone(), slots.clone());
+        let begun = start_ballista(
+            &config,
+            (bound, &access),
+            (Arc::clone(&cluster), stores.clone()),
+            sessions,
+            jobs,
+        );
+        let (ballista, jobs) = begun.await?;
         losses.observe(&ballista.state);
 
         let address = format!("{}:{}", config.listen.advertise_host(), bound.port());
@@ -89,11 +97,12 @@ impl Scheduler {
         let mut serving = JoinSet::new();
         let services = Services {
             hosts: Arc::new(Hosts::of(&config.listen)),
-            tls: config.tls.is_some(),
+            access,
+            submissions,
             ballista: ballista.clone(),
             slots,
             stores,
-            prober: Prober::new(Arc::clone(&cluster), address.clone()),
+            prober: Prober::new(Arc::clone(&cluster), address.clone(), config.tls.clone()),
             tables: Tables {
                 graphs: Graphs::new(ballista.clone(), jobs),
                 cluster: Arc::clone(&cluster),
@@ -154,13 +163,17 @@ impl Drop for Scheduler {
 
 async fn start_ballista(
     config: &SchedulerConfig,
-    address: SocketAddr,
+    (address, access): (SocketAddr, &Access),
     (cluster, stores): (Arc<VolleyClusterState>, Stores),
+    sessions: SessionBuilder,
     (book, slots): (Book, Slots),
 ) -> Result<(BallistaScheduler, Arc<VolleyJobState>)> {
     let timeout = config.executor_timeout.as_secs().max(1);
-    let patience = config.executor_timeout;
-    let tls = config.tls.clone();
+    let to_executors = ToExecutors {
+        tls: config.tls.clone(),
+        secret: access.secret().clone(),
+        patience: config.executor_timeout,
+    };
     let scheduler = BallistaConfig {
         external_host: config.listen.advertise_host().to_owned(),
         bind_host: address.ip().to_string(),
@@ -175,6 +188,9 @@ async fn start_ballista(
         // Graphs go with the jobs that they are of: see `VolleyJobState`.
         finished_job_state_clean_up_interval_seconds: 0,
         grpc_client_max_message_size: LAUNCH_LIMIT,
+        override_create_grpc_client_endpoint: Some(Arc::new(move |endpoint| {
+            to_executors.endpoint(endpoint)
+        })),
         // The root is ours; Ballista's sends the browser to a page on the internet.
         web_tui_route: "/ballista".to_owned(),
         // With none given, it has pages of two other sites ask.
@@ -186,29 +202,15 @@ async fn start_ballista(
         // Of tasks, only ranks that meet again end in a way that Ballista retries.
         task_max_failures: usize::MAX,
         job_id_generator: Some(Arc::new(JobIds::default())),
-        // An executor that is cut off closes nothing, and some networks forget connections that are idle.
-        override_create_grpc_client_endpoint: Some(Arc::new(move |endpoint: Endpoint| {
-            let endpoint = match &tls {
-                Some(tls) => over_tls(endpoint, tls)?,
-                None => endpoint,
-            };
-            Ok(endpoint
-                .http2_keep_alive_interval(TRIED)
-                .keep_alive_timeout(patience)
-                .keep_alive_while_idle(true))
-        })),
         override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
         ..Default::default()
     };
     let stores = Arc::new(stores);
-    let of_job = Arc::clone(&stores);
-    let sessions = Arc::new(move || session_config().with_extension(Arc::clone(&of_job)));
     let jobs = InMemoryJobState::new(
         scheduler.scheduler_id.clone(),
-        session_builder(Arc::clone(&cluster), &stores)
-            .map_err(|error| Error::Start(error.into()))?,
         sessions,
+        Arc::new(move || session_config().with_extension(Arc::clone(&stores))),
     );
     let jobs = Arc::new(VolleyJobState::new(jobs, book, slots));
     let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
@@ -219,8 +221,8 @@ async fn start_ballista(
 /// What is behind the port.
 struct Services {
     hosts: Arc<Hosts>,
-    /// Whether TLS is spoken.
-    tls: bool,
+    access: Arc<Access>,
+    submissions: Submissions,
     ballista: BallistaScheduler,
     slots: Slots,
     stores: Stores,
@@ -237,7 +239,8 @@ impl Services {
     ) -> Result<()> {
         let Self {
             hosts,
-            tls,
+            access,
+            submissions,
             ballista,
             slots,
             stores,
@@ -245,13 +248,14 @@ impl Services {
             tables,
         } = self;
         let book = tables.book.clone();
-        let door = Door::new(ballista.clone(), book.clone(), slots.clone(), stores);
+        let guard = (submissions, access.secret().clone());
+        let door = Door::new(ballista.clone(), book.clone(), slots.clone(), stores, guard);
         let door = SchedulerGrpcServer::new(door)
             .max_encoding_message_size(MESSAGE_LIMIT)
             .max_decoding_message_size(MESSAGE_LIMIT);
-        let runs = book.runs().clone();
-        let (rendezvous, training) = services(runs);
-        let attendance = attendance_service(ballista.clone(), &tables, slots, prober.probes());
+        let (rendezvous, training) = services(book.clone());
+        let told = (access.secret(), prober.probes());
+        let attendance = attendance_service(ballista.clone(), &tables, slots, told);
         let mut routes = RoutesBuilder::default();
         routes.add_service(door);
         routes
@@ -263,14 +267,13 @@ impl Services {
         let router = get_routes(Arc::new(ballista))
             .merge(web::routes(tables))
             .merge(routes.routes().into_axum_router())
-            .layer(middleware::from_fn(check_message))
-            .layer(middleware::from_fn_with_state(hosts, check_host))
-            .layer(middleware::from_fn_with_state(tls, check_caller));
-        // Who does not answer a ping is gone. HTTP/1, for the web page, has a deadline for a request's head.
-        Server::builder()
+            .merge(access::routes(Arc::clone(&access)))
+            .layer(from_fn(check_message))
+            .layer(from_fn_with_state(access, admit))
+            .layer(from_fn_with_state(hosts, check_host));
+        // HTTP/1, for the web page, has a deadline for a request's head.
+        server()
             .accept_http1(true)
-            .http2_keepalive_interval(Some(PING))
-            .http2_keepalive_timeout(Some(PONG))
             .add_routes(Routes::from(router))
             .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned())
             .await

@@ -1,6 +1,7 @@
 //! The tables about the cluster's work, read from where the work is: SQL, the command line and the
 //! web page are shown the same rows.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use volley_proto::wire::{
 };
 use volley_proto::{ModelName, TrainId};
 
+use crate::access::Caller;
 use crate::ballista::{Graphs, VolleyClusterState};
 use crate::heard::Heard;
 use crate::jobs::Book;
@@ -43,11 +45,14 @@ pub(crate) struct Only {
     /// Of points of a curve, only those after this time, in milliseconds since 1970. Steps would
     /// not do: after a loss of ranks they are counted again from the checkpoint.
     pub(crate) after: Option<u64>,
+    /// Only what belongs to this principal, and what is nobody's.
+    pub(crate) owner: Option<String>,
 }
 
 impl Only {
-    fn takes(&self, job: &str, train: Option<TrainId>) -> bool {
-        self.job.as_ref().is_none_or(|wanted| wanted == job)
+    fn takes(&self, job: &str, train: Option<TrainId>, owner: &str) -> bool {
+        self.owner.as_ref().is_none_or(|wanted| wanted == owner)
+            && self.job.as_ref().is_none_or(|wanted| wanted == job)
             && self.train.is_none_or(|wanted| train == Some(wanted))
     }
 }
@@ -68,26 +73,54 @@ impl Tables {
             },
         };
         let runs = self.book.runs();
+        // Those of others are left out of what there is of all.
+        let own: Option<HashSet<String>> = only.owner.as_ref().map(|_| {
+            let own = self
+                .book
+                .attempts(|job, train, owner| only.takes(job, train, owner));
+            own.into_iter()
+                .filter_map(|(_, _, train)| Some(train?.to_string()))
+                .collect()
+        });
+        let is_own = |train: &str| own.as_ref().is_none_or(|own| own.contains(train));
         match table {
-            Table::Jobs => json(&self.book.rows(|job, train| only.takes(job, train))),
+            Table::Jobs => json(
+                &self
+                    .book
+                    .rows(|job, train, owner| only.takes(job, train, owner)),
+            ),
             Table::Stages => json(&self.stages(only).await),
             Table::Executors => json(&self.cluster.rows().await),
-            Table::TrainingRuns => json(&runs.run_rows(train)),
-            Table::TrainingRanks => json(&runs.rank_rows(train)),
-            Table::TrainingEpochs => json(&runs.epoch_rows(train)),
+            Table::TrainingRuns => json(&kept(runs.run_rows(train), |row| is_own(&row.train_id))),
+            Table::TrainingRanks => json(&kept(runs.rank_rows(train), |row| is_own(&row.train_id))),
+            Table::TrainingEpochs => {
+                json(&kept(runs.epoch_rows(train), |row| is_own(&row.train_id)))
+            }
             Table::TrainingSteps => {
                 let mut points = runs.point_rows(train);
-                points.retain(|point| only.after.is_none_or(|after| point.at > after));
+                points.retain(|point| {
+                    only.after.is_none_or(|after| point.at > after) && is_own(&point.train_id)
+                });
                 json(&points)
             }
             Table::Models => json(&self.models().await),
             Table::Log => {
-                let mut lines = self.book.lines(|job, train| only.takes(job, train));
-                lines.extend(runs.lines(train));
+                let mut lines = self
+                    .book
+                    .lines(|job, train, owner| only.takes(job, train, owner));
+                let of_runs = runs.lines(train);
+                lines.extend(kept(of_runs, |line| {
+                    line.train_id.as_deref().is_none_or(is_own)
+                }));
                 lines.extend(self.heard.lines(|line| {
-                    let job = line.job_id.as_deref().unwrap_or_default();
+                    let job = line.job_id.as_deref();
                     let train = line.train_id.as_ref().and_then(|id| id.parse().ok());
-                    only.takes(job, train)
+                    let owner = match (job, &only.owner) {
+                        (Some(job), _) => self.book.owner_of(job).unwrap_or_default(),
+                        // About an executor: for everybody.
+                        (None, owner) => owner.clone().unwrap_or_default(),
+                    };
+                    only.takes(job.unwrap_or_default(), train, &owner)
                 }));
                 lines.sort_by_key(|line| line.at);
                 json(&lines)
@@ -139,7 +172,9 @@ impl Tables {
     }
 
     async fn stages(&self, only: &Only) -> Vec<volley_proto::tables::Stage> {
-        let attempts = self.book.attempts(|job, train| only.takes(job, train));
+        let attempts = self
+            .book
+            .attempts(|job, train, owner| only.takes(job, train, owner));
         let mut stages = Vec::new();
         for (job, attempt, train) in attempts {
             let train = train.map(|train| train.to_string());
@@ -147,6 +182,11 @@ impl Tables {
         }
         stages
     }
+}
+
+fn kept<T>(mut rows: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
+    rows.retain(keep);
+    rows
 }
 
 fn json<T: Serialize>(rows: &[T]) -> serde_json::Result<Vec<u8>> {
@@ -190,6 +230,7 @@ impl Cluster for Service {
         &self,
         request: Request<ReadTableRequest>,
     ) -> Result<Response<ReadTableResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let ReadTableRequest {
             table,
             job_id,
@@ -202,6 +243,7 @@ impl Cluster for Service {
             job: job_id,
             train: train.map_err(invalid)?,
             after: None,
+            owner: caller.sees().map(str::to_owned),
         };
         let rows = self.tables.read(table, &only).await;
         let rows = rows.map_err(|error| Status::internal(error.to_string()))?;

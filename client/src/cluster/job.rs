@@ -80,7 +80,10 @@ impl Cluster {
                 self.forget_scheduler(&grpc);
                 return Err(Error::refused(self.address(), "take the query", status));
             }
-            Err(status) => return Err(engine(status.message())),
+            Err(status) => {
+                let denied = Error::denied(self.address(), &status);
+                return Err(denied.unwrap_or_else(|| engine(status.message())));
+            }
         };
         match answer {
             Some(Answer::Success(taken)) => Ok(Submitted {
@@ -203,13 +206,14 @@ fn engine(text: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use ballista_core::config::BallistaConfig;
+    use volley_proto::access::Credential;
 
     use super::*;
     use crate::SchedulerAddress;
 
     #[tokio::test]
     async fn a_scheduler_that_is_gone_is_told_from_a_refusal() {
-        let nobody = SchedulerAddress::open("127.0.0.1:1", None).unwrap();
+        let nobody = SchedulerAddress::open("127.0.0.1:1", None, &Credential::Found).unwrap();
         let cluster = Cluster::of(nobody);
         let grpc = GrpcClientConfig::from(&BallistaConfig::default());
         let submitted = cluster.submit(ExecuteQueryParams::default(), grpc.clone());

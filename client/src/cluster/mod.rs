@@ -19,11 +19,11 @@ use ballista_core::utils::GrpcClientConfig;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
+use volley_proto::access::Authorized;
 
 pub(crate) use self::job::Submitted;
 pub(crate) use self::rows::{JobRows, Order};
-use crate::{Error, Result, SchedulerAddress};
+use crate::{Result, SchedulerAddress};
 
 /// Who is connected to, by host and port, and with what settings.
 type Peer = (String, u16, GrpcClientConfig);
@@ -34,7 +34,7 @@ type Peer = (String, u16, GrpcClientConfig);
 pub(crate) struct Cluster {
     scheduler: SchedulerAddress,
     /// By the settings that they were made with, which a session may change.
-    channels: Mutex<HashMap<GrpcClientConfig, Channel>>,
+    channels: Mutex<HashMap<GrpcClientConfig, Authorized>>,
     executors: Mutex<HashMap<Peer, BallistaClient>>,
     /// Submissions, cancellations and last words of readers under way.
     tasks: Mutex<JoinSet<()>>,
@@ -88,17 +88,12 @@ impl Cluster {
 
     /// The channel to the scheduler; it connects when it is first used, and again when the connection
     /// is lost.
-    pub(crate) fn channel(&self, grpc: &GrpcClientConfig) -> Result<Channel> {
+    pub(crate) fn channel(&self, grpc: &GrpcClientConfig) -> Result<Authorized> {
         let mut channels = self.channels.lock();
         if let Some(known) = channels.get(grpc) {
             return Ok(known.clone());
         }
-        let channel = self.scheduler.channel(grpc);
-        let channel = channel.map_err(|error| Error::Connect {
-            address: self.address().to_owned(),
-            waited: Duration::ZERO,
-            source: Some(error.into()),
-        })?;
+        let channel = self.scheduler.channel(grpc)?;
         channels.insert(grpc.clone(), channel.clone());
         Ok(channel)
     }
@@ -112,7 +107,7 @@ impl Cluster {
     pub(crate) fn scheduler(
         &self,
         grpc: &GrpcClientConfig,
-    ) -> Result<SchedulerGrpcClient<Channel>> {
+    ) -> Result<SchedulerGrpcClient<Authorized>> {
         Ok(SchedulerGrpcClient::new(self.channel(grpc)?)
             .max_encoding_message_size(grpc.max_message_size)
             .max_decoding_message_size(grpc.max_message_size))

@@ -12,8 +12,8 @@ use ballista_core::serde::protobuf::{
 };
 use ballista_core::utils::GrpcClientConfig;
 use futures::stream::BoxStream;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
+use volley_proto::access::Authorized;
 use volley_proto::did_you_mean;
 use volley_proto::wire::jobs_client::JobsClient;
 use volley_proto::wire::{FollowJobRequest, ListJobsRequest};
@@ -31,15 +31,15 @@ const SUGGESTED: usize = 3;
 pub struct Jobs {
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
-    ours: JobsClient<Channel>,
-    engine: SchedulerGrpcClient<Channel>,
+    ours: JobsClient<Authorized>,
+    engine: SchedulerGrpcClient<Authorized>,
 }
 
 impl Jobs {
     /// Waits for the scheduler to answer.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// When it does not in time, or does not let this client in.
     pub async fn connect(scheduler: SchedulerAddress, patience: Duration) -> Result<Self> {
         await_scheduler(&scheduler, patience).await?;
         Self::of(scheduler)
@@ -107,6 +107,9 @@ impl Jobs {
             Ok(answer) => answer.into_inner(),
             Err(status) if status.code() == Code::NotFound => {
                 return Err(unknown(id, &self.list().await?));
+            }
+            Err(status) if Error::denied(self.address(), &status).is_some() => {
+                return Err(self.refused("tell of the job", status));
             }
             Err(status) => {
                 return Err(Error::SchedulerLost {
@@ -212,6 +215,7 @@ mod tests {
     use tonic::transport::Server;
     use tonic::transport::server::TcpIncoming;
     use tonic::{Request, Response};
+    use volley_proto::access::Credential;
     use volley_proto::wire;
     use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
     use volley_proto::wire::jobs_server::{Jobs as Service, JobsServer};
@@ -314,7 +318,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_job_is_followed_to_its_end() {
-        let jobs = Jobs::connect(&Scheduler::start(), Duration::from_secs(10)).await;
+        let scheduler = SchedulerAddress::open(Scheduler::start(), None, &Credential::Found);
+        let jobs = Jobs::connect(scheduler.unwrap(), Duration::from_secs(10)).await;
         let jobs = jobs.unwrap();
         assert_eq!(jobs.list().await.unwrap().len(), 1);
         assert_eq!(jobs.find("J1").await.unwrap().state, JobState::Running);
@@ -343,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_scheduler_is_told_from_a_refusal() {
-        let nobody = SchedulerAddress::open("127.0.0.1:1", None).unwrap();
+        let nobody = SchedulerAddress::open("127.0.0.1:1", None, &Credential::Found).unwrap();
         let jobs = Jobs::of(nobody).unwrap();
         let error = jobs.follow("J1", 0).await.unwrap_err();
         assert!(matches!(error, Error::SchedulerLost { .. }), "{error}");

@@ -46,16 +46,8 @@ pub(crate) async fn await_scheduler(
                 }
                 return Ok(usize::try_from(described.slots).unwrap_or(usize::MAX));
             }
-            Ok(Err(error)) => {
-                // Trying again does not help.
-                if let Some(reason) = disagreement(&*error) {
-                    return Err(Error::Disagreement {
-                        address: address.to_owned(),
-                        reason,
-                    });
-                }
-                source = Some(error);
-            }
+            Ok(Err(Unanswered::Never(error))) => return Err(error),
+            Ok(Err(Unanswered::Yet(error))) => source = Some(error),
             Err(_) => {}
         }
         if Instant::now() + RETRY >= deadline {
@@ -69,12 +61,41 @@ pub(crate) async fn await_scheduler(
     }
 }
 
-async fn ask(
-    scheduler: &SchedulerAddress,
-) -> Result<DescribeResponse, Box<dyn std::error::Error + Send + Sync>> {
-    let channel = scheduler.connect().await?;
-    let mut cluster = ClusterClient::new(channel);
-    Ok(cluster.describe(DescribeRequest {}).await?.into_inner())
+/// Why a scheduler has not told anything.
+enum Unanswered {
+    /// It may do so later.
+    Yet(Box<dyn std::error::Error + Send + Sync>),
+    /// It does not tell this client: trying again does not help.
+    Never(Error),
+}
+
+impl Unanswered {
+    fn of(address: &str, error: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        if let Some(reason) = disagreement(&*error) {
+            return Self::Never(Error::Disagreement {
+                address: address.to_owned(),
+                reason,
+            });
+        }
+        match error.downcast::<Error>() {
+            Ok(error) => Self::Never(*error),
+            Err(error) => Self::Yet(error),
+        }
+    }
+}
+
+async fn ask(scheduler: &SchedulerAddress) -> Result<DescribeResponse, Unanswered> {
+    let address = scheduler.as_str();
+    let channel = scheduler.connect().await;
+    let channel = channel.map_err(|error| Unanswered::of(address, error))?;
+    let described = ClusterClient::new(channel).describe(DescribeRequest {});
+    match described.await {
+        Ok(described) => Ok(described.into_inner()),
+        Err(status) => Err(match Error::denied(address, &status) {
+            Some(denied) => Unanswered::Never(denied),
+            None => Unanswered::of(address, status.into()),
+        }),
+    }
 }
 
 /// DataFusion's context, with its plans sent to the cluster and the settings applied.
@@ -85,6 +106,7 @@ pub(super) fn context(
 ) -> Result<SessionContext> {
     let scheduler = planner.cluster.scheduler_address();
     let (url, tls) = (scheduler.url(), scheduler.tls().cloned());
+    let headers = scheduler.headers()?;
     let stores = Stores::default();
     let mut config = settings::with_defaults(DfConfig::new_with_ballista())
         .with_extension(Arc::new(stores.clone()))
@@ -97,8 +119,9 @@ pub(super) fn context(
     for (key, value) in given {
         settings::set(&mut config, key, value)?;
     }
+    // For Ballista's own clients, which analyze plans of data frames.
+    config = config.with_ballista_grpc_metadata(headers);
     if let Some(tls) = tls {
-        // For Ballista's own clients, which analyze plans of data frames.
         config = config
             .with_ballista_use_tls(true)
             .with_ballista_override_create_grpc_client_endpoint(Arc::new(move |endpoint| {

@@ -90,7 +90,8 @@ impl Session {
     /// The session before anybody has asked whether its scheduler answers.
     pub(crate) fn detached(config: &SessionConfig, slots: usize) -> Result<Self> {
         let store = ModelStore::open(&config.store)?;
-        let scheduler = SchedulerAddress::open(&config.scheduler, config.tls.as_ref())?;
+        let scheduler =
+            SchedulerAddress::open(&config.scheduler, config.tls.as_ref(), &config.credential)?;
         let system_tables = Arc::new(SystemTables::of(&scheduler));
         let cluster = Cluster::of(scheduler);
         let planner = ClusterPlanner {

@@ -2,7 +2,7 @@
 //!
 //! A host that is cut off closes nothing. Each connection, used or idle, asks its peer now and then whether it is
 //! there, and is closed when there is no answer: a fetch fails then, and a later one does not begin on a connection
-//! from before.
+//! from before. They prove to peers that they are the cluster's own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use ballista_core::error::Result;
 use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::utils::GrpcClientConfig;
 use parking_lot::Mutex;
+use volley_proto::access::ClusterSecret;
 use volley_proto::tls::Tls;
 
 /// Connections kept for one peer; more are closed when they come back.
@@ -35,15 +36,36 @@ type Idle = Arc<Mutex<HashMap<Key, Vec<BallistaClient>>>>;
 pub(super) struct Connections {
     idle: Idle,
     tls: Option<Tls>,
+    secret: ClusterSecret,
 }
 
 impl Connections {
     /// None yet; over TLS, if that is given, whatever a session says.
-    pub(super) fn new(tls: Option<Tls>) -> Self {
+    pub(super) fn new(tls: Option<Tls>, secret: ClusterSecret) -> Self {
         Self {
             idle: Idle::default(),
             tls,
+            secret,
         }
+    }
+
+    /// What is set up of a connection before it is made: it notices when its peer is gone, shows the certificate of this
+    /// executor and looks at the other's, and proves that it is the cluster's own.
+    fn endpoint(&self) -> BallistaConfigGrpcEndpoint {
+        let (tls, secret) = (self.tls.clone(), self.secret.clone());
+        BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| {
+            let endpoint = match &tls {
+                Some(tls) => tls.endpoint(endpoint)?,
+                None => endpoint,
+            };
+            let endpoint = endpoint
+                .connect_timeout(CONNECTING)
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(TRIED)
+                .keep_alive_timeout(ALIVE)
+                .keep_alive_while_idle(true);
+            Ok(secret.prove(endpoint)?)
+        }))
     }
 }
 
@@ -53,11 +75,6 @@ impl std::fmt::Debug for Connections {
     }
 }
 
-/// Has a client of Ballista's show the certificate of this executor, and look at the other's.
-fn over_tls(tls: Tls) -> BallistaConfigGrpcEndpoint {
-    BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| Ok(tls.endpoint(endpoint)?)))
-}
-
 #[async_trait]
 impl BallistaClientPool for Connections {
     async fn acquire(
@@ -65,23 +82,20 @@ impl BallistaClientPool for Connections {
         host: &str,
         port: u16,
         config: &GrpcClientConfig,
-        endpoint: Option<Arc<BallistaConfigGrpcEndpoint>>,
+        // Sessions set up none.
+        _: Option<Arc<BallistaConfigGrpcEndpoint>>,
     ) -> Result<PooledClient> {
         let key = (host.to_owned(), port, config.clone());
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         let client = match idle {
             Some(client) => client,
             None => {
-                let endpoint = match &self.tls {
-                    Some(tls) => Some(Arc::new(over_tls(tls.clone()))),
-                    None => endpoint,
-                };
                 BallistaClient::try_new(
                     host,
                     port,
                     config.max_message_size,
                     self.tls.is_some(),
-                    Some(Arc::new(watched(endpoint))),
+                    Some(Arc::new(self.endpoint())),
                     config.io_retries_times,
                     config.io_retry_wait_time_ms,
                     config.initial_connection_window_size,
@@ -107,20 +121,4 @@ impl BallistaClientPool for Connections {
     async fn evict_idle(&self) {
         self.idle.lock().clear();
     }
-}
-
-/// Connections that notice when their peer is gone, set up further by what the session wants.
-fn watched(further: Option<Arc<BallistaConfigGrpcEndpoint>>) -> BallistaConfigGrpcEndpoint {
-    BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| {
-        let endpoint = endpoint
-            .connect_timeout(CONNECTING)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(TRIED)
-            .keep_alive_timeout(ALIVE)
-            .keep_alive_while_idle(true);
-        match &further {
-            Some(further) => further.configure_endpoint(endpoint),
-            None => Ok(endpoint),
-        }
-    }))
 }

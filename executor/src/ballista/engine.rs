@@ -36,8 +36,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use tracing::{Instrument, Span};
+use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
-use volley_proto::plan::{PrunedExec, TrainExec, replaces_file};
+use volley_proto::plan::{PrunedExec, TrainExec, places_of_task, replaces_file};
 use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::cancellable;
@@ -52,11 +53,38 @@ pub(super) struct VolleyEngine {
     /// To executors that hold what tasks read.
     connections: Arc<dyn BallistaClientPool>,
     tasks: Tasks,
+    /// Where tasks may read and write.
+    paths: AllowedPaths,
 }
 
 impl VolleyEngine {
-    pub(super) fn new(connections: Arc<dyn BallistaClientPool>, tasks: Tasks) -> Self {
-        Self { connections, tasks }
+    pub(super) fn new(
+        connections: Arc<dyn BallistaClientPool>,
+        tasks: Tasks,
+        paths: AllowedPaths,
+    ) -> Self {
+        Self {
+            connections,
+            tasks,
+            paths,
+        }
+    }
+
+    /// # Errors
+    /// When a task reads or writes where it may not.
+    fn check_places(&self, plan: &dyn ExecutionPlan) -> Result<()> {
+        if !self.paths.is_restricted() {
+            return Ok(());
+        }
+        for place in places_of_task(plan)? {
+            let allowed = self.paths.check(&place);
+            allowed.map_err(|denied| {
+                let reason = denied.to_string();
+                tracing::warn!(target: "volley::audit", who = "scheduler", role = "-", peer = "-", action = "run", object = place.path(), outcome = "refused", reason);
+                DataFusionError::Plan(reason)
+            })?;
+        }
+        Ok(())
     }
 
     /// The operator with what it needs of the executor and of the task.
@@ -115,6 +143,7 @@ impl ExecutionEngine for VolleyEngine {
         let [input] = writer.children()[..] else {
             return internal_err!("a stage is written by an operator with one input");
         };
+        self.check_places(input.as_ref())?;
         let input = push_dynamic_filters(Arc::clone(input), session.options())?;
         let input = input.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
         let input = cancellable(input.data, &running)?;

@@ -1,15 +1,17 @@
 //! The executor's Flight service: shuffle data for peers, results for clients.
 //!
-//! Ballista's service opens whatever file a ticket's job id makes a path of. [`Tickets`] lets only those pass that name a
-//! file under the work folder, and nothing but fetches.
+//! ```text
+//!   peer, with a proof ─────────────► names a job ─► a file under the work folder ─► Ballista's service
+//!   client, with a ticket of a job ─► that job    ┘    │ anything else: refused
+//!   anybody else: refused
+//! ```
 //!
-//! Both fetch from it, and clients need no certificate. What is for peers alone is refused to others where TLS is
-//! spoken.
+//! Ballista's service opens whatever file a ticket's job id makes a path of, for whoever asks. [`Tickets`] passes on what
+//! peers of the cluster ask for, and of others what they have a ticket for, which stands in the place of the job's id; of
+//! that, only what names a file under the work folder, and nothing but fetches.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
@@ -21,111 +23,84 @@ use ballista_core::execution_plans::create_shuffle_path;
 use ballista_core::execution_plans::range_shuffle::index_path;
 use ballista_core::execution_plans::sort_shuffle::get_index_path;
 use ballista_core::serde::decode_protobuf;
+use ballista_core::serde::protobuf;
+use ballista_core::serde::protobuf::action::ActionType as Asked;
 use ballista_core::serde::scheduler::{Action as Fetch, ShuffleLayout};
 use ballista_executor::flight_service::BallistaFlightService;
+use bytes::Bytes;
 use futures::stream::BoxStream;
+use prost::Message;
 use tokio_util::sync::CancellationToken;
-use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Request, Response, Status, Streaming};
-use volley_proto::connections::{PING, PONG};
+use volley_proto::connections::{Listener, server};
 use volley_proto::limits::TICKET_LIMIT;
-use volley_proto::tls::{Listener, Peer};
+
+use super::proof::{Proven, refused};
 
 /// The largest message it sends.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 /// How long a request may take to arrive and to be looked at; not its answer.
 const REQUEST: Duration = Duration::from_secs(60);
-/// What clients ask for: the rows of a partition.
-const FOR_CLIENTS: &str = "/arrow.flight.protocol.FlightService/DoGet";
-
-/// Whether a request is let through, by its path, its headers and who sent it. A request that is not is answered with
-/// the status.
-pub(super) type Check =
-    Arc<dyn Fn(&http::request::Parts, &Peer) -> Result<(), Status> + Send + Sync>;
-
-/// Lets processes of the cluster ask for anything, and clients for rows; everybody for anything in the clear.
-pub(super) fn check() -> Check {
-    Arc::new(|request, peer| {
-        if !peer.encrypted || peer.member || request.uri.path() == FOR_CLIENTS {
-            return Ok(());
-        }
-        Err(Status::unauthenticated(
-            "this is for processes of the cluster, which have a certificate of its authority",
-        ))
-    })
-}
 
 /// Serves the shuffle files under a work folder until told to stop.
 pub(super) async fn serve(
     listener: Listener,
     work_dir: String,
-    check: Check,
+    proven: Proven,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = FlightServiceServer::new(Tickets::new(work_dir))
+    let service = FlightServiceServer::new(Tickets::new(work_dir, proven))
         .max_decoding_message_size(TICKET_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
-    tonic::transport::Server::builder()
+    server()
         .timeout(REQUEST)
-        .http2_keepalive_interval(Some(PING))
-        .http2_keepalive_timeout(Some(PONG))
-        .add_service(Checked { service, check })
+        .add_service(service)
         .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned())
         .await
 }
-
-/// A service whose requests are checked first.
-#[derive(Clone)]
-struct Checked<S> {
-    service: S,
-    check: Check,
-}
-
-impl<S: tonic::server::NamedService> tonic::server::NamedService for Checked<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S> Service<http::Request<Body>> for Checked<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<Body>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = BoxFuture<S::Response, S::Error>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        let checked = match parts.extensions.get::<Peer>() {
-            Some(peer) => (self.check)(&parts, peer),
-            None => Err(Status::internal("a connection without a peer")),
-        };
-        match checked {
-            Ok(()) => Box::pin(self.service.call(http::Request::from_parts(parts, body))),
-            Err(status) => Box::pin(async move { Ok(status.into_http()) }),
-        }
-    }
-}
-
 
 /// Ballista's service behind a check of what is asked for.
 struct Tickets {
     work_dir: PathBuf,
     files: BallistaFlightService,
+    proven: Proven,
 }
 
 impl Tickets {
-    fn new(work_dir: String) -> Self {
+    fn new(work_dir: String, proven: Proven) -> Self {
         Self {
             work_dir: PathBuf::from(&work_dir),
             files: BallistaFlightService::new(work_dir),
+            proven,
         }
+    }
+
+    /// What is asked for, by a peer, or with a ticket in the place of the job.
+    ///
+    /// # Errors
+    /// When it is neither, or nothing that can be asked for.
+    #[allow(clippy::result_large_err)] // as tonic has it
+    fn admit<T>(&self, request: &Request<T>, asked: &Bytes) -> Result<Bytes, Status> {
+        let asked = match self.proven.is_peer(request) {
+            true => asked.clone(),
+            false => self.with_job(request, asked)?,
+        };
+        self.check(&asked)?;
+        Ok(asked)
+    }
+
+    /// What is asked for, with the job that the ticket is of in its place.
+    #[allow(clippy::result_large_err)] // as tonic has it
+    fn with_job<T>(&self, request: &Request<T>, asked: &Bytes) -> Result<Bytes, Status> {
+        let mut action = protobuf::Action::decode(asked.as_ref())
+            .map_err(|error| Status::invalid_argument(format!("it is no ticket: {error}")))?;
+        let Some(Asked::FetchPartition(fetch)) = &mut action.action_type else {
+            return Err(Status::invalid_argument("it is no ticket: it names no job"));
+        };
+        let job = self.proven.secret().job_of(&fetch.job_id);
+        let job = job.map(str::to_owned);
+        fetch.job_id = job.ok_or_else(|| refused(request, "read rows"))?;
+        Ok(action.encode_to_vec().into())
     }
 
     /// Refuses a ticket for anything but a job's files in the work folder.
@@ -198,17 +173,19 @@ impl FlightService for Tickets {
 
     async fn do_get(
         &self,
-        request: Request<Ticket>,
+        mut request: Request<Ticket>,
     ) -> Result<Response<Self::DoGetStream>, Status> {
-        self.check(&request.get_ref().ticket)?;
+        let asked = self.admit(&request, &request.get_ref().ticket)?;
+        request.get_mut().ticket = asked;
         self.files.do_get(request).await
     }
 
     async fn do_action(
         &self,
-        request: Request<Action>,
+        mut request: Request<Action>,
     ) -> Result<Response<Self::DoActionStream>, Status> {
-        self.check(&request.get_ref().body)?;
+        let asked = self.admit(&request, &request.get_ref().body)?;
+        request.get_mut().body = asked;
         self.files.do_action(request).await
     }
 
@@ -273,9 +250,8 @@ impl FlightService for Tickets {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use ballista_core::serde::protobuf;
-    use prost::Message;
     use tonic::Code;
+    use volley_proto::access::ClusterSecret;
 
     use super::*;
 
@@ -288,14 +264,38 @@ mod tests {
             ..Default::default()
         };
         let action = protobuf::Action {
-            action_type: Some(protobuf::action::ActionType::FetchPartition(fetch)),
+            action_type: Some(Asked::FetchPartition(fetch)),
             ..Default::default()
         };
         action.encode_to_vec()
     }
 
     fn tickets(work_dir: &Path) -> Tickets {
-        Tickets::new(work_dir.display().to_string())
+        let proven = Proven::new(ClusterSecret::generate(), "127.0.0.1:1".to_owned());
+        Tickets::new(work_dir.display().to_string(), proven)
+    }
+
+    #[test]
+    fn rows_are_for_who_has_the_job_s_ticket() {
+        let dir = tempfile::tempdir().unwrap();
+        let tickets = tickets(dir.path());
+        let secret = tickets.proven.secret();
+        let ask = |job: &str| tickets.admit(&Request::new(()), &ticket(job, None).into());
+        assert_eq!(ask(&secret.ticket("J1")).unwrap(), ticket("J1", None));
+        for refused in [
+            "J1".to_owned(),
+            ClusterSecret::generate().ticket("J1"),
+            secret.ticket("J1").replace("J1", "J2"),
+        ] {
+            assert_eq!(ask(&refused).unwrap_err().code(), Code::Unauthenticated);
+        }
+        // A ticket opens nothing that a job's id does not.
+        let outside = ask(&secret.ticket("../J1")).unwrap_err();
+        assert_eq!(outside.code(), Code::InvalidArgument);
+        for malformed in [Bytes::new(), Bytes::from_static(b"nonsense")] {
+            let refused = tickets.admit(&Request::new(()), &malformed).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument);
+        }
     }
 
     #[test]
@@ -338,6 +338,7 @@ mod tests {
         bolero::check!().with_iterations(10_000).for_each(|bytes| {
             // Who is refused has no file opened; the rest is under the work folder.
             let _ = tickets.check(bytes);
+            let _ = tickets.admit(&Request::new(()), &Bytes::copy_from_slice(bytes));
         });
     }
 }

@@ -9,6 +9,7 @@ mod flight;
 mod join_filter;
 mod local_files;
 mod process;
+mod proof;
 mod runner;
 mod runtime;
 pub(crate) mod shuffle_dir;

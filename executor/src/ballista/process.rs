@@ -1,8 +1,9 @@
 //! Ballista's executor put together from its parts.
 //!
-//! Ballista's own entry point needs its ports in advance and takes over the process's signals,
-//! which an executor inside a client must not. The parts are the same: a task server, a runner of tasks that sends
-//! heartbeats, and a Flight service over the work folder. Each listens on a port of its own, over TLS or in the clear.
+//! Ballista's own entry point needs its ports in advance, takes over the process's signals, which an executor inside a
+//! client must not, and serves whoever reaches its ports. The parts are the same: a task server, a runner that tells how
+//! tasks have ended, heartbeats, and a Flight service over the work folder. Each server listens on a port of its own, over
+//! TLS or in the clear, and lets in who proves to be of the cluster.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,9 +27,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use uuid::Uuid;
 use volley_proto::TrainId;
+use volley_proto::access::{Authorized, Bearer, ClusterSecret, Holder};
 use volley_proto::address::ListenAddress;
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
@@ -38,7 +40,8 @@ use volley_proto::tls::{self, ClientCertificate, Listener};
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
-use super::runner::{Runner, heartbeats, tell_statuses};
+use super::proof::Proven;
+use super::runner::{Runner, Scheduler, heartbeats, tell_statuses};
 use super::runtime::TaskRuntimes;
 use super::task_server::{self, TaskServer};
 use super::tasks::{TaskKey, Tasks};
@@ -49,7 +52,7 @@ use crate::{Error, ExecutorConfig, Result};
 
 /// How often the connection with the scheduler is tried at most.
 const LEAST_TRIED: Duration = Duration::from_millis(500);
-/// Tasks that wait for a thread, for each slot.
+/// Tasks, and states of tasks, that wait for each slot.
 const WAITING: usize = 50;
 /// Tasks that the scheduler is told of at once.
 const ENDED_AT_ONCE: usize = 256;
@@ -65,14 +68,16 @@ pub(crate) struct Process {
     probes: mpsc::Sender<Asked>,
     /// What was shuffled goes with the registration: nobody would ask for it again.
     _shuffle_dir: TempDir,
-    scheduler: SchedulerGrpcClient<Channel>,
+    scheduler: Scheduler,
     services: JoinSet<()>,
+    /// It ends when the scheduler does not take heartbeats.
+    heart: JoinSet<()>,
     stop_requests: mpsc::Receiver<bool>,
     stop: CancellationToken,
 }
 
-/// A channel to the scheduler, tried until the deadline.
-pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
+/// A channel to the scheduler that says who the executor is, tried until the deadline.
+pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Authorized> {
     let address = || Error::SchedulerAddress {
         address: config.scheduler.clone(),
     };
@@ -88,7 +93,11 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
     let deadline = Instant::now() + config.connect_timeout;
     loop {
         match tls::connect(endpoint.clone(), config.tls.as_ref()).await {
-            Ok(channel) => return Ok(channel),
+            Ok(channel) => {
+                let bearer = Bearer::new(&config.join_token, &config.scheduler, Holder::Executor);
+                let bearer = bearer.map_err(Error::JoinToken)?;
+                return Ok(bearer.over(channel));
+            }
             Err(source) if Instant::now() >= deadline => {
                 let (address, waited) = (config.scheduler.clone(), config.connect_timeout);
                 if let Some(reason) = tls::disagreement(&source) {
@@ -108,7 +117,7 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Channel> {
 /// Starts the services and registers with the scheduler.
 pub(crate) async fn start(
     config: &ExecutorConfig,
-    channel: Channel,
+    channel: Authorized,
     runtimes: Runtimes,
     (process, number): (Uuid, u64),
 ) -> Result<Process> {
@@ -117,7 +126,7 @@ pub(crate) async fn start(
         source,
     };
     let (flight, flight_port) = listen(&config.listen).map_err(cannot_listen)?;
-    let (task_port, tasks_port) = listen(&config.listen).map_err(cannot_listen)?;
+    let (tasks_listener, tasks_port) = listen(&config.listen).map_err(cannot_listen)?;
     let options = Arc::new(process_config(config, flight_port, tasks_port));
     let cannot_use = |source| Error::WorkDir {
         path: config.work_dir.clone(),
@@ -127,20 +136,25 @@ pub(crate) async fn start(
     let work_dir = shuffle_dir.path();
     let stop = CancellationToken::new();
     let (tasks, ended) = Tasks::new(stop.clone());
-    let connections = Arc::new(Connections::new(config.tls.clone()));
-    let engine: Arc<dyn ExecutionEngine> = Arc::new(VolleyEngine::new(connections, tasks.clone()));
-    let executor = ballista_executor(config, &options, work_dir, runtimes, Arc::clone(&engine));
-    let executor = Arc::new(executor.map_err(|source| cannot_use(std::io::Error::other(source)))?);
     let incarnation = format!("{process}/{number}");
     let attendance = Attendance::begin(config, channel.clone(), &incarnation).await?;
+    let secret = attendance.secret();
+    let engine: Arc<dyn ExecutionEngine> = Arc::new(VolleyEngine::new(
+        Arc::new(Connections::new(config.tls.clone(), secret.clone())),
+        tasks.clone(),
+        config.allowed_paths.clone(),
+    ));
+    let executor = ballista_executor(config, &options, work_dir, runtimes, Arc::clone(&engine));
+    let executor = Arc::new(executor.map_err(|source| cannot_use(std::io::Error::other(source)))?);
 
     let mut services = JoinSet::new();
     let over =
         |listener, wanted| Listener::new(listener, config.tls.clone().map(|tls| (tls, wanted)));
+    let proven = |port| proven(config, secret, port);
     let serving = flight::serve(
         over(flight, ClientCertificate::Optional),
         work_dir.display().to_string(),
-        flight::check(),
+        proven(flight_port),
         stop.clone(),
     );
     services.spawn(async move {
@@ -152,7 +166,9 @@ pub(crate) async fn start(
     let (probes, asked) = mpsc::channel(PROBES);
     services.spawn(probe::answer(config.clone(), channel.clone(), asked));
 
-    let (launched, waiting) = mpsc::channel(WAITING * config.vcores.max(1));
+    let waiting = WAITING * config.vcores.max(1);
+    let (launched, queued) = mpsc::channel(waiting);
+    let (statuses, told) = mpsc::channel(waiting);
     let (request_stop, stop_requests) = mpsc::channel(1);
     let server = TaskServer {
         executor: Arc::clone(&executor),
@@ -162,32 +178,34 @@ pub(crate) async fn start(
         ),
         tasks: launched,
         stop: request_stop,
+        proven: proven(tasks_port),
     };
     // Only the scheduler launches tasks: its certificate is for the host that it is dialled by.
     let host = config.scheduler.rsplit_once(':');
     let host = host.map_or(config.scheduler.as_str(), |(host, _)| host);
     let of_scheduler = ClientCertificate::MemberAt(host.to_owned());
-    let serving = task_server::serve(server, over(task_port, of_scheduler), stop.clone());
+    let serving = task_server::serve(server, over(tasks_listener, of_scheduler), stop.clone());
     services.spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the task server ended");
         }
     });
-    let (statuses, told) = mpsc::unbounded_channel();
     let runner = Runner {
         executor: Arc::clone(&executor),
         engine,
         statuses,
     };
-    services.spawn(runner.run(waiting));
+    services.spawn(runner.run(queued));
 
     // What it sends may be as large as what the scheduler takes.
     let mut scheduler = SchedulerGrpcClient::new(channel)
         .max_encoding_message_size(MESSAGE_LIMIT)
         .max_decoding_message_size(MESSAGE_LIMIT);
     register(config, &mut scheduler, &executor).await?;
+    tracing::info!("listens for tasks on port {tasks_port} and for rows on port {flight_port}");
     services.spawn(tell_statuses(scheduler.clone(), config.id.clone(), told));
-    services.spawn(heartbeats(scheduler.clone(), executor, config.heartbeat));
+    let mut heart = JoinSet::new();
+    heart.spawn(heartbeats(scheduler.clone(), executor, config.heartbeat));
     Ok(Process {
         config: config.clone(),
         attendance,
@@ -196,6 +214,7 @@ pub(crate) async fn start(
         _shuffle_dir: shuffle_dir,
         scheduler,
         services,
+        heart,
         stop_requests,
         stop,
     })
@@ -204,7 +223,7 @@ pub(crate) async fn start(
 /// Registers with the scheduler, which looks whether it reaches the task server.
 async fn register(
     config: &ExecutorConfig,
-    scheduler: &mut SchedulerGrpcClient<Channel>,
+    scheduler: &mut Scheduler,
     executor: &BallistaExecutor,
 ) -> Result<()> {
     let refused = |source| Error::Register {
@@ -240,7 +259,8 @@ impl Process {
                 |probe| drop(self.probes.try_send(probe)),
             ) => reason,
             _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
-            // One of them gives up on a scheduler that does not take heartbeats, or how tasks have ended.
+            _ = self.heart.join_next() => "the scheduler does not take heartbeats".to_owned(),
+            // One of them gives up on a scheduler that does not take how tasks have ended.
             _ = self.services.join_next() => "a service of its own ended".to_owned(),
         }
     }
@@ -266,7 +286,7 @@ impl Drop for Process {
 /// Tells the scheduler of tasks that have ended, for as long as this is polled.
 async fn say_ended(
     config: ExecutorConfig,
-    channel: Channel,
+    channel: Authorized,
     mut ended: mpsc::UnboundedReceiver<TaskKey>,
 ) {
     let mut tasks = Vec::new();
@@ -279,6 +299,12 @@ async fn say_ended(
     }
     // The engine holds the other end for as long as there is a process.
     std::future::pending().await
+}
+
+/// Who is let in at a port of the executor's.
+fn proven(config: &ExecutorConfig, secret: &ClusterSecret, port: u16) -> Proven {
+    let address = format!("{}:{port}", config.listen.advertise_host());
+    Proven::new(secret.clone(), address)
 }
 
 /// Listens on a port of the executor's.

@@ -23,7 +23,7 @@ use datafusion::execution::TaskContext;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tonic::transport::Channel;
+use volley_proto::access::Authorized;
 use volley_proto::limits::STACK;
 
 /// Heartbeats in a row that the scheduler may not take.
@@ -35,11 +35,14 @@ const NICE: i32 = 10;
 /// `PRIO_PROCESS`, with 0 for the caller.
 const OF_A_PROCESS: u32 = 0;
 
+/// A client of the scheduler's that says who it is.
+pub(super) type Scheduler = SchedulerGrpcClient<Authorized>;
+
 /// What tasks run with.
 pub(super) struct Runner {
     pub(super) executor: Arc<BallistaExecutor>,
     pub(super) engine: Arc<dyn ExecutionEngine>,
-    pub(super) statuses: mpsc::UnboundedSender<TaskStatus>,
+    pub(super) statuses: mpsc::Sender<TaskStatus>,
 }
 
 /// Threads of tasks. What runs on them is dropped with them, where it next waits.
@@ -89,7 +92,7 @@ impl Runner {
             runtime.spawn(async move {
                 let status = runner.run_task(task).await;
                 // Nobody listens once the executor starts over.
-                runner.statuses.send(status).ok();
+                runner.statuses.send(status).await.ok();
             });
         }
     }
@@ -190,9 +193,9 @@ fn now() -> u64 {
 
 /// Tells the scheduler how tasks have ended. Returns when it does not take that.
 pub(super) async fn tell_statuses(
-    mut scheduler: SchedulerGrpcClient<Channel>,
+    mut scheduler: Scheduler,
     executor_id: String,
-    mut statuses: mpsc::UnboundedReceiver<TaskStatus>,
+    mut statuses: mpsc::Receiver<TaskStatus>,
 ) {
     let mut ended = Vec::new();
     while statuses.recv_many(&mut ended, AT_ONCE).await > 0 {
@@ -211,7 +214,7 @@ pub(super) async fn tell_statuses(
 
 /// Tells the scheduler that the executor lives. Returns when it has not taken that several times in a row.
 pub(super) async fn heartbeats(
-    mut scheduler: SchedulerGrpcClient<Channel>,
+    mut scheduler: Scheduler,
     executor: Arc<BallistaExecutor>,
     interval: Duration,
 ) {

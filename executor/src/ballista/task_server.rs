@@ -1,7 +1,13 @@
-//! The server that the scheduler launches tasks on.
+//! What the scheduler asks of an executor: to run tasks, to cancel them, and to remove what they have left.
 //!
-//! Ballista has one that binds its port by itself and speaks in the clear. This one is the same service over a listener
-//! of ours, so that it may speak TLS, for the scheduler alone.
+//! ```text
+//!   scheduler ── LaunchMultiTask, with a proof ──► decode ──► queue ──► runner's threads
+//!                 │ none, or a wrong one                                  │ how it ended
+//!                 └──► refused                      scheduler ◄── UpdateTaskStatus, in bundles
+//! ```
+//!
+//! Ballista has such a server, which binds its port by itself, speaks in the clear, and takes tasks from whoever reaches
+//! it. This one is the same service over a listener of ours, for the scheduler alone.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -16,14 +22,18 @@ use ballista_core::serde::protobuf::{
 };
 use ballista_core::serde::scheduler::TaskDefinition;
 use ballista_core::serde::scheduler::from_proto::get_task_definition_vec;
-use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
 use ballista_executor::executor::Executor as BallistaExecutor;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
+use volley_proto::connections::{self, Listener};
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
-use volley_proto::tls::Listener;
+
+use super::proof::Proven;
+
+/// How long a request may take to arrive and to be done.
+const REQUEST: Duration = Duration::from_secs(60);
 
 /// The service's parts.
 pub(super) struct TaskServer {
@@ -32,6 +42,8 @@ pub(super) struct TaskServer {
     pub(super) tasks: mpsc::Sender<TaskDefinition>,
     /// Told when the scheduler wants the executor to stop.
     pub(super) stop: mpsc::Sender<bool>,
+    /// Who is let in.
+    pub(super) proven: Proven,
 }
 
 /// Serves until told to stop.
@@ -40,12 +52,11 @@ pub(super) async fn serve(
     listener: Listener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let settings = GrpcServerConfig::default();
-    let listener = listener.with_keepalive(Duration::from_secs(settings.tcp_keepalive_seconds));
     let service = ExecutorGrpcServer::new(server)
         .max_encoding_message_size(MESSAGE_LIMIT)
         .max_decoding_message_size(LAUNCH_LIMIT as usize);
-    create_grpc_server(&settings)
+    connections::server()
+        .timeout(REQUEST)
         .add_service(service)
         .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned())
         .await
@@ -67,6 +78,7 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<LaunchMultiTaskParams>,
     ) -> Result<Response<LaunchMultiTaskResult>, Status> {
+        self.proven.check(&request, "launch tasks")?;
         let mut failed_jobs = Vec::new();
         for launched in request.into_inner().multi_tasks {
             let job = launched.job_id.clone();
@@ -103,6 +115,7 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<StopExecutorParams>,
     ) -> Result<Response<StopExecutorResult>, Status> {
+        self.proven.check(&request, "stop the executor")?;
         let StopExecutorParams {
             executor_id,
             reason,
@@ -123,6 +136,7 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<CancelTasksParams>,
     ) -> Result<Response<CancelTasksResult>, Status> {
+        self.proven.check(&request, "cancel tasks")?;
         let mut cancelled = true;
         for task in request.into_inner().task_infos {
             let (stage, number) = (task.stage_id as usize, task.task_id as usize);
@@ -140,6 +154,7 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<RemoveJobDataParams>,
     ) -> Result<Response<RemoveJobDataResult>, Status> {
+        self.proven.check(&request, "remove a job's data")?;
         let RemoveJobDataParams {
             job_id,
             remove_stage_ids,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use volley_proto::probe::{Fault, Measured, Port, Service, Target, connect};
+use volley_proto::probe::{Fault, Measured, Port, Service, Target, connect, reach};
+use volley_proto::tls::Tls;
 
 use super::exchange::{self, Found};
 
@@ -11,7 +12,7 @@ use super::exchange::{self, Found};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Dials all ports that are of use, at once.
-pub(super) async fn dial(target: &Target) -> Measured {
+pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Measured {
     let Target {
         host,
         flight,
@@ -20,7 +21,7 @@ pub(super) async fn dial(target: &Target) -> Measured {
     } = target;
     let flight = async {
         let number = (*flight)?;
-        let fault = connect(host, number).await.err();
+        let fault = reach(host, number, tls).await.err();
         Some(port(Service::Flight, number, fault))
     };
     let ranks = async {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{AbortHandle, JoinSet};
-use tonic::transport::Channel;
+use volley_proto::access::Authorized;
 use volley_proto::probe::{Probe, Probed};
 
 use crate::{ExecutorConfig, attendance};
@@ -34,7 +34,11 @@ pub(crate) struct Asked {
 }
 
 /// Answers probes for as long as this is polled; dropping it ends them.
-pub(crate) async fn answer(config: ExecutorConfig, channel: Channel, mut asked: Receiver<Asked>) {
+pub(crate) async fn answer(
+    config: ExecutorConfig,
+    channel: Authorized,
+    mut asked: Receiver<Asked>,
+) {
     let mut running = JoinSet::new();
     // It takes a port, so there is one at most.
     let mut listening: Option<AbortHandle> = None;
@@ -67,7 +71,7 @@ pub(crate) async fn answer(config: ExecutorConfig, channel: Channel, mut asked: 
     }
 }
 
-async fn answer_one(config: ExecutorConfig, channel: Channel, Asked { id, probe }: Asked) {
+async fn answer_one(config: ExecutorConfig, channel: Authorized, Asked { id, probe }: Asked) {
     let mut listener = None;
     let probed = match probe {
         Probe::Listen { token, patience } => match listen::bind(&config) {
@@ -77,7 +81,7 @@ async fn answer_one(config: ExecutorConfig, channel: Channel, Asked { id, probe 
             }
             Err(error) => Probed::Failed(format!("cannot listen on {}: {error}", config.listen)),
         },
-        Probe::Dial(target) => Probed::Measured(dial::dial(&target).await),
+        Probe::Dial(target) => Probed::Measured(dial::dial(&target, config.tls.as_ref()).await),
         Probe::Stop => return,
         Probe::Scheduler => match attendance::measure(&config, channel.clone()).await {
             Ok(measured) => Probed::Measured(measured),

@@ -38,7 +38,7 @@ async fn a_way_is_measured_by_who_knows_the_token() {
     drop(closed);
     let serving = listen::serve(listener, "the token", PATIENCE);
     let dialling = async {
-        let found = dial::dial(&target(Some(flight), Some(port), "the token")).await;
+        let found = dial::dial(&target(Some(flight), Some(port), "the token"), None).await;
         assert!(
             found.round_trip.is_some_and(|time| time > Duration::ZERO),
             "{found:?}"
@@ -50,7 +50,7 @@ async fn a_way_is_measured_by_who_knows_the_token() {
             .map(|port| port.fault.as_ref().map(|fault| fault.kind));
         assert_eq!(faults.collect::<Vec<_>>(), [Some(FaultKind::Refused), None]);
 
-        let stranger = dial::dial(&target(None, Some(port), "my token!")).await;
+        let stranger = dial::dial(&target(None, Some(port), "my token!"), None).await;
         assert_eq!((stranger.round_trip, stranger.rate), (None, None));
         assert_eq!(stranger.ports[0].service, Service::Ranks);
         let fault = stranger.ports[0].fault.as_ref().unwrap();

@@ -9,7 +9,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::TryStreamExt;
-use tonic::transport::Channel;
+use volley_proto::access::Authorized;
 use volley_proto::address::ListenAddress;
 use volley_proto::runtime::{RankRuntime, RankTask};
 use volley_proto::spec::{Device, TrainSpec};
@@ -33,13 +33,13 @@ pub(crate) struct RankHost {
     socket_dir: PathBuf,
     device: Device,
     layers: CustomLayers,
-    scheduler: Channel,
+    scheduler: Authorized,
     parking: Parking,
     tls: Option<Tls>,
 }
 
 impl RankHost {
-    pub(crate) fn new(config: &ExecutorConfig, scheduler: Channel, parking: Parking) -> Self {
+    pub(crate) fn new(config: &ExecutorConfig, scheduler: Authorized, parking: Parking) -> Self {
         Self {
             executor: config.id.clone(),
             listen: config.listen.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tonic::Code;
-use tonic::transport::Channel;
+use volley_proto::access::Authorized;
 use volley_proto::runtime::TaskIdentity;
 use volley_proto::wire::rendezvous_client::RendezvousClient;
 use volley_proto::wire::{self, progress_request};
@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The scheduler's rendezvous, for one training run and executor.
 #[derive(Debug, Clone)]
 pub(super) struct Rendezvous {
-    client: RendezvousClient<Channel>,
+    client: RendezvousClient<Authorized>,
     train: TrainId,
     executor: String,
 }
@@ -58,7 +58,7 @@ pub(super) enum Told {
 }
 
 impl Rendezvous {
-    pub(super) fn new(channel: Channel, train: TrainId, executor: String) -> Self {
+    pub(super) fn new(channel: Authorized, train: TrainId, executor: String) -> Self {
         Self {
             client: RendezvousClient::new(channel),
             train,

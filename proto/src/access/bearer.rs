@@ -1,51 +1,83 @@
 //! A channel whose requests say whose they are.
 
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use super::Token;
+use super::{Credential, Holder, Token};
 use crate::{Error, Result};
 
 /// A channel to a scheduler, with the token that goes along with each request.
 pub type Authorized = InterceptedService<Channel, Bearer>;
 
-/// Puts a token into each request, or nothing where there is none.
-#[derive(Debug, Clone, Default)]
+/// How long a token is not looked up again: a scheduler that was started anew has another.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A header; it is marked as sensitive: it prints as such, and is not kept by header compression.
+type Header = Option<MetadataValue<Ascii>>;
+
+/// Puts a token into each request, or nothing where there is none; cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Bearer {
-    /// It is marked as sensitive: it prints as such, and is not kept by header compression.
-    header: Option<MetadataValue<Ascii>>,
+    credential: Credential,
+    scheduler: String,
+    holder: Holder,
+    known: Arc<Mutex<(Instant, Header)>>,
 }
 
 impl Bearer {
-    /// Of a token.
+    /// Of a token for the scheduler at an address.
     ///
     /// # Errors
-    /// When it cannot go into a header.
-    pub fn new(token: Option<&Token>) -> Result<Self> {
-        let header = |token: &Token| {
-            let header = MetadataValue::try_from(format!("Bearer {}", token.reveal()));
-            let mut header = header.map_err(|e| Error::malformed("token", e))?;
-            header.set_sensitive(true);
-            Ok::<_, Error>(header)
-        };
-        let header = token.map(header).transpose()?;
-        Ok(Self { header })
+    /// When there is to be a token, and it cannot be read.
+    pub fn new(credential: &Credential, scheduler: &str, holder: Holder) -> Result<Self> {
+        let header = header(credential.token(scheduler, holder)?.as_ref())?;
+        Ok(Self {
+            credential: credential.clone(),
+            scheduler: scheduler.to_owned(),
+            holder,
+            known: Arc::new(Mutex::new((Instant::now(), header))),
+        })
     }
 
     /// A channel that carries it.
     pub fn over(self, channel: Channel) -> Authorized {
         InterceptedService::new(channel, self)
     }
+
+    fn header(&self) -> Header {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0.elapsed() >= FRESH {
+            known.0 = Instant::now();
+            let token = self.credential.token(&self.scheduler, self.holder);
+            match token.and_then(|token| header(token.as_ref())) {
+                Ok(found) => known.1 = found,
+                Err(error) => tracing::debug!(%error, "a token cannot be read anew"),
+            }
+        }
+        known.1.clone()
+    }
+}
+
+fn header(token: Option<&Token>) -> Result<Header> {
+    let header = |token: &Token| {
+        let header = MetadataValue::try_from(format!("Bearer {}", token.reveal()));
+        let mut header = header.map_err(|e| Error::malformed("token", e))?;
+        header.set_sensitive(true);
+        Ok(header)
+    };
+    token.map(header).transpose()
 }
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> std::result::Result<Request<()>, Status> {
-        if let Some(header) = &self.header {
-            let headers = request.metadata_mut();
-            headers.insert("authorization", header.clone());
+        if let Some(header) = self.header() {
+            request.metadata_mut().insert("authorization", header);
         }
         Ok(request)
     }
@@ -67,13 +99,35 @@ mod tests {
     #[test]
     fn requests_carry_the_token_that_is_read_from_them() {
         let token = Token::generate();
-        let mut carrier = Bearer::new(Some(&token)).unwrap();
+        let of = |credential: &Credential| {
+            Bearer::new(credential, "scheduler.example:1", Holder::Client).unwrap()
+        };
+        let mut carrier = of(&Credential::Given(token.clone()));
         let request = carrier.call(Request::new(())).unwrap();
         let header = request.metadata().get("authorization").unwrap();
         assert_eq!(bearer(header.to_str().unwrap()), Some(token.reveal()));
         assert!(!format!("{request:?} {carrier:?}").contains(token.reveal()));
-        let request = Bearer::default().call(Request::new(())).unwrap();
+        let request = of(&Credential::Found).call(Request::new(())).unwrap();
         assert!(request.metadata().is_empty());
+    }
+
+    #[test]
+    fn a_file_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let carrier = Bearer::new(&Credential::File(file.clone()), "s:1", Holder::Client);
+        assert!(carrier.is_err(), "there is no file");
+        let tokens = [Token::generate(), Token::generate()];
+        std::fs::write(&file, tokens[0].reveal()).unwrap();
+        let carrier = Bearer::new(&Credential::File(file.clone()), "s:1", Holder::Client).unwrap();
+        let sent = || carrier.header().unwrap().to_str().unwrap().to_owned();
+        std::fs::write(&file, tokens[1].reveal()).unwrap();
+        assert!(sent().ends_with(tokens[0].reveal()));
+        carrier.known.lock().unwrap().0 -= FRESH;
+        assert!(sent().ends_with(tokens[1].reveal()));
+        std::fs::remove_file(&file).unwrap();
+        carrier.known.lock().unwrap().0 -= FRESH;
+        assert!(sent().ends_with(tokens[1].reveal()), "the one before stays");
     }
 
     #[test]

@@ -105,7 +105,8 @@ impl Effects {
         };
         if let Some(listing) = listing {
             let places = listing.table_paths().iter();
-            self.places.extend(places.map(|place| place.get_url().clone()));
+            self.places
+                .extend(places.map(|place| place.get_url().clone()));
         } else if let Some(view) = provider.get_logical_plan() {
             let Self {
                 writes,
@@ -234,7 +235,10 @@ mod tests {
             ("SELECT * FROM range(3) WHERE value IN (SELECT 1)", None),
             ("EXPLAIN SELECT 1", None),
             ("COPY (SELECT 1 AS a) TO '/tmp/none/x.csv'", Some("COPY")),
-            ("EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '/tmp/none/x.csv'", Some("COPY")),
+            (
+                "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '/tmp/none/x.csv'",
+                Some("COPY"),
+            ),
             ("CREATE TABLE t AS SELECT 1 AS a", Some("CREATEMEMORYTABLE")),
         ] {
             assert_eq!(effects(sql).await.writes.as_deref(), writes, "{sql}");
@@ -265,7 +269,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.csv"), "x\n1\n").unwrap();
         let context = SessionContext::new().enable_url_table();
-        let sql = format!("SELECT x FROM '{}/a.csv' UNION ALL SELECT 2", dir.path().display());
+        let sql = format!(
+            "SELECT x FROM '{}/a.csv' UNION ALL SELECT 2",
+            dir.path().display()
+        );
         let plan = context.sql(&sql).await.unwrap();
         let plan = plan.create_physical_plan().await.unwrap();
         let places = places_of_task(plan.as_ref()).unwrap();

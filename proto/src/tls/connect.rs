@@ -94,17 +94,31 @@ impl Connector {
         let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
             return Err(invalid(format!("{uri}: expected HOST:PORT")));
         };
-        let name = server_name(host).map_err(|error| invalid(format!("{host}: {error}")))?;
         let stream = TcpStream::connect(format!("{host}:{port}")).await?;
         stream.set_nodelay(true)?;
         if let Some(keepalive) = &self.keepalive {
             SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
         }
-        let config = Arc::clone(&self.tls.current().client);
+        self.tls.agree(host, stream).await.map(TokioIo::new)
+    }
+}
+
+impl Tls {
+    /// Agrees on TLS with a server that has been connected with, an IPv6 address with or without brackets.
+    ///
+    /// # Errors
+    /// What may help, where its certificate is not right.
+    pub(crate) async fn agree(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = server_name(host).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{host}: {error}"))
+        })?;
+        let config = Arc::clone(&self.current().client);
         let stream = TlsConnector::from(config).connect(name, stream).await;
-        stream
-            .map(TokioIo::new)
-            .map_err(|error| self.explain(host, error))
+        stream.map_err(|error| self.explain(host, error))
     }
 
     /// Says what may help.
@@ -119,7 +133,7 @@ impl Connector {
             Some(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
             )) => {
-                let ca = self.tls.ca().display();
+                let ca = self.ca().display();
                 format!("its certificate is not signed by the authority in {ca}")
             }
             Some(rustls::Error::InvalidCertificate(

@@ -4,7 +4,6 @@
 //! ```text
 //!   TlsFiles ──open──► Tls ──► connect:  channels of our own clients        rank_client:  what ranks dial with
 //!   (options)           │      endpoint: channels of Ballista's clients     rank_server:  what ranks accept with
-//!                       │      Listener: connections that are accepted
 //!                       └ files are looked at now and then; new ones count from the next connection on
 //! ```
 //!
@@ -34,7 +33,8 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ServerConfig};
 use tonic::transport::Endpoint;
 
-pub use accept::{ClientCertificate, Listener, Peer, Stream};
+pub use accept::{ClientCertificate, Peer};
+pub(crate) use accept::{Refused, greet};
 pub use connect::{channel, connect, disagreement, url};
 pub use error::Error;
 

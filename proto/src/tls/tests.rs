@@ -15,6 +15,7 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::Endpoint;
 
 use super::*;
+use crate::connections::Listener;
 
 /// An authority in a folder.
 struct Authority {
@@ -223,12 +224,12 @@ async fn echo(address: SocketAddr, listener: &mut Listener, files: TlsFiles) -> 
         Some(byte[0])
     };
     let server = async {
-        let (mut stream, peer) = listener.accept().await;
+        let mut stream = listener.accept().await;
         let mut byte = [0];
         stream.read_exact(&mut byte).await.unwrap();
         stream.write_all(&byte).await.unwrap();
         stream.flush().await.unwrap();
-        peer
+        stream.peer().clone()
     };
     tokio::pin!(client);
     tokio::select! {
@@ -349,4 +350,23 @@ async fn clients_are_told_what_does_not_fit() {
     let said = dial(authority.client(), address.to_string()).await;
     assert!(said.contains("does not speak TLS"), "{said}");
     serving.abort();
+}
+
+#[tokio::test]
+async fn those_who_say_nothing_give_up_their_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::make(dir.path());
+    let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    let tls = Tls::open_member(authority.member("server")).unwrap();
+    let tls = Some((tls, ClientCertificate::Optional));
+    let mut listener = Listener::at_most(tcp, tls, 1, Duration::from_millis(100));
+    let _silent = TcpStream::connect(address).await.unwrap();
+    let mut half = TcpStream::connect(address).await.unwrap();
+    half.write_all(&[22, 3]).await.unwrap();
+    assert!(
+        echo(address, &mut listener, authority.client())
+            .await
+            .is_some()
+    );
 }

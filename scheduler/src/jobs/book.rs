@@ -149,6 +149,19 @@ impl Book {
         known.unwrap_or_else(|| attempt.to_owned())
     }
 
+    /// Whose a job is, by its id or that of an attempt.
+    pub(crate) fn owner_of(&self, id: &str) -> Option<String> {
+        self.jobs.look(&self.job_of(id), |job| job.owner.clone())
+    }
+
+    /// The job that is a training run, and whose it is.
+    pub(crate) fn owner_of_run(&self, train: TrainId) -> Option<(String, String)> {
+        let of_run = |id: &String, job: &Job| {
+            (job.train == Some(train)).then(|| (id.clone(), job.owner.clone()))
+        };
+        self.jobs.scan(of_run).into_iter().next()
+    }
+
     /// Notes how an attempt is to end, and has it ended. From now on nothing of it is started.
     pub(crate) fn doom(&self, attempt: &str, ending: Ending) {
         let mut doomed = self.shared.doomed.lock();

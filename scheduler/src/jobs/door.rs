@@ -1,8 +1,10 @@
 //! Ballista's service as clients and executors reach it, with jobs that outlive their attempts.
 //!
 //! Everything passes through to Ballista; only what names a job is translated between the id the
-//! client knows and the current attempt.
+//! client knows and the current attempt, and asked for by its owner or an administrator. Where rows are goes to the
+//! client with a ticket, which executors ask for.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use ballista_core::config::BALLISTA_JOB_NAME;
@@ -18,9 +20,11 @@ use ballista_core::serde::protobuf::{
     UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status, task_status,
 };
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use futures::{Stream, TryStreamExt};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 use volley_proto::TrainId;
+use volley_proto::access::ClusterSecret;
 use volley_proto::nesting;
 use volley_proto::object_stores::{Declared, Stores};
 use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, STORES, TRAIN_ID};
@@ -28,6 +32,7 @@ use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, STORES, TRAIN
 use super::Book;
 use super::job::{CANCELLED, Job, Now, State};
 use super::rows::Rows;
+use crate::access::{Caller, Submissions};
 use crate::ballista::{BallistaScheduler, keep_metrics_of_stage};
 use crate::slots::{Slots, Task};
 use crate::watched::Ends;
@@ -42,6 +47,8 @@ pub(crate) struct Door {
     book: Book,
     slots: Slots,
     stores: Stores,
+    submissions: Submissions,
+    secret: ClusterSecret,
 }
 
 impl Door {
@@ -50,12 +57,25 @@ impl Door {
         book: Book,
         slots: Slots,
         stores: Stores,
+        (submissions, secret): (Submissions, ClusterSecret),
     ) -> Self {
         Self {
             ballista,
             book,
             slots,
             stores,
+            submissions,
+            secret,
+        }
+    }
+
+    /// # Errors
+    /// When a job is another's. One that is not known, whose owner is not either, is an administrator's.
+    fn check(&self, caller: &Caller, action: &str, id: &str) -> Result<(), Status> {
+        match self.book.owner_of(id) {
+            Some(owner) => caller.may_touch(action, id, &owner),
+            None if caller.sees().is_none() => Ok(()),
+            None => Err(unknown(id)),
         }
     }
 
@@ -117,6 +137,26 @@ fn check_plan(submission: &ExecuteQueryParams) -> Result<(), Status> {
     checked.map_err(|error| Status::invalid_argument(format!("the query's plan: {error}")))
 }
 
+/// The error about a job that nobody knows.
+fn unknown(id: &str) -> Status {
+    // A client takes an absent status for a job that has not begun.
+    Status::not_found(format!(
+        "job {id} is not known to this scheduler: it may have been started anew since"
+    ))
+}
+
+/// Puts into the places of a job's rows what executors ask for.
+fn with_tickets(status: &mut GetJobStatusResult, secret: &ClusterSecret) {
+    let status = status.status.as_mut().and_then(|told| told.status.as_mut());
+    let Some(job_status::Status::Successful(succeeded)) = status else {
+        return;
+    };
+    let places = succeeded.partition_location.iter_mut();
+    for partition in places.filter_map(|place| place.partition_id.as_mut()) {
+        partition.job_id = secret.ticket(&partition.job_id);
+    }
+}
+
 /// Gives a submission an id, which plans of all of its attempts know.
 fn identify(submission: &mut ExecuteQueryParams) {
     submission.settings.retain(|setting| setting.key != JOB_ID);
@@ -136,41 +176,60 @@ fn has_ended(status: &JobStatus) -> bool {
 
 #[tonic::async_trait]
 impl SchedulerGrpc for Door {
-    type ExecuteQueryPushStream = <BallistaScheduler as SchedulerGrpc>::ExecuteQueryPushStream;
+    type ExecuteQueryPushStream =
+        Pin<Box<dyn Stream<Item = Result<GetJobStatusResult, Status>> + Send>>;
 
     async fn execute_query(
         &self,
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<ExecuteQueryResult>, Status> {
+        let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
         describe("", request.get_ref())?;
+        self.submissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
             let job = describe(&success.job_id, &submission)?;
+            caller.did("submit", &success.job_id);
+            let job = job.owned_by(&caller.principal.name);
             self.book.open(job, submission);
         }
         Ok(response)
     }
 
-    /// Its statuses go straight to the client, so such a job is not run again: it fails.
+    /// Its statuses go straight to the client, so such a job is not run again: it fails. What else there is about it is
+    /// an administrator's.
     async fn execute_query_push(
         &self,
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
+        let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
+        self.submissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
-        SchedulerGrpc::execute_query_push(&self.ballista, request).await
+        let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;
+        caller.did("submit", "a job whose states are pushed");
+        let secret = self.secret.clone();
+        Ok(pushed.map(|statuses| {
+            let statuses = statuses.map_ok(move |mut status| {
+                with_tickets(&mut status, &secret);
+                status
+            });
+            Box::pin(statuses) as Self::ExecuteQueryPushStream
+        }))
     }
 
     async fn get_job_status(
         &self,
         request: Request<GetJobStatusParams>,
     ) -> Result<Response<GetJobStatusResult>, Status> {
+        let caller = Caller::of(&request)?;
         let id = request.into_inner().job_id;
+        self.check(&caller, "ask for", &id)?;
         self.book.jobs.change(&id, |job| job.heard(Now::read()));
         let over = |job: &Job| job.is_over().then_some(());
         self.book.jobs.wait(&id, HOLD, over, |_| ()).await;
@@ -183,12 +242,10 @@ impl SchedulerGrpc for Door {
             job_id: attempt.clone(),
         });
         let mut response = SchedulerGrpc::get_job_status(&self.ballista, inner).await?;
+        with_tickets(response.get_mut(), &self.secret);
         let told = &mut response.get_mut().status;
         if told.is_none() && heard.is_none() {
-            // A client takes an absent status for a job that has not begun.
-            return Err(Status::not_found(format!(
-                "job {id} is not known to this scheduler: it may have been started anew since"
-            )));
+            return Err(unknown(&id));
         }
         // The book hears of an attempt's end before anyone else, so it is asked last.
         let known = self.book.jobs.look(&id, |job| {
@@ -240,7 +297,11 @@ impl SchedulerGrpc for Door {
         &self,
         request: Request<CancelJobParams>,
     ) -> Result<Response<CancelJobResult>, Status> {
-        if self.book.end(&request.get_ref().job_id, State::Cancelled) {
+        let caller = Caller::of(&request)?;
+        let id = &request.get_ref().job_id;
+        self.check(&caller, "cancel", id)?;
+        caller.did("cancel", id);
+        if self.book.end(id, State::Cancelled) {
             return Ok(Response::new(CancelJobResult { cancelled: true }));
         }
         SchedulerGrpc::cancel_job(&self.ballista, request).await
@@ -250,7 +311,10 @@ impl SchedulerGrpc for Door {
         &self,
         request: Request<GetJobMetricsParams>,
     ) -> Result<Response<GetJobMetricsResult>, Status> {
-        let job_id = self.attempt(request.into_inner().job_id);
+        let caller = Caller::of(&request)?;
+        let id = request.into_inner().job_id;
+        self.check(&caller, "measure", &id)?;
+        let job_id = self.attempt(id);
         let inner = Request::new(GetJobMetricsParams { job_id });
         SchedulerGrpc::get_job_metrics(&self.ballista, inner).await
     }
@@ -259,7 +323,10 @@ impl SchedulerGrpc for Door {
         &self,
         request: Request<CleanJobDataParams>,
     ) -> Result<Response<CleanJobDataResult>, Status> {
+        let caller = Caller::of(&request)?;
         let mut params = request.into_inner();
+        self.check(&caller, "remove", &params.job_id)?;
+        caller.did("remove", &params.job_id);
         params.job_id = self.attempt(params.job_id);
         SchedulerGrpc::clean_job_data(&self.ballista, Request::new(params)).await
     }

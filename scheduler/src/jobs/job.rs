@@ -30,6 +30,8 @@ pub(super) const CANCELLED: &str = "Cancelled";
 pub(crate) struct Job {
     pub(super) id: String,
     pub(super) name: String,
+    /// Who has submitted it.
+    pub(super) owner: String,
     pub(super) train: Option<TrainId>,
     on_client_loss: OnClientLoss,
     pub(super) attempts: Vec<String>,
@@ -131,6 +133,7 @@ impl Job {
             attempts: vec![id.clone()],
             id,
             name,
+            owner: String::new(),
             train,
             on_client_loss,
             state: State::Running,
@@ -143,6 +146,12 @@ impl Job {
             waits: None,
             rows: None,
         }
+    }
+
+    /// It is somebody's.
+    pub(super) fn owned_by(self, owner: &str) -> Self {
+        let owner = owner.to_owned();
+        Self { owner, ..self }
     }
 
     /// The current attempt.

@@ -12,6 +12,7 @@ use volley_proto::wire::{
 use super::Book;
 use super::job::{Job, Note, Now, State};
 use super::rows::Reading;
+use crate::access::Caller;
 use crate::watched::Ends;
 use volley_proto::tables::millis;
 
@@ -32,9 +33,13 @@ pub(crate) struct Service {
 impl Jobs for Service {
     async fn list(
         &self,
-        _: Request<ListJobsRequest>,
+        request: Request<ListJobsRequest>,
     ) -> Result<Response<ListJobsResponse>, Status> {
-        let mut jobs = self.book.jobs.scan(|_, job| Some(wire::Job::from(job)));
+        let caller = Caller::of(&request)?;
+        let mut jobs = self.book.jobs.scan(|_, job| {
+            let shown = caller.principal.may_touch(&job.owner);
+            shown.then(|| wire::Job::from(job))
+        });
         jobs.reverse();
         Ok(Response::new(ListJobsResponse { jobs }))
     }
@@ -43,8 +48,10 @@ impl Jobs for Service {
         &self,
         request: Request<FollowJobRequest>,
     ) -> Result<Response<FollowJobResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let FollowJobRequest { id, seen } = request.into_inner();
         let seen = usize::try_from(seen).unwrap_or(usize::MAX);
+        self.check(&caller, "follow", &id)?;
         // Who follows a job is there to read its rows.
         self.book.jobs.change(&id, |job| job.heard(Now::read()));
         let news = |job: &Job| FollowJobResponse {
@@ -67,7 +74,9 @@ impl Jobs for Service {
         &self,
         request: Request<ReadRowsRequest>,
     ) -> Result<Response<ReadRowsResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let request = request.into_inner();
+        self.check(&caller, "read", &request.id)?;
         let reading = Reading::from(&request);
         let gone = self.book.jobs.change(&request.id, |job| {
             let rows = job.rows.as_mut();
@@ -78,6 +87,18 @@ impl Jobs for Service {
             Status::not_found(format!("job {} is not known to this scheduler", request.id))
         })?;
         Ok(Response::new(ReadRowsResponse { gone }))
+    }
+}
+
+impl Service {
+    /// # Errors
+    /// When the job is another's.
+    fn check(&self, caller: &Caller, action: &str, id: &str) -> Result<(), Status> {
+        match self.book.owner_of(id) {
+            Some(owner) => caller.may_touch(action, id, &owner),
+            // That there is none is told below.
+            None => Ok(()),
+        }
     }
 }
 

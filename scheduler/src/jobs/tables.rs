@@ -11,20 +11,20 @@ use super::job::{Job, Note, State};
 use volley_proto::tables::millis;
 
 impl Book {
-    /// The jobs that are wanted, by id and training run; the newest first.
-    pub(crate) fn rows(&self, wanted: impl Fn(&str, Option<TrainId>) -> bool) -> Vec<Row> {
+    /// The jobs that are wanted, by id, training run and owner; the newest first.
+    pub(crate) fn rows(&self, wanted: impl Fn(&str, Option<TrainId>, &str) -> bool) -> Vec<Row> {
         self.of(wanted, row)
     }
 
     /// What happened to jobs that are wanted.
-    pub(crate) fn lines(&self, wanted: impl Fn(&str, Option<TrainId>) -> bool) -> Vec<Line> {
+    pub(crate) fn lines(&self, wanted: impl Fn(&str, Option<TrainId>, &str) -> bool) -> Vec<Line> {
         self.of(wanted, lines).into_iter().flatten().collect()
     }
 
     /// Jobs that are wanted: their ids, their current attempts, and their training runs.
     pub(crate) fn attempts(
         &self,
-        wanted: impl Fn(&str, Option<TrainId>) -> bool,
+        wanted: impl Fn(&str, Option<TrainId>, &str) -> bool,
     ) -> Vec<(String, String, Option<TrainId>)> {
         self.of(wanted, |job| {
             (job.id.clone(), job.attempt().to_owned(), job.train)
@@ -38,10 +38,10 @@ impl Book {
 
     fn of<T>(
         &self,
-        wanted: impl Fn(&str, Option<TrainId>) -> bool,
+        wanted: impl Fn(&str, Option<TrainId>, &str) -> bool,
         row: impl Fn(&Job) -> T,
     ) -> Vec<T> {
-        let take = |_: &String, job: &Job| wanted(&job.id, job.train).then(|| row(job));
+        let take = |_: &String, job: &Job| wanted(&job.id, job.train, &job.owner).then(|| row(job));
         let mut rows = self.jobs.scan(take);
         rows.reverse();
         rows

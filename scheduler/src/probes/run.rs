@@ -9,7 +9,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 use tokio::time::timeout;
 use tonic::Status;
 use uuid::Uuid;
-use volley_proto::probe::{Measured, Place, Port, Probe, Probed, Service, Target, Way, connect};
+use volley_proto::probe::{Measured, Place, Port, Probe, Probed, Service, Target, Way, reach};
+use volley_proto::tls::Tls;
 use volley_proto::wire::ProbeResponse;
 
 use super::Probes;
@@ -30,6 +31,8 @@ pub(crate) struct Prober {
     cluster: Arc<VolleyClusterState>,
     /// The scheduler, as executors dial it.
     address: String,
+    /// What is spoken TLS with, if it is.
+    tls: Option<Tls>,
     turn: Arc<Mutex<()>>,
 }
 
@@ -48,11 +51,12 @@ struct Peer {
 }
 
 impl Prober {
-    pub(crate) fn new(cluster: Arc<VolleyClusterState>, address: String) -> Self {
+    pub(crate) fn new(cluster: Arc<VolleyClusterState>, address: String, tls: Option<Tls>) -> Self {
         Self {
             probes: Probes::default(),
             cluster,
             address,
+            tls,
             turn: Arc::default(),
         }
     }
@@ -146,7 +150,8 @@ impl Prober {
             Err(reason) => Err(reason.clone()),
             Ok(_) => self.measured(peer, &Probe::Scheduler).await,
         };
-        let fault = connect(&peer.host, peer.tasks).await.err();
+        let reached = reach(&peer.host, peer.tasks, self.tls.as_ref()).await;
+        let fault = reached.err();
         let port = Port {
             service: Service::Tasks,
             number: peer.tasks,

@@ -10,16 +10,19 @@ use volley_proto::{Error, TrainId};
 
 use super::Runs;
 use super::run::{Event, Failure, Membership, Verdict};
+use crate::access::Caller;
 use crate::heard::shortened;
+use crate::jobs::Book;
 
 /// How long a rank that lost a peer is kept waiting for the peer's own account.
 const ROOT_CAUSE_PATIENCE: Duration = Duration::from_secs(3);
 /// How long those who watch or hold a seat are kept waiting for news.
 const WATCH_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The services over a registry.
-pub(crate) fn services(runs: Runs) -> (RendezvousServer<Service>, TrainingServer<Service>) {
-    let service = Service { runs };
+/// The services over a registry of runs, and the jobs that they are.
+pub(crate) fn services(book: Book) -> (RendezvousServer<Service>, TrainingServer<Service>) {
+    let runs = book.runs().clone();
+    let service = Service { runs, book };
     (
         RendezvousServer::new(service.clone()),
         TrainingServer::new(service),
@@ -29,6 +32,8 @@ pub(crate) fn services(runs: Runs) -> (RendezvousServer<Service>, TrainingServer
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     runs: Runs,
+    /// Whose runs they are.
+    book: Book,
 }
 
 #[tonic::async_trait]
@@ -184,8 +189,12 @@ impl Training for Service {
         &self,
         request: Request<wire::WatchRequest>,
     ) -> Result<Response<wire::WatchResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let watch = request.into_inner();
         let (train, seen) = (train_id(&watch.train_id)?, index(watch.seen)?);
+        if let Some((job, owner)) = self.book.owner_of_run(train) {
+            caller.may_touch("watch", &job, &owner)?;
+        }
         let news = self.runs.wait(
             &train,
             WATCH_PATIENCE,

@@ -5,8 +5,8 @@
 //!   Origin: another site ──► 403: a page that sends a request here from elsewhere
 //! ```
 //!
-//! It is no authentication. Of requests over HTTP/2, only those with an origin are checked, which browsers send over
-//! TLS: gRPC clients have none, and may know the scheduler by a name that it was not told.
+//! It is no authentication. HTTP/2 is checked where a cookie or an origin says that a browser asks: gRPC clients may
+//! know the scheduler by a name that it was not told.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -84,14 +84,16 @@ pub(crate) async fn check_host(
             let value = request.headers().get(name);
             value.map(|value| value.to_str().unwrap_or_default())
         };
-        match request.version() {
-            Version::HTTP_09 | Version::HTTP_10 | Version::HTTP_11 => {
-                hosts.refuses(text(header::HOST), text(header::ORIGIN))
-            }
-            _ => {
-                let asked = request.uri().authority().map(Authority::as_str);
-                text(header::ORIGIN).and_then(|origin| hosts.refuses(asked, Some(origin)))
-            }
+        let old = [Version::HTTP_09, Version::HTTP_10, Version::HTTP_11];
+        // Also where a browser speaks something newer.
+        let browser = [header::COOKIE, header::ORIGIN];
+        let browser = browser
+            .iter()
+            .any(|name| request.headers().contains_key(name));
+        let authority = || request.uri().authority().map(|asked| asked.as_str());
+        match browser || old.contains(&request.version()) {
+            true => hosts.refuses(text(header::HOST).or_else(authority), text(header::ORIGIN)),
+            false => None,
         }
     };
     match refused {

@@ -5,17 +5,18 @@
 
 mod hosts;
 
-use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use serde::Deserialize;
 use volley_proto::tables::Table;
 use volley_proto::{ModelName, TrainId};
 
 pub(crate) use hosts::{Hosts, check_host};
 
+use crate::access::Caller;
 use crate::tables::{Only, Tables};
 
 /// Everything comes from here, and nothing is sent elsewhere.
@@ -75,6 +76,7 @@ struct Asked {
 /// A table as a JSON array of objects.
 async fn rows(
     State(tables): State<Tables>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Query(Asked { job, train, after }): Query<Asked>,
 ) -> Response {
@@ -87,7 +89,13 @@ async fn rows(
         Ok(train) => train,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    match tables.read(table, &Only { job, train, after }).await {
+    let only = Only {
+        job,
+        train,
+        after,
+        owner: caller.sees().map(str::to_owned),
+    };
+    match tables.read(table, &only).await {
         Ok(rows) => {
             let headers = [
                 (header::CONTENT_TYPE, "application/json"),

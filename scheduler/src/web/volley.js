@@ -69,6 +69,8 @@ const share = (part, all) => all > 0 ? `${Math.round(100 * part / all)} %` : 'â€
 
 async function read(name, of = {}) {
   const answer = await fetch(`/api/volley/${name}?${new URLSearchParams(of)}`);
+  // The login has ended, or the scheduler has been started anew.
+  if (answer.status === 401) location.assign("/login");
   if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
   return answer.json();
 }

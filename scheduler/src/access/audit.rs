@@ -1,0 +1,50 @@
+//! The audit: a line for each login, submission, refusal, cancellation and administrative act.
+//!
+//! It is in the log under the target `volley::audit`, as `key=value`, and holds no token.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use volley_proto::access::Principal;
+
+/// How it went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome<'a> {
+    Done,
+    Refused(&'a str),
+}
+
+/// Notes what somebody has done, or was not let do.
+pub(crate) fn audit(
+    who: Option<&Principal>,
+    peer: Option<SocketAddr>,
+    (action, object): (&str, &str),
+    outcome: Outcome<'_>,
+) {
+    let role = who.map(|who| who.role.to_string());
+    let (role, who) = (
+        role.as_deref().unwrap_or("-"),
+        who.map_or("-", |who| &who.name),
+    );
+    let peer = Peer(peer);
+    match outcome {
+        Outcome::Done => {
+            tracing::info!(target: "volley::audit", who, role, %peer, action, object, outcome = "done");
+        }
+        Outcome::Refused(reason) => {
+            tracing::warn!(target: "volley::audit", who, role, %peer, action, object, outcome = "refused", reason);
+        }
+    }
+}
+
+/// An address, or that there is none.
+struct Peer(Option<SocketAddr>);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("-"),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The layer in front of all services: who asks, and whether they may ask for that at all.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+use tonic::Status;
+use volley_proto::access::{Principal, Role, Token, bearer};
+use volley_proto::tls::Peer;
+
+use super::rules::{Need, needs};
+use super::{Access, Outcome, audit};
+
+/// What somebody without a token is told.
+const WANTED: &str = "this scheduler wants a token: --token-file FILE or VOLLEY_TOKEN";
+/// What an executor without a token is told.
+const WANTED_OF_EXECUTORS: &str =
+    "this scheduler wants the token of its executors: --join-token FILE or VOLLEY_JOIN_TOKEN_FILE";
+
+/// What an executor without a certificate is told, where TLS is spoken.
+const CERTIFICATE_WANTED: &str = "this is for processes of the cluster: give --tls-cert and --tls-key, a certificate of \
+                                  the cluster's authority for servers and clients";
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) principal: Principal,
+    pub(crate) peer: Option<SocketAddr>,
+}
+
+impl Caller {
+    /// Who asks a service.
+    ///
+    /// # Errors
+    /// When nobody has looked, which is a mistake in how services are put together.
+    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
+        let caller = request.extensions().get::<Self>();
+        caller
+            .cloned()
+            .ok_or_else(|| Status::internal("nobody has looked who asks"))
+    }
+
+    /// Notes what they have done.
+    pub(crate) fn did(&self, action: &str, object: &str) {
+        audit(
+            Some(&self.principal),
+            self.peer,
+            (action, object),
+            Outcome::Done,
+        );
+    }
+
+    /// Notes what they were not let do, and says so.
+    pub(crate) fn refused(&self, action: &str, object: &str, reason: &str) -> Status {
+        let outcome = Outcome::Refused(reason);
+        audit(Some(&self.principal), self.peer, (action, object), outcome);
+        Status::permission_denied(reason)
+    }
+
+    /// # Errors
+    /// When a job of this owner is not theirs to touch.
+    pub(crate) fn may_touch(&self, action: &str, job: &str, owner: &str) -> Result<(), Status> {
+        if self.principal.may_touch(owner) {
+            return Ok(());
+        }
+        let Principal { name, role } = &self.principal;
+        let reason = format!(
+            "job {job} is {owner}'s: it needs its owner, or the role {}, and {name} has the role {role}",
+            Role::Administer
+        );
+        Err(self.refused(action, job, &reason))
+    }
+
+    /// Whose jobs they are shown; everybody's where that is `None`.
+    pub(crate) fn sees(&self) -> Option<&str> {
+        (self.principal.role != Role::Administer).then_some(self.principal.name.as_str())
+    }
+}
+
+/// Answers who may not ask, and tells services who does.
+pub(crate) async fn admit(
+    State(access): State<Arc<Access>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let connection = request.extensions().get::<Peer>().cloned();
+    let peer = connection.as_ref().map(|connection| connection.address);
+    if let Some(address) = peer {
+        // Others look for it as axum has it.
+        request.extensions_mut().insert(ConnectInfo(address));
+    }
+    let path = request.uri().path().to_owned();
+    let is_grpc = is_grpc(request.headers());
+    let principal = access.principal(request.headers());
+    if let Need::Role(needed) = needs(&path) {
+        let is_member = connection.is_none_or(|peer| !peer.encrypted || peer.member);
+        if needed == Role::Executor && !is_member {
+            let outcome = Outcome::Refused(CERTIFICATE_WANTED);
+            audit(principal.as_ref(), peer, ("ask", &path), outcome);
+            return answer(is_grpc, Status::unauthenticated(CERTIFICATE_WANTED));
+        }
+        let Some(principal) = &principal else {
+            let wanted = match needed {
+                Role::Executor => WANTED_OF_EXECUTORS,
+                _ => WANTED,
+            };
+            let reason = match has_token(request.headers()) {
+                true => format!("{wanted}; the one that was sent is none of its"),
+                false => wanted.to_owned(),
+            };
+            audit(None, peer, ("ask", &path), Outcome::Refused(&reason));
+            return answer(is_grpc, Status::unauthenticated(reason));
+        };
+        if let Err(reason) = principal.needs(needed) {
+            let outcome = Outcome::Refused(&reason);
+            audit(Some(principal), peer, ("ask", &path), outcome);
+            return answer(is_grpc, Status::permission_denied(reason));
+        }
+    } else if path == "/" && principal.is_none() {
+        return Redirect::to("/login").into_response();
+    }
+    if let Some(principal) = principal {
+        request.extensions_mut().insert(Caller { principal, peer });
+    }
+    next.run(request).await
+}
+
+impl Access {
+    /// Who has sent these headers: by their token, or by the cookie of their login.
+    fn principal(&self, headers: &HeaderMap) -> Option<Principal> {
+        if self.asks_nobody() {
+            return Some(Principal::anybody());
+        }
+        let token = match sent(headers) {
+            Some(token) => token.parse::<Token>().ok()?.hash(),
+            None => self.logins.token(headers)?,
+        };
+        self.holder(&token)
+    }
+}
+
+/// The token in the headers.
+fn sent(headers: &HeaderMap) -> Option<&str> {
+    let header = headers.get(header::AUTHORIZATION)?;
+    bearer(header.to_str().ok()?)
+}
+
+fn has_token(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::AUTHORIZATION)
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+fn answer(is_grpc: bool, status: Status) -> Response {
+    if is_grpc {
+        return status.into_http::<Body>();
+    }
+    let text = format!("{}\n", status.message());
+    match status.code() {
+        tonic::Code::Unauthenticated => {
+            let headers = [(header::WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, headers, text).into_response()
+        }
+        _ => (StatusCode::FORBIDDEN, text).into_response(),
+    }
+}

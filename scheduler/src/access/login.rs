@@ -1,0 +1,268 @@
+//! The web page's login: a form that takes a token, and a cookie that stands for it.
+//!
+//! The cookie is 256 random bits, sent back by the browser to this site only, and hidden from scripts. What is kept is
+//! its hash, and that of the token: a login ends with its token, after half a day, and with the scheduler.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{ConnectInfo, Form, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use volley_proto::access::{Role, Token, TokenHash};
+
+use super::{Access, Outcome, audit};
+
+/// How long a login lasts.
+const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
+/// Logins at once; the oldest goes first.
+const KEPT: usize = 1024;
+/// Wrong tokens that an address may try within [`WINDOW`].
+const TRIES: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses whose tries are counted.
+const COUNTED: usize = 4096;
+
+const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; \
+                      form-action 'self'; frame-ancestors 'none'";
+
+/// Who is logged in.
+#[derive(Debug, Default)]
+pub(super) struct Logins {
+    /// Cookies of a host are not told apart by port.
+    port: u16,
+    /// Whether TLS is spoken: browsers then send the cookie over nothing else.
+    tls: bool,
+    sessions: Mutex<HashMap<TokenHash, Session>>,
+    tries: Mutex<HashMap<IpAddr, (Instant, u32)>>,
+}
+
+#[derive(Debug)]
+struct Session {
+    token: TokenHash,
+    since: Instant,
+}
+
+impl Logins {
+    pub(super) fn at(port: u16, tls: bool) -> Self {
+        Self {
+            port,
+            tls,
+            ..Self::default()
+        }
+    }
+
+    fn secure(&self) -> &'static str {
+        if self.tls { "; Secure" } else { "" }
+    }
+
+    fn cookie(&self) -> String {
+        format!("volley_session_{}", self.port)
+    }
+
+    /// The token that a login was with.
+    pub(super) fn token(&self, headers: &HeaderMap) -> Option<TokenHash> {
+        let session = self.session(headers)?;
+        let sessions = self.sessions.lock();
+        let session = sessions.get(&session)?;
+        (session.since.elapsed() < LASTS).then_some(session.token)
+    }
+
+    fn session(&self, headers: &HeaderMap) -> Option<TokenHash> {
+        let name = self.cookie();
+        let cookies = headers.get_all(header::COOKIE).into_iter();
+        let cookies = cookies.filter_map(|header| header.to_str().ok());
+        let mut cookies = cookies.flat_map(|header| header.split(';'));
+        let value = cookies.find_map(|cookie| {
+            let (of, value) = cookie.trim().split_once('=')?;
+            (of == name).then_some(value)
+        })?;
+        Some(value.parse::<Token>().ok()?.hash())
+    }
+
+    /// A login, as a header that sets its cookie.
+    fn begin(&self, token: TokenHash) -> String {
+        let cookie = Token::generate();
+        let mut sessions = self.sessions.lock();
+        sessions.retain(|_, session| session.since.elapsed() < LASTS);
+        if sessions.len() >= KEPT {
+            let oldest = sessions.iter().min_by_key(|(_, session)| session.since);
+            if let Some(oldest) = oldest.map(|(cookie, _)| *cookie) {
+                sessions.remove(&oldest);
+            }
+        }
+        let since = Instant::now();
+        sessions.insert(cookie.hash(), Session { token, since });
+        let (name, value, seconds) = (self.cookie(), cookie.reveal(), LASTS.as_secs());
+        let secure = self.secure();
+        format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+    }
+
+    /// Ends a login. Returns a header that removes its cookie.
+    fn end(&self, headers: &HeaderMap) -> String {
+        if let Some(session) = self.session(headers) {
+            self.sessions.lock().remove(&session);
+        }
+        format!(
+            "{}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{}",
+            self.cookie(),
+            self.secure()
+        )
+    }
+
+    /// Whether an address may try one more.
+    fn may_try(&self, from: IpAddr, now: Instant) -> bool {
+        let tries = self.tries.lock();
+        let tried = tries.get(&from);
+        tried.is_none_or(|(since, count)| {
+            now.saturating_duration_since(*since) > WINDOW || *count < TRIES
+        })
+    }
+
+    /// An address has tried a wrong one.
+    fn failed(&self, from: IpAddr, now: Instant) {
+        let mut tries = self.tries.lock();
+        let is_recent = |since: &Instant| now.saturating_duration_since(*since) <= WINDOW;
+        if tries.len() >= COUNTED {
+            tries.retain(|_, (since, _)| is_recent(since));
+        }
+        if tries.len() >= COUNTED && !tries.contains_key(&from) {
+            // So many at once are not people who mistype.
+            return;
+        }
+        let (since, count) = tries.entry(from).or_insert((now, 0));
+        if !is_recent(since) {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+    }
+}
+
+/// The form, and what is done with it.
+pub(crate) fn routes(access: Arc<Access>) -> Router {
+    Router::new()
+        .route("/login", get(form).post(login))
+        .route("/logout", post(logout))
+        .with_state(access)
+}
+
+#[derive(Deserialize)]
+struct Shown {
+    token: String,
+}
+
+async fn form() -> Response {
+    page(StatusCode::OK, "")
+}
+
+async fn login(
+    State(access): State<Arc<Access>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Form(Shown { token }): Form<Shown>,
+) -> Response {
+    let now = Instant::now();
+    let refuse = |code: StatusCode, reason: &str| {
+        audit(None, Some(peer), ("login", "/"), Outcome::Refused(reason));
+        page(code, reason)
+    };
+    if !access.logins.may_try(peer.ip(), now) {
+        let reason = "too many wrong tokens came from this address: wait a minute";
+        return refuse(StatusCode::TOO_MANY_REQUESTS, reason);
+    }
+    let hash = token.parse::<Token>().ok().map(|token| token.hash());
+    let known = hash.and_then(|hash| Some((hash, access.holder(&hash)?)));
+    let Some((hash, who)) = known.filter(|(_, who)| who.role != Role::Executor) else {
+        access.logins.failed(peer.ip(), now);
+        return refuse(
+            StatusCode::UNAUTHORIZED,
+            "it is no token of this scheduler's clients",
+        );
+    };
+    audit(Some(&who), Some(peer), ("login", "/"), Outcome::Done);
+    let cookie = [(header::SET_COOKIE, access.logins.begin(hash))];
+    (cookie, Redirect::to("/")).into_response()
+}
+
+async fn logout(State(access): State<Arc<Access>>, headers: HeaderMap) -> Response {
+    let cookie = [(header::SET_COOKIE, access.logins.end(&headers))];
+    (cookie, Redirect::to("/login")).into_response()
+}
+
+fn page(code: StatusCode, said: &str) -> Response {
+    let said = match said {
+        "" => String::new(),
+        said => format!("<p class=\"notice\" role=\"alert\">{said}</p>"),
+    };
+    let html = include_str!("login.html").replace("<!-- said -->", &said);
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (code, headers, html).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_cookie(set: &str) -> HeaderMap {
+        let pair = set.split(';').next().unwrap();
+        let header = format!("other=1; {pair}");
+        HeaderMap::from_iter([(header::COOKIE, header.parse().unwrap())])
+    }
+
+    #[test]
+    fn a_cookie_stands_for_the_token_until_it_is_given_back() {
+        let logins = Logins::at(50050, false);
+        let token = Token::generate().hash();
+        let set = logins.begin(token);
+        for part in ["volley_session_50050=", "HttpOnly", "SameSite=Strict"] {
+            assert!(set.contains(part), "{set}");
+        }
+        let headers = with_cookie(&set);
+        assert_eq!(logins.token(&headers), Some(token));
+        assert_eq!(
+            Logins::at(50050, false).token(&headers),
+            None,
+            "another scheduler"
+        );
+        logins.end(&headers);
+        assert_eq!(logins.token(&headers), None);
+        assert_eq!(logins.token(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn logins_are_bounded() {
+        let logins = Logins::at(1, true);
+        let first = logins.begin(Token::generate().hash());
+        for _ in 0..KEPT {
+            logins.begin(Token::generate().hash());
+        }
+        assert_eq!(logins.sessions.lock().len(), KEPT);
+        assert_eq!(logins.token(&with_cookie(&first)), None);
+    }
+
+    #[test]
+    fn wrong_tokens_are_tried_a_few_times_a_minute() {
+        let (logins, start) = (Logins::at(1, true), Instant::now());
+        let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+        for _ in 0..TRIES {
+            assert!(logins.may_try(one, start));
+            logins.failed(one, start);
+        }
+        assert!(!logins.may_try(one, start) && logins.may_try(other, start));
+        let later = start + WINDOW + Duration::from_secs(1);
+        assert!(logins.may_try(one, later));
+        logins.failed(one, later);
+        assert!(logins.may_try(one, later), "counted anew");
+    }
+}

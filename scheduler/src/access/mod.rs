@@ -1,0 +1,134 @@
+//! Who is let in, and what they may do.
+//!
+//! ```text
+//!   request ─► check_host ─► admit: token or cookie ─► Principal ─► role for the path ─► service: owner, plan
+//!                              │ none, or unknown: 401        │ too little: 403           │ another's: 403
+//!                              └──────────────────────────────┴──── audit: one line each ─┘
+//! ```
+//!
+//! Everything behind the port goes through [`admit`]; where TLS is spoken, what executors ask takes the certificate of a
+//! process of the cluster besides, while clients and browsers need none. A path that [`rules`] does not know needs an administrator. What a
+//! service does then, such as whose job it is, it asks its [`Caller`].
+
+mod audit;
+mod gate;
+mod login;
+mod rules;
+mod submission;
+mod tokens;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use volley_proto::access::{
+    AllowedPaths, ClusterSecret, LocalTokens, Principal, Published, Role, TokenHash, may_listen,
+};
+
+pub(crate) use self::audit::{Outcome, audit};
+pub(crate) use self::gate::{Caller, admit};
+use self::login::Logins;
+pub(crate) use self::login::routes;
+pub(crate) use self::submission::Submissions;
+use self::tokens::{Table, TokensFile};
+use crate::{Error, Result, SchedulerConfig};
+
+/// Whose requests a scheduler answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Tokens {
+    /// Those of the user who has started it, and of this user's executors: it makes tokens for them, which they find.
+    /// Only on loopback.
+    #[default]
+    Local,
+    /// Those whose tokens' hashes are in a file.
+    File(PathBuf),
+    /// Everybody's, for everything.
+    Anybody,
+}
+
+/// Who is who.
+#[derive(Debug)]
+enum Known {
+    Anybody,
+    Local { table: Table, _published: Published },
+    File(TokensFile),
+}
+
+/// What decides about requests.
+#[derive(Debug)]
+pub(crate) struct Access {
+    known: Known,
+    secret: ClusterSecret,
+    logins: Logins,
+    paths: AllowedPaths,
+}
+
+impl Access {
+    /// That of a scheduler that listens at this address.
+    ///
+    /// # Errors
+    /// When it must not listen there, or tokens can be neither read nor made.
+    pub(crate) fn open(config: &SchedulerConfig, bound: SocketAddr) -> Result<Self> {
+        let tokens = config.tokens != Tokens::Anybody;
+        may_listen(bound.ip(), tokens, config.tls.is_some(), config.insecure)
+            .map_err(Error::Exposed)?;
+        let known = match &config.tokens {
+            Tokens::Anybody => {
+                tracing::warn!(
+                    "nobody is asked for a token: whoever reaches {bound} may do everything"
+                );
+                Known::Anybody
+            }
+            Tokens::File(path) => Known::File(TokensFile::open(path)?),
+            Tokens::Local if !bound.ip().is_loopback() => return Err(Error::NoTokens),
+            Tokens::Local => {
+                let tokens = LocalTokens::generate();
+                let published = tokens.publish(bound).map_err(Error::LocalTokens)?;
+                tracing::info!(file = %published.path().display(), "made tokens for this user's clients and executors");
+                let whom = |name: &str, role| Principal {
+                    name: name.to_owned(),
+                    role,
+                };
+                let table = Table::of([
+                    (tokens.client.hash(), whom("local", Role::Administer)),
+                    (
+                        tokens.executor.hash(),
+                        whom("local-executors", Role::Executor),
+                    ),
+                ]);
+                Known::Local {
+                    table,
+                    _published: published,
+                }
+            }
+        };
+        Ok(Self {
+            known,
+            secret: ClusterSecret::generate(),
+            logins: Logins::at(bound.port(), config.tls.is_some()),
+            paths: config.allowed_paths.clone(),
+        })
+    }
+
+    /// What the processes of the cluster share.
+    pub(crate) fn secret(&self) -> &ClusterSecret {
+        &self.secret
+    }
+
+    /// Where plans may read and write.
+    pub(crate) fn paths(&self) -> &AllowedPaths {
+        &self.paths
+    }
+
+    /// Whose token it is.
+    fn holder(&self, token: &TokenHash) -> Option<Principal> {
+        match &self.known {
+            Known::Anybody => Some(Principal::anybody()),
+            Known::Local { table, .. } => table.holder(token),
+            Known::File(file) => file.table().holder(token),
+        }
+    }
+
+    fn asks_nobody(&self) -> bool {
+        matches!(self.known, Known::Anybody)
+    }
+}

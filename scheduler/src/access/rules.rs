@@ -1,0 +1,120 @@
+//! What a path needs, as pure code. What is not listed needs an administrator.
+
+use volley_proto::access::Role;
+
+/// What a request needs to be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Nothing: what is there is the same for everybody.
+    Nothing,
+    /// Somebody with this role.
+    Role(Role),
+}
+
+/// Files of the page, which hold nothing of the cluster's.
+const PAGE: [&str; 5] = ["/", "/login", "/volley.js", "/volley.css", "/favicon.svg"];
+/// Of Ballista's service, what executors call.
+const OF_EXECUTORS: [&str; 5] = [
+    "PollWork",
+    "RegisterExecutor",
+    "HeartBeatFromExecutor",
+    "UpdateTaskStatus",
+    "ExecutorStopped",
+];
+/// Of Ballista's service, what clients call; whose job it is and what a plan does is looked at there.
+const OF_CLIENTS: [&str; 8] = [
+    "CreateUpdateSession",
+    "RemoveSession",
+    "ExecuteQuery",
+    "ExecuteQueryPush",
+    "GetJobStatus",
+    "CancelJob",
+    "GetJobMetrics",
+    "CleanJobData",
+];
+/// Of Ballista's REST interface, what is not about jobs.
+const ABOUT_THE_CLUSTER: [&str; 5] = [
+    "/api/state",
+    "/api/version",
+    "/api/executors",
+    "/api/metrics",
+    "/api/openapi.json",
+];
+
+/// It takes the network of all executors, as training does.
+const PROBE: &str = "/volley.v1.Cluster/Probe";
+
+pub(super) fn needs(path: &str) -> Need {
+    if PAGE.contains(&path) || path == "/logout" {
+        return Need::Nothing;
+    }
+    let below = |prefix: &str| path.strip_prefix(prefix);
+    let role = if let Some(call) = below("/ballista.protobuf.SchedulerGrpc/") {
+        match call {
+            call if OF_EXECUTORS.contains(&call) => Role::Executor,
+            call if OF_CLIENTS.contains(&call) => Role::Read,
+            _ => Role::Administer,
+        }
+    } else if below("/volley.v1.Attendance/").is_some() || below("/volley.v1.Rendezvous/").is_some()
+    {
+        Role::Executor
+    } else if path == PROBE {
+        Role::Run
+    } else if below("/volley.v1.Jobs/").is_some()
+        || below("/volley.v1.Training/").is_some()
+        || below("/volley.v1.Cluster/").is_some()
+        || below("/api/volley/").is_some()
+        || below("/reports/").is_some()
+        || below("/api/executor/").is_some()
+        || ABOUT_THE_CLUSTER.contains(&path)
+    {
+        Role::Read
+    } else {
+        Role::Administer
+    };
+    Need::Role(role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executors_and_clients_are_let_in_at_different_doors() {
+        let grpc = "/ballista.protobuf.SchedulerGrpc/";
+        for (path, needed) in [
+            ("/volley.v1.Attendance/Attend".to_owned(), Role::Executor),
+            ("/volley.v1.Attendance/Probed".to_owned(), Role::Executor),
+            ("/volley.v1.Rendezvous/Join".to_owned(), Role::Executor),
+            ("/volley.v1.Cluster/ReadTable".to_owned(), Role::Read),
+            ("/volley.v1.Cluster/Probe".to_owned(), Role::Run),
+            (format!("{grpc}RegisterExecutor"), Role::Executor),
+            (format!("{grpc}UpdateTaskStatus"), Role::Executor),
+            (format!("{grpc}ExecuteQuery"), Role::Read),
+            (format!("{grpc}CancelJob"), Role::Read),
+            (format!("{grpc}SomethingNew"), Role::Administer),
+            ("/volley.v1.Jobs/List".to_owned(), Role::Read),
+            ("/volley.v1.Training/Watch".to_owned(), Role::Read),
+            ("/api/volley/jobs".to_owned(), Role::Read),
+            ("/reports/m/1/x".to_owned(), Role::Read),
+            ("/api/executors".to_owned(), Role::Read),
+            ("/api/jobs".to_owned(), Role::Administer),
+            ("/api/job/J1".to_owned(), Role::Administer),
+            ("/api/job/J1/config".to_owned(), Role::Administer),
+            ("/ballista".to_owned(), Role::Administer),
+            ("/anything".to_owned(), Role::Administer),
+            ("//".to_owned(), Role::Administer),
+            ("/volley.js/".to_owned(), Role::Administer),
+        ] {
+            assert_eq!(needs(&path), Need::Role(needed), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_files_of_the_page_need_nothing() {
+        for path in PAGE {
+            assert_eq!(needs(path), Need::Nothing);
+        }
+        assert_eq!(needs("/logout"), Need::Nothing);
+    }
+}

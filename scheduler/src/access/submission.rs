@@ -1,0 +1,160 @@
+//! What somebody wants to have done, and whether they may: by the plan that they have sent, not by what they say of it.
+
+use std::sync::Arc;
+
+use ballista_core::serde::protobuf::ExecuteQueryParams;
+use ballista_core::serde::protobuf::execute_query_params::Query;
+use ballista_scheduler::scheduler_server::SessionBuilder;
+use datafusion::error::Result;
+use datafusion::execution::TaskContext;
+use datafusion::prelude::SessionContext;
+use datafusion_proto::logical_plan::AsLogicalPlan;
+use datafusion_proto::protobuf::LogicalPlanNode;
+use tonic::Status;
+use volley_proto::access::{AllowedPaths, Principal, Role};
+use volley_proto::plan::{Effects, VolleyLogicalCodec};
+use volley_proto::settings::session_config;
+
+use super::Caller;
+
+/// Looks at plans before they are taken.
+pub(crate) struct Submissions {
+    /// What plans are decoded with.
+    context: Arc<TaskContext>,
+    codec: VolleyLogicalCodec,
+    paths: AllowedPaths,
+}
+
+impl Submissions {
+    /// # Errors
+    /// When a session cannot be made.
+    pub(crate) fn new(sessions: &SessionBuilder, paths: AllowedPaths) -> Result<Self> {
+        let session = SessionContext::new_with_state(sessions(session_config())?);
+        Ok(Self {
+            context: session.task_ctx(),
+            codec: VolleyLogicalCodec::default(),
+            paths,
+        })
+    }
+
+    /// # Errors
+    /// When the plan is not taken, or not from this caller: what would be needed.
+    pub(crate) fn check(&self, caller: &Caller, query: &ExecuteQueryParams) -> Result<(), Status> {
+        let plan = match &query.query {
+            Some(Query::LogicalPlan(plan)) => plan,
+            // It would run as it is: nothing that makes plans correct here would see it.
+            Some(Query::PhysicalPlan(_)) => {
+                return Err(Status::invalid_argument(
+                    "physical plans are not taken: send the logical plan",
+                ));
+            }
+            // What is missing or not known is refused by who takes it.
+            Some(Query::SubstraitPlan(_)) | None => return Ok(()),
+        };
+        // Who may do everything everywhere need not wait until that is known.
+        if caller.principal.role.may(Role::Run) && !self.paths.is_restricted() {
+            return Ok(());
+        }
+        let effects = self.effects(plan);
+        let effects = effects.map_err(|error| {
+            Status::invalid_argument(format!(
+                "the plan cannot be read: {}",
+                error.strip_backtrace()
+            ))
+        })?;
+        allowed(&caller.principal, &self.paths, &effects)
+            .map_err(|reason| caller.refused("submit", &summary(&effects), &reason))
+    }
+
+    fn effects(&self, plan: &[u8]) -> Result<Effects> {
+        let plan = LogicalPlanNode::try_decode(plan)?;
+        let plan = plan.try_into_logical_plan(&self.context, &self.codec)?;
+        Effects::of_query(&plan)
+    }
+}
+
+/// # Errors
+/// Why somebody may not have this done.
+fn allowed(who: &Principal, paths: &AllowedPaths, effects: &Effects) -> Result<(), String> {
+    if let Some(statement) = &effects.writes {
+        let needed = who.needs(Role::Run);
+        needed.map_err(|reason| format!("{statement} is not run: {reason}"))?;
+    }
+    if !paths.is_restricted() {
+        return Ok(());
+    }
+    if let Some(unknown) = &effects.unknown {
+        return Err(format!(
+            "{unknown} is not read where --allow-path is given: nobody knows what is behind it"
+        ));
+    }
+    let mut places = effects.places.iter();
+    places.try_for_each(|place| paths.check(place).map_err(|denied| denied.to_string()))
+}
+
+/// What is submitted, in a word or two.
+fn summary(effects: &Effects) -> String {
+    effects.writes.clone().unwrap_or_else(|| "query".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use url::Url;
+
+    use super::*;
+
+    fn who(role: Role) -> Principal {
+        Principal {
+            name: "alice".to_owned(),
+            role,
+        }
+    }
+
+    #[test]
+    fn only_who_may_run_writes() {
+        let writes = Effects {
+            writes: Some("COPY".to_owned()),
+            ..Effects::default()
+        };
+        let anywhere = AllowedPaths::default();
+        let said = allowed(&who(Role::Read), &anywhere, &writes).unwrap_err();
+        assert!(
+            said.contains("COPY") && said.contains("role run") && said.contains("role read"),
+            "{said}"
+        );
+        assert_eq!(allowed(&who(Role::Run), &anywhere, &writes), Ok(()));
+        assert_eq!(
+            allowed(&who(Role::Read), &anywhere, &Effects::default()),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn places_are_checked_for_everybody() {
+        let paths = AllowedPaths::new(&["s3://bucket/in".to_owned()]).unwrap();
+        let reads = |place: &str| Effects {
+            places: vec![Url::parse(place).unwrap()],
+            ..Effects::default()
+        };
+        for role in [Role::Read, Role::Administer] {
+            assert_eq!(
+                allowed(&who(role), &paths, &reads("s3://bucket/in/x")),
+                Ok(())
+            );
+            let said = allowed(&who(role), &paths, &reads("s3://bucket/out/x")).unwrap_err();
+            assert!(
+                said.contains("s3://bucket/out/x") && said.contains("--allow-path"),
+                "{said}"
+            );
+        }
+        let unknown = Effects {
+            unknown: Some("a table of another kind".to_owned()),
+            ..Effects::default()
+        };
+        assert!(allowed(&who(Role::Administer), &paths, &unknown).is_err());
+        assert_eq!(
+            allowed(&who(Role::Administer), &AllowedPaths::default(), &unknown),
+            Ok(())
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! A file of tokens: who has which, by their hashes.
+//!
+//! ```text
+//!   # name  role        hash, as volley cluster token prints it
+//!   alice   run         sha256:9f86d081…
+//!   nodes   executor    sha256:60303ae2…
+//! ```
+//!
+//! It is read again when it changes. One that is wrong changes nothing: the one before stays, and the log says why.
+
+use std::collections::HashMap;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use volley_proto::access::{Principal, TokenHash};
+
+use crate::{Error, Result};
+
+/// How long what was read is not looked at again.
+const FRESH: Duration = Duration::from_secs(1);
+/// The longest name.
+const LONGEST: usize = 64;
+/// Names that principals have who are in no file.
+const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
+
+/// Who has which token.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Table {
+    holders: HashMap<TokenHash, Principal>,
+}
+
+impl Table {
+    pub(super) fn of(holders: impl IntoIterator<Item = (TokenHash, Principal)>) -> Self {
+        let holders = holders.into_iter().collect();
+        Self { holders }
+    }
+
+    /// A hash is looked up, not compared: how long that takes says nothing of the token.
+    pub(super) fn holder(&self, token: &TokenHash) -> Option<Principal> {
+        self.holders.get(token).cloned()
+    }
+
+    /// # Errors
+    /// The first line that is wrong, and why.
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut holders = HashMap::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let words: Vec<_> = line.split_whitespace().collect();
+            if words.is_empty() {
+                continue;
+            }
+            let wrong = |reason: String| format!("line {}: {reason}", number + 1);
+            let [name, role, hash] = words[..] else {
+                let found = words.len();
+                let reason = format!("expected a name, a role and a hash, found {found} words");
+                return Err(wrong(reason));
+            };
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
+            if name.len() > LONGEST || !name.chars().all(is_name) {
+                let reason = format!(
+                    "{name:?} is no name: expected letters, digits and . _ @ -, at most {LONGEST}"
+                );
+                return Err(wrong(reason));
+            }
+            if RESERVED.contains(&name) {
+                return Err(wrong(format!(
+                    "the name {name} is taken by the scheduler itself"
+                )));
+            }
+            let principal = Principal {
+                name: name.to_owned(),
+                role: role.parse().map_err(wrong)?,
+            };
+            let hash: TokenHash = hash.parse().map_err(wrong)?;
+            if holders.insert(hash, principal).is_some() {
+                return Err(wrong("the same token is on a line before".to_owned()));
+            }
+        }
+        match holders.is_empty() {
+            true => {
+                Err("there is no token in it: volley cluster token prints lines for it".to_owned())
+            }
+            false => Ok(Self { holders }),
+        }
+    }
+}
+
+/// A file that is looked at while it is asked.
+#[derive(Debug)]
+pub(super) struct TokensFile {
+    path: PathBuf,
+    read: Mutex<Read>,
+}
+
+#[derive(Debug)]
+struct Read {
+    table: Arc<Table>,
+    /// Of which file: by its time of change, its size and its number.
+    version: Option<(i64, i64, u64, u64)>,
+    looked: Instant,
+}
+
+impl TokensFile {
+    /// # Errors
+    /// When it cannot be read, or is wrong.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let (table, version) = read(path).map_err(|source| Error::Tokens {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            read: Mutex::new(Read {
+                table: Arc::new(table),
+                version: Some(version),
+                looked: Instant::now(),
+            }),
+        })
+    }
+
+    /// The newest that was right.
+    pub(super) fn table(&self) -> Arc<Table> {
+        self.table_at(Instant::now())
+    }
+
+    fn table_at(&self, now: Instant) -> Arc<Table> {
+        let mut known = self.read.lock();
+        if now.saturating_duration_since(known.looked) < FRESH {
+            return Arc::clone(&known.table);
+        }
+        known.looked = now;
+        let version = fs::metadata(&self.path).ok().as_ref().map(version);
+        if version != known.version {
+            // A wrong one is told of once.
+            known.version = version;
+            match read(&self.path) {
+                Ok((table, version)) => {
+                    tracing::info!(file = %self.path.display(), "tokens are read anew");
+                    (known.table, known.version) = (Arc::new(table), Some(version));
+                }
+                Err(error) => {
+                    let file = self.path.display();
+                    tracing::error!(%file, %error, "tokens cannot be read anew: those read before stay");
+                }
+            }
+        }
+        Arc::clone(&known.table)
+    }
+}
+
+fn read(path: &Path) -> io::Result<(Table, (i64, i64, u64, u64))> {
+    // Before, so that what is written meanwhile is read the next time.
+    let version = version(&fs::metadata(path)?);
+    let text = fs::read_to_string(path)?;
+    let table = Table::parse(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    Ok((table, version))
+}
+
+fn version(file: &Metadata) -> (i64, i64, u64, u64) {
+    (file.mtime(), file.mtime_nsec(), file.size(), file.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::access::{Role, Token};
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_name_a_role_and_a_hash() {
+        let (alice, nodes) = (Token::generate(), Token::generate());
+        let text = format!(
+            "# who may what\n\nalice run {} # since May\n  nodes executor {}\n",
+            alice.hash(),
+            nodes.hash()
+        );
+        let table = Table::parse(&text).unwrap();
+        let holder = table.holder(&alice.hash()).unwrap();
+        assert_eq!((holder.name.as_str(), holder.role), ("alice", Role::Run));
+        assert_eq!(table.holder(&nodes.hash()).unwrap().role, Role::Executor);
+        assert_eq!(table.holder(&Token::generate().hash()), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let hash = Token::generate().hash();
+        for (text, said) in [
+            (String::new(), "no token"),
+            (
+                format!("alice run {hash}\nbob {hash}"),
+                "line 2: expected a name, a role and a hash",
+            ),
+            (format!("alice root {hash}"), "line 1: \"root\" is no role"),
+            ("alice run secret".to_owned(), "line 1: expected sha256:"),
+            (
+                format!("local run {hash}"),
+                "line 1: the name local is taken",
+            ),
+            (format!("a/b run {hash}"), "line 1: \"a/b\" is no name"),
+            (
+                format!("a run {hash}\nb run {hash}"),
+                "line 2: the same token",
+            ),
+        ] {
+            let found = Table::parse(&text).unwrap_err();
+            assert!(found.contains(said), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_changed_file_is_read_and_a_wrong_one_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        let tokens: Vec<_> = (0..3).map(|_| Token::generate()).collect();
+        let line = |number: usize| format!("user-{number} run {}\n", tokens[number].hash());
+        fs::write(&path, line(0)).unwrap();
+        let file = TokensFile::open(&path).unwrap();
+        let start = Instant::now();
+        let knows = |second: u64, number: usize| {
+            let table = file.table_at(start + Duration::from_secs(second));
+            table.holder(&tokens[number].hash()).is_some()
+        };
+        assert!(knows(0, 0) && !knows(0, 1));
+        fs::write(&path, line(0) + &line(1)).unwrap();
+        assert!(!knows(0, 1), "it was looked at just now");
+        assert!(knows(5, 0) && knows(5, 1));
+        fs::write(&path, line(2) + "nonsense").unwrap();
+        assert!(knows(10, 1) && !knows(10, 2));
+        fs::remove_file(&path).unwrap();
+        assert!(knows(15, 1));
+        fs::write(&path, line(2)).unwrap();
+        assert!(knows(20, 2) && !knows(20, 0));
+    }
+
+    #[test]
+    fn a_scheduler_does_not_start_with_a_wrong_file() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(TokensFile::open(&dir.path().join("none")).is_err());
+        let path = dir.path().join("tokens");
+        fs::write(&path, "x").unwrap();
+        let error = TokensFile::open(&path).unwrap_err();
+        assert!(matches!(error, Error::Tokens { .. }));
+    }
+}
