@@ -75,4 +75,5 @@ pub use sql::{
     VocabularyOptions, WarmStart, train_options,
 };
 pub use system_tables::{Scope, SystemTables};
+pub use volley_proto::access::{Credential, Token};
 pub use volley_proto::tls::TlsFiles;

@@ -100,6 +100,8 @@ rows! {
         job_id: String = Utf8,
         /// What was submitted, shortened.
         name: String = Utf8,
+        /// Who has submitted it, by the name of their token.
+        owner: String = Utf8,
         /// `running`, `rerunning`, `succeeded`, `failed` or `cancelled`.
         state: String = Utf8,
         /// How often it has been run.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use volley_proto::access::{Credential, Holder, LocalTokens, Token};
 
 use crate::{Client, Hosts, Process, binary, eventually};
 
@@ -57,9 +58,22 @@ pub struct Setup {
     pub certs: Option<PathBuf>,
     /// Work folders whose names are too long for a Unix socket in them: ranks use TCP.
     pub long_names: bool,
+    /// The token of the test's own, where the scheduler is given a file of tokens.
+    pub token: Option<Token>,
 }
 
 impl Setup {
+    /// Whether the scheduler makes tokens of its own.
+    fn makes_tokens(&self) -> bool {
+        let other = ["--tokens", "--insecure"];
+        let listens_beyond = self.spread.is_some();
+        !listens_beyond
+            && !self
+                .scheduler_args
+                .iter()
+                .any(|argument| other.contains(&argument.as_str()))
+    }
+
     /// The options by which a process of the cluster speaks TLS, if it does.
     fn tls(&self) -> Vec<std::ffi::OsString> {
         let Some(certs) = &self.certs else {
@@ -113,7 +127,7 @@ impl Spread {
     }
 
     /// Arguments that make a host's process listen everywhere and be dialled by others; `port` follows the address.
-    fn listen(&self, host: &str, port: &str) -> [String; 4] {
+    fn listen(&self, host: &str, port: &str) -> [String; 5] {
         let (bind, advertised) = match self.ipv6 {
             true if port.is_empty() => ("::".to_owned(), self.hosts.ipv6(host).to_string()),
             true => (format!("[::]{port}"), self.hosts.ipv6(host).to_string()),
@@ -124,6 +138,8 @@ impl Spread {
             bind,
             "--advertise-host".to_owned(),
             advertised,
+            // The hosts are the test's own.
+            "--insecure".to_owned(),
         ]
     }
 
@@ -230,6 +246,7 @@ impl Cluster {
                 format!("{}:{PORT}", spread.hosts.ipv4(Spread::SCHEDULER))
             }
         };
+        keep_tokens(&setup, dir.path(), &address);
         let executors = setup.executors;
         let mut cluster = Self {
             setup,
@@ -289,6 +306,10 @@ impl Cluster {
         };
         let scheduler = setup.scheduler.as_ref().unwrap_or(&self.dialled);
         let listen = spread.map(|spread| spread.listen(host, ""));
+        let join_token = self.dir.path().join(JOIN_TOKEN);
+        if join_token.exists() {
+            executor.arg("--join-token").arg(join_token);
+        }
         executor
             .args(["--scheduler", scheduler, "--id", &id, "--vcores", "1"])
             .arg("--work-dir")
@@ -316,6 +337,7 @@ impl Cluster {
         eventually("the scheduler to listen again", START, || {
             TcpStream::connect(&self.address).ok()
         });
+        keep_tokens(&self.setup, self.dir.path(), &self.address);
     }
 
     /// Waits until this many executors are registered.
@@ -345,6 +367,19 @@ impl Cluster {
     pub fn hosts(&self) -> &Hosts {
         let spread = self.setup.spread.as_ref();
         &spread.expect("a cluster over hosts").hosts
+    }
+
+    /// Where the test's own token comes from.
+    pub fn credential(&self) -> Credential {
+        let file = self.dir.path().join(TOKEN);
+        Credential::of(self.setup.token.clone(), file.exists().then_some(file))
+    }
+
+    /// The test's own token, if there is one.
+    pub fn token(&self) -> Option<Token> {
+        self.credential()
+            .token(&self.address, Holder::Client)
+            .ok()?
     }
 
     /// A folder of the test's own.
@@ -394,14 +429,25 @@ impl Cluster {
         let mut command = self.program();
         command
             .args(["--scheduler", scheduler, "--store"])
-            .arg(self.store_arg())
-            .args(self.setup.client_tls())
-            .envs(self.setup.environment());
+            .arg(self.store_arg());
+        self.let_in(&mut command);
         if self.setup.always_in_stages {
             command.args(["--set", "volley.single_task_bytes=0"]);
         }
         command.current_dir(self.dir.path());
         command
+    }
+
+    /// Gives a command what this cluster lets in whom it knows with, and what its model store takes.
+    fn let_in(&self, command: &mut Command) {
+        command
+            .args(self.setup.client_tls())
+            .envs(self.setup.environment());
+        match self.credential() {
+            Credential::Given(token) => command.env("VOLLEY_TOKEN", token.reveal()),
+            Credential::File(file) => command.env("VOLLEY_TOKEN_FILE", file),
+            Credential::Found => command,
+        };
     }
 
     /// The `volley` command, without arguments.
@@ -435,13 +481,17 @@ impl Cluster {
         self.spawn(self.command().args(args)).wait(COMMAND)
     }
 
+    /// The `volley jobs` command against this cluster.
+    pub fn jobs_command(&self) -> Command {
+        let mut command = self.program();
+        command.args(["jobs", "--scheduler", &self.dialled]);
+        self.let_in(&mut command);
+        command
+    }
+
     /// Runs `volley jobs` with these arguments to its end.
     pub fn manage_jobs(&self, args: &[&str]) -> Run {
-        let mut command = self.program();
-        command
-            .args(["jobs", "--scheduler", &self.dialled])
-            .args(self.setup.client_tls());
-        self.spawn(command.args(args)).wait(COMMAND)
+        self.spawn(self.jobs_command().args(args)).wait(COMMAND)
     }
 
     /// Runs `volley doctor` to its end.
@@ -450,9 +500,8 @@ impl Cluster {
         command
             .args(["doctor", "--scheduler", &self.dialled, "--store"])
             .arg(self.store_arg())
-            .args(self.setup.client_tls())
-            .envs(self.setup.environment())
             .current_dir(self.dir.path());
+        self.let_in(&mut command);
         self.spawn(&mut command).wait(COMMAND)
     }
 
@@ -462,10 +511,9 @@ impl Cluster {
         command
             .args(["report", "--scheduler", &self.dialled, "--store"])
             .arg(self.store_arg())
-            .args(self.setup.client_tls())
-            .envs(self.setup.environment())
             .args(args)
             .current_dir(self.dir.path());
+        self.let_in(&mut command);
         self.spawn(&mut command).wait(COMMAND)
     }
 
@@ -489,6 +537,23 @@ impl Cluster {
         let said = run.error().to_owned();
         assert_eq!(self.query("SELECT 1 AS one")[0]["one"], 1, "after {sql}");
         said
+    }
+}
+
+/// Where the tokens are kept that the scheduler has made: through a proxy, nobody finds them by its address.
+const TOKEN: &str = "token";
+const JOIN_TOKEN: &str = "join-token";
+
+/// Keeps the tokens that a scheduler makes, where it is given none.
+fn keep_tokens(setup: &Setup, dir: &Path, address: &str) {
+    if !setup.makes_tokens() {
+        return;
+    }
+    let tokens = eventually("the scheduler's tokens", START, || {
+        LocalTokens::find(address)
+    });
+    for (name, token) in [(TOKEN, tokens.client), (JOIN_TOKEN, tokens.executor)] {
+        std::fs::write(dir.join(name), token.reveal()).expect("a file in the test's folder");
     }
 }
 

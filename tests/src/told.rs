@@ -11,7 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
+use volley_proto::access::{Authorized, Bearer, Holder};
 use volley_proto::tls::{self, Tls, TlsFiles};
 use volley_proto::wire;
 use volley_proto::wire::attendance_client::AttendanceClient;
@@ -81,14 +82,18 @@ pub struct Slots {
 }
 
 impl Cluster {
-    /// The body of the scheduler's answer to a GET, or nothing.
+    /// The body of the scheduler's answer to a GET with the token of this user, or nothing.
     pub fn get(&self, path: &str) -> String {
+        let token = self
+            .token()
+            .map(|token| format!("Authorization: Bearer {}\r\n", token.reveal()));
+        let token = token.unwrap_or_default();
         let answer = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect(self.address())?;
             stream.set_read_timeout(Some(ANSWER))?;
             write!(
                 stream,
-                "GET {path} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n\r\n"
+                "GET {path} HTTP/1.0\r\nHost: localhost\r\n{token}Accept: application/json\r\n\r\n"
             )?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
@@ -188,7 +193,7 @@ impl Cluster {
 
     fn ask<T, F: Future<Output = Option<T>>>(
         &self,
-        question: impl FnOnce(Channel) -> F,
+        question: impl FnOnce(Authorized) -> F,
     ) -> Option<T> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -197,8 +202,9 @@ impl Cluster {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address())).ok()?;
         let files = self.ca().map(|ca| TlsFiles { ca, identity: None });
         let tls = files.map(Tls::open).transpose().ok()?;
+        let bearer = Bearer::new(&self.credential(), self.address(), Holder::Client).ok()?;
         let connect = tls::connect(endpoint, tls.as_ref());
-        let answer = async { question(connect.await.ok()?).await };
+        let answer = async { question(bearer.over(connect.await.ok()?)).await };
         let answer = async { tokio::time::timeout(ANSWER, answer).await.ok()? };
         runtime.block_on(answer)
     }

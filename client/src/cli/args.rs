@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, value_parser};
 use volley::rossmann::FULL_SIZE;
+use volley_proto::access::{Role, Token};
 use volley_proto::spec::Device;
 
 use super::format::Format;
@@ -137,6 +138,18 @@ pub(super) struct JobsArgs {
         value_parser = duration, global = true
     )]
     pub(super) connect_timeout: Duration,
+    /// The token that the scheduler asks for; one of the same user's on this host needs none
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "VOLLEY_TOKEN",
+        hide_env_values = true,
+        global = true
+    )]
+    pub(super) token: Option<Token>,
+    /// A file with that token
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TOKEN_FILE", global = true)]
+    pub(super) token_file: Option<PathBuf>,
     /// How to print rows
     #[arg(
         long,
@@ -213,6 +226,23 @@ pub(super) struct QueryArgs {
     pub(super) session: SessionArgs,
 }
 
+/// Who asks.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct TokenArgs {
+    /// The token that the scheduler asks for; one of the same user's on this host needs none
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "VOLLEY_TOKEN",
+        hide_env_values = true
+    )]
+    pub(super) token: Option<Token>,
+    /// A file with that token
+    #[arg(long, value_name = "FILE", env = "VOLLEY_TOKEN_FILE")]
+    pub(super) token_file: Option<PathBuf>,
+}
+
 /// Where plans run.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster")]
@@ -235,6 +265,8 @@ pub(super) struct EngineArgs {
         value_parser = duration
     )]
     pub(super) connect_timeout: Duration,
+    #[command(flatten)]
+    pub(super) token: TokenArgs,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
 }
@@ -300,6 +332,9 @@ pub(super) enum ClusterCommand {
     /// Make an authority and certificates to try TLS with
     #[command(after_help = CERTS)]
     Certs(ClusterCertsArgs),
+    /// Make a token for somebody, or show the one that a scheduler on this host has made for you
+    #[command(after_help = TOKENS)]
+    Token(ClusterTokenArgs),
 }
 
 const CERTS: &str = "\
@@ -319,6 +354,32 @@ pub(super) struct ClusterCertsArgs {
         default_value = "localhost"
     )]
     pub(super) hosts: Vec<String>,
+}
+
+const TOKENS: &str = "\
+Example, for a scheduler that is started with --tokens tokens:
+  volley cluster token --name alice --role run >> tokens
+
+The line for that file goes to standard output, and the token to standard error: it is kept nowhere, so this is the only
+time that it is shown. Roles: read (queries, and system tables), run (also statements that write, and training),
+administer (also everybody's jobs), executor (volley-executor --join-token FILE).";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ClusterTokenArgs {
+    /// Whose it is
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "role",
+        required_unless_present = "scheduler"
+    )]
+    pub(super) name: Option<String>,
+    /// What they may do: read, run, administer or executor
+    #[arg(long, value_name = "ROLE", requires = "name")]
+    pub(super) role: Option<Role>,
+    /// Show the token of the scheduler that you have started there, for the login of its web page
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["name", "role"])]
+    pub(super) scheduler: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

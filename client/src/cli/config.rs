@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
 use url::Url;
+use volley_proto::access::{Credential, Role};
 use volley_proto::settings::TRACE;
 use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
@@ -21,7 +22,7 @@ use volley_proto::tls::TlsFiles;
 use super::args::{
     Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
     DemoRossmannArgs, DoctorArgs, EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs,
-    JobsArgs, JobsCommand, QueryArgs, ReportArgs, SessionArgs, TlsArgs,
+    JobsArgs, JobsCommand, QueryArgs, ReportArgs, SessionArgs, TlsArgs, TokenArgs,
 };
 use super::format::Format;
 use super::progress::Style;
@@ -107,6 +108,7 @@ pub(super) struct Connection {
     pub(super) timeout: Duration,
     /// Of a running cluster.
     pub(super) tls: Option<TlsFiles>,
+    pub(super) credential: Credential,
 }
 
 /// Where plans run.
@@ -175,6 +177,18 @@ pub(super) enum ClusterAction {
     Up(ClusterUp),
     Status,
     Down,
+    Token(NewToken),
+}
+
+/// A token to make, or to show.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NewToken {
+    Make {
+        name: String,
+        role: Role,
+    },
+    /// The one that a scheduler has made, by its `host:port`.
+    Show(String),
 }
 
 /// Certificates to make.
@@ -206,6 +220,7 @@ pub(crate) struct Jobs {
     /// `host:port`
     pub(super) scheduler: String,
     pub(super) tls: Option<TlsFiles>,
+    pub(super) credential: Credential,
     pub(super) timeout: Duration,
     pub(super) format: Format,
     pub(super) quiet: bool,
@@ -319,11 +334,12 @@ impl Config {
 impl Connection {
     fn resolve(engine: EngineArgs, session: SessionArgs, around: &Surroundings) -> Result<Self> {
         let timeout = engine.connect_timeout;
-        let (engine, tls) = EngineConfig::resolve(engine, around)?;
+        let (engine, tls, credential) = EngineConfig::resolve(engine, around)?;
         Ok(Self {
             timeout,
             engine,
             tls,
+            credential,
             store: store_url(&session.store, around)?,
             settings: session.settings,
         })
@@ -407,6 +423,12 @@ fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
     Ok(defines)
 }
 
+/// Where the token comes from.
+fn credential(args: TokenArgs, around: &Surroundings) -> Credential {
+    let TokenArgs { token, token_file } = args;
+    Credential::of(token, token_file.map(|file| around.absolute(&file)))
+}
+
 impl Jobs {
     fn resolve(args: JobsArgs, around: &Surroundings) -> Result<Self> {
         let tls = TlsArgs {
@@ -429,6 +451,10 @@ impl Jobs {
         Ok(Self {
             scheduler: checked_address(args.scheduler.ok_or_else(missing)?)?,
             tls: tls.resolve(around)?,
+            credential: {
+                let (token, token_file) = (args.token, args.token_file);
+                credential(TokenArgs { token, token_file }, around)
+            },
             timeout: args.connect_timeout,
             format: args.format,
             quiet: args.quiet,
@@ -465,8 +491,11 @@ fn sources(args: &QueryArgs, matches: &ArgMatches) -> Vec<Source> {
 }
 
 impl EngineConfig {
-    /// Where plans run, and what is spoken TLS with there.
-    fn resolve(args: EngineArgs, around: &Surroundings) -> Result<(Self, Option<TlsFiles>)> {
+    /// Where plans run, what is spoken TLS with there, and where the token for it comes from.
+    fn resolve(
+        args: EngineArgs,
+        around: &Surroundings,
+    ) -> Result<(Self, Option<TlsFiles>, Credential)> {
         let engine = match args.scheduler {
             Some(scheduler) => Self::Scheduler(checked_address(scheduler)?),
             None if !cfg!(feature = "standalone") => {
@@ -484,7 +513,7 @@ impl EngineConfig {
             }
         };
         let tls = args.tls.resolve_for(&engine, around)?;
-        Ok((engine, tls))
+        Ok((engine, tls, credential(args.token, around)))
     }
 }
 
@@ -492,6 +521,14 @@ impl Cluster {
     fn resolve(command: ClusterCommand, around: &Surroundings) -> Result<Self> {
         let (ClusterDirArgs { dir }, action) = match command {
             ClusterCommand::Certs(_) => unreachable!("it is no command about one cluster"),
+            ClusterCommand::Token(args) => {
+                let token = match (args.scheduler, args.name, args.role) {
+                    (Some(scheduler), ..) => NewToken::Show(checked_address(scheduler)?),
+                    (None, Some(name), Some(role)) => NewToken::Make { name, role },
+                    _ => return Err(mistake("cluster token: expected --name and --role")),
+                };
+                (ClusterDirArgs { dir: None }, ClusterAction::Token(token))
+            }
             ClusterCommand::Status(dir) => (dir, ClusterAction::Status),
             ClusterCommand::Down(dir) => (dir, ClusterAction::Down),
             ClusterCommand::Up(ClusterUpArgs {
@@ -537,7 +574,7 @@ impl Demo {
             }),
         };
         let timeout = args.engine.connect_timeout;
-        let (engine, tls) = EngineConfig::resolve(args.engine, around)?;
+        let (engine, tls, credential) = EngineConfig::resolve(args.engine, around)?;
         let executors = match &engine {
             EngineConfig::Embedded(embedded) => Some(embedded.executors),
             EngineConfig::Scheduler(_) => None,
@@ -564,6 +601,7 @@ impl Demo {
                 settings: Vec::new(),
                 timeout,
                 tls,
+                credential,
             },
         })
     }

@@ -40,11 +40,16 @@ impl Engine {
             settings: connection.settings.clone(),
             connect_timeout: connection.timeout,
             tls: connection.tls.clone(),
+            credential: connection.credential.clone(),
         });
         let session = session.await.context("cannot open a session")?;
         Ok(Self {
             session,
-            scheduler: SchedulerAddress::open(scheduler, connection.tls.as_ref())?,
+            scheduler: SchedulerAddress::open(
+                scheduler,
+                connection.tls.as_ref(),
+                &connection.credential,
+            )?,
             embedded,
         })
     }

@@ -38,7 +38,8 @@ const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
     let work = async {
-        let scheduler = SchedulerAddress::open(&config.scheduler, config.tls.as_ref())?;
+        let scheduler =
+            SchedulerAddress::open(&config.scheduler, config.tls.as_ref(), &config.credential)?;
         let jobs = Jobs::connect(scheduler, config.timeout).await?;
         match &config.action {
             JobsAction::List => list(&jobs, config).await,

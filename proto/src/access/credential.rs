@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use super::{LocalTokens, Token};
 use crate::{Error, Result};
 
-/// Where a process has its token from. It is looked up each time that it connects: files and schedulers change.
+/// Where a process has its token from. It is looked up again and again: files and schedulers change.
+///
+/// A scheduler of the same user on this host that has made tokens takes no others, so that its own comes first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Credential {
-    /// The scheduler's own of this user, where it has made one; none otherwise.
+    /// The one that the scheduler has made, and none otherwise.
     #[default]
     Found,
-    /// This one.
+    /// Else this one.
     Given(Token),
-    /// What is in a file.
+    /// Else what is in a file.
     File(PathBuf),
 }
 
@@ -41,7 +43,14 @@ impl Credential {
     /// # Errors
     /// When the file cannot be read, or what is in it is no token.
     pub fn token(&self, scheduler: &str, holder: Holder) -> Result<Option<Token>> {
+        if let Some(found) = LocalTokens::find(scheduler) {
+            return Ok(Some(match holder {
+                Holder::Client => found.client,
+                Holder::Executor => found.executor,
+            }));
+        }
         match self {
+            Self::Found => Ok(None),
             Self::Given(token) => Ok(Some(token.clone())),
             Self::File(path) => {
                 let unreadable =
@@ -53,10 +62,6 @@ impl Credential {
                 let token = text.parse().map_err(|e: Error| unreadable(e.into()))?;
                 Ok(Some(token))
             }
-            Self::Found => Ok(LocalTokens::find(scheduler).map(|tokens| match holder {
-                Holder::Client => tokens.client,
-                Holder::Executor => tokens.executor,
-            })),
         }
     }
 }

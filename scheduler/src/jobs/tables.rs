@@ -61,6 +61,7 @@ fn row(job: &Job) -> Row {
     Row {
         job_id: job.id.clone(),
         name: job.name.clone(),
+        owner: job.owner.clone(),
         state: state.to_owned(),
         attempts: job.attempts.len() as u64,
         submitted: millis(job.submitted),

@@ -28,7 +28,13 @@ fn trains(arguments: &[&str]) {
 
 #[test]
 fn ranks_are_dialled_by_what_is_advertised() {
-    trains(&["--bind", "0.0.0.0", "--advertise-host", "localhost"]);
+    trains(&[
+        "--bind",
+        "0.0.0.0",
+        "--advertise-host",
+        "localhost",
+        "--insecure",
+    ]);
     match TcpListener::bind("[::1]:0") {
         Ok(_) => trains(&["--bind", "::1"]),
         Err(error) => eprintln!("NOT RUN: training over IPv6, which this machine has not: {error}"),
@@ -83,7 +89,9 @@ fn what_others_cannot_dial_is_refused_at_the_start() {
 fn browsers_are_answered_under_the_scheduler_s_own_names_only() {
     let cluster = Cluster::start(1);
     let own = cluster.address();
+    let token = cluster.token().unwrap();
     let ask = |path: &str, headers: &str| {
+        let headers = format!("{headers}Authorization: Bearer {}\r\n", token.reveal());
         let mut stream = TcpStream::connect(own).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();

@@ -10,6 +10,7 @@ use std::process::Command;
 use serde_json::json;
 use volley_tests::{Cluster, Numbers, binary};
 
+mod access;
 mod addresses;
 mod classes;
 mod doctor;

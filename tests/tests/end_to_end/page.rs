@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use volley_tests::{Browser, Cluster};
+use volley_tests::{Browser, Cluster, Setup};
 
 use crate::{create_model, write_table};
 
@@ -19,7 +19,12 @@ const POINTS: &str =
 
 #[test]
 fn a_browser_shows_the_work() {
-    let cluster = Cluster::start(2);
+    // Nobody logs in: the form is looked at elsewhere.
+    let cluster = Cluster::start_with(Setup {
+        executors: 2,
+        scheduler_args: vec!["--insecure".to_owned()],
+        ..Setup::default()
+    });
     let Some(browser) = Browser::start(cluster.dir()) else {
         return;
     };

@@ -198,9 +198,11 @@ fn pictures_of_a_classifier_are_its_sql() {
 fn get(cluster: &Cluster, path: &str) -> String {
     let mut stream = TcpStream::connect(cluster.address()).unwrap();
     let host = cluster.address();
+    let token = cluster.token().unwrap();
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n",
+        token.reveal()
     )
     .unwrap();
     let mut answer = String::new();

@@ -12,6 +12,7 @@
 
 mod process;
 mod state;
+mod token;
 mod up;
 
 use std::fs::{self, File};
@@ -40,6 +41,7 @@ pub(super) async fn run(cluster: &Cluster) -> anyhow::Result<Ended> {
             let _lock = lock(dir)?;
             up::run(up, dir).await
         }
+        ClusterAction::Token(token) => self::token::run(token),
         ClusterAction::Status => status(dir),
         ClusterAction::Down => {
             // Without the directory there is nothing to lock, and nothing to stop.

@@ -7,8 +7,9 @@ use std::process::Child;
 
 use anyhow::{Context, bail, ensure};
 use tokio::time::{Instant, sleep};
-use volley::{SchedulerAddress, Scope, SystemTables, TlsFiles};
+use volley::{Credential, SchedulerAddress, Scope, SystemTables, TlsFiles};
 use volley_proto::tables::Executor;
+use volley_proto::tls::url;
 
 use super::super::Ended;
 use super::super::config::ClusterUp;
@@ -36,13 +37,17 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
         ControlFlow::Continue(Ok(())) => {
             let state = starting.state;
             print!("{}", state.table(Process::is_alive));
+            let scheduler = state.scheduler().unwrap_or("?");
             println!(
-                "\nUse it with --scheduler {0}, or:\n  export VOLLEY_SCHEDULER={0}",
-                state.scheduler().unwrap_or("?")
+                "\nUse it with --scheduler {scheduler}, or:\n  export VOLLEY_SCHEDULER={scheduler}"
             );
             if let Some(tls) = &up.tls {
                 println!("  export VOLLEY_TLS_CA={}", tls.ca.display());
             }
+            let page = url(scheduler, up.tls.is_some());
+            println!(
+                "It answers to you only. Its page, {page}/, asks for a token: volley cluster token --scheduler {scheduler}"
+            );
             Ok(Ended::Done)
         }
         ControlFlow::Continue(Err(error)) => {
@@ -117,7 +122,7 @@ impl<'a> Starting<'a> {
             self.launch(executor(up, &scheduler, self.dir, index))?;
         }
         let mut unanswered = None;
-        let scheduler = SchedulerAddress::open(scheduler, up.tls.as_ref())?;
+        let scheduler = SchedulerAddress::open(scheduler, up.tls.as_ref(), &Credential::Found)?;
         let tables = SystemTables::of(&scheduler);
         loop {
             match tables.rows::<Executor>(Scope::All).await {

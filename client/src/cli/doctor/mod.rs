@@ -124,6 +124,7 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         settings: doctor.connection.settings.clone(),
         connect_timeout: doctor.connection.timeout,
         tls: doctor.connection.tls.clone(),
+        credential: doctor.connection.credential.clone(),
     });
     let session = match session.await {
         Ok(session) => session,
@@ -140,7 +141,8 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         rounded(started.elapsed())
     );
     findings.say(Verdict::Fine, "scheduler", &text).await?;
-    let scheduler = SchedulerAddress::open(address, tls)?;
+    let credential = &doctor.connection.credential;
+    let scheduler = SchedulerAddress::open(address, tls, credential)?;
     let executors: Vec<Executor> = match SystemTables::of(&scheduler).rows(Scope::All).await {
         Ok(executors) => executors,
         Err(error) => {

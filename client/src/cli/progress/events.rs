@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tonic::Code;
-use tonic::transport::Channel;
 use volley::SchedulerAddress;
 use volley_proto::TrainId;
+use volley_proto::access::Authorized;
 use volley_proto::store::EpochRecord;
 use volley_proto::wire::event::Event as Kind;
 use volley_proto::wire::training_client::TrainingClient;
@@ -22,7 +22,7 @@ const READABLE: usize = 3;
 #[derive(Debug)]
 pub(super) struct Events {
     scheduler: SchedulerAddress,
-    client: Option<TrainingClient<Channel>>,
+    client: Option<TrainingClient<Authorized>>,
     request: WatchRequest,
     /// Whether each epoch is told of, for a program that reads them.
     all: bool,
@@ -78,7 +78,7 @@ impl Events {
     }
 }
 
-async fn connect(scheduler: &SchedulerAddress) -> Option<TrainingClient<Channel>> {
+async fn connect(scheduler: &SchedulerAddress) -> Option<TrainingClient<Authorized>> {
     match scheduler.connect().await {
         Ok(channel) => Some(TrainingClient::new(channel)),
         Err(error) => {
