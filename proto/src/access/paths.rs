@@ -9,7 +9,7 @@
 //! more than this guards.
 
 use std::fmt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Components, Path, PathBuf};
 
 use url::Url;
 
@@ -152,24 +152,19 @@ impl Place {
 
 /// A path with links followed as far as there is something; what is not there yet is to be names only.
 fn followed(path: &Path) -> Result<PathBuf, String> {
-    let mut there = PathBuf::new();
-    let mut rest = path.components();
     let mut found = PathBuf::from("/");
+    let mut rest = path.components();
     while let Some(component) = rest.next() {
-        match component {
-            Component::RootDir | Component::CurDir => {
-                there.push(component);
-                continue;
-            }
+        let there = match component {
+            Component::RootDir | Component::CurDir => continue,
             // What is before it is followed: `a/../b` is beside what the link `a` leads to.
             Component::ParentDir => {
                 found.pop();
-                there = found.clone();
                 continue;
             }
-            Component::Normal(name) => there = found.join(name),
+            Component::Normal(name) => found.join(name),
             Component::Prefix(_) => return Err("it is no path of this system".to_owned()),
-        }
+        };
         match there.canonicalize() {
             Ok(followed) => found = followed,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -177,20 +172,24 @@ fn followed(path: &Path) -> Result<PathBuf, String> {
                 if there.symlink_metadata().is_ok() {
                     return Err(format!("{} is a link to nothing", there.display()));
                 }
-                let mut made = there;
-                for component in rest {
-                    match component {
-                        Component::Normal(name) => made.push(name),
-                        Component::CurDir => {}
-                        _ => return Err("it leads through a folder that is not there".to_owned()),
-                    }
-                }
-                return Ok(made);
+                return made(there, rest);
             }
             Err(error) => return Err(format!("{}: {error}", there.display())),
         }
     }
     Ok(found)
+}
+
+/// A path below a folder that is not there yet.
+fn made(mut folder: PathBuf, rest: Components<'_>) -> Result<PathBuf, String> {
+    for component in rest {
+        match component {
+            Component::Normal(name) => folder.push(name),
+            Component::CurDir => {}
+            _ => return Err("it leads through a folder that is not there".to_owned()),
+        }
+    }
+    Ok(folder)
 }
 
 /// A URL for messages: without a user's name and password, and without what is asked for besides.

@@ -234,9 +234,9 @@ mod tests {
             ("SELECT 1", None),
             ("SELECT * FROM range(3) WHERE value IN (SELECT 1)", None),
             ("EXPLAIN SELECT 1", None),
-            ("COPY (SELECT 1 AS a) TO '/tmp/none/x.csv'", Some("COPY")),
+            ("COPY (SELECT 1 AS a) TO '/none/x.csv'", Some("COPY")),
             (
-                "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '/tmp/none/x.csv'",
+                "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '/none/x.csv'",
                 Some("COPY"),
             ),
             ("CREATE TABLE t AS SELECT 1 AS a", Some("CREATEMEMORYTABLE")),

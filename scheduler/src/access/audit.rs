@@ -24,7 +24,7 @@ pub(crate) fn audit(
     let role = who.map(|who| who.role.to_string());
     let (role, who) = (
         role.as_deref().unwrap_or("-"),
-        who.map_or("-", |who| &who.name),
+        who.map_or("-", |who| who.name.as_str()),
     );
     let peer = Peer(peer);
     match outcome {
