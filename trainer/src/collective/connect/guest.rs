@@ -135,6 +135,11 @@ impl Guest {
         Ok(())
     }
 
+    /// Whether it has said who it is, and is to prove it.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.admitted.is_some()
+    }
+
     pub(super) fn link(&self) -> &dyn Link {
         &*self.link
     }

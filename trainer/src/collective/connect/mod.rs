@@ -197,12 +197,19 @@ impl<'a> Assembly<'a> {
                 break;
             };
             if self.guests.len() >= self.most_guests() {
-                self.guests.pop_front();
-                self.drop_stranger("there are too many, and it came first");
+                self.make_room();
             }
             self.guests.push_back(Guest::new(link, now));
         }
         Ok(())
+    }
+
+    /// Drops the guest that came first, of those that have not said who they are if there are any: a peer that has may
+    /// take itself for linked.
+    fn make_room(&mut self) {
+        let unknown = self.guests.iter().position(|guest| !guest.is_admitted());
+        self.guests.remove(unknown.unwrap_or(0));
+        self.drop_stranger("there are too many, and it came first");
     }
 
     fn most_guests(&self) -> usize {
