@@ -91,7 +91,9 @@ fn who_does_not_speak_tls_or_has_the_wrong_files_is_refused_and_told_why() {
     let address = cluster.address();
     let client = |options: &[(&str, PathBuf)]| {
         let mut command = Command::new(binary("volley"));
-        command.args(["--scheduler", address, "-c", "SELECT 1"]);
+        command
+            .args(["--scheduler", address, "-c", "SELECT 1"])
+            .current_dir(dir.path());
         for (option, path) in options {
             command.arg(option).arg(path);
         }
@@ -202,7 +204,8 @@ fn renewed_certificates_are_taken_while_the_cluster_runs() {
         let mut client = Command::new(binary("volley"));
         client
             .args(["--scheduler", &address, "-c", "SELECT 1", "--tls-ca"])
-            .arg(new.join("ca.pem"));
+            .arg(new.join("ca.pem"))
+            .current_dir(dir.path());
         client.output().unwrap().status.success().then_some(())
     });
     shuffles(&cluster, &numbers);
