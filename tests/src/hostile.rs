@@ -13,6 +13,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
+use volley_proto::access::Token;
 
 /// How long a call may take.
 const CALL: Duration = Duration::from_secs(120);
@@ -128,11 +129,20 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Calls a method with these bytes as its message, and returns the first message of the answer.
+/// Calls a method with these bytes as its message, and with a token if there is one, and returns the first message of the
+/// answer.
 ///
 /// # Errors
 /// What the service says, or that there is none.
-pub async fn call(port: u16, path: &str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+///
+/// # Panics
+/// When the path is none.
+pub async fn call(
+    port: u16,
+    path: &str,
+    message: Vec<u8>,
+    token: Option<&Token>,
+) -> Result<Vec<u8>, Status> {
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}"));
     let endpoint = endpoint.map_err(unreachable)?.timeout(CALL);
@@ -142,9 +152,13 @@ pub async fn call(port: u16, path: &str, message: Vec<u8>) -> Result<Vec<u8>, St
         .max_decoding_message_size(usize::MAX);
     client.ready().await.map_err(unreachable)?;
     let path = path.parse::<PathAndQuery>().expect("a path");
-    let answer = client
-        .server_streaming(Request::new(message), path, Raw)
-        .await?;
+    let mut request = Request::new(message);
+    if let Some(token) = token {
+        let bearer = format!("Bearer {}", token.reveal());
+        let bearer = bearer.parse().expect("a header");
+        request.metadata_mut().insert("authorization", bearer);
+    }
+    let answer = client.server_streaming(request, path, Raw).await?;
     let first = answer.into_inner().message().await?;
     first.ok_or_else(|| Status::not_found("no message in the answer"))
 }

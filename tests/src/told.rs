@@ -131,7 +131,7 @@ impl Cluster {
 
     /// What the scheduler says to a client that tells it something as if it were an executor; `None` when it takes that.
     pub fn refuses_a_client_as_executor(&self) -> Option<String> {
-        self.ask(async |channel| {
+        self.ask_as(Holder::Executor, async |channel| {
             let request = wire::TellRequest {
                 executor_id: "executor-0".to_owned(),
                 notices: Vec::new(),
@@ -195,6 +195,14 @@ impl Cluster {
         &self,
         question: impl FnOnce(Authorized) -> F,
     ) -> Option<T> {
+        self.ask_as(Holder::Client, question)
+    }
+
+    fn ask_as<T, F: Future<Output = Option<T>>>(
+        &self,
+        holder: Holder,
+        question: impl FnOnce(Authorized) -> F,
+    ) -> Option<T> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -202,7 +210,7 @@ impl Cluster {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address())).ok()?;
         let files = self.ca().map(|ca| TlsFiles { ca, identity: None });
         let tls = files.map(Tls::open).transpose().ok()?;
-        let bearer = Bearer::new(&self.credential(), self.address(), Holder::Client).ok()?;
+        let bearer = Bearer::new(&self.credential(), self.address(), holder).ok()?;
         let connect = tls::connect(endpoint, tls.as_ref());
         let answer = async { question(bearer.over(connect.await.ok()?)).await };
         let answer = async { tokio::time::timeout(ANSWER, answer).await.ok()? };

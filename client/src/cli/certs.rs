@@ -168,17 +168,18 @@ fn commands(out: &Path, hosts: &[String]) -> String {
     text += &format!("  volley cluster up {}\n\n", options(first));
     text += "On several machines, each with ca.pem and its own two files:\n";
     text += &format!(
-        "  volley-scheduler --bind 0.0.0.0:50050 --advertise-host {first} {}\n",
+        "  volley-scheduler --bind 0.0.0.0:50050 --advertise-host {first} --tokens tokens {}\n",
         options(first)
     );
     for host in hosts {
         text += &format!(
-            "  volley-executor --scheduler {first}:50050 --bind 0.0.0.0 --advertise-host {host} {}\n",
+            "  volley-executor --scheduler {first}:50050 --bind 0.0.0.0 --advertise-host {host} --join-token join {}\n",
             options(host)
         );
     }
     text += &format!(
-        "\nClients need the authority's certificate alone:\n  volley --scheduler {first}:50050 --tls-ca {}\n\n\
+        "\nClients need the authority's certificate alone:\n  volley --scheduler {first}:50050 --token-file token --tls-ca {}\n\n\
+         Tokens are made by `volley cluster token`: a line of the file `tokens` for each, that of `join` for an executor.\n\
          Keep ca.key where no process of the cluster reads it: who has it makes certificates.\n",
         file("ca.pem").display()
     );

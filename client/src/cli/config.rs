@@ -3,6 +3,7 @@
 //! Made once, from [`Args`] and from what the process finds around it; nothing below reads a flag
 //! or the environment again.
 
+mod engine;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
 use volley_proto::tls::TlsFiles;
 
+use self::engine::credential;
 use super::args::{
     Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
     DemoRossmannArgs, DoctorArgs, EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs,
@@ -423,12 +425,6 @@ fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
     Ok(defines)
 }
 
-/// Where the token comes from.
-fn credential(args: TokenArgs, around: &Surroundings) -> Credential {
-    let TokenArgs { token, token_file } = args;
-    Credential::of(token, token_file.map(|file| around.absolute(&file)))
-}
-
 impl Jobs {
     fn resolve(args: JobsArgs, around: &Surroundings) -> Result<Self> {
         let tls = TlsArgs {
@@ -488,33 +484,6 @@ fn sources(args: &QueryArgs, matches: &ArgMatches) -> Vec<Source> {
     placed.extend(positions("files").zip(files));
     placed.sort_by_key(|(position, _)| *position);
     placed.into_iter().map(|(_, source)| source).collect()
-}
-
-impl EngineConfig {
-    /// Where plans run, what is spoken TLS with there, and where the token for it comes from.
-    fn resolve(
-        args: EngineArgs,
-        around: &Surroundings,
-    ) -> Result<(Self, Option<TlsFiles>, Credential)> {
-        let engine = match args.scheduler {
-            Some(scheduler) => Self::Scheduler(checked_address(scheduler)?),
-            None if !cfg!(feature = "standalone") => {
-                return Err(mistake(
-                    "this build has no cluster inside: give --scheduler HOST:PORT",
-                ));
-            }
-            None => {
-                let executors = args.executors.unwrap_or(2);
-                Self::Embedded(Embedded {
-                    executors,
-                    vcores: args.vcores.unwrap_or_else(|| around.vcores_each(executors)),
-                    device: args.device.unwrap_or(Device::Auto),
-                })
-            }
-        };
-        let tls = args.tls.resolve_for(&engine, around)?;
-        Ok((engine, tls, credential(args.token, around)))
-    }
 }
 
 impl Cluster {

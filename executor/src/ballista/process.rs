@@ -31,11 +31,12 @@ use uuid::Uuid;
 use volley_proto::TrainId;
 use volley_proto::access::{Authorized, Bearer, ClusterSecret, Holder};
 use volley_proto::address::ListenAddress;
+use volley_proto::connections::Listener;
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
-use volley_proto::tls::{self, ClientCertificate, Listener};
+use volley_proto::tls::{self, ClientCertificate};
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
@@ -177,13 +178,13 @@ pub(crate) async fn start(
         ),
         tasks: launched,
         stop: request_stop,
-        proven: proven(tasks_port),
     };
     // Only the scheduler launches tasks: its certificate is for the host that it is dialled by.
     let host = config.scheduler.rsplit_once(':');
     let host = host.map_or(config.scheduler.as_str(), |(host, _)| host);
     let of_scheduler = ClientCertificate::MemberAt(host.to_owned());
-    let serving = task_server::serve(server, over(tasks_listener, of_scheduler), stop.clone());
+    let listener = over(tasks_listener, of_scheduler);
+    let serving = task_server::serve(server, listener, proven(tasks_port), stop.clone());
     services.spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the task server ended");

@@ -1,9 +1,9 @@
 //! What the scheduler asks of an executor: to run tasks, to cancel them, and to remove what they have left.
 //!
 //! ```text
-//!   scheduler ── LaunchMultiTask, with a proof ──► decode ──► queue ──► runner's threads
+//!   scheduler ── with a proof ──► LaunchMultiTask: decode ──► queue ──► runner's threads
 //!                 │ none, or a wrong one                                  │ how it ended
-//!                 └──► refused                      scheduler ◄── UpdateTaskStatus, in bundles
+//!                 └──► refused unread               scheduler ◄── UpdateTaskStatus, in bundles
 //! ```
 //!
 //! Ballista has such a server, which binds its port by itself, speaks in the clear, and takes tasks from whoever reaches
@@ -26,6 +26,7 @@ use ballista_executor::executor::Executor as BallistaExecutor;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status};
 use volley_proto::connections::{self, Listener};
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
@@ -42,19 +43,23 @@ pub(super) struct TaskServer {
     pub(super) tasks: mpsc::Sender<TaskDefinition>,
     /// Told when the scheduler wants the executor to stop.
     pub(super) stop: mpsc::Sender<bool>,
-    /// Who is let in.
-    pub(super) proven: Proven,
 }
 
 /// Serves until told to stop.
 pub(super) async fn serve(
     server: TaskServer,
     listener: Listener,
+    proven: Proven,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let service = ExecutorGrpcServer::new(server)
         .max_encoding_message_size(MESSAGE_LIMIT)
         .max_decoding_message_size(LAUNCH_LIMIT as usize);
+    // Who proves nothing is refused before anything of the request is decoded.
+    let service = InterceptedService::new(service, move |request: Request<()>| {
+        proven.check(&request, "take orders")?;
+        Ok(request)
+    });
     connections::server()
         .timeout(REQUEST)
         .add_service(service)
@@ -78,7 +83,6 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<LaunchMultiTaskParams>,
     ) -> Result<Response<LaunchMultiTaskResult>, Status> {
-        self.proven.check(&request, "launch tasks")?;
         let mut failed_jobs = Vec::new();
         for launched in request.into_inner().multi_tasks {
             let job = launched.job_id.clone();
@@ -115,7 +119,6 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<StopExecutorParams>,
     ) -> Result<Response<StopExecutorResult>, Status> {
-        self.proven.check(&request, "stop the executor")?;
         let StopExecutorParams {
             executor_id,
             reason,
@@ -136,7 +139,6 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<CancelTasksParams>,
     ) -> Result<Response<CancelTasksResult>, Status> {
-        self.proven.check(&request, "cancel tasks")?;
         let mut cancelled = true;
         for task in request.into_inner().task_infos {
             let (stage, number) = (task.stage_id as usize, task.task_id as usize);
@@ -154,7 +156,6 @@ impl ExecutorGrpc for TaskServer {
         &self,
         request: Request<RemoveJobDataParams>,
     ) -> Result<Response<RemoveJobDataResult>, Status> {
-        self.proven.check(&request, "remove a job's data")?;
         let RemoveJobDataParams {
             job_id,
             remove_stage_ids,

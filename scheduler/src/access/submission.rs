@@ -5,13 +5,14 @@ use std::sync::Arc;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_scheduler::scheduler_server::SessionBuilder;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::prelude::SessionContext;
 use datafusion_proto::logical_plan::AsLogicalPlan;
 use datafusion_proto::protobuf::LogicalPlanNode;
 use tonic::Status;
 use volley_proto::access::{AllowedPaths, Principal, Role};
+use volley_proto::nesting;
 use volley_proto::plan::{Effects, VolleyLogicalCodec};
 use volley_proto::settings::session_config;
 
@@ -67,7 +68,7 @@ impl Submissions {
     }
 
     fn effects(&self, plan: &[u8]) -> Result<Effects> {
-        let plan = LogicalPlanNode::try_decode(plan)?;
+        let plan: LogicalPlanNode = nesting::decode(plan).map_err(DataFusionError::External)?;
         let plan = plan.try_into_logical_plan(&self.context, &self.codec)?;
         Effects::of_query(&plan)
     }

@@ -186,7 +186,11 @@ fn what_is_written_to_a_bucket_is_read_back() {
 fn fetch(cluster: &Cluster, path: &str) -> String {
     let mut stream = TcpStream::connect(cluster.address()).unwrap();
     let host = cluster.address();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let token = cluster.token().unwrap();
+    let token = token.reveal();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();

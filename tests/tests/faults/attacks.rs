@@ -1,6 +1,6 @@
 //! Somebody who means harm: bytes that are no messages on every port, connections that say nothing, messages that nest
 //! without end, tickets for files of others, pages of others, and files with absurd lengths. Each is refused by name,
-//! or costs nobody anything, while the cluster goes on answering.
+//! or costs nobody anything, while the cluster goes on answering. What needs a token is tried with one, and without.
 
 use std::fs;
 use std::io::Write;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
+use volley_proto::access::{Holder, Token};
 use volley_tests::hostile::{self, call, dial, field, is_closed, most_memory, number, ports};
 use volley_tests::{Cluster, Samples};
 
@@ -39,6 +40,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const EXECUTE: &str = "/ballista.protobuf.SchedulerGrpc/ExecuteQuery";
 const FETCH: &str = "/arrow.flight.protocol.FlightService/DoGet";
+const LAUNCH: &str = "/ballista.protobuf.ExecutorGrpc/LaunchMultiTask";
 const ACT: &str = "/arrow.flight.protocol.FlightService/DoAction";
 
 fn port_of(cluster: &Cluster) -> u16 {
@@ -54,7 +56,7 @@ fn executor_ports(cluster: &mut Cluster) -> Vec<u16> {
 /// The port of an executor's Flight service: the other one has no such service.
 fn flight_port(runtime: &Runtime, ports: &[u16]) -> u16 {
     let is_flight = |port: &&u16| {
-        let answer = runtime.block_on(call(**port, FETCH, Vec::new()));
+        let answer = runtime.block_on(call(**port, FETCH, Vec::new(), None));
         answer.is_err_and(|status| status.code() == Code::InvalidArgument)
     };
     *ports.iter().find(is_flight).expect("an executor has one")
@@ -114,9 +116,10 @@ fn garbage() {
 fn silence() {
     let mut cluster = scene::cluster(1);
     let scheduler = port_of(&cluster);
-    let flight = flight_port(&runtime(), &executor_ports(&mut cluster));
+    let mut all = executor_ports(&mut cluster);
+    all.push(scheduler);
     let mut silent = Vec::new();
-    for port in [scheduler, flight] {
+    for port in all {
         for beginning in [&b""[..], &b"G"[..], &PREFACE[..23]] {
             let mut stream = dial(port).unwrap();
             stream.write_all(beginning).unwrap();
@@ -188,31 +191,43 @@ fn plan(operators: usize, expressions: usize) -> Vec<u8> {
 fn nest() {
     let mut cluster = scene::cluster(1);
     let (scheduler, runtime) = (port_of(&cluster), runtime());
-    let flight = flight_port(&runtime, &executor_ports(&mut cluster));
-    let code = |port, path: &str, message: Vec<u8>| {
-        let answer = runtime.block_on(call(port, path, message));
+    let ports = executor_ports(&mut cluster);
+    let flight = flight_port(&runtime, &ports);
+    let [client, executor] = [Holder::Client, Holder::Executor].map(|holder| {
+        let token = cluster.credential().token(cluster.address(), holder);
+        token.unwrap().unwrap()
+    });
+    let known = |port, path: &str, message: Vec<u8>, token: Option<&Token>| {
+        let answer = runtime.block_on(call(port, path, message, token));
         answer.map_err(|status: Status| status.code()).err()
     };
+    let code = |port, path: &str, message: Vec<u8>| known(port, path, message, Some(&client));
     let groups = vec![0x0b; 3_000_000];
-    for path in [
-        EXECUTE,
-        "/ballista.protobuf.SchedulerGrpc/UpdateTaskStatus",
-        "/volley.v1.Jobs/List",
-        "/volley.v1.Rendezvous/Join",
-        "/volley.v1.Attendance/Tell",
-        "/volley.v1.Cluster/ReadTable",
+    for (path, token) in [
+        (EXECUTE, &client),
+        (
+            "/ballista.protobuf.SchedulerGrpc/UpdateTaskStatus",
+            &executor,
+        ),
+        ("/volley.v1.Jobs/List", &client),
+        ("/volley.v1.Rendezvous/Join", &executor),
+        ("/volley.v1.Attendance/Tell", &executor),
+        ("/volley.v1.Cluster/ReadTable", &client),
     ] {
-        assert_eq!(
-            code(scheduler, path, groups.clone()),
-            Some(Code::InvalidArgument),
-            "{path}"
-        );
-        let within = field(4, &groups);
-        assert_eq!(
-            code(scheduler, path, within),
-            Some(Code::InvalidArgument),
-            "{path}"
-        );
+        for message in [groups.clone(), field(4, &groups)] {
+            for (token, due) in [
+                (None, Code::Unauthenticated),
+                (Some(token), Code::InvalidArgument),
+            ] {
+                let answer = known(scheduler, path, message.clone(), token);
+                assert_eq!(answer, Some(due), "{path}");
+            }
+        }
+    }
+    // Only its scheduler is listened to by an executor's other port.
+    for port in ports.iter().filter(|port| **port != flight) {
+        let launched = code(*port, LAUNCH, groups.clone());
+        assert_eq!(launched, Some(Code::Unauthenticated));
     }
     assert!(code(flight, FETCH, groups.clone()).is_some());
     assert!(code(flight, ACT, field(2, &groups)).is_some());
@@ -232,7 +247,7 @@ fn nest() {
     // As deep as may be sent: what becomes of it is an answer, and the scheduler lives.
     for (operators, expressions) in [(2_400, 0), (0, 2_400), (1_200, 1_200)] {
         let sent = field(1, &plan(operators, expressions));
-        let answer = runtime.block_on(call(scheduler, EXECUTE, sent));
+        let answer = runtime.block_on(call(scheduler, EXECUTE, sent, Some(&client)));
         println!("{operators} operators, {expressions} expressions: {answer:?}");
         assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);
         assert!(cluster.scheduler().is_running());
@@ -273,18 +288,22 @@ fn tickets() {
         "../../{}",
         Path::new(&absolute).file_name().unwrap().display()
     );
-    for (job, due) in [
-        (absolute.as_str(), Code::InvalidArgument),
-        (from_shuffle.as_str(), Code::InvalidArgument),
-        ("../secret", Code::InvalidArgument),
-        ("..", Code::InvalidArgument),
-        ("", Code::InvalidArgument),
-        ("linked", Code::PermissionDenied),
+    // What a ticket that is none may name; what one of a job may is tried where it is checked.
+    for job in [
+        absolute.as_str(),
+        from_shuffle.as_str(),
+        "../secret",
+        "..",
+        "",
+        "linked",
     ] {
         let act = [field(1, b"IO_BLOCK_TRANSPORT"), field(2, &ticket(job))].concat();
         for (path, message) in [(FETCH, field(1, &ticket(job))), (ACT, act)] {
-            let refused = runtime.block_on(call(flight, path, message)).unwrap_err();
-            assert_eq!(refused.code(), due, "{path} of {job:?}: {refused}");
+            let refused = runtime
+                .block_on(call(flight, path, message, None))
+                .unwrap_err();
+            let unknown = Code::Unauthenticated;
+            assert_eq!(refused.code(), unknown, "{path} of {job:?}: {refused}");
             assert!(!refused.message().contains("the secret"), "{refused}");
         }
     }
@@ -302,6 +321,9 @@ fn pages() {
         answer.split(' ').nth(1).unwrap_or_default().to_owned()
     };
     let own = format!("Host: 127.0.0.1:{port}\r\n");
+    assert_eq!(status(&own), "401");
+    let token = cluster.token().unwrap();
+    let own = format!("{own}Authorization: Bearer {}\r\n", token.reveal());
     assert_eq!(status(&own), "200");
     assert_eq!(status("Host: evil.example\r\n"), "421");
     assert_eq!(status(&format!("Host: evil.example:{port}\r\n")), "421");

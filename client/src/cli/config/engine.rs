@@ -1,0 +1,42 @@
+//! Where plans run, and what is shown there.
+
+use volley_proto::access::Credential;
+use volley_proto::spec::Device;
+use volley_proto::tls::TlsFiles;
+
+use super::{
+    Embedded, EngineArgs, EngineConfig, Result, Surroundings, TokenArgs, checked_address, mistake,
+};
+
+/// Where the token comes from.
+pub(super) fn credential(args: TokenArgs, around: &Surroundings) -> Credential {
+    let TokenArgs { token, token_file } = args;
+    Credential::of(token, token_file.map(|file| around.absolute(&file)))
+}
+
+impl EngineConfig {
+    /// Where plans run, what is spoken TLS with there, and where the token for it comes from.
+    pub(super) fn resolve(
+        args: EngineArgs,
+        around: &Surroundings,
+    ) -> Result<(Self, Option<TlsFiles>, Credential)> {
+        let engine = match args.scheduler {
+            Some(scheduler) => Self::Scheduler(checked_address(scheduler)?),
+            None if !cfg!(feature = "standalone") => {
+                return Err(mistake(
+                    "this build has no cluster inside: give --scheduler HOST:PORT",
+                ));
+            }
+            None => {
+                let executors = args.executors.unwrap_or(2);
+                Self::Embedded(Embedded {
+                    executors,
+                    vcores: args.vcores.unwrap_or_else(|| around.vcores_each(executors)),
+                    device: args.device.unwrap_or(Device::Auto),
+                })
+            }
+        };
+        let tls = args.tls.resolve_for(&engine, around)?;
+        Ok((engine, tls, credential(args.token, around)))
+    }
+}
