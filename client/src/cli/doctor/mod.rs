@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 use volley::{SchedulerAddress, Scope, Session, SessionConfig, SystemTables};
+use volley_proto::probe::{self, Fault, FaultKind};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::Executor;
+use volley_proto::tls::Tls;
 
 use self::ways::{faults, rows, summary};
 use super::Ended;
@@ -22,8 +22,6 @@ use super::engine::Engine;
 use super::execute::write;
 use super::format::{Format, Formatter};
 
-/// How long an executor's port may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// Free space below which a disk is worth a warning.
 const LITTLE: u64 = 2 << 30;
 /// Numbers that are sent through an exchange, of eight bytes each, are this to the third power.
@@ -155,10 +153,12 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         let text = "none has come: start volley-executor --scheduler and this address";
         return findings.say(Verdict::Wrong, "executors", text).await;
     }
+    let tls = tls.cloned().map(Tls::open).transpose()?;
     for executor in &executors {
-        findings.check("executor", reach(executor).await).await?;
+        let reached = reach(executor, tls.as_ref()).await;
+        findings.check("executor", reached).await?;
     }
-    if network(findings, address).await? {
+    if network(findings, &scheduler).await? {
         let outcome = exchange(&session).await;
         return findings.check("exchange", outcome).await;
     }
@@ -168,8 +168,8 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
 }
 
 /// The ways between the cluster's processes. Returns whether all are well.
-async fn network(findings: &mut Findings, address: &str) -> anyhow::Result<bool> {
-    let ways = match SystemTables::of(address).ways().await {
+async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyhow::Result<bool> {
+    let ways = match SystemTables::of(scheduler).ways().await {
         Ok(ways) => ways,
         Err(error) => {
             let text = error.to_string();
@@ -192,7 +192,7 @@ async fn network(findings: &mut Findings, address: &str) -> anyhow::Result<bool>
 }
 
 /// Whether an executor's shuffle port is reached from here, as rows of results are.
-async fn reach(executor: &Executor) -> Result<(Verdict, String), String> {
+async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(Verdict, String), String> {
     let Executor {
         executor_id,
         host,
@@ -206,9 +206,11 @@ async fn reach(executor: &Executor) -> Result<(Verdict, String), String> {
     } = executor;
     let name = format!("{executor_id} at {host}:{port}");
     let started = Instant::now();
-    let connect = TcpStream::connect(format!("{host}:{port}"));
-    match timeout(PATIENCE, connect).await {
-        Ok(Ok(_)) => {
+    let Ok(number) = u16::try_from(*port) else {
+        return Err(format!("{name} is no address: a port is less than 65536"));
+    };
+    match probe::reach(host, number, tls).await {
+        Ok(()) => {
             let took = rounded(started.elapsed());
             let text = format!(
                 "{name}: reached in {took:?}; version {version}, role {role}, {free_slots} of {slots} \
@@ -220,11 +222,16 @@ async fn reach(executor: &Executor) -> Result<(Verdict, String), String> {
                 false => (Verdict::Careful, format!("{text}; this volley is {own}")),
             })
         }
-        Ok(Err(error)) => Err(format!(
-            "{name} is not reached from here ({error}): results cannot be read; give it a host name \
+        Err(fault) if fault.kind == FaultKind::Silent => {
+            Err(format!("{name} is not reached from here: {}", fault.text))
+        }
+        Err(fault) if fault.kind == FaultKind::Stranger => {
+            Err(format!("{name} is not what answers there: {}", fault.text))
+        }
+        Err(Fault { text, .. }) => Err(format!(
+            "{name} is not reached from here ({text}): results cannot be read; give it a host name \
              that clients reach (--advertise-host)"
         )),
-        Err(_) => Err(format!("{name} did not answer within {PATIENCE:?}")),
     }
 }
 
