@@ -5,7 +5,7 @@
 //!   a: scheduler     b, c: executors     d: clients        the switch between them is never lost
 //! ```
 //!
-//! All are started as the documentation says.
+//! All are started as the documentation says of a trusted network (`--insecure`).
 
 use std::fs;
 use std::path::Path;
