@@ -18,8 +18,8 @@ use crate::{create_model, write_table};
 const SOON: Duration = Duration::from_secs(60);
 
 /// A cluster whose scheduler has a file of tokens.
-struct Guarded {
-    cluster: Cluster,
+pub(crate) struct Guarded {
+    pub(crate) cluster: Cluster,
     people: Vec<(&'static str, Token)>,
     tokens: PathBuf,
     _dir: TempDir,
@@ -35,6 +35,14 @@ const PEOPLE: [(&str, Role); 5] = [
 
 impl Guarded {
     fn start(executors: usize) -> Self {
+        Self::start_with(Setup {
+            executors,
+            ..Setup::default()
+        })
+    }
+
+    /// With these executors and their arguments, over TLS if there are certificates.
+    pub(crate) fn start_with(setup: Setup) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let people: Vec<_> = PEOPLE
             .iter()
@@ -52,11 +60,12 @@ impl Guarded {
         };
         fs::write(&join, of("nodes").reveal()).unwrap();
         let argument = |path: &Path| path.display().to_string();
+        let joining = ["--join-token".to_owned(), argument(&join)];
         let cluster = Cluster::start_with(Setup {
-            executors,
             scheduler_args: vec!["--tokens".into(), argument(&tokens)],
-            executor_args: vec!["--join-token".into(), argument(&join)],
+            executor_args: [setup.executor_args, joining.to_vec()].concat(),
             token: Some(of("root")),
+            ..setup
         });
         Self {
             cluster,
@@ -72,7 +81,7 @@ impl Guarded {
     }
 
     /// Runs SQL as somebody.
-    fn run(&self, who: &str, sql: &str) -> Run {
+    pub(crate) fn run(&self, who: &str, sql: &str) -> Run {
         self.command(
             self.cluster
                 .command()
@@ -110,7 +119,7 @@ fn refused(answers: Vec<(&'static str, Answer)>, code: Code) {
 }
 
 /// What a run that was refused has said.
-fn said(run: &Run, parts: &[&str]) {
+pub(crate) fn said(run: &Run, parts: &[&str]) {
     for part in parts {
         assert!(run.error().contains(part), "{part} in {}", run.stderr);
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use volley_tests::{Cluster, Numbers, Setup, binary, eventually};
 
+use crate::access::{Guarded, said};
 use crate::{create_model, write_table};
 
 /// What is looked at again every two seconds has been looked at by then, on a busy machine.
@@ -297,4 +298,24 @@ fn a_local_cluster_is_started_with_development_certificates() {
         "{}",
         String::from_utf8_lossy(&down.stderr)
     );
+}
+
+#[test]
+fn with_tokens_over_tls_executors_listen_beyond_loopback() {
+    let dir = tempfile::tempdir().unwrap();
+    let everywhere = ["--bind", "0.0.0.0", "--advertise-host", "127.0.0.1"];
+    let guarded = Guarded::start_with(Setup {
+        executors: 2,
+        executor_args: everywhere.map(str::to_owned).to_vec(),
+        certs: Some(certs(dir.path(), "certs")),
+        ..Setup::default()
+    });
+    let table = write_table(guarded.cluster.dir(), 50);
+    let grouped = format!("{table} SELECT count(*) AS n FROM (SELECT DISTINCT k, x, y FROM t)");
+    assert_eq!(guarded.run("rita", &grouped).code, Some(0));
+    let model = format!("{table} {}", create_model("m", ", epochs = 1, ranks = 2"));
+    said(&guarded.run("rita", &model), &["CREATE MODEL", "role run"]);
+    assert_eq!(guarded.run("alice", &model).code, Some(0));
+    let doctor = guarded.cluster.examine();
+    assert_eq!(doctor.code, Some(0), "{}", doctor.stdout);
 }
