@@ -14,9 +14,11 @@ pub fn may_listen(bind: IpAddr, tokens: bool, tls: bool, insecure: bool) -> Resu
         return Ok(());
     }
     let missing = match (tokens, tls) {
-        (false, false) => "asked for tokens (--tokens FILE), over TLS",
+        (false, false) => {
+            "asked for tokens (--tokens FILE) over TLS (--tls-ca, --tls-cert, --tls-key)"
+        }
         (false, true) => "asked for tokens (--tokens FILE)",
-        (true, _) => "asked for their tokens over TLS",
+        (true, _) => "asked for their tokens over TLS (--tls-ca, --tls-cert, --tls-key)",
     };
     Err(Error::Option {
         option: "--bind".to_owned(),
