@@ -13,6 +13,7 @@ use ballista_core::ConfigProducer;
 use ballista_core::error::BallistaError;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_core::serde::BallistaCodec;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::protobuf::{ExecutorStoppedParams, RegisterExecutorParams};
 use ballista_executor::execution_engine::ExecutionEngine;
