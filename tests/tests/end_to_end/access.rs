@@ -379,7 +379,8 @@ fn a_scheduler_of_one_s_own_answers_to_its_user_only() {
     let token = shown(state.path());
     assert!(token.status.success() && token.stdout.starts_with(b"volley_"));
     assert!(!shown(elsewhere.path()).status.success());
-    assert!(!fs::read_to_string(&log).unwrap().contains("volley_"));
+    let token = String::from_utf8(token.stdout).unwrap();
+    assert!(!fs::read_to_string(&log).unwrap().contains(token.trim()));
     scheduler.terminate();
     eventually("its tokens to be removed", SOON, || {
         (!file.exists()).then_some(())
