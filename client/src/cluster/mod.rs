@@ -63,11 +63,6 @@ impl Cluster {
         &self.scheduler
     }
 
-    /// Where the token for it comes from.
-    pub(crate) fn credential(&self) -> &Credential {
-        &self.credential
-    }
-
     /// Waits for cancellations under way. Returns whether all since it was last asked were delivered, in
     /// time. To be asked before the process ends: what is not done by the deadline is given up.
     pub(crate) async fn settle(&self, deadline: Duration) -> bool {

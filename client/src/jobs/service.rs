@@ -69,11 +69,6 @@ impl Jobs {
         self.cluster.address()
     }
 
-    /// Where the token for it comes from.
-    pub fn credential(&self) -> &Credential {
-        self.cluster.credential()
-    }
-
     /// The jobs that the scheduler knows, newest first.
     ///
     /// # Errors

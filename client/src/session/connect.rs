@@ -88,8 +88,8 @@ async fn ask(scheduler: &SchedulerAddress) -> Result<DescribeResponse, Unanswere
     let address = scheduler.as_str();
     let channel = scheduler.connect().await;
     let channel = channel.map_err(|error| Unanswered::of(address, error))?;
-    let described = ClusterClient::new(channel).describe(DescribeRequest {});
-    match described.await {
+    let mut cluster = ClusterClient::new(channel);
+    match cluster.describe(DescribeRequest {}).await {
         Ok(described) => Ok(described.into_inner()),
         Err(status) => Err(match Error::denied(address, &status) {
             Some(denied) => Unanswered::Never(denied),
