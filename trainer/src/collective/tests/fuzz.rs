@@ -4,13 +4,16 @@ use std::io::Write;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use volley_proto::Secret;
 use volley_proto::damage::damaged;
 
 use crate::allocations::bounded;
 use crate::collective::buffer::Offered;
 use crate::collective::call::{Algorithm, Call, ElementType, Op};
+use crate::collective::connect::{NONCE_BYTES, PROOF_BYTES};
 use crate::collective::wire::{
-    HEADER_BYTES, HELLO_BYTES, Hello, REPLY_BYTES, Reply, decode_header, encode_header,
+    ANSWER_BYTES, HEADER_BYTES, HELLO_BYTES, Hello, REPLY_BYTES, Reply, decode_answer,
+    decode_header, encode_answer, encode_header,
 };
 use crate::collective::{Communicator, Endpoint, Membership, Options, link};
 
@@ -26,6 +29,9 @@ fn decode(bytes: &[u8]) {
     }
     if let Some(reply) = array::<REPLY_BYTES>(bytes).and_then(Reply::decode) {
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+    if let Some(proof) = array::<ANSWER_BYTES>(bytes).and_then(decode_answer) {
+        assert_eq!(bytes[..ANSWER_BYTES], encode_answer(&proof));
     }
     if let Some(call) = array::<HEADER_BYTES>(bytes).and_then(decode_header) {
         assert_eq!(bytes[..HEADER_BYTES], encode_header(&call));
@@ -69,8 +75,15 @@ fn handshakes_and_headers() {
     let reply = Reply {
         generation: 7,
         refusal,
+        nonce: [3; NONCE_BYTES],
+        proof: [5; PROOF_BYTES],
     };
-    let samples = [hello.to_vec(), reply.encode().to_vec(), frames().remove(0)];
+    let samples = [
+        hello.to_vec(),
+        reply.encode().to_vec(),
+        encode_answer(&reply.proof).to_vec(),
+        frames().remove(0),
+    ];
     for (sample, seed) in samples
         .iter()
         .flat_map(|s| (0..2_000).map(move |seed| (s, seed)))
@@ -141,6 +154,7 @@ fn memberships() {
         generation: 7,
         rank: 1,
         peers: vec![endpoint; 2],
+        secret: Secret::random(),
     };
     let sample = serde_json::to_vec(&membership).unwrap();
     let read = |bytes: &[u8]| {
