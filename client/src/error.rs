@@ -57,7 +57,7 @@ pub enum Error {
         address: String,
         /// What is wrong with it.
         #[source]
-        source: volley_proto::Error,
+        source: Box<volley_proto::Error>,
     },
     /// A scheduler of another version.
     #[error(

@@ -99,7 +99,7 @@ impl SchedulerAddress {
     fn unusable(&self, source: volley_proto::Error) -> Error {
         Error::Token {
             address: self.address.clone(),
-            source,
+            source: Box::new(source),
         }
     }
 

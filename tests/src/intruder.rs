@@ -251,10 +251,9 @@ impl Intruder {
 
     async fn channel(&self) -> Result<Channel, Status> {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address));
-        let connected = endpoint
-            .map_err(|e| Status::internal(e.to_string()))?
-            .connect();
-        connected
+        let endpoint = endpoint.map_err(|e| Status::internal(e.to_string()))?;
+        endpoint
+            .connect()
             .await
             .map_err(|e| Status::unavailable(e.to_string()))
     }
