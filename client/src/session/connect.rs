@@ -91,9 +91,10 @@ async fn ask(scheduler: &SchedulerAddress) -> Result<DescribeResponse, Unanswere
     let mut cluster = ClusterClient::new(channel);
     match cluster.describe(DescribeRequest {}).await {
         Ok(described) => Ok(described.into_inner()),
+        // Where no TLS is spoken, gRPC takes the end of the connection for a refusal.
         Err(status) => Err(match Error::denied(address, &status) {
-            Some(denied) => Unanswered::Never(denied),
-            None => Unanswered::of(address, status.into()),
+            Some(denied) if disagreement(&status).is_none() => Unanswered::Never(denied),
+            _ => Unanswered::of(address, status.into()),
         }),
     }
 }
