@@ -253,7 +253,7 @@ mod tests {
         for expected in [
             "volley cluster up --tls-ca /c/ca.pem --tls-cert /c/a.pem --tls-key /c/a.key",
             "--advertise-host b --tls-ca /c/ca.pem --tls-cert /c/b.pem --tls-key /c/b.key",
-            "volley --scheduler a:50050 --tls-ca /c/ca.pem",
+            "volley --scheduler a:50050 --token-file token --tls-ca /c/ca.pem",
         ] {
             assert!(text.contains(expected), "{text}");
         }

@@ -15,8 +15,9 @@ use crate::{Error, Result};
 /// A channel to a scheduler, with the token that goes along with each request.
 pub type Authorized = InterceptedService<Channel, Bearer>;
 
-/// How long a token is not looked up again: a scheduler that was started anew has another.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long a token is not looked up again: a scheduler that was started anew has another. It is less than an executor
+/// takes to register with it, so that no rank comes with the token of the one before.
+const FRESH: Duration = Duration::from_millis(100);
 
 /// A header; it is marked as sensitive: it prints as such, and is not kept by header compression.
 type Header = Option<MetadataValue<Ascii>>;
