@@ -252,7 +252,7 @@ mod tests {
         let text = commands(Path::new("/c"), &["a".to_owned(), "b".to_owned()]);
         for expected in [
             "volley cluster up --tls-ca /c/ca.pem --tls-cert /c/a.pem --tls-key /c/a.key",
-            "--advertise-host b --tls-ca /c/ca.pem --tls-cert /c/b.pem --tls-key /c/b.key",
+            "--advertise-host b --join-token join --tls-ca /c/ca.pem --tls-cert /c/b.pem --tls-key /c/b.key",
             "volley --scheduler a:50050 --token-file token --tls-ca /c/ca.pem",
         ] {
             assert!(text.contains(expected), "{text}");
