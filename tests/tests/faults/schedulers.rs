@@ -7,6 +7,7 @@ use crate::asking::{Phase, question};
 use crate::fault::Fault;
 use crate::fitting::setup;
 use crate::scene::{self, SILENCE, SOON};
+use crate::stores::await_checkpoint;
 
 pub(crate) const FAULTS: &[Fault] = &[
     ("it is killed under a query and comes back", || {
@@ -45,6 +46,7 @@ fn killed_under_training() {
     let mut cluster = scene::cluster(2);
     let mut fit = setup("m", "ranks = 2").start(&cluster);
     fit.await_epoch(5);
+    await_checkpoint(&cluster, "m");
     cluster.restart_scheduler();
     let said = fit.fails();
     assert!(said.contains("lost the scheduler"), "{said}");

@@ -50,6 +50,13 @@ pub(crate) fn large(name: &str, options: &str) -> Setup {
     setup(name, &format!("embedding_dim = 2000, {options}"))
 }
 
+/// Waits until a model's training has a whole checkpoint: epochs may be over sooner than a disk has it.
+pub(crate) fn await_checkpoint(cluster: &Cluster, model: &str) {
+    eventually("a checkpoint", SOON, || {
+        (!checkpoints(cluster, model, "json").is_empty()).then_some(())
+    });
+}
+
 /// The files of checkpoints of a model with an extension, oldest first.
 pub(crate) fn checkpoints(cluster: &Cluster, model: &str, extension: &str) -> Vec<PathBuf> {
     let folder = cluster

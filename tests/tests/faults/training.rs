@@ -8,6 +8,7 @@ use volley_tests::{Cluster, ExecutorSetup, JobState, Proxy, eventually};
 use crate::fault::{Fault, effort, missed};
 use crate::fitting::{Fit, setup};
 use crate::scene::{self, Loss, SOON};
+use crate::stores::await_checkpoint;
 
 pub(crate) const FAULTS: &[Fault] = &[
     ("a rank is killed before it has met the others", || {
@@ -327,6 +328,7 @@ fn all_are_replaced() {
     let mut fit = setup("m", options).start(&cluster);
     let executors = fit.await_generation(1);
     fit.await_epoch(10);
+    await_checkpoint(&cluster, "m");
     for executor in &executors {
         cluster.executors()[*executor].kill();
     }
