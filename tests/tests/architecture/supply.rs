@@ -1,7 +1,7 @@
 //! What the workspace is built from: licences, where packages come from, which of them there may be one of, and which
 //! are known to be unmaintained.
 //!
-//! `deny.toml` says the same to `cargo deny`, which knows of advisories too and needs the internet for them. This needs
+//! `deny.toml` says the same of licences and sources to `cargo deny`, which knows of advisories too and needs the internet for them. This needs
 //! only what a build needs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ const ONCE: &[&str] = &[
     "url",
 ];
 
-/// Packages that nobody maintains any more, by RustSec's advisories, whether they are here or not.
+/// Packages that are known to be unmaintained, whether they are here or not: a list kept by hand, not RustSec's database.
 const UNMAINTAINED: &[&str] = &[
     "adler",
     "ansi_term",
