@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What comes after the first bytes is for the server: a head has a deadline in HTTP/1, and in HTTP/2 pings must be
-//! answered. A connection that takes no bytes is closed here too. Who connects and says nothing holds up nobody.
+//! answered. A connection that takes no bytes is closed here too. A client that sends nothing delays no other.
 
 use std::future::Future;
 use std::io;
@@ -47,7 +47,7 @@ const MOST: usize = 4096;
 /// How long to wait when none can be accepted, for lack of files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A server of gRPC whose connections are given up when nobody answers a ping on them.
+/// A gRPC server that closes connections on which a keep-alive ping is not answered.
 pub fn server() -> Server {
     Server::builder()
         .http2_keepalive_interval(Some(PING))
@@ -254,7 +254,7 @@ enum Kind {
 }
 
 impl Connection {
-    /// Who is at its other end.
+    /// The peer.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }

@@ -122,18 +122,18 @@ pub struct Fault {
 pub enum FaultKind {
     /// The host's name means nothing to whoever dialled.
     Unresolved,
-    /// There is a host, and nobody listens there.
+    /// The connection is refused.
     Refused,
     /// There is no way to such a host.
     Unreachable,
-    /// Nobody answers.
+    /// It times out.
     Silent,
-    /// Somebody else answers.
+    /// Another process answers.
     Stranger,
 }
 
 impl Fault {
-    /// Somebody else answers, or hangs up.
+    /// Another process answers, or closes the connection.
     pub fn stranger(text: impl fmt::Display) -> Self {
         Self {
             kind: FaultKind::Stranger,
@@ -141,7 +141,7 @@ impl Fault {
         }
     }
 
-    /// Nobody has answered for so long.
+    /// It has timed out after so long.
     pub fn silent(waited: Duration) -> Self {
         Self {
             kind: FaultKind::Silent,
@@ -183,13 +183,13 @@ impl fmt::Display for Place {
 /// The way from one process to another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Way {
-    /// Who dials.
+    /// The dialling process.
     pub from: Place,
-    /// Who is dialled.
+    /// The dialled process.
     pub to: Place,
     /// By what host.
     pub host: String,
-    /// The ports that were given to who is dialled, if so.
+    /// The port range that the dialled process was given, if any.
     pub range: Option<String>,
     /// What was found, or why nothing could be tried.
     pub outcome: Result<Measured, String>,

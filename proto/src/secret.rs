@@ -1,4 +1,4 @@
-//! What the ranks of a generation know, and nobody else.
+//! The shared secret of a generation's ranks.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl Secret {
     /// Its length.
     pub const BYTES: usize = 32;
 
-    /// One that nobody can guess.
+    /// One from the operating system's random numbers.
     pub fn random() -> Self {
         Self(rand::random())
     }

@@ -1,4 +1,4 @@
-//! Who is let in at an executor's ports: processes of its cluster.
+//! Authentication of peers at an executor's ports: processes of its cluster.
 
 use tonic::{Request, Status};
 use volley_proto::access::{ClusterSecret, proof_of};

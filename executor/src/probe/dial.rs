@@ -8,7 +8,7 @@ use volley_proto::tls::Tls;
 
 use super::exchange::{self, Found};
 
-/// How long the exchange with who answers may take.
+/// How long the exchange with the listener may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Dials all ports that are of use, at once.

@@ -1,7 +1,7 @@
 //! What is said on the connection of a probe, and how its round trip and bandwidth are found.
 //!
 //! ```text
-//!   who dials                    who listens
+//!   dialler                      listener
 //!   the token ─────────────────▶ known?
 //!             ◀───────────────── WELCOME
 //!   PING ──────────────────────▶
@@ -10,7 +10,7 @@
 //!             ◀───────────────── bytes, nanoseconds
 //! ```
 //!
-//! The bandwidth is what arrives in a time by the clock of who listens: what lies in buffers does not count. The
+//! The bandwidth is what arrives in a time by the listener's clock: what lies in buffers does not count. The
 //! deadlines are the callers'.
 
 use std::io;

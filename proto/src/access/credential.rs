@@ -22,7 +22,7 @@ pub enum Credential {
 /// For whom a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// Somebody who asks for things to be done.
+    /// A client.
     Client,
     /// An executor.
     Executor,

@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Token;
 
-/// How long it may take to see whether somebody listens on this host.
+/// Connect timeout of a check whether a port of this host is in use.
 const GLANCE: Duration = Duration::from_millis(200);
 
 /// The tokens of a scheduler on loopback that was given none.
 #[derive(Debug, Clone)]
 pub struct LocalTokens {
-    /// Its user's, who may do everything.
+    /// Its user's, with the role administer.
     pub client: Token,
     /// Its executors'.
     pub executor: Token,
@@ -158,7 +158,7 @@ fn name(ip: IpAddr, port: u16) -> String {
     format!("{ip}-{port}").replace(':', "_")
 }
 
-/// Whether somebody listens on the other address that `localhost` stands for: who that is, nobody knows.
+/// Whether the other address that `localhost` stands for is listened on as well: that process is not authenticated.
 fn is_ambiguous(port: u16) -> bool {
     let other = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&other, GLANCE).is_ok()

@@ -1,4 +1,4 @@
-//! Who may do what: tokens, roles, and proofs between the processes of a cluster.
+//! Access control: tokens, roles, and proofs of membership between the processes of a cluster.
 //!
 //! ```text
 //!   client ── Bearer token ──► scheduler ── proof of peer ──► executor's task server

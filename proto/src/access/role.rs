@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What somebody is there for. Each of the first three may do what the one before may.
+/// A principal's role. Each of the first three has the permissions of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Queries that read, and system tables.
@@ -20,7 +20,7 @@ impl Role {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Read, Self::Run, Self::Administer, Self::Executor];
 
-    /// Whether who has this role may do what is `needed`.
+    /// Whether this role has the permissions of the role `needed`.
     pub fn may(self, needed: Self) -> bool {
         let rank = |role| match role {
             Self::Read => 0,
@@ -57,7 +57,7 @@ impl FromStr for Role {
     }
 }
 
-/// Somebody who has shown a token.
+/// An authenticated principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     /// By what name they are known: who owns a job is told by it.

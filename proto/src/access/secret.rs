@@ -4,8 +4,8 @@
 //!
 //! - tickets: the right to read the rows of one job, which a client shows to executors. A ticket stands where
 //!   Ballista's client has the job's id, which it passes on as it came;
-//! - proofs: that a connection is one of the cluster's own, made for whom it is opened to, so that who listens where an
-//!   executor was cannot use it elsewhere. They go in the one header that an endpoint can set for Ballista's clients.
+//! - proofs: that a connection is one of the cluster's own, bound to the address that it is opened to, so that a process
+//!   that has taken an executor's port cannot replay it elsewhere. They go in the one header that an endpoint can set for Ballista's clients.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl ClusterSecret {
         self.0.to_vec()
     }
 
-    /// The right to read a job's rows: its id, and a code that nobody else can make.
+    /// The right to read a job's rows: its id and an HMAC over it.
     pub fn ticket(&self, job: &str) -> String {
         format!("{job}.{}", self.code("rows of a job", job))
     }
@@ -48,7 +48,7 @@ impl ClusterSecret {
         self.is_code(code, "rows of a job", job).then_some(job)
     }
 
-    /// An endpoint whose requests prove to who listens there that they are the cluster's own.
+    /// An endpoint whose requests prove to the server that they are the cluster's own.
     ///
     /// # Errors
     /// Never: a code is text that a header takes.
@@ -59,7 +59,7 @@ impl ClusterSecret {
         endpoint.user_agent(format!("{PROOF}{code}"))
     }
 
-    /// Whether a proof was made for who is reached at `address`, a `host:port`.
+    /// Whether a proof is bound to `address`, a `host:port`.
     pub fn is_proof(&self, proof: &str, address: &str) -> bool {
         self.is_code(proof, "peer", address)
     }

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// What tokens start with, for programs that look for secrets in texts.
 const PREFIX: &str = "volley_";
 
-/// A secret that says who somebody is. It prints as dots.
+/// A bearer token. It prints as dots.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Reads, deletions and puts of the same bytes may be made twice. A conditional put may not: the store may have done it
-//! when the answer was lost, and then refuses it, or is asked again. So who is refused reads what is
-//! there, and it counts as done when the bytes are one's own: they must be bytes that nobody else would write.
+//! when the answer was lost, and then refuses it, or is asked again. So a refused put
+//! is followed by a read, and counts as done when the object has the same bytes: each writer's have to be unique.
 //! It is not the place for what objects mean.
 
 use std::fmt;

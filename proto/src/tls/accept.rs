@@ -21,7 +21,7 @@ pub enum ClientCertificate {
     MemberAt(String),
 }
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address.
@@ -41,7 +41,7 @@ pub(crate) enum Refused {
     Other(String),
 }
 
-/// Agrees on TLS with who has connected. Also says whether that is a process of the cluster.
+/// The server's side of a TLS handshake. Also says whether the client is a process of the cluster.
 pub(crate) async fn greet(
     mut stream: TcpStream,
     tls: &Tls,

@@ -33,7 +33,7 @@ pub fn url(address: &str, tls: bool) -> String {
 /// Connects, with the settings of an endpoint of `http://host:port`.
 ///
 /// # Errors
-/// When nobody answers, or not as a server whose certificate is right.
+/// When the connection fails, or the server's certificate is not right.
 pub async fn connect(endpoint: Endpoint, tls: Option<&Tls>) -> Result<Channel, Error> {
     match tls {
         None => endpoint.connect().await,

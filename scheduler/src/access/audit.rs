@@ -14,7 +14,7 @@ pub(crate) enum Outcome<'a> {
     Refused(&'a str),
 }
 
-/// Notes what somebody has done, or was not let do.
+/// Logs an act of a principal, or its refusal.
 pub(crate) fn audit(
     who: Option<&Principal>,
     peer: Option<SocketAddr>,

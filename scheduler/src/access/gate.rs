@@ -1,4 +1,4 @@
-//! The layer in front of all services: who asks, and whether they may ask for that at all.
+//! The layer in front of all services: authentication, and authorization by path.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use volley_proto::tls::Peer;
 use super::rules::{Need, needs};
 use super::{Access, Outcome, audit};
 
-/// What somebody without a token is told.
+/// The refusal of requests without a token.
 const WANTED: &str = "this scheduler wants a token: --token-file FILE or VOLLEY_TOKEN";
 /// What an executor without a token is told.
 const WANTED_OF_EXECUTORS: &str =
@@ -25,7 +25,7 @@ const WANTED_OF_EXECUTORS: &str =
 const CERTIFICATE_WANTED: &str = "this is for processes of the cluster: give --tls-cert and --tls-key, a certificate of \
                                   the cluster's authority for servers and clients";
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
@@ -33,15 +33,15 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Who asks a service.
+    /// The caller of a service.
     ///
     /// # Errors
-    /// When nobody has looked, which is a mistake in how services are put together.
+    /// When the request has not passed [`admit`].
     pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
         let caller = request.extensions().get::<Self>();
         caller
             .cloned()
-            .ok_or_else(|| Status::internal("nobody has looked who asks"))
+            .ok_or_else(|| Status::internal("the request was not authenticated"))
     }
 
     /// Notes what they have done.
@@ -81,7 +81,7 @@ impl Caller {
     }
 }
 
-/// Answers who may not ask, and tells services who does.
+/// Refuses requests that are not authorized, and adds the caller to the others.
 pub(crate) async fn admit(
     State(access): State<Arc<Access>>,
     mut request: Request,
@@ -130,7 +130,7 @@ pub(crate) async fn admit(
 }
 
 impl Access {
-    /// Who has sent these headers: by their token, or by the cookie of their login.
+    /// The principal of these headers: by their token, or by the cookie of a login.
     fn principal(&self, headers: &HeaderMap) -> Option<Principal> {
         if self.asks_nobody() {
             return Some(Principal::anybody());

@@ -32,7 +32,7 @@ const COUNTED: usize = 4096;
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'self'; frame-ancestors 'none'";
 
-/// Who is logged in.
+/// Sessions of the web page.
 #[derive(Debug, Default)]
 pub(super) struct Logins {
     /// Cookies of a host are not told apart by port.

@@ -1,4 +1,4 @@
-//! Who is let in, and what they may do.
+//! Authentication and authorization at the scheduler's port.
 //!
 //! ```text
 //!   request ─► check_host ─► admit: token or cookie ─► Principal ─► role for the path ─► service: owner, plan
@@ -45,7 +45,7 @@ pub enum Tokens {
     Anybody,
 }
 
-/// Who is who.
+/// The known principals.
 #[derive(Debug)]
 enum Known {
     Anybody,

@@ -7,7 +7,7 @@ use volley_proto::access::Role;
 pub(super) enum Need {
     /// Nothing: what is there is the same for everybody.
     Nothing,
-    /// Somebody with this role.
+    /// A principal with this role.
     Role(Role),
 }
 

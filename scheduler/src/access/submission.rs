@@ -1,4 +1,4 @@
-//! What somebody wants to have done, and whether they may: by the plan that they have sent, not by what they say of it.
+//! Authorization of submissions: by the decoded plan, not by what the client says of it.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Submissions {
 }
 
 /// # Errors
-/// Why somebody may not have this done.
+/// Why a submission is refused.
 fn allowed(who: &Principal, paths: &AllowedPaths, effects: &Effects) -> Result<(), String> {
     if let Some(statement) = &effects.writes {
         let needed = who.needs(Role::Run);

@@ -1,4 +1,4 @@
-//! A file of tokens: who has which, by their hashes.
+//! A file of tokens: principals by the hashes of their tokens.
 //!
 //! ```text
 //!   # name  role        hash, as volley cluster token prints it
@@ -28,7 +28,7 @@ const LONGEST: usize = 64;
 /// Names that principals have who are in no file.
 const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
 
-/// Who has which token.
+/// Principals by the hashes of their tokens.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     holders: HashMap<TokenHash, Principal>,

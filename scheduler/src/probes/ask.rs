@@ -38,7 +38,7 @@ struct Waiting {
     answer: oneshot::Sender<Probed>,
 }
 
-/// Forgets a probe that nobody waits for any more.
+/// Forgets an abandoned probe.
 struct Forget<'a>(&'a Shared, u64);
 
 impl Drop for Forget<'_> {

@@ -65,7 +65,7 @@ impl Prober {
         self.probes.clone()
     }
 
-    /// Begins to try all ways, which are told as they are known, until nobody listens any more.
+    /// Begins to try all ways and streams what is found, until the receiver is dropped.
     ///
     /// # Errors
     /// While another client is served.
