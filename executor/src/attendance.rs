@@ -198,6 +198,8 @@ impl Attendance {
             rank_memory_bytes: config.rank_memory.as_u64(),
         };
         let deadline = Instant::now() + config.connect_timeout;
+        // A connection that the other end closes by an alert may fail a request before its alert is read.
+        let mut disagreed = None;
         loop {
             let mut client = AttendanceClient::new(channel.clone());
             let attend = client.attend(request.clone());
@@ -209,6 +211,7 @@ impl Attendance {
                 Ok(Err(status)) => status,
                 Err(_) => tonic::Status::deadline_exceeded("it does not answer"),
             };
+            disagreed = disagreement(&status).or(disagreed);
             let is_final = matches!(
                 status.code(),
                 Code::FailedPrecondition | Code::Unauthenticated | Code::PermissionDenied
@@ -217,7 +220,7 @@ impl Attendance {
                 return Err(Error::Attend {
                     address: config.scheduler.clone(),
                     id: config.id.clone(),
-                    reason: disagreement(&status).unwrap_or_else(|| status.message().to_owned()),
+                    reason: disagreed.unwrap_or_else(|| status.message().to_owned()),
                 });
             }
             sleep(PAUSE).await;

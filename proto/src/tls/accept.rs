@@ -58,8 +58,14 @@ pub(crate) async fn greet(
     }
     let config = server_config(tls, wanted);
     let config = config.ok_or_else(|| other(&"there is no certificate to show"))?;
-    let stream = TlsAcceptor::from(config).accept(stream).await;
-    let stream = stream.map_err(|error| other(&error))?;
+    let accepted = TlsAcceptor::from(config).accept(stream).into_fallible();
+    let stream = match accepted.await {
+        Ok(stream) => stream,
+        Err((error, mut stream)) => {
+            refuse::linger(&mut stream).await;
+            return Err(other(&error));
+        }
+    };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let member = !chain.is_empty() && tls.is_member(chain);
     check(chain, member, wanted).map_err(Refused::Other)?;

@@ -65,8 +65,16 @@ pub(super) async fn tell(stream: &mut TcpStream, protocol: Protocol) {
         Protocol::Http2 => go_away(),
         Protocol::Unknown => return,
     };
-    let told = async {
-        stream.write_all(&answer).await?;
+    match stream.write_all(&answer).await {
+        Ok(()) => linger(stream).await,
+        Err(error) => tracing::debug!(%error, "a client is not told to speak TLS"),
+    }
+}
+
+/// Closes a connection that is refused, reading for a moment what its client still sends: a socket that is closed
+/// with bytes to be read is reset, and the client loses the answer, or the alert, that was sent last.
+pub(super) async fn linger(stream: &mut TcpStream) {
+    let closed = async {
         stream.shutdown().await?;
         let mut left = MOST;
         let mut sink = [0; 4096];
@@ -78,9 +86,8 @@ pub(super) async fn tell(stream: &mut TcpStream, protocol: Protocol) {
             }
         }
     };
-    // Who hangs up does not want to know.
-    if let Ok(Err(error)) = timeout(PATIENCE, told).await {
-        tracing::debug!(%error, "a client is not told to speak TLS");
+    if let Ok(Err(error)) = timeout(PATIENCE, closed).await {
+        tracing::debug!(%error, "a refused client hung up");
     }
 }
 

@@ -244,6 +244,17 @@ async fn echo(address: SocketAddr, listener: &mut Listener, files: TlsFiles) -> 
     }
 }
 
+/// Trusts the server, and has a certificate of another authority.
+fn forged(dir: &Path, authority: &Authority, foreign: &Authority) -> TlsFiles {
+    let both = [authority.client().ca, foreign.client().ca].map(|ca| fs::read(ca).unwrap());
+    let ca = dir.join("both.pem");
+    fs::write(&ca, both.concat()).unwrap();
+    TlsFiles {
+        ca,
+        ..foreign.member("forged")
+    }
+}
+
 #[tokio::test]
 async fn who_is_of_the_cluster_is_told_by_the_certificate() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,22 +279,7 @@ async fn who_is_of_the_cluster_is_told_by_the_certificate() {
         let peer = echo(address, &mut open, files.clone()).await;
         assert_eq!(peer.map(|peer| peer.member), member, "{files:?}");
     }
-    // Trusts the server, and has a certificate of another authority.
-    let forged = TlsFiles {
-        ca: authority.client().ca,
-        ..foreign.member("forged")
-    };
-    let forged = {
-        let (cert, key) = forged.identity.unwrap();
-        let foreign_ca = foreign.client().ca;
-        let mixed = dir.path().join("mixed.pem");
-        let both = [fs::read(&forged.ca).unwrap(), fs::read(foreign_ca).unwrap()].concat();
-        fs::write(&mixed, both).unwrap();
-        TlsFiles {
-            ca: mixed,
-            identity: Some((cert, key)),
-        }
-    };
+    let forged = forged(dir.path(), &authority, &foreign);
     assert!(echo(address, &mut open, forged.clone()).await.is_none());
 
     let wanted = ClientCertificate::MemberAt("127.0.0.1".to_owned());
@@ -349,6 +345,30 @@ async fn clients_are_told_what_does_not_fit() {
     });
     let said = dial(authority.client(), address.to_string()).await;
     assert!(said.contains("does not speak TLS"), "{said}");
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_client_that_goes_on_sending_still_gets_the_alert() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::make(dir.path());
+    let foreign = Authority::make(&dir.path().join("foreign"));
+    let (mut listener, address) =
+        listen(authority.member("server"), ClientCertificate::Optional).await;
+    let serving = tokio::spawn(async move { drop(listener.accept().await) });
+    let tls = Tls::open(forged(dir.path(), &authority, &foreign)).unwrap();
+    for _ in 0..20 {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = tls.agree("127.0.0.1", stream).await.unwrap();
+        // Beyond the first, these are sent to a connection that has been refused.
+        for _ in 0..3 {
+            stream.write_all(&[0; 1024]).await.unwrap();
+            stream.flush().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let said = stream.read_exact(&mut [0]).await.unwrap_err().to_string();
+        assert!(said.contains("received fatal alert"), "{said}");
+    }
     serving.abort();
 }
 
