@@ -275,7 +275,7 @@ pub enum Error {
     Request {
         /// The scheduler's address.
         address: String,
-        /// What was asked, as "list its jobs".
+        /// What was asked, as "read its system tables".
         request: &'static str,
         /// Its answer.
         #[source]

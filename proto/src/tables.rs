@@ -3,6 +3,8 @@
 //! A row is a struct here, JSON on the wire and in the browser, and a row of an Arrow batch in SQL.
 //! What is in a table is the scheduler's to say, and how it is shown that of whoever asks.
 
+mod states;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::{EpochRecord, LabelRecord};
 use crate::{Error, Result};
+
+pub use states::{JobState, RunState, StageKind, StageState};
 
 /// A table about the cluster's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,9 +107,11 @@ rows! {
         /// Who has submitted it, by the name of their token.
         owner: String = Utf8,
         /// `running`, `rerunning`, `succeeded`, `failed` or `cancelled`.
-        state: String = Utf8,
+        state: JobState = Utf8,
         /// How often it has been run.
         attempts: u64 = UInt64,
+        /// The engine's job of each attempt, the current one last.
+        attempt_ids: Vec<String>,
         /// When it was submitted.
         submitted: u64 = time(),
         /// When it ended.
@@ -129,9 +135,9 @@ rows! {
         /// Its number in the job.
         stage_id: u64 = UInt64,
         /// `query`, or `training` for a barrier stage.
-        kind: String = Utf8,
+        kind: StageKind = Utf8,
         /// `waiting` for its inputs, `ready`, `running`, `succeeded` or `failed`.
-        state: String = Utf8,
+        state: StageState = Utf8,
         /// Partitions of its input; a task takes one or several.
         partitions: u64 = UInt64,
         /// Of these, those that are done.
@@ -180,8 +186,8 @@ rows! {
         train_id: String = Utf8,
         /// The model that it trains.
         model: String = Utf8,
-        /// `waiting`, `loading`, `training`, `regrouping`, `finished` or `failed`.
-        state: String = Utf8,
+        /// `waiting`, `loading`, `training`, `regrouping`, `finished`, `ended` or `failed`.
+        state: RunState = Utf8,
         /// Which set of ranks it is, from 1.
         generation: u64 = UInt64,
         /// How many ranks there are.
@@ -473,8 +479,8 @@ mod tests {
             job_id: "j".into(),
             train_id: None,
             stage_id: 3,
-            kind: "query".into(),
-            state: "running".into(),
+            kind: StageKind::Query,
+            state: StageState::Running,
             partitions: 4,
             partitions_done: 2,
             running: 1,

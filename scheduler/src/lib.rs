@@ -1,39 +1,32 @@
 //! Volley's scheduler: Ballista's, embedded, with gangs.
 //!
 //! ```text
-//!            one port
-//!   ┌───────────────────────────┐
-//!   │ Ballista gRPC and REST    │  jobs, stages, tasks, executors
-//!   │ volley.v1.Rendezvous      │  ranks meet here: generation, rank, peers
-//!   │ volley.v1.Training        │  clients watch a run here
-//!   │ volley.v1.Cluster, .Jobs  │  and ask how large the cluster is, and about jobs
-//!   │ volley.v1.Attendance      │  executors are there for as long as their stream is
-//!   └───────────────────────────┘
-//!        │ offers                    placement (pure): who runs what now, what must wait, and why
-//!        ▼
-//!   ballista::ClusterState  ── binds slices of ordinary stages and whole gangs of barrier stages
+//!              one port: access says who is let in
+//!   ┌─────────────────────────────┐
+//!   │ grpc      volley.v1         │  executors attend, ranks meet, clients ask about jobs, runs and tables
+//!   │ web       pages             │  the same tables in a browser
+//!   │ ballista  Ballista's gRPC   │  jobs and tasks, by the job gateway; Ballista's REST
+//!   └─────────────────────────────┘
+//!         │ events, questions ▲ answers, wakes
+//!         ▼                   │
+//!   handle ─► control ─► commands ─► ballista (driver)      control decides, and knows neither of the others
+//!                ▲
+//!                └── facts of graphs, offers ─── ballista ─── planning (queries to stages)
 //! ```
 //!
 //! It decides where tasks run and who belongs to a generation. It never touches rows or gradients
 //! and links no tensor library.
 
 mod access;
-mod attendance;
 mod ballista;
 mod config;
-mod dial;
+mod control;
 mod error;
-mod heard;
-mod jobs;
-mod placement;
+mod grpc;
+mod handle;
 mod planning;
-mod probes;
-mod requests;
 mod server;
-mod slots;
 mod tables;
-mod training;
-mod watched;
 mod web;
 
 pub use access::Tokens;

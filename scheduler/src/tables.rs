@@ -2,42 +2,51 @@
 //! web page are shown the same rows.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde::Serialize;
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use url::Url;
 use volley_proto::store::ModelStore;
-use volley_proto::tables::{Model, Table};
-use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
-use volley_proto::wire::{
-    DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse, ReadTableRequest,
-    ReadTableResponse,
-};
+use volley_proto::tables::{Model, Stage, Table};
 use volley_proto::{ModelName, TrainId};
 
-use crate::access::Caller;
-use crate::ballista::{Graphs, VolleyClusterState};
-use crate::heard::Heard;
-use crate::jobs::Book;
-use crate::probes::Prober;
+use crate::control::{Controller, JobsFilter};
+use crate::handle::Control;
 
 /// How long a model store is waited for, by who looks at a page or a table.
 const STORE: Duration = Duration::from_secs(10);
 
+/// The stages of a job's attempt, as whoever has the execution graphs tells them.
+pub(crate) type StageRows =
+    Arc<dyn Fn(AttemptOf) -> BoxFuture<'static, Vec<Stage>> + Send + Sync + 'static>;
+
+/// An attempt, and what it is of.
+#[derive(Debug, Clone)]
+pub(crate) struct AttemptOf {
+    pub(crate) job: String,
+    pub(crate) attempt: String,
+    pub(crate) train: Option<TrainId>,
+}
+
 /// What is told of the cluster's work; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Tables {
-    pub(crate) book: Book,
-    pub(crate) cluster: Arc<VolleyClusterState>,
-    pub(crate) graphs: Graphs,
-    pub(crate) heard: Heard,
+    control: Control,
+    stages: StageRows,
 }
 
-/// Whose rows are wanted; of all, where neither is said.
+impl fmt::Debug for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tables").finish_non_exhaustive()
+    }
+}
+
+/// Whose rows are wanted; of all, where nothing is said.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Only {
     pub(crate) job: Option<String>,
@@ -49,89 +58,93 @@ pub(crate) struct Only {
     pub(crate) owner: Option<String>,
 }
 
-impl Only {
-    fn takes(&self, job: &str, train: Option<TrainId>, owner: &str) -> bool {
-        self.owner.as_ref().is_none_or(|wanted| wanted == owner)
-            && self.job.as_ref().is_none_or(|wanted| wanted == job)
-            && self.train.is_none_or(|wanted| train == Some(wanted))
-    }
-}
-
 impl Tables {
+    pub(crate) fn new(control: Control, stages: StageRows) -> Self {
+        Self { control, stages }
+    }
+
     /// A table's rows as a JSON array.
     ///
     /// # Errors
     /// When a row has no JSON form.
     pub(crate) async fn read(&self, table: Table, only: &Only) -> serde_json::Result<Vec<u8>> {
-        // Where only a job is named, its run is meant.
-        let train = match &only.job {
-            None => only.train,
-            Some(job) => match self.book.train_of(job) {
-                Some(train) => Some(train),
-                // No run is of this id.
-                None => Some(TrainId::generate()),
-            },
-        };
-        let runs = self.book.runs();
-        // Those of others are left out of what there is of all.
-        let own: Option<HashSet<String>> = only.owner.as_ref().map(|_| {
-            let own = self
-                .book
-                .attempts(|job, train, owner| only.takes(job, train, owner));
-            own.into_iter()
-                .filter_map(|(_, _, train)| Some(train?.to_string()))
-                .collect()
-        });
-        let is_own = |train: &str| own.as_ref().is_none_or(|own| own.contains(train));
         match table {
-            Table::Jobs => json(
-                &self
-                    .book
-                    .rows(|job, train, owner| only.takes(job, train, owner)),
-            ),
-            Table::Stages => json(&self.stages(only).await),
-            Table::Executors => json(&self.cluster.rows().await),
-            Table::TrainingRuns => json(&kept(runs.run_rows(train), |row| is_own(&row.train_id))),
-            Table::TrainingRanks => json(&kept(runs.rank_rows(train), |row| is_own(&row.train_id))),
-            Table::TrainingEpochs => {
-                json(&kept(runs.epoch_rows(train), |row| is_own(&row.train_id)))
-            }
-            Table::TrainingSteps => {
-                let mut points = runs.point_rows(train);
-                points.retain(|point| {
-                    only.after.is_none_or(|after| point.at > after) && is_own(&point.train_id)
-                });
-                json(&points)
-            }
-            Table::Models => json(&self.models().await),
-            Table::Log => {
-                let mut lines = self
-                    .book
-                    .lines(|job, train, owner| only.takes(job, train, owner));
-                let of_runs = runs.lines(train);
-                lines.extend(kept(of_runs, |line| {
-                    line.train_id.as_deref().is_none_or(is_own)
+            Table::Stages => return json(&self.stages(only).await),
+            Table::Models => return json(&self.models().await),
+            _ => {}
+        }
+        // Rows are made JSON once the controller is let go.
+        macro_rules! rows {
+            ($look:expr) => {{
+                let rows = self.control.look($look);
+                json(&rows)
+            }};
+        }
+        let train = |control: &Controller| only_train(control, only);
+        match table {
+            Table::Jobs => rows!(|control| {
+                let (now, filter) = (SystemTime::now(), filter(only));
+                let jobs = control.jobs().wanted(&filter).map(|job| job.row(now));
+                jobs.collect::<Vec<_>>()
+            }),
+            Table::Executors => rows!(Controller::executor_rows),
+            Table::TrainingRuns => rows!(|control| {
+                let (runs, own) = (control.runs().run_rows(train(control)), own(control, only));
+                kept(runs, |run| own.has(&run.train_id))
+            }),
+            Table::TrainingRanks => rows!(|control| {
+                let (ranks, own) = (control.runs().rank_rows(train(control)), own(control, only));
+                kept(ranks, |rank| own.has(&rank.train_id))
+            }),
+            Table::TrainingEpochs => rows!(|control| {
+                let (epochs, own) = (
+                    control.runs().epoch_rows(train(control)),
+                    own(control, only),
+                );
+                kept(epochs, |epoch| own.has(&epoch.train_id))
+            }),
+            Table::TrainingSteps => rows!(|control| {
+                let (points, own) = (
+                    control.runs().point_rows(train(control)),
+                    own(control, only),
+                );
+                kept(points, |point| {
+                    only.after.is_none_or(|after| point.at > after) && own.has(&point.train_id)
+                })
+            }),
+            Table::Log => rows!(|control| {
+                let (filter, own) = (filter(only), own(control, only));
+                let jobs = control.jobs().wanted(&filter);
+                let mut lines: Vec<_> = jobs.flat_map(|job| job.lines()).collect();
+                lines.extend(kept(control.runs().lines(train(control)), |line| {
+                    line.train_id.as_deref().is_none_or(|train| own.has(train))
                 }));
-                lines.extend(self.heard.lines(|line| {
+                lines.extend(control.notices(|line| {
                     let job = line.job_id.as_deref();
                     let train = line.train_id.as_ref().and_then(|id| id.parse().ok());
-                    let owner = match (job, &only.owner) {
-                        (Some(job), _) => self.book.owner_of(job).unwrap_or_default(),
+                    let owner = match job {
+                        Some(job) => control.owner_of(job),
                         // About an executor: for everybody.
-                        (None, owner) => owner.clone().unwrap_or_default(),
+                        None => only.owner.as_deref(),
                     };
-                    only.takes(job.unwrap_or_default(), train, &owner)
+                    let owner = owner.unwrap_or_default();
+                    filter.takes(job.unwrap_or_default(), train, owner)
                 }));
                 lines.sort_by_key(|line| line.at);
-                json(&lines)
-            }
+                lines
+            }),
+            Table::Stages | Table::Models => json::<()>(&[]),
         }
+    }
+
+    fn stores(&self) -> Vec<Url> {
+        self.control.look(|control| control.runs().stores())
     }
 
     /// The models in the stores of all runs, as far as these can be read from here.
     async fn models(&self) -> Vec<Model> {
         let mut models = Vec::new();
-        for url in self.book.runs().stores() {
+        for url in self.stores() {
             let rows = async { ModelStore::open(&url)?.rows().await };
             match timeout(STORE, rows).await {
                 Ok(Ok(rows)) => models.extend(rows),
@@ -150,7 +163,7 @@ impl Tables {
         version: u32,
         train: TrainId,
     ) -> Option<Bytes> {
-        for url in self.book.runs().stores() {
+        for url in self.stores() {
             let Ok(store) = ModelStore::open(&url) else {
                 continue;
             };
@@ -171,17 +184,50 @@ impl Tables {
         None
     }
 
-    async fn stages(&self, only: &Only) -> Vec<volley_proto::tables::Stage> {
-        let attempts = self
-            .book
-            .attempts(|job, train, owner| only.takes(job, train, owner));
+    async fn stages(&self, only: &Only) -> Vec<Stage> {
+        let filter = filter(only);
+        let attempts = self.control.look(|control| {
+            let jobs = control.jobs().wanted(&filter).map(|job| AttemptOf {
+                job: job.id.clone(),
+                attempt: job.attempt().to_owned(),
+                train: job.train,
+            });
+            jobs.collect::<Vec<_>>()
+        });
         let mut stages = Vec::new();
-        for (job, attempt, train) in attempts {
-            let train = train.map(|train| train.to_string());
-            stages.extend(self.graphs.stages(&job, &attempt, train.as_deref()).await);
+        for attempt in attempts {
+            stages.extend((self.stages)(attempt).await);
         }
         stages
     }
+}
+
+fn filter(only: &Only) -> JobsFilter {
+    JobsFilter {
+        job: only.job.clone(),
+        train: only.train,
+        owner: only.owner.clone(),
+    }
+}
+
+/// The training runs that may be told of: all, or those of somebody.
+struct Own(Option<HashSet<String>>);
+
+impl Own {
+    fn has(&self, train: &str) -> bool {
+        let Self(own) = self;
+        own.as_ref().is_none_or(|own| own.contains(train))
+    }
+}
+
+/// The runs of the jobs of whoever asks; those of others are left out of what there is of all.
+fn own(control: &Controller, only: &Only) -> Own {
+    Own(only.owner.as_ref().map(|_| {
+        let filter = filter(only);
+        let jobs = control.jobs().wanted(&filter);
+        jobs.filter_map(|job| Some(job.train?.to_string()))
+            .collect()
+    }))
 }
 
 fn kept<T>(mut rows: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
@@ -189,64 +235,18 @@ fn kept<T>(mut rows: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
     rows
 }
 
+/// The run whose rows are wanted: where only a job is named, that job's.
+fn only_train(control: &Controller, only: &Only) -> Option<TrainId> {
+    match &only.job {
+        None => only.train,
+        // No run is of the new id.
+        Some(job) => match control.job(job).and_then(|job| job.train) {
+            Some(train) => Some(train),
+            None => Some(TrainId::generate()),
+        },
+    }
+}
+
 fn json<T: Serialize>(rows: &[T]) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(rows)
-}
-
-/// The wire's side of it.
-pub(crate) fn cluster_service(tables: Tables, prober: Prober) -> ClusterServer<Service> {
-    ClusterServer::new(Service { tables, prober })
-}
-
-pub(crate) struct Service {
-    tables: Tables,
-    prober: Prober,
-}
-
-#[tonic::async_trait]
-impl Cluster for Service {
-    type ProbeStream = ReceiverStream<Result<ProbeResponse, Status>>;
-
-    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<Self::ProbeStream>, Status> {
-        let ways = self.prober.begin()?;
-        Ok(Response::new(ReceiverStream::new(ways)))
-    }
-
-    async fn describe(
-        &self,
-        _: Request<DescribeRequest>,
-    ) -> Result<Response<DescribeResponse>, Status> {
-        let cluster = &self.tables.cluster;
-        let (slots, free_slots) = cluster.slots();
-        Ok(Response::new(DescribeResponse {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            executors: cluster.executors() as u64,
-            slots: slots as u64,
-            free_slots: free_slots as u64,
-        }))
-    }
-
-    async fn read_table(
-        &self,
-        request: Request<ReadTableRequest>,
-    ) -> Result<Response<ReadTableResponse>, Status> {
-        let caller = Caller::of(&request)?;
-        let ReadTableRequest {
-            table,
-            job_id,
-            train_id,
-        } = request.into_inner();
-        let invalid = |error: volley_proto::Error| Status::invalid_argument(error.to_string());
-        let table: Table = table.parse().map_err(invalid)?;
-        let train = train_id.map(|id| id.parse()).transpose();
-        let only = Only {
-            job: job_id,
-            train: train.map_err(invalid)?,
-            after: None,
-            owner: caller.sees().map(str::to_owned),
-        };
-        let rows = self.tables.read(table, &only).await;
-        let rows = rows.map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Response::new(ReadTableResponse { rows }))
-    }
 }

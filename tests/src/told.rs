@@ -14,10 +14,9 @@ use serde_json::Value;
 use tonic::transport::Endpoint;
 use volley_proto::access::{Authorized, Bearer, Holder};
 use volley_proto::tls::{self, Tls, TlsFiles};
-use volley_proto::wire;
 use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::cluster_client::ClusterClient;
-use volley_proto::wire::jobs_client::JobsClient;
+use volley_proto::{tables, wire};
 
 use crate::Cluster;
 
@@ -157,9 +156,14 @@ impl Cluster {
     /// The jobs that the scheduler knows, newest first.
     pub fn jobs(&self) -> Option<Vec<Job>> {
         self.ask(async |channel| {
-            let mut client = JobsClient::new(channel);
-            let answer = client.list(wire::ListJobsRequest {}).await.ok()?;
-            let jobs = answer.into_inner().jobs;
+            let mut client = ClusterClient::new(channel);
+            let request = wire::ReadTableRequest {
+                table: tables::Table::Jobs.to_string(),
+                job_id: None,
+                train_id: None,
+            };
+            let answer = client.read_table(request).await.ok()?;
+            let jobs: Vec<tables::Job> = tables::rows(&answer.into_inner().rows).ok()?;
             Some(jobs.into_iter().map(job).collect())
         })
     }
@@ -232,19 +236,17 @@ fn stage(stage: &Value) -> Option<Stage> {
     })
 }
 
-fn job(job: wire::Job) -> Job {
-    let state = match job.state() {
-        wire::JobState::Succeeded => JobState::Succeeded,
-        wire::JobState::Failed => JobState::Failed,
-        wire::JobState::Cancelled => JobState::Cancelled,
-        wire::JobState::Running | wire::JobState::Rerunning | wire::JobState::Unspecified => {
-            JobState::Running
-        }
+fn job(job: tables::Job) -> Job {
+    let state = match job.state {
+        tables::JobState::Running | tables::JobState::Rerunning => JobState::Running,
+        tables::JobState::Succeeded => JobState::Succeeded,
+        tables::JobState::Failed => JobState::Failed,
+        tables::JobState::Cancelled => JobState::Cancelled,
     };
     Job {
         state,
-        id: job.id,
-        attempts: job.attempts,
+        id: job.job_id,
+        attempts: job.attempt_ids,
         error: job.error,
     }
 }

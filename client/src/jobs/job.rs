@@ -1,8 +1,8 @@
 //! A job as the scheduler tells of it.
 
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use volley_proto::tables::{self, JobState};
 use volley_proto::{Error, TrainId, wire};
 
 use crate::error::plain;
@@ -29,21 +29,6 @@ pub struct Job {
     pub train_id: Option<TrainId>,
 }
 
-/// How far a job is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobState {
-    /// It runs, or waits to.
-    Running,
-    /// An attempt lost data; the next one is being submitted.
-    Rerunning,
-    /// It has succeeded.
-    Succeeded,
-    /// It has failed.
-    Failed,
-    /// It was cancelled.
-    Cancelled,
-}
-
 /// Something that happened to a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEvent {
@@ -62,52 +47,19 @@ impl Job {
     }
 }
 
-impl JobState {
-    /// Whether nothing more happens to the job.
-    pub fn has_ended(self) -> bool {
-        match self {
-            Self::Running | Self::Rerunning => false,
-            Self::Succeeded | Self::Failed | Self::Cancelled => true,
-        }
-    }
-}
-
-impl fmt::Display for JobState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Running => "running",
-            Self::Rerunning => "rerunning",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        })
-    }
-}
-
-impl TryFrom<wire::Job> for Job {
+impl TryFrom<tables::Job> for Job {
     type Error = Error;
 
-    fn try_from(job: wire::Job) -> Result<Self, Error> {
-        let state = match job.state() {
-            wire::JobState::Running => JobState::Running,
-            wire::JobState::Rerunning => JobState::Rerunning,
-            wire::JobState::Succeeded => JobState::Succeeded,
-            wire::JobState::Failed => JobState::Failed,
-            wire::JobState::Cancelled => JobState::Cancelled,
-            wire::JobState::Unspecified => {
-                let reason = format!("unknown state {} of job {}", job.state, job.id);
-                return Err(Error::malformed("answer about jobs", reason));
-            }
-        };
+    fn try_from(row: tables::Job) -> Result<Self, Error> {
         Ok(Self {
-            state,
-            submitted: time(job.submitted_ms)?,
-            ended: job.ended_ms.map(time).transpose()?,
-            train_id: job.train_id.map(|id| id.parse()).transpose()?,
-            id: job.id,
-            name: job.name,
-            attempts: job.attempts,
-            error: job.error.map(|text| plain(&text)),
+            id: row.job_id,
+            name: row.name,
+            state: row.state,
+            attempts: row.attempt_ids,
+            submitted: time(row.submitted)?,
+            ended: row.ended.map(time).transpose()?,
+            error: row.error.map(|text| plain(&text)),
+            train_id: row.train_id.map(|id| id.parse()).transpose()?,
         })
     }
 }
@@ -134,31 +86,34 @@ fn time(millis: u64) -> Result<SystemTime, Error> {
 mod tests {
     use super::*;
 
-    fn wire() -> wire::Job {
-        wire::Job {
-            id: "J1".into(),
+    fn row() -> tables::Job {
+        tables::Job {
+            job_id: "J1".into(),
             name: "SELECT 1".into(),
-            state: wire::JobState::Rerunning.into(),
-            attempts: vec!["J1".into(), "J2".into()],
-            submitted_ms: 2_000,
-            ended_ms: None,
-            error: Some("Job J2 failed: [[volley 13: label is null]]".into()),
+            owner: "o".into(),
+            state: JobState::Rerunning,
+            attempts: 2,
+            attempt_ids: vec!["J1".into(), "J2".into()],
+            submitted: 2_000,
+            ended: None,
+            seconds: 1.0,
             train_id: None,
+            waits: None,
+            error: Some("label is null".into()),
         }
     }
 
     #[test]
-    fn is_read_off_the_wire() {
-        let job = Job::try_from(wire()).unwrap();
+    fn is_made_of_a_row() {
+        let job = Job::try_from(row()).unwrap();
         assert_eq!(job.state, JobState::Rerunning);
-        assert!(!job.state.has_ended());
         assert_eq!(job.error.as_deref(), Some("label is null"));
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         assert_eq!(job.duration(at(5)), Duration::from_secs(3));
         assert_eq!(job.duration(at(1)), Duration::ZERO);
-        let ended = wire::Job {
-            ended_ms: Some(2_500),
-            ..wire()
+        let ended = tables::Job {
+            ended: Some(2_500),
+            ..row()
         };
         let job = Job::try_from(ended).unwrap();
         assert_eq!(job.duration(at(5)), Duration::from_millis(500));
@@ -166,17 +121,10 @@ mod tests {
 
     #[test]
     fn is_refused_where_it_makes_no_sense() {
-        let no_state = wire::Job {
-            state: 77,
-            ..wire()
-        };
-        let no_id = wire::Job {
+        let no_id = tables::Job {
             train_id: Some("x".into()),
-            ..wire()
+            ..row()
         };
-        for job in [no_state, no_id] {
-            let error = Job::try_from(job).unwrap_err();
-            assert!(matches!(error, Error::Malformed { .. }), "{error}");
-        }
+        Job::try_from(no_id).unwrap_err();
     }
 }

@@ -7,5 +7,6 @@
 mod job;
 mod service;
 
-pub use job::{Job, JobEvent, JobState};
+pub use job::{Job, JobEvent};
 pub use service::Jobs;
+pub use volley_proto::tables::JobState;

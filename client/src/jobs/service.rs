@@ -15,12 +15,14 @@ use futures::stream::BoxStream;
 use tonic::{Code, Status};
 use volley_proto::access::Authorized;
 use volley_proto::did_you_mean;
+use volley_proto::tables::{self, JobState};
+use volley_proto::wire::FollowJobRequest;
 use volley_proto::wire::jobs_client::JobsClient;
-use volley_proto::wire::{FollowJobRequest, ListJobsRequest};
 
-use super::{Job, JobEvent, JobState};
+use super::{Job, JobEvent};
 use crate::cluster::{Cluster, JobRows, Order};
 use crate::session::await_scheduler;
+use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
 
 /// How many jobs are named to who asked for one that there is not.
@@ -31,6 +33,7 @@ const SUGGESTED: usize = 3;
 pub struct Jobs {
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
+    tables: Arc<SystemTables>,
     ours: JobsClient<Authorized>,
     engine: SchedulerGrpcClient<Authorized>,
 }
@@ -53,6 +56,7 @@ impl Jobs {
         let ours = JobsClient::new(channel).max_decoding_message_size(grpc.max_message_size);
         Ok(Self {
             ours,
+            tables: Arc::new(SystemTables::of(cluster.scheduler_address())),
             engine: cluster.scheduler(&grpc)?,
             cluster,
             grpc,
@@ -74,9 +78,8 @@ impl Jobs {
     /// # Errors
     /// When it does not answer.
     pub async fn list(&self) -> Result<Vec<Job>> {
-        let answer = self.ours.clone().list(ListJobsRequest {}).await;
-        let answer = answer.map_err(|status| self.refused("list its jobs", status))?;
-        let jobs = answer.into_inner().jobs.into_iter().map(Job::try_from);
+        let rows: Vec<tables::Job> = self.tables.rows(Scope::All).await?;
+        let jobs = rows.into_iter().map(Job::try_from);
         Ok(jobs.collect::<Result<_, _>>()?)
     }
 
@@ -119,9 +122,8 @@ impl Jobs {
                 });
             }
         };
-        let job = answer.job.ok_or_else(|| {
-            volley_proto::Error::malformed("answer about jobs", "there is no job in it")
-        })?;
+        let job: tables::Job = serde_json::from_slice(&answer.job)
+            .map_err(|error| volley_proto::Error::malformed("answer about jobs", error))?;
         let notes = answer.notes.into_iter().map(JobEvent::try_from);
         Ok((Job::try_from(job)?, notes.collect::<Result<_, _>>()?))
     }
@@ -226,16 +228,23 @@ mod tests {
     struct Scheduler;
 
     impl Scheduler {
-        fn job(notes: u64) -> wire::Job {
-            let state = match notes {
-                0 | 1 => wire::JobState::Running,
-                _ => wire::JobState::Failed,
-            };
-            wire::Job {
-                id: "J1".into(),
-                state: state.into(),
-                error: (notes > 1).then(|| "Job J1 failed: boom".into()),
-                ..Default::default()
+        fn job(notes: u64) -> tables::Job {
+            tables::Job {
+                job_id: "J1".into(),
+                name: String::new(),
+                owner: String::new(),
+                state: match notes {
+                    0 | 1 => JobState::Running,
+                    _ => JobState::Failed,
+                },
+                attempts: 1,
+                attempt_ids: vec!["J1".into()],
+                submitted: 0,
+                ended: None,
+                seconds: 0.0,
+                train_id: None,
+                waits: None,
+                error: (notes > 1).then(|| "boom".into()),
             }
         }
 
@@ -265,9 +274,11 @@ mod tests {
 
         async fn read_table(
             &self,
-            _: Request<wire::ReadTableRequest>,
+            request: Request<wire::ReadTableRequest>,
         ) -> Result<Response<wire::ReadTableResponse>, Status> {
-            Err(Status::unimplemented("no tables here"))
+            assert_eq!(request.get_ref().table, "jobs");
+            let rows = serde_json::to_vec(&[Self::job(0)]).unwrap();
+            Ok(Response::new(wire::ReadTableResponse { rows }))
         }
 
         type ProbeStream = futures::stream::Empty<Result<wire::ProbeResponse, Status>>;
@@ -282,14 +293,6 @@ mod tests {
 
     #[tonic::async_trait]
     impl Service for Scheduler {
-        async fn list(
-            &self,
-            _: Request<ListJobsRequest>,
-        ) -> Result<Response<wire::ListJobsResponse>, Status> {
-            let jobs = vec![Self::job(0)];
-            Ok(Response::new(wire::ListJobsResponse { jobs }))
-        }
-
         async fn follow(
             &self,
             request: Request<FollowJobRequest>,
@@ -303,7 +306,7 @@ mod tests {
                 text: format!("note {seen}"),
             };
             Ok(Response::new(wire::FollowJobResponse {
-                job: Some(Self::job(seen + 1)),
+                job: serde_json::to_vec(&Self::job(seen + 1)).unwrap(),
                 notes: vec![note],
             }))
         }

@@ -328,8 +328,7 @@ impl Session {
     /// The epochs so far of a model that the cluster trains now.
     async fn training_now(&self, model: &ModelName) -> Option<Vec<Epoch>> {
         let runs: Vec<Run> = self.system_tables.rows(Scope::All).await.ok()?;
-        let is_over = |run: &Run| matches!(run.state.as_str(), "finished" | "failed" | "ended");
-        let now = |run: &&Run| run.model == model.as_str() && !is_over(run);
+        let now = |run: &&Run| run.model == model.as_str() && !run.state.has_ended();
         let train = runs.iter().find(now)?.train_id.parse().ok()?;
         self.system_tables.rows(Scope::Training(train)).await.ok()
     }

@@ -14,7 +14,6 @@ mod audit;
 mod gate;
 mod login;
 mod rules;
-mod submission;
 mod tokens;
 
 use std::net::SocketAddr;
@@ -28,7 +27,6 @@ pub(crate) use self::audit::{Outcome, audit};
 pub(crate) use self::gate::{Caller, admit};
 use self::login::Logins;
 pub(crate) use self::login::routes;
-pub(crate) use self::submission::Submissions;
 use self::tokens::{Table, TokensFile};
 use crate::{Error, Result, SchedulerConfig};
 

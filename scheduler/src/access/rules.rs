@@ -93,7 +93,7 @@ mod tests {
             (format!("{grpc}ExecuteQuery"), Role::Read),
             (format!("{grpc}CancelJob"), Role::Read),
             (format!("{grpc}SomethingNew"), Role::Administer),
-            ("/volley.v1.Jobs/List".to_owned(), Role::Read),
+            ("/volley.v1.Jobs/Follow".to_owned(), Role::Read),
             ("/volley.v1.Training/Watch".to_owned(), Role::Read),
             ("/api/volley/jobs".to_owned(), Role::Read),
             ("/reports/m/1/x".to_owned(), Role::Read),

@@ -1,144 +1,71 @@
-//! From running stages to demands, and from tasks placed to tasks bound.
+//! From tasks placed to tasks bound: partitions leave their stage, and become what is sent to an executor.
 
 use std::sync::Arc;
 
-use ballista_core::config::BallistaConfig;
-use ballista_core::execution_plans::stats_for_partitions;
-use ballista_core::serde::protobuf::task_status::Status;
 use ballista_core::serde::scheduler::TaskKey;
 use ballista_scheduler::cluster::BoundTask;
 use ballista_scheduler::state::execution_graph::{
     ExecutionGraphBox, TaskDescription, create_task_info,
 };
-use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
-use datafusion::common::stats::Precision;
-use datafusion::physical_plan::{
-    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
-};
+use ballista_scheduler::state::execution_stage::RunningStage;
+use datafusion::physical_plan::replace_children_if_necessary;
 use volley_proto::object_stores::Stores;
-use volley_proto::plan::TrainExec;
-use volley_proto::spec::TrainSpec;
 
 use super::launch::task_fits;
-use crate::placement::{Demand, Kind, Memory, Task, Wish};
-use crate::planning::{find, task_plan};
+use crate::control::{self, Binding, Event, PlacedTask};
+use crate::handle::Control;
+use crate::planning::task_plan;
 
-/// What the graph's running stages ask for, in the order of their ids.
-pub(super) fn demands(
-    graph: &ExecutionGraphBox,
-    wish: impl Fn(&TrainSpec) -> Wish,
-    meets_again: impl Fn(&TrainSpec) -> bool,
-) -> Vec<Demand> {
-    // A rank that ends frees its slot before its partitions are pending.
-    let ends = |stage: &RunningStage| {
-        find::<TrainExec>(stage.plan.as_ref()).is_some_and(|train| meets_again(train.spec()))
-            && tasks(stage, |status| matches!(status, Status::Running(_))) > 0
-    };
-    let mut demands: Vec<_> = graph
-        .stages()
-        .values()
-        .filter_map(|stage| match stage {
-            ExecutionStage::Running(stage) if !stage.pending.is_empty() || ends(stage) => {
-                Some(Demand {
-                    job: graph.job_id().to_string(),
-                    stage: stage.stage_id,
-                    kind: kind(stage, &wish),
-                })
-            }
-            _ => None,
-        })
+/// Carries a binding out on its attempt's graph, and tells of it.
+pub(super) fn carry_out(
+    binding: Binding,
+    graph: &mut ExecutionGraphBox,
+    control: &Control,
+) -> Vec<BoundTask> {
+    let (job_id, session_id) = (graph.job_id().clone(), graph.session_id().to_owned());
+    let running = graph.running_stages();
+    let others: Vec<_> = running
+        .into_iter()
+        .filter(|id| *id != binding.stage)
         .collect();
-    demands.sort_by_key(|demand| demand.stage);
-    demands
-}
-
-fn kind(stage: &RunningStage, wish: impl Fn(&TrainSpec) -> Wish) -> Kind {
-    if let Some(train) = find::<TrainExec>(stage.plan.as_ref()) {
-        return Kind::Gang {
-            wish: wish(train.spec()),
-            shards: stage.partitions,
-            memory: memory(stage, train.spec()),
-            running: tasks(stage, |status| matches!(status, Status::Running(_))),
-            done: tasks(stage, |status| matches!(status, Status::Successful(_))),
-        };
-    }
-    if collapses_input(&stage.plan) {
-        return Kind::Whole;
-    }
-    let options = stage.session_config.options();
-    let most = options
-        .extensions
-        .get::<BallistaConfig>()
-        .map(BallistaConfig::max_partitions_per_task)
-        .filter(|most| *most > 0);
-    Kind::Slices {
-        pending: stage.pending.remaining(),
-        most,
-    }
-}
-
-/// How many of a stage's tasks have such a status.
-fn tasks(stage: &RunningStage, of: fn(&Status) -> bool) -> usize {
-    let tasks = stage.task_infos.iter();
-    tasks.filter(|task| of(&task.task_status)).count()
-}
-
-/// What the ranks of a stage take, with the rows that its exchange has written.
-pub(super) fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
-    let mut inputs = stage.inputs.values();
-    let rows = match (inputs.next(), inputs.next()) {
-        (Some(exchange), None) => {
-            let locations = exchange.partition_locations.values().flatten();
-            let written = locations.map(|location| location.partition_stats);
-            match stats_for_partitions(0, written).num_rows {
-                Precision::Exact(rows) => Some(rows as u64),
-                Precision::Inexact(_) | Precision::Absent => None,
+    let Some(stage) = graph.fetch_running_stage(&others) else {
+        return Vec::new();
+    };
+    let (mut bound, mut tasks) = (Vec::new(), Vec::new());
+    for task in &binding.tasks {
+        match bind(stage, &session_id, &job_id, task) {
+            Ok(Some((executor, description))) => {
+                tasks.push(control::BoundTask {
+                    executor: executor.clone(),
+                    number: description.key.task_id,
+                    slots: task.slots,
+                });
+                bound.push((executor, description));
+            }
+            Ok(None) => {}
+            Err(reason) => {
+                // Not at launch: Ballista takes an executor for lost whose message cannot be sent.
+                let attempt = binding.attempt;
+                control.on(Event::AttemptFails { attempt, reason });
+                return Vec::new();
             }
         }
-        _ => None,
-    };
-    Memory {
-        of_rank: spec.rank_memory(),
-        rows,
     }
-}
-
-/// A gang that runs whole: its stage, what it trains, and the executors of its ranks.
-pub(super) fn running_gang(
-    graph: &ExecutionGraphBox,
-) -> Option<(&RunningStage, &TrainSpec, Vec<String>)> {
-    graph.stages().values().find_map(|stage| match stage {
-        ExecutionStage::Running(stage) if stage.pending.is_empty() => {
-            let train = find::<TrainExec>(stage.plan.as_ref())?;
-            let executor = |task: &TaskInfo| match &task.task_status {
-                Status::Running(running) => Some(running.executor_id.clone()),
-                _ => None,
-            };
-            let executors = stage.task_infos.iter().filter_map(executor).collect();
-            Some((stage, train.spec().as_ref(), executors))
-        }
-        _ => None,
-    })
-}
-
-/// Whether all of the stage's input comes together in one task.
-fn collapses_input(writer: &Arc<dyn ExecutionPlan>) -> bool {
-    let plan = writer.children();
-    let partitions = plan
-        .first()
-        .map(|plan| plan.output_partitioning().partition_count());
-    partitions == Some(1)
+    if !tasks.is_empty() {
+        control.on(Event::TasksBound { binding, tasks });
+    }
+    bound
 }
 
 /// Takes the task's partitions off the stage and describes it for launch; `None` where there are none.
 ///
 /// # Errors
 /// Why the task cannot run, or cannot be sent.
-pub(super) fn bind(
+fn bind(
     stage: &mut RunningStage,
     session_id: &str,
     job_id: &ballista_core::JobId,
-    task: &Task,
+    task: &PlacedTask,
 ) -> Result<Option<BoundTask>, String> {
     let mut partitions = stage.pending.next_slice(task.partitions);
     if partitions.is_empty() {

@@ -1,8 +1,8 @@
-//! Ballista's service as clients and executors reach it, with jobs that outlive their attempts.
+//! The job gateway: Ballista's service as clients and executors reach it, with jobs that outlive their attempts.
 //!
-//! Everything passes through to Ballista; only what names a job is translated between the id the
-//! client knows and the current attempt, and asked for by its owner or an administrator. Where rows are goes to the
-//! client with a ticket, which executors ask for.
+//! Everything passes through to Ballista; what names a job is translated between the id the client knows and the current
+//! attempt, and asked for by its owner or an administrator. The controller is told what matters to it. Where rows are goes
+//! to the client with a ticket, which executors ask for.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -28,51 +28,37 @@ use volley_proto::access::ClusterSecret;
 use volley_proto::nesting;
 use volley_proto::object_stores::{Declared, Stores};
 use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, STORES, TRAIN_ID};
+use volley_proto::tables::JobState;
 
-use super::Book;
-use super::job::{CANCELLED, Job, Now, State};
-use super::rows::Rows;
-use crate::access::{Caller, Submissions};
-use crate::ballista::{BallistaScheduler, keep_metrics_of_stage};
-use crate::slots::{Slots, Task};
-use crate::watched::Ends;
+use super::BallistaScheduler;
+use super::job_state::CANCELLED;
+use super::permissions::Permissions;
+use super::submissions::Submissions;
+use super::task_metrics::keep_metrics_of_stage;
+use crate::access::Caller;
+use crate::control::{Controller, Event, Job, Submission, Task, Topic};
+use crate::handle::Control;
 
-/// How long an answer to who asks for a job's status waits for the job's end. A client asks again
-/// 50 ms after each answer, which is longer than a small query takes.
+/// Long-poll limit of GetJobStatus: a client asks again 50 ms after each answer, which is longer than a small query
+/// takes.
 const HOLD: Duration = Duration::from_secs(1);
 
 /// The service in front of Ballista's.
-pub(crate) struct Door {
-    ballista: BallistaScheduler,
-    book: Book,
-    slots: Slots,
-    stores: Stores,
-    submissions: Submissions,
-    secret: ClusterSecret,
+pub(crate) struct JobGateway {
+    pub(super) ballista: BallistaScheduler,
+    pub(super) control: Control,
+    pub(super) submissions: Submissions,
+    pub(super) permissions: Permissions,
+    pub(super) stores: Stores,
+    pub(super) secret: ClusterSecret,
 }
 
-impl Door {
-    pub(crate) fn new(
-        ballista: BallistaScheduler,
-        book: Book,
-        slots: Slots,
-        stores: Stores,
-        (submissions, secret): (Submissions, ClusterSecret),
-    ) -> Self {
-        Self {
-            ballista,
-            book,
-            slots,
-            stores,
-            submissions,
-            secret,
-        }
-    }
-
+impl JobGateway {
     /// # Errors
     /// When a job is another's. One that is not known, whose owner is not either, is an administrator's.
     fn check(&self, caller: &Caller, action: &str, id: &str) -> Result<(), Status> {
-        match self.book.owner_of(id) {
+        let owner = |control: &Controller| control.owner_of(id).map(str::to_owned);
+        match self.control.look(owner) {
             Some(owner) => caller.may_touch(action, id, &owner),
             None if caller.sees().is_none() => Ok(()),
             None => Err(unknown(id)),
@@ -96,13 +82,13 @@ impl Door {
 
     /// The current attempt of a job.
     fn attempt(&self, id: String) -> String {
-        let attempt = self.book.jobs.look(&id, |job| job.attempt().to_owned());
-        attempt.unwrap_or(id)
+        let attempt = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
+        self.control.look(attempt).unwrap_or(id)
     }
 }
 
-/// What the scheduler wants to know of a submission.
-fn describe(id: &str, submission: &ExecuteQueryParams) -> Result<Job, Status> {
+/// What the scheduler wants to know of a submission of somebody's.
+fn describe(id: &str, owner: &str, submission: &ExecuteQueryParams) -> Result<Submission, Status> {
     let setting = |key: &str| {
         let mut settings = submission.settings.iter();
         settings
@@ -115,15 +101,15 @@ fn describe(id: &str, submission: &ExecuteQueryParams) -> Result<Job, Status> {
     let on_client_loss = setting(ON_CLIENT_LOSS)
         .map(str::parse::<OnClientLoss>)
         .transpose();
-    Ok(Job::new(
-        id.to_owned(),
-        setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned(),
-        train.map_err(invalid)?,
-        on_client_loss
+    Ok(Submission {
+        job: id.to_owned(),
+        owner: owner.to_owned(),
+        name: setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned(),
+        train: train.map_err(invalid)?,
+        on_client_loss: on_client_loss
             .map_err(invalid)?
             .unwrap_or(OnClientLoss::Auto),
-        Now::read(),
-    ))
+    })
 }
 
 /// Refuses a plan that nests so deeply that decoding it would end the process.
@@ -175,7 +161,7 @@ fn has_ended(status: &JobStatus) -> bool {
 }
 
 #[tonic::async_trait]
-impl SchedulerGrpc for Door {
+impl SchedulerGrpc for JobGateway {
     type ExecuteQueryPushStream =
         Pin<Box<dyn Stream<Item = Result<GetJobStatusResult, Status>> + Send>>;
 
@@ -185,17 +171,18 @@ impl SchedulerGrpc for Door {
     ) -> Result<Response<ExecuteQueryResult>, Status> {
         let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
-        describe("", request.get_ref())?;
-        self.submissions.check(&caller, request.get_ref())?;
+        let owner = caller.principal.name.as_str();
+        describe("", owner, request.get_ref())?;
+        self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
-            let job = describe(&success.job_id, &submission)?;
+            let job = describe(&success.job_id, owner, &submission)?;
             caller.did("submit", &success.job_id);
-            let job = job.owned_by(&caller.principal.name);
-            self.book.open(job, submission);
+            self.submissions.keep(&success.job_id, submission);
+            self.control.on(Event::JobSubmitted(job));
         }
         Ok(response)
     }
@@ -208,7 +195,7 @@ impl SchedulerGrpc for Door {
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
         let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
-        self.submissions.check(&caller, request.get_ref())?;
+        self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
         let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;
@@ -230,30 +217,34 @@ impl SchedulerGrpc for Door {
         let caller = Caller::of(&request)?;
         let id = request.into_inner().job_id;
         self.check(&caller, "ask for", &id)?;
-        self.book.jobs.change(&id, |job| job.heard(Now::read()));
-        let over = |job: &Job| job.is_over().then_some(());
-        self.book.jobs.wait(&id, HOLD, over, |_| ()).await;
-        let heard = self.book.jobs.change(&id, |job| {
-            job.heard(Now::read());
-            job.attempt().to_owned()
+        let asked = || Event::ClientAsked { job: id.clone() };
+        self.control.on(asked());
+        let over = self.control.wait(Topic::Job(id.clone()), HOLD, |control| {
+            control.job(&id).is_none_or(Job::has_ended).then_some(())
         });
-        let attempt = heard.clone().unwrap_or_else(|| id.clone());
+        over.await;
+        self.control.on(asked());
+        let current = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
+        let known = self.control.look(current);
+        let attempt = known.clone().unwrap_or_else(|| id.clone());
         let inner = Request::new(GetJobStatusParams {
             job_id: attempt.clone(),
         });
         let mut response = SchedulerGrpc::get_job_status(&self.ballista, inner).await?;
         with_tickets(response.get_mut(), &self.secret);
         let told = &mut response.get_mut().status;
-        if told.is_none() && heard.is_none() {
+        if told.is_none() && known.is_none() {
             return Err(unknown(&id));
         }
-        // The book hears of an attempt's end before anyone else, so it is asked last.
-        let known = self.book.jobs.look(&id, |job| {
+        // The controller hears of an attempt's end before anyone else, so it is asked last.
+        let known = self.control.look(|control| {
+            let job = control.job(&id)?;
             let is_current = job.attempt() == attempt;
-            let gone = job.rows.as_ref().and_then(Rows::gone).map(str::to_owned);
-            (is_current, job.state.clone(), job.name.clone(), gone)
+            let gone = job.rows_removed().map(str::to_owned);
+            let (state, error) = (job.state, job.error.clone());
+            Some((is_current, state, error, job.name.clone(), gone))
         });
-        let Some((is_current, state, job_name, gone)) = known else {
+        let Some((is_current, state, error, job_name, gone)) = known else {
             return Ok(response);
         };
         if let Some(reason) = gone {
@@ -261,14 +252,14 @@ impl SchedulerGrpc for Door {
                 "job {id} has succeeded, and its rows are not kept any more: {reason}"
             )));
         }
-        if told.is_none() && !matches!(state, State::Running | State::Rerunning) {
+        if told.is_none() && state.has_ended() {
             return Err(Status::not_found(format!(
                 "job {id} has ended, and what it gave is not kept any more"
             )));
         }
-        let goes_on = !is_current || state == State::Rerunning;
+        let goes_on = !is_current || state == JobState::Rerunning;
         let ended = told.as_ref().is_some_and(has_ended);
-        if goes_on || (ended && state == State::Running) {
+        if goes_on || (ended && state == JobState::Running) {
             *told = Some(JobStatus {
                 job_id: id,
                 job_name,
@@ -279,8 +270,8 @@ impl SchedulerGrpc for Door {
         if let Some(status) = told {
             status.job_id = id;
             let error = match state {
-                State::Failed(error) => error,
-                State::Cancelled => CANCELLED.to_owned(),
+                JobState::Failed => error.unwrap_or_default(),
+                JobState::Cancelled => CANCELLED.to_owned(),
                 _ => return Ok(response),
             };
             // Also where the attempt does not know of its end yet.
@@ -301,7 +292,7 @@ impl SchedulerGrpc for Door {
         let id = &request.get_ref().job_id;
         self.check(&caller, "cancel", id)?;
         caller.did("cancel", id);
-        if self.book.end(id, State::Cancelled) {
+        if self.control.ask(|control, now| control.cancel(id, now)) {
             return Ok(Response::new(CancelJobResult { cancelled: true }));
         }
         SchedulerGrpc::cancel_job(&self.ballista, request).await
@@ -367,11 +358,14 @@ impl SchedulerGrpc for Door {
                 stage: status.stage_id as usize,
                 number: status.task_id as usize,
             };
+            let executor = executor_id.clone();
             match &status.status {
                 Some(task_status::Status::Successful(_)) => {
-                    self.slots.succeeds(executor_id, &task);
+                    self.control.on(Event::TaskSucceeded { executor, task });
                 }
-                Some(task_status::Status::Failed(_)) => self.slots.fails(executor_id, &task),
+                Some(task_status::Status::Failed(_)) => {
+                    self.control.on(Event::TaskFailed { executor, task });
+                }
                 Some(task_status::Status::Running(_)) | None => {}
             }
         }

@@ -11,10 +11,12 @@ use ballista_scheduler::state::execution_stage::{ExecutionStage, TaskInfo};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use volley_proto::plan::TrainExec;
-use volley_proto::tables::Stage;
+use volley_proto::tables::{Stage, StageKind, StageState};
 
-use super::{BallistaScheduler, VolleyJobState};
+use super::BallistaScheduler;
+use super::job_state::VolleyJobState;
 use crate::planning::{find, in_stages};
+use crate::tables::{AttemptOf, StageRows};
 
 /// The graphs of attempts, running and ended.
 #[derive(Clone)]
@@ -28,15 +30,25 @@ impl Graphs {
         Self { ballista, ended }
     }
 
+    /// The stages of attempts, for the tables.
+    pub(crate) fn into_rows(self) -> StageRows {
+        Arc::new(move |of| {
+            let graphs = self.clone();
+            Box::pin(async move { graphs.stages(of).await })
+        })
+    }
+
     /// The stages of a job's attempt, by number; none where the graph is not made yet, or not kept
     /// any more.
-    pub(crate) async fn stages(
-        &self,
-        job: &str,
-        attempt: &str,
-        train_id: Option<&str>,
-    ) -> Vec<Stage> {
-        let attempt = JobId::from(attempt.to_owned());
+    pub(super) async fn stages(&self, of: AttemptOf) -> Vec<Stage> {
+        let AttemptOf {
+            job,
+            attempt,
+            train,
+        } = of;
+        let (job, train_id) = (job.as_str(), train.map(|train| train.to_string()));
+        let train_id = train_id.as_deref();
+        let attempt = JobId::from(attempt);
         let running = self.ballista.state.task_manager.get_running_job_cache();
         let mut stages = if let Some(info) = running.get(&attempt) {
             rows(job, train_id, &*info.execution_graph.read().await)
@@ -53,7 +65,7 @@ impl Graphs {
 
 /// How far a stage is.
 struct Advance<'a> {
-    state: &'static str,
+    state: StageState,
     partitions: usize,
     done: usize,
     running: usize,
@@ -76,17 +88,17 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
             metrics,
         } = advance(stage);
         let kind = if find::<TrainExec>(plan).is_some() {
-            "training"
+            StageKind::Training
         } else {
-            "query"
+            StageKind::Query
         };
         let rows = metrics.and_then(|metrics| metrics.first()?.output_rows());
         Stage {
             job_id: job.to_owned(),
             train_id: train_id.map(str::to_owned),
             stage_id: *id as u64,
-            kind: kind.to_owned(),
-            state: state.to_owned(),
+            kind,
+            state,
             partitions: partitions as u64,
             partitions_done: done as u64,
             running: running as u64,
@@ -133,7 +145,7 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
     };
     match stage {
         ExecutionStage::UnResolved(stage) => Advance {
-            state: "waiting",
+            state: StageState::Waiting,
             partitions: of_plan(&stage.plan),
             done: 0,
             running: 0,
@@ -141,7 +153,7 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
             metrics: None,
         },
         ExecutionStage::Resolved(stage) => Advance {
-            state: "ready",
+            state: StageState::Ready,
             partitions: stage.partitions,
             done: 0,
             running: 0,
@@ -149,7 +161,7 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
             metrics: None,
         },
         ExecutionStage::Running(stage) => Advance {
-            state: "running",
+            state: StageState::Running,
             partitions: stage.partitions,
             done: done(&stage.task_infos),
             running: count(&stage.task_infos, |status| {
@@ -160,7 +172,7 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
             metrics: stage.stage_metrics.as_deref(),
         },
         ExecutionStage::Successful(stage) => Advance {
-            state: "succeeded",
+            state: StageState::Succeeded,
             partitions: stage.partitions,
             done: stage.partitions,
             running: 0,
@@ -168,7 +180,7 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
             metrics: Some(&stage.stage_metrics),
         },
         ExecutionStage::Failed(stage) => Advance {
-            state: "failed",
+            state: StageState::Failed,
             partitions: stage.partitions,
             done: done(&stage.task_infos),
             running: 0,

@@ -1,14 +1,13 @@
-//! Job state that tells the [book](crate::jobs::Book) how attempts end, before anyone else hears.
+//! Job state that tells the [controller](crate::control) how attempts end, before anyone else hears.
 //!
 //! Ballista lets others end a job only by cancelling it, which it records as "Cancelled". How an
-//! attempt was to end has been noted in the book by then.
+//! attempt was to end has been noted by the controller by then.
 //!
-//! Execution graphs of finished attempts are evicted once the book has evicted their jobs, which bounds them: Ballista
-//! would retain those of the last hour.
+//! Execution graphs of finished attempts are evicted once the controller has evicted their jobs, which bounds them:
+//! Ballista would retain those of the last hour.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_trait::async_trait;
 use ballista_core::error::{BallistaError, Result};
@@ -22,19 +21,21 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use parking_lot::Mutex;
 use volley_proto::failure::DataLost;
 
-use super::losses;
-use crate::jobs::{Book, Ending};
-use crate::slots::Slots;
+use super::losses::data_loss;
+use crate::control::{AttemptEnd, Controller, Event};
+use crate::handle::Control;
 
-/// Ballista's in-memory job state, with the book told.
+/// Ballista's word for the failure of a job that was cancelled.
+pub(super) const CANCELLED: &str = "Cancelled";
+
+/// Ballista's in-memory job state, with the controller told.
 pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
-    book: Book,
-    slots: Slots,
+    control: Control,
     ended: Mutex<Ended>,
 }
 
-/// Execution graphs of the newest finished attempts that are retained, whether or not the book has their jobs.
+/// Execution graphs of the newest finished attempts that are retained, whether or not their jobs are known.
 const NEWEST_KEPT: usize = 256;
 
 /// Attempts that have ended and whose graphs are kept, the newest last.
@@ -46,11 +47,10 @@ struct Ended {
 }
 
 impl VolleyJobState {
-    pub(crate) fn new(jobs: InMemoryJobState, book: Book, slots: Slots) -> Self {
+    pub(crate) fn new(jobs: InMemoryJobState, control: Control) -> Self {
         Self {
             jobs,
-            book,
-            slots,
+            control,
             ended: Mutex::new(Ended {
                 all: Vec::new(),
                 most: 2 * NEWEST_KEPT,
@@ -67,11 +67,13 @@ impl VolleyJobState {
                 ended.all.push(job_id.clone());
             }
             if ended.all.len() > ended.most {
-                // The newest may finish before their jobs are in the book, and clients poll for their status.
+                // The newest may finish before their jobs are known, and clients poll for their status.
                 let older = ended.all.len() - NEWEST_KEPT;
                 let newest = ended.all.split_off(older);
-                let known = |attempt: &JobId| self.book.knows(attempt.as_str());
-                (ended.all, forgotten) = ended.all.drain(..).partition(known);
+                (ended.all, forgotten) = self.control.look(|control| {
+                    let known = |attempt: &JobId| control.jobs().knows(attempt.as_str());
+                    ended.all.drain(..).partition(known)
+                });
                 ended.all.extend(newest);
                 ended.most = ended.all.len() + NEWEST_KEPT;
             }
@@ -82,28 +84,39 @@ impl VolleyJobState {
         Ok(())
     }
 
-    /// How an attempt with this status has ended, if it has.
-    fn ending(&self, attempt: &str, graph: &ExecutionGraphBox) -> Option<Ending> {
-        match &graph.status().status {
-            Some(Status::Successful(_)) => Some(Ending::Succeeded),
-            Some(Status::Failed(failed)) => Some(self.book.doom_of(attempt).unwrap_or_else(|| {
-                match DataLost::find(&failed.error) {
-                    Some(loss) => losses::lost(graph, &loss.executor, &loss.reason),
-                    None => Ending::of_failure(&failed.error),
-                }
-            })),
-            _ => None,
-        }
+    fn attempt_ended(&self, attempt: &JobId, end: AttemptEnd) {
+        self.control.on(Event::AttemptEnded {
+            attempt: attempt.to_string(),
+            end,
+        });
+    }
+}
+
+/// How the attempt of a graph has ended, if it has.
+fn end_of(graph: &ExecutionGraphBox) -> Option<AttemptEnd> {
+    match &graph.status().status {
+        Some(Status::Successful(_)) => Some(AttemptEnd::Succeeded),
+        Some(Status::Failed(failed)) => Some(match DataLost::find(&failed.error) {
+            Some(loss) => AttemptEnd::Lost(data_loss(graph, &loss.executor, &loss.reason)),
+            None => end_of_failure(&failed.error),
+        }),
+        _ => None,
+    }
+}
+
+/// How an attempt has ended whose failure Ballista words like this.
+pub(super) fn end_of_failure(error: &str) -> AttemptEnd {
+    match error {
+        CANCELLED => AttemptEnd::Cancelled,
+        error => AttemptEnd::Failed(error.to_owned()),
     }
 }
 
 #[async_trait]
 impl JobState for VolleyJobState {
     async fn save_job(&self, job_id: &JobId, graph: &ExecutionGraphBox) -> Result<()> {
-        if let Some(ending) = self.ending(job_id.as_str(), graph) {
-            // What still computes for it holds its slots until the executor says that it has ended.
-            self.slots.attempt_ends(job_id.as_str(), Instant::now());
-            self.book.attempt_ends(job_id.as_str(), ending);
+        if let Some(end) = end_of(graph) {
+            self.attempt_ended(job_id, end);
             self.jobs.save_job(job_id, graph).await?;
             return self.keep(job_id).await;
         }
@@ -124,7 +137,8 @@ impl JobState for VolleyJobState {
         graph: &ExecutionGraphBox,
         subscriber: Option<JobStatusSubscriber>,
     ) -> Result<()> {
-        if self.book.is_doomed(job_id.as_str()) {
+        let is_ending = |control: &Controller| control.jobs().is_ending(job_id.as_str());
+        if self.control.look(is_ending) {
             // It was to end while it was being planned.
             return Err(BallistaError::Cancelled);
         }
@@ -148,9 +162,7 @@ impl JobState for VolleyJobState {
     }
 
     async fn fail_unscheduled_job(&self, job_id: &JobId, reason: String) -> Result<()> {
-        let ending = self.book.doom_of(job_id.as_str());
-        let ending = ending.unwrap_or_else(|| Ending::Failed(reason.clone()));
-        self.book.attempt_ends(job_id.as_str(), ending);
+        self.attempt_ended(job_id, AttemptEnd::Failed(reason.clone()));
         self.jobs.fail_unscheduled_job(job_id, reason).await?;
         self.keep(job_id).await
     }
@@ -190,7 +202,7 @@ mod tests {
     use datafusion::execution::SessionStateBuilder;
 
     use super::*;
-    use crate::training::Runs;
+    use crate::handle::testing::control;
 
     #[tokio::test]
     async fn graphs_of_forgotten_jobs_are_not_kept() {
@@ -203,8 +215,7 @@ mod tests {
             Arc::new(build),
             Arc::new(default_config_producer),
         );
-        let (book, _commands) = Book::new(Runs::default());
-        let state = VolleyJobState::new(jobs, book, Slots::default());
+        let state = VolleyJobState::new(jobs, control().0);
         for number in 0..6 * NEWEST_KEPT {
             let job = JobId::from(number.to_string());
             state.accept_job(&job, "a job", 0).unwrap();

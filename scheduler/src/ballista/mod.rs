@@ -1,10 +1,23 @@
-//! The one adapter to Ballista's scheduler internals.
+//! The one adapter to Ballista's scheduler: everything that names Ballista, its graphs and its protocol is in here.
 //!
-//! Everything that names a graph, a running stage or a cluster state of Ballista's is in here; the
-//! decisions come from [`crate::placement`] and go back as bound tasks.
+//! ```text
+//!   clients, executors ── Ballista's protocol ──► gateway ──► Ballista ──┬ cluster_state  offers, executors
+//!                                                    │                   └ job_state      ends of attempts
+//!                                                    │ events                 │ facts of graphs (demands, losses)
+//!                                                    ▼                        ▼
+//!   driver ◄── commands ──────────────────────── crate::control ◄─────────────┘
+//!     └─► cancels, submits again, removes rows and executors, asks for offers
+//! ```
+//!
+//! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). It decides nothing about jobs
+//! and executors; how a query becomes stages is for [`crate::planning`].
 
 mod bind;
 mod cluster_state;
+mod demands;
+mod dial;
+mod driver;
+mod gateway;
 mod graphs;
 mod job_ids;
 mod job_state;
@@ -12,19 +25,23 @@ mod launch;
 mod losses;
 mod nesting;
 mod panics;
+mod permissions;
 mod planner;
+mod start;
+mod submissions;
 mod task_metrics;
 
-pub(crate) use cluster_state::{Attendee, VolleyClusterState};
-pub(crate) use graphs::Graphs;
-pub(crate) use job_ids::JobIds;
-pub(crate) use job_state::VolleyJobState;
-pub(crate) use losses::Losses;
-pub(crate) use planner::session_builder;
-pub(crate) use task_metrics::keep_metrics_of_stage;
+pub(crate) use driver::Driver;
+pub(crate) use gateway::JobGateway;
+pub(crate) use start::{Ballista, start};
 
 /// The scheduler with the plan encodings that Ballista uses on the wire.
 pub(crate) type BallistaScheduler = ballista_scheduler::scheduler_server::SchedulerServer<
     datafusion_proto::protobuf::LogicalPlanNode,
     datafusion_proto::protobuf::PhysicalPlanNode,
+>;
+
+/// A job's execution graph, as Ballista shares it.
+type SharedGraph = std::sync::Arc<
+    tokio::sync::RwLock<ballista_scheduler::state::execution_graph::ExecutionGraphBox>,
 >;

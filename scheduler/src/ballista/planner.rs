@@ -24,12 +24,11 @@ use datafusion::prelude::SessionConfig;
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{TrainNode, VolleyQueryPlanner, around, with_rules};
 use volley_proto::settings::session_config;
-use volley_proto::spec::{TooFew, TrainSpec};
 
-use super::VolleyClusterState;
+use super::demands::gang;
 use super::nesting::BoundNesting;
 use super::panics::{Caught, caught, caught_rule};
-use crate::placement::{Memory, never_fits};
+use crate::handle::Control;
 use crate::planning::{order_to_keep, reuse_exchanges, stages};
 
 /// Builds sessions that plan Volley's nodes for this cluster: each query has a copy of one session, with
@@ -40,10 +39,7 @@ use crate::planning::{order_to_keep, reuse_exchanges, stages};
 ///
 /// # Errors
 /// When the session that is copied cannot be made.
-pub(crate) fn session_builder(
-    cluster: Arc<VolleyClusterState>,
-    stores: &Stores,
-) -> Result<SessionBuilder> {
+pub(crate) fn session_builder(control: Control, stores: &Stores) -> Result<SessionBuilder> {
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
     let runtime = RuntimeEnvBuilder::new()
         .with_cache_manager(caches)
@@ -60,7 +56,7 @@ pub(crate) fn session_builder(
         .with_analyzer_rules(analyzers)
         .with_optimizer_rules(optimizers)
         .with_runtime_env(runtime.build_arc()?)
-        .with_query_planner(Arc::new(AdmittingPlanner { cluster }))
+        .with_query_planner(Arc::new(AdmittingPlanner { control }))
         .build();
     Ok(Arc::new(move |config| with_settings(&session, config)))
 }
@@ -83,9 +79,9 @@ fn with_settings(session: &SessionState, config: SessionConfig) -> Result<Sessio
     Ok(session)
 }
 
-/// Volley's planner, behind a check that the cluster is large enough.
+/// Volley's planner, behind the controller's admission of gangs.
 struct AdmittingPlanner {
-    cluster: Arc<VolleyClusterState>,
+    control: Control,
 }
 
 impl fmt::Debug for AdmittingPlanner {
@@ -108,28 +104,11 @@ impl QueryPlanner for AdmittingPlanner {
             let Some(train) = extension.node.as_any().downcast_ref::<TrainNode>() else {
                 return Ok(TreeNodeRecursion::Continue);
             };
-            let spec: &TrainSpec = train.spec();
-            let TrainSpec {
-                train_id,
-                ranks,
-                elastic,
-                ..
-            } = spec;
-            if elastic.too_few == TooFew::Wait {
-                self.cluster.set_patient(*train_id);
-            }
-            // A run that has begun goes on with what there is.
-            let begun = self.cluster.has_begun(*train_id);
-            // How many rows there are is known once they are there.
-            let memory = Memory {
-                of_rank: spec.rank_memory(),
-                rows: None,
-            };
-            let reason = never_fits(*ranks, &memory, &self.cluster.rank_offers());
-            if let Some(reason) = reason.filter(|_| !begun) {
-                return Err(DataFusionError::Plan(reason));
-            }
-            self.cluster.arrives(spec).map_err(DataFusionError::Plan)?;
+            let spec = train.spec();
+            let (gang, of_rank) = (gang(spec), spec.rank_memory());
+            self.control
+                .ask(|control, _| control.admit_gang(&gang, of_rank))
+                .map_err(DataFusionError::Plan)?;
             Ok(TreeNodeRecursion::Continue)
         })?;
         caught(planned(plan, session)).await

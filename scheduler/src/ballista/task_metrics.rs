@@ -14,7 +14,7 @@ use super::BallistaScheduler;
 use crate::planning::reporting_operators;
 
 /// Replaces metrics of another number of operators than the task's stage has by the writer's alone.
-pub(crate) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: &mut TaskStatus) {
+pub(super) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: &mut TaskStatus) {
     if status.metrics.is_empty() {
         return;
     }

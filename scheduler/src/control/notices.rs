@@ -1,9 +1,7 @@
-//! What executors warn of: the newest lines of all of them.
+//! The notice log: the newest warnings and errors of executors.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use parking_lot::Mutex;
 use volley_proto::tables::Line;
 
 /// Lines that are kept.
@@ -21,31 +19,43 @@ pub(crate) fn shortened(mut text: String) -> String {
     text
 }
 
-/// The lines; cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Heard {
-    lines: Arc<Mutex<VecDeque<Line>>>,
+/// What an executor warns of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) executor: String,
+    /// The attempt that it is about.
+    pub(crate) attempt: Option<String>,
+    /// Milliseconds since 1970, by the executor's clock.
+    pub(crate) at: u64,
+    /// Whether it is an error.
+    pub(crate) failure: bool,
+    pub(crate) text: String,
 }
 
-impl Heard {
-    /// Keeps a line, and forgets the oldest when there are too many.
-    pub(crate) fn keep(&self, line: Line) {
+/// The lines, the newest last.
+#[derive(Debug, Default)]
+pub(crate) struct NoticeLog {
+    lines: VecDeque<Line>,
+}
+
+impl NoticeLog {
+    /// Keeps a line, and drops the oldest when there are too many.
+    pub(crate) fn keep(&mut self, line: Line) {
         let line = Line {
             text: shortened(line.text),
             executor_id: line.executor_id.map(shortened),
             ..line
         };
-        let mut lines = self.lines.lock();
-        if lines.len() == KEPT {
-            lines.pop_front();
+        if self.lines.len() == KEPT {
+            self.lines.pop_front();
         }
-        lines.push_back(line);
+        self.lines.push_back(line);
     }
 
     /// The lines that are wanted.
     pub(crate) fn lines(&self, wanted: impl Fn(&Line) -> bool) -> Vec<Line> {
-        let lines = self.lines.lock();
-        lines.iter().filter(|line| wanted(line)).cloned().collect()
+        let lines = self.lines.iter();
+        lines.filter(|line| wanted(line)).cloned().collect()
     }
 }
 
@@ -62,9 +72,9 @@ mod tests {
 
     #[test]
     fn the_newest_stay() {
-        let heard = Heard::default();
+        let mut log = NoticeLog::default();
         for at in 0..KEPT as u64 + 2 {
-            heard.keep(Line {
+            log.keep(Line {
                 at,
                 job_id: None,
                 train_id: None,
@@ -74,8 +84,8 @@ mod tests {
                 text: String::new(),
             });
         }
-        let kept = heard.lines(|_| true);
+        let kept = log.lines(|_| true);
         assert_eq!((kept.len(), kept[0].at), (KEPT, 2));
-        assert!(heard.lines(|line| line.failure).is_empty());
+        assert!(log.lines(|line| line.failure).is_empty());
     }
 }

@@ -1,18 +1,10 @@
-//! Things of this scheduler that change and are waited on: training runs and jobs.
+//! What comes to an end and is kept a while for who asks: jobs and training runs.
 //!
-//! It owns them, wakes those who wait, and forgets the oldest that are over. It knows nothing of
-//! what they are.
+//! The oldest that are over are evicted when there are too many. It knows nothing of what they are.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
-
-/// Those that are over are kept for who asks until there are this many newer ones.
+/// Those that are over are kept until there are this many newer ones.
 const KEPT: usize = 256;
 
 /// Something that comes to an end.
@@ -20,122 +12,62 @@ pub(crate) trait Ends {
     /// Whether nothing will happen to it any more.
     fn is_over(&self) -> bool;
 
-    /// Whether it can be forgotten when there are too many.
-    fn is_forgettable(&self) -> bool {
+    /// Whether it can be evicted when there are too many.
+    fn is_evictable(&self) -> bool {
         self.is_over()
     }
 }
 
-/// Values by key, ascending in the order they were made; cheap to clone.
+/// Values by key, ascending in the order they were made.
 #[derive(Debug)]
-pub(crate) struct Watched<K, V> {
-    entries: Arc<Mutex<BTreeMap<K, Arc<Entry<V>>>>>,
+pub(crate) struct Retained<K, V> {
+    entries: BTreeMap<K, V>,
 }
 
-#[derive(Debug)]
-struct Entry<V> {
-    value: Mutex<V>,
-    changed: Notify,
-}
-
-impl<K, V> Clone for Watched<K, V> {
-    fn clone(&self) -> Self {
-        Self {
-            entries: Arc::clone(&self.entries),
-        }
-    }
-}
-
-impl<K, V> Default for Watched<K, V> {
+impl<K, V> Default for Retained<K, V> {
     fn default() -> Self {
         Self {
-            entries: Arc::default(),
+            entries: BTreeMap::new(),
         }
     }
 }
 
-impl<K: Ord + Clone, V: Ends> Watched<K, V> {
+impl<K: Ord, V: Ends> Retained<K, V> {
     /// Adds a value; one of the same key is replaced.
-    pub(crate) fn add(&self, key: K, value: V) {
-        let entry = Entry {
-            value: Mutex::new(value),
-            changed: Notify::new(),
-        };
-        let mut entries = self.entries.lock();
-        entries.insert(key, Arc::new(entry));
-        let mut surplus = entries.len().saturating_sub(KEPT);
-        entries.retain(|_, entry| {
-            let forget = surplus > 0 && entry.value.lock().is_forgettable();
-            surplus -= usize::from(forget);
-            !forget
-        });
-    }
-
-    /// Changes a value, if it is there, and wakes those who wait on it.
-    pub(crate) fn change<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> Option<T> {
-        let entry = self.entry(key)?;
-        let changed = change(&mut entry.value.lock());
-        entry.changed.notify_waiters();
-        Some(changed)
-    }
-
-    /// Looks at a value without waking anybody.
-    pub(crate) fn look<T>(&self, key: &K, look: impl FnOnce(&V) -> T) -> Option<T> {
-        self.entry(key).map(|entry| look(&entry.value.lock()))
-    }
-
-    /// Looks at all values, in the order of their keys.
-    pub(crate) fn scan<T>(&self, mut look: impl FnMut(&K, &V) -> Option<T>) -> Vec<T> {
-        let entries = self.entries.lock();
-        entries
-            .iter()
-            .filter_map(|(key, entry)| look(key, &entry.value.lock()))
-            .collect()
-    }
-
-    /// Waits until `look` finds something in the value. At the deadline `late` looks instead;
-    /// `None` when there is no such value.
-    pub(crate) async fn wait<T>(
-        &self,
-        key: &K,
-        patience: Duration,
-        look: impl Fn(&V) -> Option<T>,
-        late: impl FnOnce(&V) -> T,
-    ) -> Option<T> {
-        let entry = self.entry(key)?;
-        let deadline = Instant::now() + patience;
-        loop {
-            let changed = entry.changed.notified();
-            tokio::pin!(changed);
-            // Registered before looking, so that a change in between is not missed.
-            changed.as_mut().enable();
-            if let Some(found) = look(&entry.value.lock()) {
-                return Some(found);
-            }
-            if timeout_at(deadline, changed).await.is_err() {
-                return Some(late(&entry.value.lock()));
-            }
+    pub(crate) fn add(&mut self, key: K, value: V) {
+        self.entries.insert(key, value);
+        let mut surplus = self.entries.len().saturating_sub(KEPT);
+        if surplus > 0 {
+            self.entries.retain(|_, value| {
+                let evict = surplus > 0 && value.is_evictable();
+                surplus -= usize::from(evict);
+                !evict
+            });
         }
     }
 
-    fn entry(&self, key: &K) -> Option<Arc<Entry<V>>> {
-        self.entries.lock().get(key).map(Arc::clone)
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.entries.get(key)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.entries.get_mut(key)
+    }
+
+    /// All of them, in the order of their keys.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
+        self.entries.iter()
     }
 }
 
-impl<K: Ord + Clone, V: Ends + Default> Watched<K, V> {
-    /// Changes a value, made if need be, and wakes those who wait on it.
-    pub(crate) fn update<T>(&self, key: K, change: impl FnOnce(&mut V) -> T) -> T {
-        loop {
-            let known = self.entry(&key);
-            let Some(entry) = known else {
-                self.add(key.clone(), V::default());
-                continue;
-            };
-            let changed = change(&mut entry.value.lock());
-            entry.changed.notify_waiters();
-            return changed;
+impl<K: Ord + Clone, V: Ends + Default> Retained<K, V> {
+    /// The value of a key, made if need be.
+    pub(crate) fn entry(&mut self, key: &K) -> &mut V {
+        if !self.entries.contains_key(key) {
+            self.add(key.clone(), V::default());
         }
+        // It was just added: one that is not over is not evicted.
+        self.entries.entry(key.clone()).or_default()
     }
 }
 
@@ -143,44 +75,23 @@ impl<K: Ord + Clone, V: Ends + Default> Watched<K, V> {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(3600);
-
     #[derive(Debug, Default)]
-    struct Count(usize);
+    struct Over(bool);
 
-    impl Ends for Count {
+    impl Ends for Over {
         fn is_over(&self) -> bool {
-            self.0 > 0
+            self.0
         }
-    }
-
-    #[tokio::test]
-    async fn waits_for_a_change_or_the_deadline() {
-        let watched = Watched::<u32, Count>::default();
-        let look = |count: &Count| (count.0 > 0).then_some("found");
-        assert_eq!(watched.wait(&1, LONG, look, |_| "late").await, None);
-        watched.update(1, |_| ());
-        assert_eq!(
-            watched.wait(&1, Duration::ZERO, look, |_| "late").await,
-            Some("late")
-        );
-        let waiting = tokio::spawn({
-            let watched = watched.clone();
-            async move { watched.wait(&1, LONG, look, |_| "late").await }
-        });
-        tokio::task::yield_now().await;
-        watched.update(1, |count| count.0 = 1);
-        assert_eq!(waiting.await.unwrap(), Some("found"));
     }
 
     #[test]
-    fn the_oldest_that_are_over_are_forgotten() {
-        let watched = Watched::<usize, Count>::default();
+    fn the_oldest_that_are_over_are_evicted() {
+        let mut retained = Retained::<usize, Over>::default();
         for key in 0..KEPT + 10 {
-            watched.add(key, Count(key % 2));
+            retained.add(key, Over(key % 2 == 1));
         }
-        assert_eq!(watched.scan(|key, _| Some(*key)).len(), KEPT);
-        assert!(watched.look(&0, |_| ()).is_some(), "it is not over");
-        assert!(watched.look(&1, |_| ()).is_none());
+        assert_eq!(retained.iter().count(), KEPT);
+        assert!(retained.get(&0).is_some(), "it is not over");
+        assert!(retained.get(&1).is_none());
     }
 }

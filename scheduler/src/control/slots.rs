@@ -15,11 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
-use tokio::sync::watch;
 
 /// A task that goes on for so long after it was to end is worth a line in the log.
 const STUBBORN: Duration = Duration::from_secs(10);
@@ -56,31 +52,27 @@ struct Ending {
     said: bool,
 }
 
-/// The slots of a cluster; cheap to clone.
-#[derive(Debug, Clone, Default)]
+/// The slots of a cluster.
+#[derive(Debug, Default)]
 pub(crate) struct Slots {
-    executors: Arc<Mutex<Executors>>,
-    ends: watch::Sender<()>,
+    /// The tasks of each registered executor.
+    executors: BTreeMap<String, BTreeMap<Task, Held>>,
 }
-
-/// The tasks of each registered executor.
-type Executors = BTreeMap<String, BTreeMap<Task, Held>>;
 
 impl Slots {
     /// An executor is there; whatever ran there before does not.
-    pub(crate) fn joins(&self, executor: &str) {
-        let mut executors = self.executors.lock();
-        executors.insert(executor.to_owned(), BTreeMap::new());
+    pub(crate) fn joins(&mut self, executor: &str) {
+        self.executors.insert(executor.to_owned(), BTreeMap::new());
     }
 
     /// An executor is gone, with its tasks.
-    pub(crate) fn leaves(&self, executor: &str) {
-        self.executors.lock().remove(executor);
+    pub(crate) fn leaves(&mut self, executor: &str) {
+        self.executors.remove(executor);
     }
 
     /// A task is about to be sent to an executor.
-    pub(crate) fn bind(&self, executor: &str, task: Task, slots: usize, holder: Holder) {
-        if let Some(tasks) = self.executors.lock().get_mut(executor) {
+    pub(crate) fn bind(&mut self, executor: &str, task: Task, slots: usize, holder: Holder) {
+        if let Some(tasks) = self.executors.get_mut(executor) {
             let ending = None;
             let held = Held {
                 slots,
@@ -92,26 +84,26 @@ impl Slots {
     }
 
     /// A task has succeeded.
-    pub(crate) fn succeeds(&self, executor: &str, task: &Task) {
-        if let Some(tasks) = self.executors.lock().get_mut(executor) {
+    pub(crate) fn succeeds(&mut self, executor: &str, task: &Task) {
+        if let Some(tasks) = self.executors.get_mut(executor) {
             tasks.remove(task);
         }
     }
 
     /// A task is said to have failed. Of one that was to end only the wait for it has: what it
     /// computes may go on.
-    pub(crate) fn fails(&self, executor: &str, task: &Task) {
-        if let Some(tasks) = self.executors.lock().get_mut(executor)
+    pub(crate) fn fails(&mut self, executor: &str, task: &Task) {
+        if let Some(tasks) = self.executors.get_mut(executor)
             && tasks.get(task).is_some_and(|held| held.ending.is_none())
         {
             tasks.remove(task);
         }
     }
 
-    /// What still runs of an attempt is to end.
-    pub(crate) fn attempt_ends(&self, attempt: &str, now: Instant) {
+    /// What still runs of an attempt is to end. Returns whether anything does.
+    pub(crate) fn attempt_ends(&mut self, attempt: &str, now: Instant) -> bool {
         let mut any = false;
-        for tasks in self.executors.lock().values_mut() {
+        for tasks in self.executors.values_mut() {
             let of_attempt = tasks.iter_mut().filter(|(task, _)| task.attempt == attempt);
             for (_, held) in of_attempt {
                 let (since, said) = (now, false);
@@ -119,15 +111,12 @@ impl Slots {
                 any = true;
             }
         }
-        if any {
-            self.ends.send_replace(());
-        }
+        any
     }
 
     /// The executor says that tasks have ended. Returns whether slots have become free.
-    pub(crate) fn ended(&self, executor: &str, ended: &[Task]) -> bool {
-        let mut executors = self.executors.lock();
-        let Some(tasks) = executors.get_mut(executor) else {
+    pub(crate) fn ended(&mut self, executor: &str, ended: &[Task]) -> bool {
+        let Some(tasks) = self.executors.get_mut(executor) else {
             return false;
         };
         let before = tasks.len();
@@ -138,10 +127,9 @@ impl Slots {
 
     /// Tasks of an executor that are to end and have not, and what is to be said about those among
     /// them that take long.
-    pub(crate) fn ending(&self, executor: &str, now: Instant) -> (Vec<Task>, Vec<String>) {
-        let mut executors = self.executors.lock();
+    pub(crate) fn ending(&mut self, executor: &str, now: Instant) -> (Vec<Task>, Vec<String>) {
         let (mut all, mut lines) = (Vec::new(), Vec::new());
-        for (task, held) in executors.get_mut(executor).into_iter().flatten() {
+        for (task, held) in self.executors.get_mut(executor).into_iter().flatten() {
             let Some(ending) = &mut held.ending else {
                 continue;
             };
@@ -160,24 +148,17 @@ impl Slots {
         (all, lines)
     }
 
-    /// Changes when an attempt is over that has tasks.
-    pub(crate) fn ends(&self) -> watch::Receiver<()> {
-        self.ends.subscribe()
-    }
-
     /// How many slots tasks hold, by executor.
     pub(crate) fn held(&self) -> BTreeMap<String, usize> {
-        let executors = self.executors.lock();
         let sum = |(id, tasks): (&String, &BTreeMap<Task, Held>)| {
             (id.clone(), tasks.values().map(|held| held.slots).sum())
         };
-        executors.iter().map(sum).collect()
+        self.executors.iter().map(sum).collect()
     }
 
     /// Whether a task of the attempt runs, or is about to.
     pub(crate) fn runs(&self, attempt: &str) -> bool {
-        let executors = self.executors.lock();
-        let mut tasks = executors.values().flat_map(BTreeMap::keys);
+        let mut tasks = self.executors.values().flat_map(BTreeMap::keys);
         tasks.any(|task| task.attempt == attempt)
     }
 
@@ -189,9 +170,8 @@ impl Slots {
         all: usize,
     ) -> Option<String> {
         let mut holders: BTreeMap<(&Holder, bool), usize> = BTreeMap::new();
-        let held = self.executors.lock();
         for held in executors
-            .filter_map(|id| held.get(id))
+            .filter_map(|id| self.executors.get(id))
             .flat_map(BTreeMap::values)
         {
             let holder = (&held.holder, held.ending.is_some());
@@ -250,7 +230,7 @@ mod tests {
     }
 
     fn cluster() -> Slots {
-        let slots = Slots::default();
+        let mut slots = Slots::default();
         for executor in ["a", "b"] {
             slots.joins(executor);
         }
@@ -264,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_task_holds_its_slots_until_the_executor_says_that_it_ended() {
-        let (slots, now) = (cluster(), Instant::now());
+        let (mut slots, now) = (cluster(), Instant::now());
         slots.bind("a", task("j", 0), 2, query("j"));
         slots.bind("b", task("j", 1), 1, query("j"));
         slots.bind("b", task("k", 0), 1, query("k"));
@@ -283,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_ends_by_itself_frees_its_slots_at_once() {
-        let slots = cluster();
+        let mut slots = cluster();
         slots.bind("a", task("j", 0), 2, query("j"));
         slots.bind("a", task("j", 1), 1, query("j"));
         slots.succeeds("a", &task("j", 0));
@@ -296,7 +276,7 @@ mod tests {
 
     #[test]
     fn an_executor_takes_its_tasks_with_it() {
-        let (slots, now) = (cluster(), Instant::now());
+        let (mut slots, now) = (cluster(), Instant::now());
         slots.bind("a", task("j", 0), 2, query("j"));
         slots.leaves("a");
         slots.bind("a", task("j", 1), 2, query("j"));
@@ -308,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_does_not_end_is_told_once() {
-        let (slots, now) = (cluster(), Instant::now());
+        let (mut slots, now) = (cluster(), Instant::now());
         slots.bind("a", task("j", 3), 2, query("j"));
         slots.attempt_ends("j", now);
         assert!(slots.ending("a", now).1.is_empty());
@@ -323,19 +303,22 @@ mod tests {
 
     #[test]
     fn those_who_wait_are_told_who_holds_what() {
-        let slots = cluster();
-        let told = |all| slots.told(["a", "b"].into_iter(), all).unwrap_or_default();
-        assert_eq!(told(2), "");
+        let mut slots = cluster();
+        let told = |slots: &Slots, all| {
+            let told = slots.told(["a", "b"].into_iter(), all);
+            told.unwrap_or_default()
+        };
+        assert_eq!(told(&slots, 2), "");
         let training = || Holder::Training("m".to_owned());
         slots.bind("a", task("j", 0), 1, training());
-        assert_eq!(told(1), "training m holds the only slot");
+        assert_eq!(told(&slots, 1), "training m holds the only slot");
         slots.bind("b", task("j", 1), 1, training());
-        assert_eq!(told(2), "training m holds both slots");
+        assert_eq!(told(&slots, 2), "training m holds both slots");
         slots.bind("b", task("k", 0), 2, query("k"));
-        assert_eq!(told(4), "training m holds 2 of 4 slots, job k 2");
+        assert_eq!(told(&slots, 4), "training m holds 2 of 4 slots, job k 2");
         slots.attempt_ends("k", Instant::now());
         assert_eq!(
-            told(4),
+            told(&slots, 4),
             "training m holds 2 of 4 slots, job k (over, but still computing) 2"
         );
     }

@@ -7,39 +7,28 @@
 //!      └ comes back: the stream has ended, so it starts over as a new incarnation
 //! ```
 //!
-//! It says who is there. What a loss means is for [`crate::ballista`] and [`crate::jobs`].
+//! It says who is there. What a loss means is for [`crate::control`] to say.
 
-use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use ballista_core::serde::protobuf::ExecutorStoppedParams;
-use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use futures::Stream;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::TrainId;
 use volley_proto::access::ClusterSecret;
-use volley_proto::tables::{Line, millis};
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EchoResponse, EndRequest, EndResponse,
     ProbedRequest, ProbedResponse, TellRequest, TellResponse,
 };
 
+use super::probes::Probes;
 use crate::access::Caller;
-use crate::ballista::{Attendee, BallistaScheduler, VolleyClusterState};
-use crate::heard::Heard;
-use crate::jobs::Book;
-use crate::placement::Role;
-use crate::probes::Probes;
-use crate::slots::{Slots, Task};
-use crate::tables::Tables;
-use crate::watched::Ends;
+use crate::control::{Controller, Event, Notice, Presence, Profile, Role, Task, Topic};
+use crate::handle::Control;
 
 /// How often the scheduler gives a sign of life.
 const SIGN: Duration = Duration::from_secs(1);
@@ -53,35 +42,23 @@ pub(crate) type Sign = Result<AttendResponse, Status>;
 
 /// The service.
 pub(crate) fn attendance_service(
-    ballista: BallistaScheduler,
-    tables: &Tables,
-    slots: Slots,
-    (secret, probes): (&ClusterSecret, Probes),
+    control: Control,
+    secret: ClusterSecret,
+    probes: Probes,
 ) -> AttendanceServer<Service> {
     AttendanceServer::new(Service {
-        ballista,
-        cluster: Arc::clone(&tables.cluster),
-        book: tables.book.clone(),
-        heard: tables.heard.clone(),
-        slots,
-        secret: secret.clone(),
+        control,
+        secret,
         probes,
-        present: Arc::default(),
     })
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Service {
-    ballista: BallistaScheduler,
-    cluster: Arc<VolleyClusterState>,
-    book: Book,
-    heard: Heard,
-    slots: Slots,
+    control: Control,
     /// What executors prove themselves to each other with.
     secret: ClusterSecret,
     probes: Probes,
-    /// The current incarnation of each executor.
-    present: Arc<Mutex<HashMap<String, String>>>,
 }
 
 #[tonic::async_trait]
@@ -110,52 +87,41 @@ impl Attendance for Service {
                  run the same version everywhere"
             )));
         }
-        let before = {
-            let mut present = self.present.lock();
-            let before = present.get(&executor_id).cloned();
-            if before
-                .as_deref()
-                .is_some_and(|before| process(before) != process(&incarnation))
-            {
-                return Err(Status::already_exists(format!(
-                    "another executor with id {executor_id:?} is in the cluster: ids are unique"
-                )));
-            }
-            present.insert(executor_id.clone(), incarnation.clone());
-            before
-        };
-        let presence = Presence {
-            present: Arc::clone(&self.present),
+        let admitted = self
+            .control
+            .ask(|control, _| control.admit(&executor_id, &incarnation));
+        let replaces = admitted.map_err(Status::already_exists)?;
+        let attending = Attending {
+            control: self.control.clone(),
             executor: executor_id,
             incarnation,
         };
-        let executor_id = presence.executor.clone();
-        if before.is_some() || self.cluster.is_registered(&executor_id) {
-            self.remove(&executor_id, "it has started over").await?;
+        if replaces {
+            self.await_removal(&attending.executor).await?;
         }
-        let role = match role {
-            wire::Role::Any => Role::Any,
-            wire::Role::Query => Role::Query,
-            wire::Role::Train => Role::Train,
-        };
-        let attendee = Attendee {
-            role,
+        let profile = Profile {
+            role: match role {
+                wire::Role::Any => Role::Any,
+                wire::Role::Query => Role::Query,
+                wire::Role::Train => Role::Train,
+            },
             device,
             memory_bytes,
             rank_memory_bytes,
             version,
-            since: SystemTime::now(),
         };
-        self.cluster.attends(&executor_id, attendee);
-        caller.did("attend", &executor_id);
         let (signs, stream) = mpsc::unbounded_channel();
-        let welcome = AttendResponse {
-            secret: self.secret.to_wire(),
-            ..AttendResponse::default()
-        };
-        signs.send(Ok(welcome)).ok();
-        self.probes.attends(&executor_id, &signs);
-        tokio::spawn(self.clone().watch(presence, signs));
+        // Where a later incarnation is there by now, the stream just ends.
+        if attending.begins(profile) {
+            caller.did("attend", &attending.executor);
+            let welcome = AttendResponse {
+                secret: self.secret.to_wire(),
+                ..AttendResponse::default()
+            };
+            signs.send(Ok(welcome)).ok();
+            self.probes.attends(&attending.executor, &signs);
+            tokio::spawn(self.clone().watch(attending, signs));
+        }
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(
             stream,
         ))))
@@ -167,27 +133,23 @@ impl Attendance for Service {
             notices,
         } = request.into_inner();
         for notice in notices {
-            let job = notice.job_id.map(|attempt| self.book.job_of(&attempt));
-            let train = job.as_ref().and_then(|job| self.book.train_of(job));
-            self.heard.keep(Line {
+            self.control.on(Event::Noticed(Notice {
+                executor: executor_id.clone(),
+                attempt: notice.job_id,
                 at: notice.at,
-                job_id: job,
-                train_id: train.map(|train| train.to_string()),
-                executor_id: Some(executor_id.clone()),
-                rank: None,
                 failure: notice.failure,
                 text: notice.text,
-            });
+            }));
         }
         Ok(Response::new(TellResponse {}))
     }
 
     async fn end(&self, request: Request<EndRequest>) -> Result<Response<EndResponse>, Status> {
         let EndRequest { executor_id, tasks } = request.into_inner();
-        let tasks: Vec<_> = tasks.into_iter().map(Task::from).collect();
-        if self.slots.ended(&executor_id, &tasks) {
-            self.book.offer();
-        }
+        self.control.on(Event::TasksEnded {
+            executor: executor_id,
+            tasks: tasks.into_iter().map(Task::from).collect(),
+        });
         Ok(Response::new(EndResponse {}))
     }
 
@@ -205,7 +167,8 @@ impl Attendance for Service {
             wanted,
             ..
         } = request.into_inner();
-        if !self.cluster.is_registered(&executor_id) {
+        let is_registered = |control: &Controller| control.is_registered(&executor_id);
+        if !self.control.look(is_registered) {
             let reason = format!("executor {executor_id} is not registered");
             return Err(Status::not_found(reason));
         }
@@ -235,95 +198,72 @@ impl From<wire::Task> for Task {
     }
 }
 
-/// An incarnation that is there; no longer when this is dropped.
-struct Presence {
-    present: Arc<Mutex<HashMap<String, String>>>,
+/// An incarnation that attends; no longer when this is dropped.
+struct Attending {
+    control: Control,
     executor: String,
     incarnation: String,
 }
 
-impl Presence {
-    fn is_current(&self) -> bool {
-        self.present.lock().get(&self.executor) == Some(&self.incarnation)
+impl Attending {
+    /// False where another incarnation is there by now.
+    fn begins(&self, profile: Profile) -> bool {
+        self.control
+            .ask(|control, now| control.attends(&self.executor, &self.incarnation, profile, now))
+    }
+
+    fn presence(&self) -> Presence {
+        let (executor, incarnation) = (&self.executor, &self.incarnation);
+        self.control
+            .look(|control| control.presence(executor, incarnation))
     }
 }
 
-impl Drop for Presence {
+impl Drop for Attending {
     fn drop(&mut self) {
-        let mut present = self.present.lock();
-        if present.get(&self.executor) == Some(&self.incarnation) {
-            present.remove(&self.executor);
-        }
+        self.control.on(Event::ExecutorDisconnected {
+            executor: self.executor.clone(),
+            incarnation: self.incarnation.clone(),
+        });
     }
-}
-
-/// The process of an incarnation.
-fn process(incarnation: &str) -> &str {
-    incarnation.split('/').next().unwrap_or(incarnation)
 }
 
 impl Service {
     /// Gives signs of life until the executor is gone or another incarnation is there.
-    async fn watch(self, presence: Presence, signs: mpsc::UnboundedSender<Sign>) {
-        let executor = presence.executor.clone();
-        let removals = self.cluster.removals(&executor);
+    async fn watch(self, attending: Attending, signs: mpsc::UnboundedSender<Sign>) {
         let mut tick = interval(SIGN);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut told, mut ends) = (Vec::new(), self.slots.ends());
+        let mut endings = self.control.subscribe(Topic::Endings);
+        let mut told = Vec::new();
         loop {
             tokio::select! {
-                () = signs.closed() => break,
-                // It is there for as long as this is.
-                _ = ends.changed() => {}
+                () = signs.closed() => return,
+                () = endings.changed() => {}
                 _ = tick.tick() => {}
             }
-            if !presence.is_current() {
-                return;
+            match attending.presence() {
+                Presence::Current => {}
+                // The stream ends, and the executor starts over.
+                Presence::Lost | Presence::Superseded => return,
             }
-            if self.cluster.removals(&executor) != removals {
-                break; // lost by other means: the stream ends, and the executor starts over
-            }
+            let executor = &attending.executor;
+            let ending = self
+                .control
+                .ask(|control, now| control.ending_tasks(executor, now));
             let sign = AttendResponse {
                 finished: self.finished(&mut told),
-                ending: self.ending(&executor),
-                probes: Vec::new(),
-                secret: Vec::new(),
+                ending: ending.into_iter().map(Into::into).collect(),
+                ..AttendResponse::default()
             };
             if signs.send(Ok(sign)).is_err() {
-                break;
+                return;
             }
         }
-        let there = presence.is_current() && self.cluster.is_registered(&executor);
-        drop(presence);
-        if there && let Err(error) = self.remove(&executor, "its connection closed").await {
-            tracing::error!(executor, %error, "cannot remove an executor");
-        }
-    }
-
-    /// Tasks of an executor that are to end; what takes long is said.
-    fn ending(&self, executor: &str) -> Vec<wire::Task> {
-        let (tasks, lines) = self.slots.ending(executor, std::time::Instant::now());
-        for text in lines {
-            tracing::warn!(executor, "{text}");
-            self.heard.keep(Line {
-                at: millis(SystemTime::now()),
-                job_id: None,
-                train_id: None,
-                executor_id: Some(executor.to_owned()),
-                rank: None,
-                failure: false,
-                text,
-            });
-        }
-        tasks.into_iter().map(Into::into).collect()
     }
 
     /// Runs that are over and of which the executor has not been told.
     fn finished(&self, told: &mut Vec<TrainId>) -> Vec<String> {
-        let over = self
-            .book
-            .runs()
-            .scan(|train, run| run.is_over().then_some(*train));
+        let over = self.control.look(|control| control.runs().over());
         let news: Vec<_> = over
             .iter()
             .filter(|train| !told.contains(train))
@@ -333,22 +273,16 @@ impl Service {
         news
     }
 
-    /// Removes an executor, and waits until it is.
-    async fn remove(&self, executor: &str, reason: &str) -> Result<(), Status> {
-        let stopped = ExecutorStoppedParams {
-            executor_id: executor.to_owned(),
-            reason: reason.to_owned(),
-        };
-        SchedulerGrpc::executor_stopped(&self.ballista, Request::new(stopped)).await?;
-        let deadline = Instant::now() + REMOVAL;
-        while self.cluster.is_registered(executor) {
-            if Instant::now() > deadline {
-                return Err(Status::deadline_exceeded(format!(
-                    "executor {executor} was not removed within {REMOVAL:?}"
-                )));
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
+    /// Waits until an executor is not registered any more.
+    async fn await_removal(&self, executor: &str) -> Result<(), Status> {
+        let topic = Topic::Executor(executor.to_owned());
+        let removed = self.control.wait(topic, REMOVAL, |control| {
+            (!control.is_registered(executor)).then_some(())
+        });
+        removed.await.ok_or_else(|| {
+            Status::deadline_exceeded(format!(
+                "executor {executor} was not removed within {REMOVAL:?}"
+            ))
+        })
     }
 }

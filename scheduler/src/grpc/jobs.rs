@@ -1,49 +1,35 @@
-//! The wire's side of jobs: who asks what there is and what happened.
+//! The Jobs service: clients follow jobs, and say that they read rows.
+//!
+//! Following is a call that is held back, not a stream: that a client asks again is how it is known to be there.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tonic::{Request, Response, Status};
+use volley_proto::tables::millis;
 use volley_proto::wire::jobs_server::{Jobs, JobsServer};
 use volley_proto::wire::{
-    self, FollowJobRequest, FollowJobResponse, JobState, ListJobsRequest, ListJobsResponse,
-    ReadRowsRequest, ReadRowsResponse,
+    self, FollowJobRequest, FollowJobResponse, ReadRowsRequest, ReadRowsResponse,
 };
 
-use super::Book;
-use super::job::{Job, Note, Now, State};
-use super::rows::Reading;
 use crate::access::Caller;
-use crate::watched::Ends;
-use volley_proto::tables::millis;
+use crate::control::{Controller, Event, Job, Note, Reading, Topic};
+use crate::handle::Control;
 
-/// How long those who follow are kept waiting for news.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Long-poll limit of Follow.
+const FOLLOW: Duration = Duration::from_secs(2);
 
-/// The service over a book.
-pub(crate) fn jobs_service(book: Book) -> JobsServer<Service> {
-    JobsServer::new(Service { book })
+/// The service.
+pub(crate) fn jobs_service(control: Control) -> JobsServer<Service> {
+    JobsServer::new(Service { control })
 }
 
 #[derive(Debug)]
 pub(crate) struct Service {
-    book: Book,
+    control: Control,
 }
 
 #[tonic::async_trait]
 impl Jobs for Service {
-    async fn list(
-        &self,
-        request: Request<ListJobsRequest>,
-    ) -> Result<Response<ListJobsResponse>, Status> {
-        let caller = Caller::of(&request)?;
-        let mut jobs = self.book.jobs.scan(|_, job| {
-            let shown = caller.principal.may_touch(&job.owner);
-            shown.then(|| wire::Job::from(job))
-        });
-        jobs.reverse();
-        Ok(Response::new(ListJobsResponse { jobs }))
-    }
-
     async fn follow(
         &self,
         request: Request<FollowJobRequest>,
@@ -53,21 +39,23 @@ impl Jobs for Service {
         let seen = usize::try_from(seen).unwrap_or(usize::MAX);
         self.check(&caller, "follow", &id)?;
         // Who follows a job is there to read its rows.
-        self.book.jobs.change(&id, |job| job.heard(Now::read()));
-        let news = |job: &Job| FollowJobResponse {
-            job: Some(job.into()),
-            notes: job.notes.iter().skip(seen).map(Into::into).collect(),
-        };
-        let found = self.book.jobs.wait(
-            &id,
-            PATIENCE,
-            |job| (job.notes.len() > seen || job.is_over()).then(|| news(job)),
-            news,
-        );
-        let known = found.await;
-        known
-            .map(Response::new)
-            .ok_or_else(|| Status::not_found(format!("job {id} is not known to this scheduler")))
+        self.control.on(Event::ClientAsked { job: id.clone() });
+        let is_news = |job: &Job| job.notes.len() > seen || job.has_ended();
+        let topic = Topic::Job(id.clone());
+        let news = self.control.wait(topic, FOLLOW, |control| {
+            control.job(&id).is_none_or(is_news).then_some(())
+        });
+        // News or not, it is told where the job stands.
+        news.await;
+        let known = self.control.look(|control| {
+            let job = control.job(&id)?;
+            let notes = job.notes.iter().skip(seen).map(wire::Note::from);
+            Some((job.row(SystemTime::now()), notes.collect()))
+        });
+        let (row, notes) = known.ok_or_else(|| unknown(&id))?;
+        let job = serde_json::to_vec(&row);
+        let job = job.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(FollowJobResponse { job, notes }))
     }
 
     async fn read(
@@ -78,14 +66,10 @@ impl Jobs for Service {
         let request = request.into_inner();
         self.check(&caller, "read", &request.id)?;
         let reading = Reading::from(&request);
-        let gone = self.book.jobs.change(&request.id, |job| {
-            let rows = job.rows.as_mut();
-            let reads = rows.and_then(|rows| rows.reads(reading, Now::read().instant));
-            reads.map(str::to_owned)
-        });
-        let gone = gone.ok_or_else(|| {
-            Status::not_found(format!("job {} is not known to this scheduler", request.id))
-        })?;
+        let gone = self
+            .control
+            .ask(|control, now| control.read_rows(&request.id, reading, now));
+        let gone = gone.ok_or_else(|| unknown(&request.id))?;
         Ok(Response::new(ReadRowsResponse { gone }))
     }
 }
@@ -94,12 +78,17 @@ impl Service {
     /// # Errors
     /// When the job is another's.
     fn check(&self, caller: &Caller, action: &str, id: &str) -> Result<(), Status> {
-        match self.book.owner_of(id) {
+        let owner = |control: &Controller| control.owner_of(id).map(str::to_owned);
+        match self.control.look(owner) {
             Some(owner) => caller.may_touch(action, id, &owner),
             // That there is none is told below.
             None => Ok(()),
         }
     }
+}
+
+fn unknown(id: &str) -> Status {
+    Status::not_found(format!("job {id} is not known to this scheduler"))
 }
 
 /// Who reads, and how far they are.
@@ -109,28 +98,6 @@ impl From<&ReadRowsRequest> for Reading {
             reader: request.reader,
             batches: request.batches,
             done: request.done,
-        }
-    }
-}
-
-impl From<&Job> for wire::Job {
-    fn from(job: &Job) -> Self {
-        let (state, error) = match &job.state {
-            State::Running => (JobState::Running, None),
-            State::Rerunning => (JobState::Rerunning, None),
-            State::Succeeded => (JobState::Succeeded, None),
-            State::Failed(error) => (JobState::Failed, Some(error.clone())),
-            State::Cancelled => (JobState::Cancelled, None),
-        };
-        Self {
-            id: job.id.clone(),
-            name: job.name.clone(),
-            state: state.into(),
-            attempts: job.attempts.clone(),
-            submitted_ms: millis(job.submitted),
-            ended_ms: job.ended.map(millis),
-            error,
-            train_id: job.train.map(|train| train.to_string()),
         }
     }
 }

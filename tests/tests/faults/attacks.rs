@@ -209,7 +209,7 @@ fn nest() {
             "/ballista.protobuf.SchedulerGrpc/UpdateTaskStatus",
             &executor,
         ),
-        ("/volley.v1.Jobs/List", &client),
+        ("/volley.v1.Jobs/Follow", &client),
         ("/volley.v1.Rendezvous/Join", &executor),
         ("/volley.v1.Attendance/Tell", &executor),
         ("/volley.v1.Cluster/ReadTable", &client),

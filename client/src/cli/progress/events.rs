@@ -10,7 +10,7 @@ use volley_proto::access::Authorized;
 use volley_proto::store::EpochRecord;
 use volley_proto::wire::event::Event as Kind;
 use volley_proto::wire::training_client::TrainingClient;
-use volley_proto::wire::{Event, WatchRequest};
+use volley_proto::wire::{Event, WatchRequest, WatchResponse};
 
 /// How often the scheduler is asked while nothing is new.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -57,8 +57,8 @@ impl Events {
             };
             match client.watch(self.request.clone()).await {
                 Ok(answer) => {
-                    let events = answer.into_inner().events;
-                    self.request.seen += events.len() as u64;
+                    let WatchResponse { events, seen } = answer.into_inner();
+                    self.request.seen = seen;
                     if !events.is_empty() {
                         let most = if self.all { usize::MAX } else { READABLE };
                         return Some(describe_all(&events, most));

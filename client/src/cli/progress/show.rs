@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
-use volley_proto::tables::{Rank, Run, Stage};
+use volley_proto::tables::{Rank, Run, RunState, Stage, StageKind, StageState};
 
 use super::Snapshot;
 
@@ -198,9 +198,9 @@ struct Queries {
 impl Queries {
     fn of(stages: &[Stage]) -> Self {
         let mut all = Self::default();
-        for stage in stages.iter().filter(|stage| stage.kind == "query") {
+        for stage in stages.iter().filter(|stage| stage.kind == StageKind::Query) {
             all.stages += 1;
-            all.stages_done += usize::from(stage.state == "succeeded");
+            all.stages_done += usize::from(stage.state == StageState::Succeeded);
             all.partitions += stage.partitions;
             all.done += stage.partitions_done;
             if stage.running > 0 {
@@ -248,7 +248,7 @@ fn line(snapshot: &Snapshot) -> String {
 
 /// How far training is, in a line.
 fn training(run: &Run) -> String {
-    if run.state != "training" {
+    if run.state != RunState::Training {
         let reason = run.reason.as_ref();
         let reason = reason.map(|reason| format!(": {reason}"));
         return format!("{}{}", run.state, reason.unwrap_or_default());
@@ -292,11 +292,11 @@ fn share(rank: &Rank) -> String {
 mod tests {
     use super::*;
 
-    fn run(state: &str) -> Run {
+    fn run(state: RunState) -> Run {
         Run {
             train_id: "t".into(),
             model: "m".into(),
-            state: state.into(),
+            state,
             generation: 1,
             ranks: 2,
             epoch: 3,
@@ -316,35 +316,35 @@ mod tests {
     #[test]
     fn training_in_a_line() {
         let line = "epoch 3 of 10, step 120 of 400, loss 0.01234, 5132 rows/s, 2 minutes left";
-        assert_eq!(training(&run("training")), line);
-        assert_eq!(training(&run("loading")), "loading");
+        assert_eq!(training(&run(RunState::Training)), line);
+        assert_eq!(training(&run(RunState::Loading)), "loading");
         let waits = Run {
             reason: Some("rank 1 was lost".into()),
-            ..run("regrouping")
+            ..run(RunState::Regrouping)
         };
         assert_eq!(training(&waits), "regrouping: rank 1 was lost");
     }
 
     #[test]
     fn stages_in_a_line() {
-        let stage = |id, kind: &str, state: &str, done| Stage {
+        let stage = |id, kind, state, done| Stage {
             job_id: "j".into(),
             train_id: None,
             stage_id: id,
-            kind: kind.into(),
-            state: state.into(),
+            kind,
+            state,
             partitions: 4,
             partitions_done: done,
-            running: u64::from(state == "running"),
+            running: u64::from(state == StageState::Running),
             rows: None,
             inputs: Vec::new(),
             operator: "HashJoinExec: mode=CollectLeft".into(),
             plan: String::new(),
         };
         let stages = vec![
-            stage(1, "query", "succeeded", 4),
-            stage(2, "query", "running", 1),
-            stage(3, "training", "waiting", 0),
+            stage(1, StageKind::Query, StageState::Succeeded, 4),
+            stage(2, StageKind::Query, StageState::Running, 1),
+            stage(3, StageKind::Training, StageState::Waiting, 0),
         ];
         let snapshot = Snapshot {
             stages,

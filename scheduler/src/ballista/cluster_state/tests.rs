@@ -1,63 +1,35 @@
-//! Tests of the cluster's state.
-
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use ballista_core::serde::scheduler::{
     ExecutorOperatingSystemSpecification, ExecutorSpecification,
 };
-use tokio::sync::Notify;
+use ballista_scheduler::planner::DefaultDistributedPlanner;
+use ballista_scheduler::state::execution_graph::StaticExecutionGraph;
+use datafusion::prelude::SessionContext;
 
 use super::*;
+use crate::handle::testing::control;
 
-/// Takes its time to tell jobs that an executor is lost.
-#[derive(Debug, Default)]
-struct Slow {
-    telling: Notify,
-    go_on: Notify,
-    told: AtomicBool,
+/// The graph of `SELECT 1`.
+async fn graph(job: &str) -> ExecutionGraphBox {
+    let session = SessionContext::new();
+    let plan = session.sql("SELECT 1").await.unwrap();
+    let plan = plan.create_physical_plan().await.unwrap();
+    let graph = StaticExecutionGraph::new(
+        "scheduler",
+        &JobId::from(job.to_owned()),
+        "SELECT 1",
+        "session",
+        plan,
+        0,
+        Arc::new(session.copied_config()),
+        &mut DefaultDistributedPlanner::new(),
+        None,
+    );
+    Box::new(graph.unwrap())
 }
 
-#[async_trait]
-impl ClusterEvents for Slow {
-    fn gang_wish(&self, _: &TrainSpec, _: usize) -> Wish {
-        unreachable!()
-    }
-    fn gang_arrives(&self, _: &TrainSpec) -> std::result::Result<(), String> {
-        Ok(())
-    }
-    fn gang_starts(&self, _: TrainId, _: &str, _: Vec<(usize, String)>) {}
-    fn gang_waits(&self, _: TrainId, _: String) {}
-    fn gang_may_grow(&self, _: &TrainSpec) -> bool {
-        false
-    }
-    fn gang_grows(&self, _: TrainId, _: &str) {}
-    fn gang_meets_again(&self, _: TrainId) -> bool {
-        false
-    }
-    fn has_begun(&self, _: TrainId) -> bool {
-        false
-    }
-    fn arrival(&self, attempt: &str) -> String {
-        attempt.to_owned()
-    }
-    fn is_doomed(&self, _: &str) -> bool {
-        false
-    }
-    fn end_attempt(&self, _: &str, _: Ending) {}
-    fn job_waits(&self, _: &str, _: Option<String>) {}
-    async fn executor_lost(&self, _: &str) {
-        self.telling.notify_one();
-        self.go_on.notified().await;
-        self.told.store(true, Ordering::SeqCst);
-    }
-}
-
-#[tokio::test]
-async fn nobody_has_removed_an_executor_before_the_jobs_are_told() {
-    let events = Arc::new(Slow::default());
-    let cluster = Arc::new(VolleyClusterState::new(events.clone(), Slots::default()));
+async fn register(cluster: &VolleyClusterState, id: &str) {
     let metadata = ExecutorMetadata {
-        id: "e".to_owned(),
+        id: id.to_owned(),
         host: "127.0.0.1".to_owned(),
         port: 1,
         grpc_port: 2,
@@ -65,27 +37,44 @@ async fn nobody_has_removed_an_executor_before_the_jobs_are_told() {
         os_info: ExecutorOperatingSystemSpecification::default(),
     };
     let data = ExecutorData {
-        executor_id: "e".to_owned(),
+        executor_id: id.to_owned(),
         total_vcores: 1,
         available_vcores: 1,
     };
     cluster.register_executor(metadata, data).await.unwrap();
+}
 
+#[tokio::test]
+async fn nobody_has_removed_an_executor_before_the_controller_is_told_what_it_meant() {
+    let (control, _commands) = control();
+    let cluster = Arc::new(VolleyClusterState::new(control.clone()));
+    register(&cluster, "e").await;
+    let graph = JobInfoCache::new(graph("j").await);
+    let active = Arc::new(HashMap::from([(
+        JobId::from("j".to_owned()),
+        graph.clone(),
+    )]));
+    let offer = cluster.bind_schedulable_tasks(TaskDistributionPolicy::Bias, active, None);
+    let bound = offer.await.unwrap();
+    assert_eq!(bound.len(), 1, "its task is on e");
+
+    // Whoever reads the graph waits.
+    let held = graph.execution_graph.write().await;
+    let is_ending = |control: &Controller| control.jobs().is_ending("j");
     let remove = || {
-        let (cluster, events) = (cluster.clone(), events.clone());
+        let (cluster, control) = (Arc::clone(&cluster), control.clone());
         tokio::spawn(async move {
             cluster.remove_executor("e").await.unwrap();
-            assert!(events.told.load(Ordering::SeqCst));
+            assert!(control.look(is_ending), "its attempt ends");
         })
     };
-    let first = remove();
-    events.telling.notified().await;
-    let second = remove();
-    // Lets the second go as far as it can.
+    let (first, second) = (remove(), remove());
+    // Lets both go as far as they can.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    events.go_on.notify_one();
+    assert!(!control.look(is_ending) && !control.look(|c| c.is_registered("e")));
+    drop(held);
     first.await.unwrap();
     second.await.unwrap();
 }

@@ -15,30 +15,32 @@ use std::time::{Duration, Instant, SystemTime};
 use volley_proto::TrainId;
 use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::settings::OnClientLoss;
+use volley_proto::tables::JobState;
 
-use super::rows::Rows;
-use crate::watched::Ends;
+use super::retention::Rows;
+use crate::control::Now;
+use crate::control::event::{AttemptEnd, DataLoss, Submission};
+use crate::control::retained::Ends;
 
 /// Attempts that may lose data without progress in between.
 const ATTEMPTS: usize = 5;
 
-/// Ballista's word for the failure of a job that was cancelled.
-pub(super) const CANCELLED: &str = "Cancelled";
-
 /// A job.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(super) id: String,
-    pub(super) name: String,
+    pub(crate) id: String,
+    pub(crate) name: String,
     /// Who has submitted it.
-    pub(super) owner: String,
-    pub(super) train: Option<TrainId>,
+    pub(crate) owner: String,
+    pub(crate) train: Option<TrainId>,
     on_client_loss: OnClientLoss,
-    pub(super) attempts: Vec<String>,
-    pub(super) state: State,
-    pub(super) submitted: SystemTime,
-    pub(super) ended: Option<SystemTime>,
-    pub(super) notes: Vec<Note>,
+    pub(crate) attempts: Vec<String>,
+    pub(crate) state: JobState,
+    /// Why it failed.
+    pub(crate) error: Option<String>,
+    pub(crate) submitted: SystemTime,
+    pub(crate) ended: Option<SystemTime>,
+    pub(crate) notes: Vec<Note>,
     /// When its client last asked about it.
     heard: Instant,
     /// Attempts that lost data since the last progress.
@@ -46,67 +48,16 @@ pub(crate) struct Job {
     /// Optimizer steps done when the last attempt ended.
     steps: u64,
     /// What it waits for, where none of its tasks runs.
-    pub(super) waits: Option<String>,
+    pub(crate) waits: Option<String>,
     /// What is kept of it, once it has succeeded.
-    pub(super) rows: Option<Rows>,
-}
-
-/// Where a job stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum State {
-    Running,
-    /// The next attempt is being submitted.
-    Rerunning,
-    Succeeded,
-    Failed(String),
-    Cancelled,
+    pub(crate) rows: Option<Rows>,
 }
 
 /// Something that happened to a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Note {
-    pub(super) at: SystemTime,
-    pub(super) text: String,
-}
-
-/// How an attempt ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Succeeded,
-    Cancelled,
-    Failed(String),
-    /// Data was lost that cannot be had any more.
-    Lost {
-        loss: DataLost,
-        /// What would be written twice if the job were run again.
-        written: Option<String>,
-    },
-}
-
-impl Ending {
-    /// How Ballista's words for a failed job read.
-    pub(crate) fn of_failure(error: &str) -> Self {
-        match error {
-            CANCELLED => Self::Cancelled,
-            error => Self::Failed(error.to_owned()),
-        }
-    }
-}
-
-/// The two clocks: one to measure with, one to tell.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Now {
-    pub(crate) instant: Instant,
-    pub(crate) time: SystemTime,
-}
-
-impl Now {
-    pub(crate) fn read() -> Self {
-        Self {
-            instant: Instant::now(),
-            time: SystemTime::now(),
-        }
-    }
+    pub(crate) at: SystemTime,
+    pub(crate) text: String,
 }
 
 impl Ends for Job {
@@ -115,28 +66,30 @@ impl Ends for Job {
     }
 
     /// Its rows must be removed first.
-    fn is_forgettable(&self) -> bool {
-        self.is_over() && self.rows.as_ref().is_none_or(Rows::are_gone)
+    fn is_evictable(&self) -> bool {
+        self.is_over() && self.rows.as_ref().is_none_or(Rows::are_removed)
     }
 }
 
 impl Job {
-    /// A job whose first attempt is `id`.
-    pub(super) fn new(
-        id: String,
-        name: String,
-        train: Option<TrainId>,
-        on_client_loss: OnClientLoss,
-        now: Now,
-    ) -> Self {
+    /// A job whose first attempt was submitted now.
+    pub(in crate::control) fn new(submission: Submission, now: Now) -> Self {
+        let Submission {
+            job: id,
+            name,
+            owner,
+            train,
+            on_client_loss,
+        } = submission;
         Self {
             attempts: vec![id.clone()],
             id,
             name,
-            owner: String::new(),
+            owner,
             train,
             on_client_loss,
-            state: State::Running,
+            state: JobState::Running,
+            error: None,
             submitted: now.time,
             ended: None,
             notes: Vec::new(),
@@ -148,25 +101,29 @@ impl Job {
         }
     }
 
-    /// It is somebody's.
-    pub(super) fn owned_by(self, owner: &str) -> Self {
-        let owner = owner.to_owned();
-        Self { owner, ..self }
+    /// Whether it has come to its end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_over()
+    }
+
+    /// Why its rows are not kept any more, if they were and are not.
+    pub(crate) fn rows_removed(&self) -> Option<&str> {
+        self.rows.as_ref().and_then(Rows::removed)
     }
 
     /// The current attempt.
-    pub(super) fn attempt(&self) -> &str {
+    pub(crate) fn attempt(&self) -> &str {
         self.attempts.last().unwrap_or(&self.id)
     }
 
-    pub(super) fn note(&mut self, text: impl Into<String>, now: Now) {
+    pub(in crate::control) fn note(&mut self, text: impl Into<String>, now: Now) {
         let (at, text) = (now.time, text.into());
         tracing::info!(job = %self.id, "{text}");
         self.notes.push(Note { at, text });
     }
 
     /// The client has asked about it.
-    pub(super) fn heard(&mut self, now: Now) {
+    pub(in crate::control) fn heard(&mut self, now: Now) {
         self.heard = now.instant;
         if let Some(rows) = &mut self.rows {
             rows.asked(now.instant);
@@ -174,7 +131,7 @@ impl Job {
     }
 
     /// Whether it is to be cancelled because its client is gone.
-    pub(super) fn is_abandoned(&self, patience: Duration, now: Now) -> bool {
+    pub(in crate::control) fn is_abandoned(&self, patience: Duration, now: Now) -> bool {
         let matters = match self.on_client_loss {
             OnClientLoss::Auto => self.train.is_none(),
             OnClientLoss::Cancel => true,
@@ -185,21 +142,23 @@ impl Job {
 
     /// An attempt has ended, with so many optimizer steps done. Returns whether the job is to be
     /// submitted again.
-    pub(super) fn attempt_ends(
+    pub(in crate::control) fn attempt_ends(
         &mut self,
         attempt: &str,
-        ending: Ending,
+        end: AttemptEnd,
         steps: u64,
         now: Now,
     ) -> bool {
-        if attempt != self.attempt() || self.state != State::Running {
+        if attempt != self.attempt() || self.state != JobState::Running {
             return false;
         }
-        match ending {
-            Ending::Succeeded => self.ends(State::Succeeded, now),
-            Ending::Cancelled => self.ends(State::Cancelled, now),
-            Ending::Failed(error) => self.ends(State::Failed(error), now),
-            Ending::Lost { loss, written } => return self.loses(&loss, written, steps, now),
+        match end {
+            AttemptEnd::Succeeded => self.ends(JobState::Succeeded, now),
+            AttemptEnd::Cancelled => self.ends(JobState::Cancelled, now),
+            AttemptEnd::Failed(error) => self.fails(error, now),
+            AttemptEnd::Lost(DataLoss { loss, written }) => {
+                return self.loses(&loss, written, steps, now);
+            }
         };
         false
     }
@@ -212,7 +171,7 @@ impl Job {
                  there may be incomplete, and running the job again would add to it; remove it and \
                  run the job again"
             );
-            self.ends(State::Failed(error), now);
+            self.fails(error, now);
             return false;
         }
         if steps > self.steps {
@@ -225,7 +184,7 @@ impl Job {
                 "executor {executor} was lost with data of this job ({reason}); it was run \
                  {attempt} times and lost data each time"
             );
-            self.ends(State::Failed(error), now);
+            self.fails(error, now);
             return false;
         }
         self.note(
@@ -234,41 +193,52 @@ impl Job {
             ),
             now,
         );
-        self.state = State::Rerunning;
+        self.state = JobState::Rerunning;
         true
     }
 
     /// The next attempt has been submitted. False when the job does not want it any more.
-    pub(super) fn resubmitted(&mut self, attempt: String, now: Now) -> bool {
-        let wanted = self.state == State::Rerunning;
+    pub(in crate::control) fn resubmitted(&mut self, attempt: String, now: Now) -> bool {
+        let wanted = self.state == JobState::Rerunning;
         if wanted {
             self.attempts.push(attempt.clone());
             let number = self.attempts.len();
             self.note(format!("attempt {number} is job {attempt}"), now);
-            self.state = State::Running;
+            self.state = JobState::Running;
         }
         wanted
     }
 
-    /// It ends, whatever its attempts do. False when it had ended before.
-    pub(super) fn ends(&mut self, state: State, now: Now) -> bool {
+    /// It fails, whatever its attempts do. False when it had ended before.
+    pub(in crate::control) fn fails(&mut self, error: String, now: Now) -> bool {
         if self.is_over() {
             return false;
         }
-        let text = match &state {
-            State::Failed(error) => {
-                format!("failed: {}", TaskFailure::find(error).unwrap_or(error))
-            }
-            State::Cancelled => "cancelled".to_owned(),
-            State::Succeeded => "succeeded".to_owned(),
-            State::Running | State::Rerunning => return false,
+        self.error = Some(error);
+        self.ends(JobState::Failed, now)
+    }
+
+    /// It ends, whatever its attempts do. False when it had ended before.
+    pub(in crate::control) fn ends(&mut self, state: JobState, now: Now) -> bool {
+        if self.is_over() || !state.has_ended() {
+            return false;
+        }
+        let note = match self.shown_error() {
+            Some(error) => format!("{state}: {error}"),
+            None => state.to_string(),
         };
-        self.rows = (state == State::Succeeded).then(|| Rows::kept(now.instant));
+        self.rows = (state == JobState::Succeeded).then(|| Rows::kept(now.instant));
         self.waits = None;
         self.state = state;
         self.ended = Some(now.time);
-        self.note(text, now);
+        self.note(note, now);
         true
+    }
+
+    /// Why it failed, as it is told.
+    pub(crate) fn shown_error(&self) -> Option<&str> {
+        let error = self.error.as_deref()?;
+        Some(TaskFailure::find(error).unwrap_or(error))
     }
 }
 
@@ -276,33 +246,46 @@ impl Job {
 mod tests {
     use super::*;
 
-    fn job() -> Job {
-        let (id, now) = ("j".to_owned(), Now::read());
-        Job::new(id, "SELECT 1".into(), None, OnClientLoss::Auto, now)
+    fn submission(train: Option<TrainId>, on_client_loss: OnClientLoss) -> Submission {
+        Submission {
+            job: "j".into(),
+            name: "SELECT 1".into(),
+            owner: "o".into(),
+            train,
+            on_client_loss,
+        }
     }
 
-    fn lost(executor: &str) -> Ending {
+    fn job() -> Job {
+        Job::new(submission(None, OnClientLoss::Auto), Now::read())
+    }
+
+    fn lost(executor: &str) -> AttemptEnd {
+        lost_while_writing(executor, None)
+    }
+
+    fn lost_while_writing(executor: &str, written: Option<String>) -> AttemptEnd {
         let loss = DataLost {
             executor: executor.into(),
             reason: "gone".into(),
         };
-        Ending::Lost {
-            loss,
-            written: None,
-        }
+        AttemptEnd::Lost(DataLoss { loss, written })
     }
 
     #[test]
     fn a_job_that_lost_data_is_run_again_under_its_id() {
         let (mut job, now) = (job(), Now::read());
         assert!(job.attempt_ends("j", lost("a"), 0, now));
-        assert_eq!(job.state, State::Rerunning);
+        assert_eq!(job.state, JobState::Rerunning);
         assert!(!job.attempt_ends("j", lost("a"), 0, now), "once");
         job.resubmitted("k".into(), now);
-        assert_eq!((job.attempt(), &job.state), ("k", &State::Running));
-        assert!(!job.attempt_ends("j", Ending::Succeeded, 0, now), "stale");
-        job.attempt_ends("k", Ending::Succeeded, 0, now);
-        assert_eq!((job.id.as_str(), &job.state), ("j", &State::Succeeded));
+        assert_eq!((job.attempt(), job.state), ("k", JobState::Running));
+        assert!(
+            !job.attempt_ends("j", AttemptEnd::Succeeded, 0, now),
+            "stale"
+        );
+        job.attempt_ends("k", AttemptEnd::Succeeded, 0, now);
+        assert_eq!((job.id.as_str(), job.state), ("j", JobState::Succeeded));
     }
 
     /// How often a job is run that loses data each time, with so many steps done by then.
@@ -311,7 +294,8 @@ mod tests {
         for run in 1..100 {
             let attempt = job.attempt().to_owned();
             if !job.attempt_ends(&attempt, lost("a"), steps(run), now) {
-                assert!(matches!(&job.state, State::Failed(error) if error.contains("executor a")));
+                assert_eq!(job.state, JobState::Failed);
+                assert!(job.error.unwrap().contains("executor a"));
                 return run;
             }
             job.resubmitted(format!("k{run}"), now);
@@ -329,37 +313,27 @@ mod tests {
     #[test]
     fn what_may_have_been_written_is_not_written_twice() {
         let (mut job, now) = (job(), Now::read());
-        let Ending::Lost { loss, .. } = lost("a") else {
-            unreachable!()
-        };
-        let ending = Ending::Lost {
-            loss,
-            written: Some("/out/".into()),
-        };
-        assert!(!job.attempt_ends("j", ending, 0, now));
-        assert!(
-            matches!(&job.state, State::Failed(e) if e.contains("/out/") && e.contains("executor a"))
-        );
+        let end = lost_while_writing("a", Some("/out/".into()));
+        assert!(!job.attempt_ends("j", end, 0, now));
+        let error = job.error.unwrap();
+        assert!(error.contains("/out/") && error.contains("executor a"));
     }
 
     #[test]
     fn a_cancelled_job_is_not_run_again() {
         let (mut job, now) = (job(), Now::read());
-        job.ends(State::Cancelled, now);
+        job.ends(JobState::Cancelled, now);
         assert!(!job.attempt_ends("j", lost("a"), 0, now));
-        assert_eq!(job.state, State::Cancelled);
+        assert_eq!(job.state, JobState::Cancelled);
     }
 
     #[test]
     fn queries_end_with_their_client_and_training_does_not() {
         let now = Now::read();
-        let later = Now {
-            instant: now.instant + Duration::from_secs(31),
-            ..now
-        };
+        let later = now + Duration::from_secs(31);
         let abandoned = |train: bool, policy| {
             let train = train.then(TrainId::generate);
-            let mut job = Job::new("j".into(), String::new(), train, policy, now);
+            let mut job = Job::new(submission(train, policy), now);
             let patience = Duration::from_secs(30);
             assert!(!job.is_abandoned(patience, now));
             let abandoned = job.is_abandoned(patience, later);

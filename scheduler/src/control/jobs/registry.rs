@@ -1,291 +1,208 @@
-//! The scheduler's jobs, by the id their clients know and by attempt.
+//! The job registry: all jobs by the id that their clients know, and all attempts by that of the engine.
+//!
+//! An attempt that must end is noted with how, before the engine ends it: the engine knows one word for all of them.
+//! From then on nothing of it is started.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use ballista_core::serde::protobuf::ExecuteQueryParams;
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
-use url::Url;
-use volley_proto::{ModelName, TrainId};
+use volley_proto::tables::JobState;
 
-use super::job::{Ending, Job, Now, State};
-use crate::training::{Run, Runs};
-use crate::watched::{Ends, Watched};
+use super::job::Job;
+use crate::control::Now;
+use crate::control::event::AttemptEnd;
+use crate::control::retained::{Ends, Retained};
 
-/// From this many on, attempts of jobs that are forgotten are forgotten too.
+/// Attempts that are known at most, besides those of known jobs.
 const ATTEMPTS_KEPT: usize = 4096;
 
-/// What the book asks the keeper to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Command {
-    /// End an attempt; how is noted already.
-    End { attempt: String },
-    /// Submit a job again.
-    Resubmit { job: String },
-    /// Look for work to place: slots have become free.
-    Offer,
+/// The jobs and their attempts.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    jobs: Retained<String, Job>,
+    attempts: BTreeMap<String, Attempt>,
 }
 
-/// The jobs; cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct Book {
-    pub(super) jobs: Watched<String, Job>,
-    runs: Runs,
-    shared: Arc<Shared>,
+/// A job of the engine's.
+#[derive(Debug, Default)]
+struct Attempt {
+    /// The job that it is of; none, where that has not been told yet.
+    job: Option<String>,
+    state: AttemptState,
 }
 
-#[derive(Debug)]
-struct Shared {
-    /// The job of each attempt.
-    attempts: Mutex<HashMap<String, String>>,
-    /// What was submitted, of jobs that have not ended.
-    submissions: Mutex<HashMap<String, ExecuteQueryParams>>,
-    /// How attempts are to end, noted before they are ended.
-    doomed: Mutex<HashMap<String, Ending>>,
-    commands: mpsc::UnboundedSender<Command>,
+#[derive(Debug, Default)]
+enum AttemptState {
+    #[default]
+    Running,
+    /// It is to end so.
+    Ending(AttemptEnd),
+    /// It ended so, before its job was told of.
+    EndedEarly(AttemptEnd),
+    Ended,
 }
 
-impl Book {
-    /// An empty book, and the commands that come out of it.
-    pub(crate) fn new(runs: Runs) -> (Self, mpsc::UnboundedReceiver<Command>) {
-        let (commands, receiver) = mpsc::unbounded_channel();
-        let shared = Shared {
-            attempts: Mutex::default(),
-            submissions: Mutex::default(),
-            doomed: Mutex::default(),
-            commands,
-        };
-        let book = Self {
-            jobs: Watched::default(),
-            runs,
-            shared: Arc::new(shared),
-        };
-        (book, receiver)
+/// What follows from the end of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttemptOutcome {
+    /// Nothing: it is not the current one, or of no job that is known.
+    Nothing,
+    /// Its job has ended.
+    JobEnded,
+    /// Its job is to be submitted again.
+    Resubmit,
+}
+
+impl Jobs {
+    /// The job of an id.
+    pub(crate) fn get(&self, id: &str) -> Option<&Job> {
+        self.jobs.get(&id.to_owned())
     }
 
-    /// The training runs that some of the jobs are.
-    pub(crate) fn runs(&self) -> &Runs {
-        &self.runs
+    pub(in crate::control) fn get_mut(&mut self, id: &str) -> Option<&mut Job> {
+        self.jobs.get_mut(&id.to_owned())
     }
 
-    pub(super) fn open(&self, job: Job, submission: ExecuteQueryParams) {
+    /// All of them, the oldest first.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
+        self.jobs.iter().map(|(_, job)| job)
+    }
+
+    /// Adds a job. Returns how its attempt has ended, if it has already.
+    pub(in crate::control) fn open(&mut self, job: Job) -> Option<AttemptEnd> {
         let id = job.id.clone();
-        let mut attempts = self.shared.attempts.lock();
-        if attempts.len() > ATTEMPTS_KEPT {
-            attempts.retain(|_, job| self.jobs.look(job, |_| ()).is_some());
-        }
-        attempts.insert(id.clone(), id.clone());
-        drop(attempts);
-        self.shared
-            .submissions
-            .lock()
-            .insert(id.clone(), submission);
-        self.jobs.add(id, job);
+        self.jobs.add(id.clone(), job);
+        self.assign(&id, &id)
     }
 
-    pub(super) fn submission(&self, job: &str) -> Option<ExecuteQueryParams> {
-        self.shared.submissions.lock().get(job).cloned()
+    /// A job has been submitted again. Returns whether the job still wants that, and how the attempt has ended, if it has
+    /// already.
+    pub(in crate::control) fn resubmitted(
+        &mut self,
+        job: &str,
+        attempt: &str,
+        now: Now,
+    ) -> (bool, Option<AttemptEnd>) {
+        let early = self.assign(attempt, job);
+        let wanted = self.get_mut(job);
+        let wanted = wanted.is_some_and(|job| job.resubmitted(attempt.to_owned(), now));
+        (wanted, early)
     }
 
-    /// A job has been submitted again. If it has been cancelled meanwhile, so is the attempt.
-    pub(super) fn resubmitted(&self, job: &str, attempt: String) {
-        self.shared
-            .attempts
-            .lock()
-            .insert(attempt.clone(), job.to_owned());
-        let resubmitted = self.change(job, |job| job.resubmitted(attempt.clone(), Now::read()));
-        if resubmitted != Some(true) {
-            self.doom(&attempt, Ending::Cancelled);
-        }
-    }
-
-    /// Checks that no other run of a model is alive, whose checkpoints a run that resumes would go on from.
-    ///
-    /// # Errors
-    /// Names the run and its job, and says what to do.
-    pub(crate) fn may_resume(
-        &self,
-        train: TrainId,
-        model: &ModelName,
-        store: &Url,
-    ) -> Result<(), String> {
-        let of_model = |other: &TrainId, run: &Run| {
-            let is_other = *other != train && run.trains(model, store);
-            is_other.then_some(*other)
-        };
-        for other in self.runs.scan(of_model) {
-            let jobs = self.jobs.scan(|id, job| {
-                let is_alive = job.train == Some(other) && !job.is_over();
-                is_alive.then(|| id.clone())
+    /// An attempt, made known if need be; then the oldest of jobs that are not known are evicted, where there are many.
+    fn attempt(&mut self, id: &str) -> &mut Attempt {
+        let count = self.attempts.len();
+        if count >= ATTEMPTS_KEPT && !self.attempts.contains_key(id) {
+            let jobs = &self.jobs;
+            let mut surplus = count - ATTEMPTS_KEPT / 2;
+            self.attempts.retain(|_, attempt| {
+                let job = attempt.job.as_ref();
+                let is_known = job.is_some_and(|job| jobs.get(job).is_some());
+                let evict = surplus > 0 && !is_known;
+                surplus -= usize::from(evict);
+                !evict
             });
-            if let Some(job) = jobs.first() {
-                return Err(format!(
-                    "resume = true goes on from a run that has ended, and run {other} of model {model} is alive, as job \
-                     {job}: follow it with volley jobs attach {job}, or end it first with volley jobs cancel {job}"
-                ));
-            }
         }
-        Ok(())
+        self.attempts.entry(id.to_owned()).or_default()
     }
 
-    /// Changes a run, made if need be, whose job may have ended while it was planned.
-    pub(crate) fn trains(&self, train: TrainId, change: impl FnOnce(&mut Run)) {
-        self.runs.update(train, change);
-        let of_run = |_: &String, job: &Job| (job.train == Some(train)).then_some(job.is_over());
-        if self.jobs.scan(of_run).contains(&true) {
-            self.runs.change(&train, Run::finishes);
+    /// Notes which job an attempt is of.
+    fn assign(&mut self, attempt: &str, job: &str) -> Option<AttemptEnd> {
+        let known = self.attempt(attempt);
+        known.job = Some(job.to_owned());
+        match &known.state {
+            AttemptState::EndedEarly(end) => Some(end.clone()),
+            _ => None,
         }
+    }
+
+    /// The job that an attempt is of, whose id is that of its first attempt.
+    pub(crate) fn job_of<'a>(&'a self, attempt: &'a str) -> &'a str {
+        let known = self.attempts.get(attempt);
+        let job = known.and_then(|attempt| attempt.job.as_deref());
+        job.unwrap_or(attempt)
     }
 
     /// Whether the job of an attempt has not been evicted.
     pub(crate) fn knows(&self, attempt: &str) -> bool {
-        self.jobs.look(&self.job_of(attempt), |_| ()).is_some()
+        self.get(self.job_of(attempt)).is_some()
     }
 
-    /// The job that an attempt belongs to, whose id is that of its first attempt.
-    pub(crate) fn job_of(&self, attempt: &str) -> String {
-        let known = self.shared.attempts.lock().get(attempt).cloned();
-        known.unwrap_or_else(|| attempt.to_owned())
+    /// Notes how an attempt is to end. False where it is ending or has ended.
+    pub(in crate::control) fn end_attempt(&mut self, attempt: &str, end: AttemptEnd) -> bool {
+        let known = self.attempt(attempt);
+        let runs = matches!(known.state, AttemptState::Running);
+        if runs {
+            tracing::warn!(attempt, ?end, "ending an attempt");
+            known.state = AttemptState::Ending(end);
+        }
+        runs
     }
 
-    /// Whose a job is, by its id or that of an attempt.
-    pub(crate) fn owner_of(&self, id: &str) -> Option<String> {
-        self.jobs.look(&self.job_of(id), |job| job.owner.clone())
+    /// Whether an attempt is to end, so that nothing of it is to be started.
+    pub(crate) fn is_ending(&self, attempt: &str) -> bool {
+        let known = self.attempts.get(attempt);
+        known.is_some_and(|attempt| matches!(attempt.state, AttemptState::Ending(_)))
     }
 
-    /// The job that is a training run, and whose it is.
-    pub(crate) fn owner_of_run(&self, train: TrainId) -> Option<(String, String)> {
-        let of_run = |id: &String, job: &Job| {
-            (job.train == Some(train)).then(|| (id.clone(), job.owner.clone()))
+    /// Attempts that are to end.
+    pub(in crate::control) fn ending(&self) -> impl Iterator<Item = &str> {
+        let attempts = self.attempts.iter();
+        let ending = attempts.filter(|(_, a)| matches!(a.state, AttemptState::Ending(_)));
+        ending.map(|(id, _)| id.as_str())
+    }
+
+    /// The engine says how an attempt has ended, after so many optimizer steps of its run. How it was to end counts for
+    /// more, unless it has succeeded.
+    pub(in crate::control) fn attempt_ended(
+        &mut self,
+        attempt: &str,
+        told: AttemptEnd,
+        steps: u64,
+        now: Now,
+    ) -> AttemptOutcome {
+        self.attempt(attempt);
+        let Some(known) = self.attempts.get_mut(attempt) else {
+            return AttemptOutcome::Nothing;
         };
-        self.jobs.scan(of_run).into_iter().next()
-    }
-
-    /// Notes how an attempt is to end, and has it ended. From now on nothing of it is started.
-    pub(crate) fn doom(&self, attempt: &str, ending: Ending) {
-        let mut doomed = self.shared.doomed.lock();
-        if doomed.contains_key(attempt) {
-            return;
+        let end = match (&known.state, told) {
+            (AttemptState::Ending(noted), told) if told != AttemptEnd::Succeeded => noted.clone(),
+            (_, told) => told,
+        };
+        let job = known.job.as_ref().and_then(|job| self.jobs.get_mut(job));
+        let Some(job) = job else {
+            known.state = AttemptState::EndedEarly(end);
+            return AttemptOutcome::Nothing;
+        };
+        known.state = AttemptState::Ended;
+        if job.is_over() {
+            return AttemptOutcome::Nothing;
         }
-        tracing::warn!(attempt, ?ending, "ending an attempt");
-        doomed.insert(attempt.to_owned(), ending);
-        self.send(Command::End {
-            attempt: attempt.to_owned(),
-        });
-    }
-
-    /// Notes what an attempt waits for, or that it does not any more.
-    pub(crate) fn waits(&self, attempt: &str, reason: Option<String>) {
-        let job = self.job_of(attempt);
-        let known = self.jobs.look(&job, |job| job.waits == reason);
-        if known == Some(false) {
-            self.jobs.change(&job, |job| {
-                job.waits = reason.filter(|_| !job.is_over());
-            });
+        match job.attempt_ends(attempt, end, steps, now) {
+            true => AttemptOutcome::Resubmit,
+            false if job.is_over() => AttemptOutcome::JobEnded,
+            false => AttemptOutcome::Nothing,
         }
     }
 
-    /// Has the scheduler look for work to place.
-    pub(crate) fn offer(&self) {
-        self.send(Command::Offer);
+    /// Fails a job with an error, or cancels it, whatever its attempts do. Returns the current attempt, which must end
+    /// then; none, where the job had ended before.
+    pub(in crate::control) fn end(
+        &mut self,
+        id: &str,
+        error: Option<String>,
+        now: Now,
+    ) -> Option<String> {
+        let job = self.get_mut(id)?;
+        let ends = match error {
+            Some(error) => job.fails(error, now),
+            None => job.ends(JobState::Cancelled, now),
+        };
+        ends.then(|| job.attempt().to_owned())
     }
 
-    /// Whether the attempt is to end.
-    pub(crate) fn is_doomed(&self, attempt: &str) -> bool {
-        self.shared.doomed.lock().contains_key(attempt)
-    }
-
-    /// How an attempt that ends now was to end, if that was noted.
-    pub(crate) fn doom_of(&self, attempt: &str) -> Option<Ending> {
-        self.shared.doomed.lock().get(attempt).cloned()
-    }
-
-    /// An attempt has ended.
-    pub(crate) fn attempt_ends(&self, attempt: &str, ending: Ending) {
-        let job = self.job_of(attempt);
-        let train = self.jobs.look(&job, |job| job.train).flatten();
-        let steps = train.and_then(|train| self.runs.look(&train, Run::steps_done));
-        let again = self.change(&job, |job| {
-            job.attempt_ends(attempt, ending, steps.unwrap_or(0), Now::read())
-        });
-        // Not before: whoever looks meanwhile would take the attempt for one that was cancelled.
-        self.shared.doomed.lock().remove(attempt);
-        if again == Some(true) {
-            self.send(Command::Resubmit { job });
-        }
-    }
-
-    /// Ends a job that runs, and its current attempt. False when there is no such job.
-    pub(super) fn end(&self, id: &str, state: State) -> bool {
-        let attempt = self.change(id, |job| {
-            let ends = job.ends(state, Now::read());
-            ends.then(|| job.attempt().to_owned())
-        });
-        if let Some(Some(attempt)) = &attempt {
-            self.doom(attempt, Ending::Cancelled);
-        }
-        attempt.is_some()
-    }
-
-    /// Changes a job; what is kept for it goes when it is over.
-    fn change<T>(&self, id: &str, change: impl FnOnce(&mut Job) -> T) -> Option<T> {
-        let changed = self.jobs.change(&id.to_owned(), |job| {
-            (change(job), job.is_over().then_some(job.train))
-        });
-        let (changed, over) = changed?;
-        if let Some(train) = over {
-            self.shared.submissions.lock().remove(id);
-            if let Some(train) = train {
-                self.runs.change(&train, Run::finishes);
-            }
-        }
-        Some(changed)
-    }
-
-    fn send(&self, command: Command) {
-        if self.shared.commands.send(command).is_err() {
-            tracing::debug!("the scheduler is stopping: a command about a job is dropped");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use volley_proto::settings::OnClientLoss;
-
-    use super::*;
-
-    #[test]
-    fn a_run_that_is_alive_is_not_resumed() {
-        let (book, _commands) = Book::new(Runs::default());
-        let store = Url::parse("file:///models/").unwrap();
-        let model = |name: &str| name.parse::<ModelName>().unwrap();
-        let (alive, resumes) = (TrainId::generate(), TrainId::generate());
-        let now = Now::read();
-        let job = Job::new(
-            "j".into(),
-            String::new(),
-            Some(alive),
-            OnClientLoss::Auto,
-            now,
-        );
-        book.open(job, ExecuteQueryParams::default());
-        book.trains(alive, |run| run.is_of(&model("m"), &store, 2));
-        let refused = book.may_resume(resumes, &model("m"), &store).unwrap_err();
-        let id = alive.to_string();
-        for part in [id.as_str(), "model m", "volley jobs cancel j"] {
-            assert!(refused.contains(part), "{part} in {refused}");
-        }
-        assert_eq!(book.may_resume(resumes, &model("n"), &store), Ok(()));
-        assert_eq!(
-            book.may_resume(alive, &model("m"), &store),
-            Ok(()),
-            "itself"
-        );
-        book.end("j", State::Cancelled);
-        assert_eq!(book.may_resume(resumes, &model("m"), &store), Ok(()));
-        book.trains(alive, |run| run.is_of(&model("m"), &store, 2));
-        assert_eq!(book.runs().look(&alive, Ends::is_over), Some(true));
+    /// How many attempts are known.
+    #[cfg(test)]
+    pub(in crate::control) fn attempts_known(&self) -> usize {
+        self.attempts.len()
     }
 }

@@ -20,7 +20,7 @@ const SETTLE: Duration = Duration::from_secs(READER_SIGN.as_secs() * 3 / 2);
 
 /// How long rows are kept for those who do not read them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct RetentionPolicy {
     /// After the last sign of anybody.
     pub(crate) unread: Duration,
     /// For somebody who is there and reads nothing.
@@ -36,7 +36,7 @@ pub(crate) struct Rows {
     /// Whether some reader has had all that it wanted.
     read: bool,
     /// Why they are not kept any more.
-    gone: Option<String>,
+    removed: Option<String>,
 }
 
 #[derive(Debug)]
@@ -50,40 +50,40 @@ struct Reader {
 
 /// What a reader says of itself.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
-    pub(super) reader: u64,
-    pub(super) batches: u64,
-    pub(super) done: bool,
+pub(crate) struct Reading {
+    pub(crate) reader: u64,
+    pub(crate) batches: u64,
+    pub(crate) done: bool,
 }
 
 impl Rows {
     /// Of a job that has succeeded now.
-    pub(super) fn kept(now: Instant) -> Self {
+    pub(crate) fn kept(now: Instant) -> Self {
         Self {
             asked: now,
             readers: HashMap::new(),
             read: false,
-            gone: None,
+            removed: None,
         }
     }
 
     /// Whether they are removed.
-    pub(super) fn are_gone(&self) -> bool {
-        self.gone.is_some()
+    pub(crate) fn are_removed(&self) -> bool {
+        self.removed.is_some()
     }
 
     /// Why they are removed.
-    pub(super) fn gone(&self) -> Option<&str> {
-        self.gone.as_deref()
+    pub(crate) fn removed(&self) -> Option<&str> {
+        self.removed.as_deref()
     }
 
     /// Somebody asks about the job, who may want to read its rows.
-    pub(super) fn asked(&mut self, now: Instant) {
+    pub(crate) fn asked(&mut self, now: Instant) {
         self.asked = now;
     }
 
     /// A reader tells how far it is. Returns why it cannot go on, if so.
-    pub(super) fn reads(&mut self, reading: Reading, now: Instant) -> Option<&str> {
+    pub(crate) fn reads(&mut self, reading: Reading, now: Instant) -> Option<&str> {
         let Reading {
             reader,
             batches,
@@ -104,36 +104,36 @@ impl Rows {
                 (known.batches, known.advanced) = (batches, now);
             }
         }
-        self.gone.as_deref()
+        self.removed.as_deref()
     }
 
     /// Whether they are to be removed now, and what is worth saying about it.
-    pub(super) fn due(&self, patience: &Patience, now: Instant) -> Option<Option<String>> {
-        if self.gone.is_some() {
+    pub(crate) fn due(&self, policy: &RetentionPolicy, now: Instant) -> Option<Option<String>> {
+        if self.removed.is_some() {
             return None;
         }
         let since = |then: Instant| now.saturating_duration_since(then);
-        let is_there = |reader: &&Reader| since(reader.heard) <= patience.unread;
+        let is_there = |reader: &&Reader| since(reader.heard) <= policy.unread;
         let there: Vec<_> = self.readers.values().filter(is_there).collect();
-        let reads = |reader: &&Reader| since(reader.advanced) <= patience.idle;
+        let reads = |reader: &&Reader| since(reader.advanced) <= policy.idle;
         if there.iter().any(reads) {
             return None;
         }
         if !there.is_empty() {
-            let idle = humantime::format_duration(patience.idle);
+            let idle = humantime::format_duration(policy.idle);
             return Some(Some(format!("its client has read nothing for {idle}")));
         }
         if self.read && since(self.asked) > SETTLE {
             return Some(None);
         }
-        let unread = humantime::format_duration(patience.unread);
-        (since(self.asked) > patience.unread)
+        let unread = humantime::format_duration(policy.unread);
+        (since(self.asked) > policy.unread)
             .then(|| Some(format!("nobody has asked for them for {unread}")))
     }
 
     /// They are removed, with a reason that is worth telling if they have not been read.
-    pub(super) fn remove(&mut self, reason: Option<String>) {
-        self.gone = Some(reason.unwrap_or_else(|| "they have been read".to_owned()));
+    pub(crate) fn remove(&mut self, reason: Option<String>) {
+        self.removed = Some(reason.unwrap_or_else(|| "they have been read".to_owned()));
     }
 }
 
@@ -141,7 +141,7 @@ impl Rows {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience = Patience {
+    const POLICY: RetentionPolicy = RetentionPolicy {
         unread: Duration::from_secs(300),
         idle: Duration::from_secs(3600),
     };
@@ -177,7 +177,7 @@ mod tests {
 
         /// Whether they are to be removed, and what is said; `-` for nothing.
         fn due(&self, seconds: u64) -> Option<String> {
-            let due = self.rows.due(&PATIENCE, self.at(seconds))?;
+            let due = self.rows.due(&POLICY, self.at(seconds))?;
             Some(due.unwrap_or_else(|| "-".to_owned()))
         }
     }

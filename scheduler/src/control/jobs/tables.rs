@@ -3,88 +3,72 @@
 use std::time::SystemTime;
 
 use volley_proto::TrainId;
-use volley_proto::failure::TaskFailure;
-use volley_proto::tables::{Job as Row, Line};
+use volley_proto::tables::{Job as Row, JobState, Line, millis};
 
-use super::Book;
-use super::job::{Job, Note, State};
-use volley_proto::tables::millis;
+use super::job::{Job, Note};
+use super::registry::Jobs;
 
-impl Book {
-    /// The jobs that are wanted, by id, training run and owner; the newest first.
-    pub(crate) fn rows(&self, wanted: impl Fn(&str, Option<TrainId>, &str) -> bool) -> Vec<Row> {
-        self.of(wanted, row)
-    }
+/// Which jobs are wanted; all, where nothing is said.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct JobsFilter {
+    pub(crate) job: Option<String>,
+    pub(crate) train: Option<TrainId>,
+    /// Whose they are.
+    pub(crate) owner: Option<String>,
+}
 
-    /// What happened to jobs that are wanted.
-    pub(crate) fn lines(&self, wanted: impl Fn(&str, Option<TrainId>, &str) -> bool) -> Vec<Line> {
-        self.of(wanted, lines).into_iter().flatten().collect()
-    }
-
-    /// Jobs that are wanted: their ids, their current attempts, and their training runs.
-    pub(crate) fn attempts(
-        &self,
-        wanted: impl Fn(&str, Option<TrainId>, &str) -> bool,
-    ) -> Vec<(String, String, Option<TrainId>)> {
-        self.of(wanted, |job| {
-            (job.id.clone(), job.attempt().to_owned(), job.train)
-        })
-    }
-
-    /// The training run that a job is.
-    pub(crate) fn train_of(&self, job: &str) -> Option<TrainId> {
-        self.jobs.look(&job.to_owned(), |job| job.train).flatten()
-    }
-
-    fn of<T>(
-        &self,
-        wanted: impl Fn(&str, Option<TrainId>, &str) -> bool,
-        row: impl Fn(&Job) -> T,
-    ) -> Vec<T> {
-        let take = |_: &String, job: &Job| wanted(&job.id, job.train, &job.owner).then(|| row(job));
-        let mut rows = self.jobs.scan(take);
-        rows.reverse();
-        rows
+impl JobsFilter {
+    /// Whether a job of this id, training run and owner is wanted.
+    pub(crate) fn takes(&self, job: &str, train: Option<TrainId>, owner: &str) -> bool {
+        self.owner.as_ref().is_none_or(|wanted| wanted == owner)
+            && self.job.as_ref().is_none_or(|wanted| wanted == job)
+            && self.train.is_none_or(|wanted| train == Some(wanted))
     }
 }
 
-fn row(job: &Job) -> Row {
-    let (state, error) = match &job.state {
-        State::Running => ("running", None),
-        State::Rerunning => ("rerunning", None),
-        State::Succeeded => ("succeeded", None),
-        State::Failed(error) => ("failed", Some(error)),
-        State::Cancelled => ("cancelled", None),
-    };
-    let end = job.ended.unwrap_or_else(SystemTime::now);
-    let lasted = end.duration_since(job.submitted).unwrap_or_default();
-    Row {
-        job_id: job.id.clone(),
-        name: job.name.clone(),
-        owner: job.owner.clone(),
-        state: state.to_owned(),
-        attempts: job.attempts.len() as u64,
-        submitted: millis(job.submitted),
-        ended: job.ended.map(millis),
-        seconds: lasted.as_secs_f64(),
-        train_id: job.train.map(|train| train.to_string()),
-        waits: job.waits.clone(),
-        error: error.map(|error| TaskFailure::find(error).unwrap_or(error).to_owned()),
+impl Jobs {
+    /// The jobs that are wanted, the newest first.
+    pub(crate) fn wanted(&self, filter: &JobsFilter) -> impl Iterator<Item = &Job> {
+        let newest = self.iter().rev();
+        newest.filter(move |job| filter.takes(&job.id, job.train, &job.owner))
     }
 }
 
-fn lines(job: &Job) -> Vec<Line> {
-    let failed = matches!(job.state, State::Failed(_));
-    // A job ends with its last note.
-    let last = job.notes.len().saturating_sub(1);
-    let line = |(number, Note { at, text }): (usize, &Note)| Line {
-        at: millis(*at),
-        job_id: Some(job.id.clone()),
-        train_id: job.train.map(|train| train.to_string()),
-        executor_id: None,
-        rank: None,
-        failure: failed && number == last,
-        text: text.clone(),
-    };
-    job.notes.iter().enumerate().map(line).collect()
+impl Job {
+    /// The job as a row of its table.
+    pub(crate) fn row(&self, now: SystemTime) -> Row {
+        let end = self.ended.unwrap_or(now);
+        let lasted = end.duration_since(self.submitted).unwrap_or_default();
+        Row {
+            job_id: self.id.clone(),
+            name: self.name.clone(),
+            owner: self.owner.clone(),
+            state: self.state,
+            attempts: self.attempts.len() as u64,
+            attempt_ids: self.attempts.clone(),
+            submitted: millis(self.submitted),
+            ended: self.ended.map(millis),
+            seconds: lasted.as_secs_f64(),
+            train_id: self.train.map(|train| train.to_string()),
+            waits: self.waits.clone(),
+            error: self.shown_error().map(str::to_owned),
+        }
+    }
+
+    /// What happened to it.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = Line> {
+        let failed = self.state == JobState::Failed;
+        // A job ends with its last note.
+        let last = self.notes.len().saturating_sub(1);
+        let line = move |(number, Note { at, text }): (usize, &Note)| Line {
+            at: millis(*at),
+            job_id: Some(self.id.clone()),
+            train_id: self.train.map(|train| train.to_string()),
+            executor_id: None,
+            rank: None,
+            failure: failed && number == last,
+            text: text.clone(),
+        };
+        self.notes.iter().enumerate().map(line)
+    }
 }

@@ -9,7 +9,7 @@
 use bytesize::ByteSize;
 use volley_proto::spec::{RankMemory, Ranks, TooFew};
 
-use super::{Decision, Executor, Role, Task, WaitReason, Wish, open_executors};
+use super::{Decision, Executor, RankRequest, Role, Task, WaitReason, open_executors};
 
 /// What a gang's ranks take in memory, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,7 +78,7 @@ pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &[u64]) -> Optio
 
 pub(super) fn place_gang(
     executors: &mut [Executor],
-    wish: Wish,
+    request: RankRequest,
     shards: usize,
     memory: &Memory,
 ) -> Decision {
@@ -88,7 +88,7 @@ pub(super) fn place_gang(
     let all = offers(&able);
     let open: Vec<_> = able.into_iter().filter(|e| e.free > 0).collect();
     let open = offers(&open);
-    let taken = match size(wish, shards, memory, &all, &open) {
+    let taken = match size(request, shards, memory, &all, &open) {
         Ok(taken) => taken,
         Err(decision) => return decision,
     };
@@ -110,7 +110,7 @@ pub(super) fn place_gang(
 /// How many ranks start now, of what all executors offer a rank, and those with a free slot; or else what becomes of the
 /// gang.
 fn size(
-    wish: Wish,
+    request: RankRequest,
     shards: usize,
     memory: &Memory,
     all: &[u64],
@@ -124,12 +124,18 @@ fn size(
             registered,
         }))
     };
-    match wish {
-        Wish::Begin { ranks, gives_up } => {
+    match request {
+        RankRequest::Begin {
+            ranks,
+            most,
+            patience_over,
+            too_few,
+        } => {
             let asked = match ranks {
                 Ranks::Exactly(needed) => needed,
-                Ranks::All => registered.clamp(1, shards),
+                Ranks::All => registered.min(most).clamp(1, shards),
             };
+            let gives_up = patience_over && too_few == TooFew::Fail;
             if asked > registered {
                 return Err(match never_fits(ranks, memory, all) {
                     Some(reason) if gives_up => Decision::Fail(reason),
@@ -143,8 +149,17 @@ fn size(
                 (Ranks::Exactly(_), fit) if fit < asked => 0,
                 (_, fit) => fit,
             };
-            if needed == 0 {
-                return Err(Decision::Fail(memory.too_little(all, asked)));
+            match too_few {
+                _ if needed > 0 => {}
+                // The executors that are there are not those that may come.
+                TooFew::Wait => {
+                    return Err(Decision::Wait(WaitReason::Memory {
+                        needed: asked,
+                        bytes: memory.needed(asked),
+                        offer: memory.enough(all, asked),
+                    }));
+                }
+                TooFew::Fail => return Err(Decision::Fail(memory.too_little(all, asked))),
             }
             let free = memory.enough(open, needed);
             match free < needed {
@@ -152,7 +167,7 @@ fn size(
                 false => Ok(needed),
             }
         }
-        Wish::Regroup {
+        RankRequest::Regroup {
             wanted,
             least,
             most,
@@ -208,6 +223,27 @@ fn size(
             slots(needed, memory.enough(open, needed))
         }
     }
+}
+
+/// Bytes that a rank of a gang takes at least, whichever number of ranks starts: the more there are, the fewer rows has
+/// each.
+pub(super) fn least_memory(
+    executors: &[Executor],
+    request: RankRequest,
+    shards: usize,
+    memory: &Memory,
+) -> u64 {
+    let able = executors.iter().filter(|e| e.role.runs_ranks()).count();
+    let ranks = match request {
+        RankRequest::Begin {
+            ranks: Ranks::Exactly(ranks),
+            ..
+        } => ranks,
+        RankRequest::Begin { most, .. } | RankRequest::Regroup { most, .. } => {
+            most.min(shards).min(able)
+        }
+    };
+    memory.needed(ranks.max(1))
 }
 
 /// An executor by which a running gang could grow, once every demand has been served.

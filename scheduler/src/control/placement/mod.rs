@@ -3,7 +3,7 @@
 //! Stages come in the order of their jobs, first come first served. An ordinary stage takes slices
 //! of its partitions wherever slots are free. A barrier stage is a *gang*: all of its ranks start
 //! at once, one task an executor, or none does. A gang that cannot start yet keeps a slot on every
-//! executor it could use, so that later jobs cannot starve it; jobs ahead of it are not held up. One
+//! executor it could use (by role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. One
 //! that meets again has its place among jobs by its own arrival, also while its last generation ends.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!              not yet: others hold the slots, or lost ranks may return ► Wait(reason), reserves
 //!              ranks of the last generation have not ended ────────────► Wait(reason), reserves
 //!              ranks were lost, and too few executors are left ────────► Fail(reason)
-//!              its ranks take more memory than executors offer ────────► Fail(reason)
+//!              its ranks take more memory than executors offer ────────► Fail(reason), or Wait if asked to
 //!              some ranks are done and others were lost ───────────────► Rerun(reason)
 //! ```
 //!
@@ -27,8 +27,8 @@ use std::fmt;
 use bytesize::ByteSize;
 use volley_proto::spec::{Ranks, TooFew};
 
-use gang::place_gang;
 pub(crate) use gang::{Memory, grows_by, never_fits};
+use gang::{least_memory, place_gang};
 
 /// An executor as placement sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +60,8 @@ pub(crate) enum Role {
     Train,
 }
 
-impl std::fmt::Display for Role {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Any => "any",
             Self::Query => "query",
@@ -101,7 +101,7 @@ pub(crate) enum Kind {
     Whole,
     /// A barrier stage.
     Gang {
-        wish: Wish,
+        request: RankRequest,
         shards: usize,
         memory: Memory,
         /// Ranks of the last generation that have not ended.
@@ -111,14 +111,17 @@ pub(crate) enum Kind {
     },
 }
 
-/// How many ranks a gang wants.
+/// How many ranks a gang asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum RankRequest {
     /// To begin with.
     Begin {
         ranks: Ranks,
+        /// No more than these, where it takes all.
+        most: usize,
         /// Whether too few executors have been waited for for long enough.
-        gives_up: bool,
+        patience_over: bool,
+        too_few: TooFew,
     },
     /// To go on after ranks were lost or executors joined.
     Regroup {
@@ -146,13 +149,6 @@ pub(crate) enum Decision {
     Fail(String),
     /// The gang's job must be run again from its start.
     Rerun(String),
-}
-
-impl Decision {
-    /// Whether tasks are to be bound.
-    pub(crate) fn starts(&self) -> bool {
-        matches!(self, Self::Tasks(_) | Self::Start(_))
-    }
 }
 
 /// One task to bind.
@@ -254,7 +250,7 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
             }
             Kind::Whole => tasks_or_wait(place_whole(executors), waiting),
             Kind::Gang {
-                wish,
+                request,
                 shards,
                 memory,
                 running,
@@ -268,11 +264,12 @@ pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decis
                     Some(ahead) => Decision::Wait(WaitReason::Turn {
                         ahead: ahead.to_owned(),
                     }),
-                    None => place_gang(executors, *wish, *shards, memory),
+                    None => place_gang(executors, *request, *shards, memory),
                 };
                 if waiting.is_none() && matches!(decision, Decision::Wait(_)) {
                     waiting = Some(&demand.job);
-                    reserve(executors);
+                    let needed = least_memory(executors, *request, *shards, memory);
+                    reserve(executors, needed);
                 }
                 decision
             }
@@ -330,9 +327,10 @@ fn place_whole(executors: &mut [Executor]) -> Vec<Task> {
     }]
 }
 
-/// Keeps a slot on every executor from the stages that come later.
-fn reserve(executors: &mut [Executor]) {
-    for executor in executors.iter_mut().filter(|e| e.role.runs_ranks()) {
+/// Keeps a slot on every executor that could run a rank of so much memory from the stages that come later.
+fn reserve(executors: &mut [Executor], memory: u64) {
+    let suits = |e: &&mut Executor| e.role.runs_ranks() && e.rank_memory >= memory;
+    for executor in executors.iter_mut().filter(suits) {
         executor.free = executor.free.saturating_sub(1);
     }
 }

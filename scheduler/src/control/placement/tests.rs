@@ -15,12 +15,12 @@ fn cluster(free: &[usize]) -> Vec<Executor> {
     free.iter().enumerate().map(executor).collect()
 }
 
-fn gang_with(job: &str, wish: Wish, running: usize, done: usize) -> Demand {
+fn gang_with(job: &str, request: RankRequest, running: usize, done: usize) -> Demand {
     Demand {
         job: job.into(),
         stage: 1,
         kind: Kind::Gang {
-            wish,
+            request,
             shards: 10,
             memory: Memory::default(),
             running,
@@ -29,21 +29,30 @@ fn gang_with(job: &str, wish: Wish, running: usize, done: usize) -> Demand {
     }
 }
 
+/// To begin with ranks, where too few executors have or have not been waited for for long enough.
+fn begin(ranks: Ranks, patience_over: bool) -> RankRequest {
+    RankRequest::Begin {
+        ranks,
+        most: usize::MAX,
+        patience_over,
+        too_few: TooFew::Fail,
+    }
+}
+
 fn gang(job: &str, ranks: Ranks) -> Demand {
-    let gives_up = false;
-    gang_with(job, Wish::Begin { ranks, gives_up }, 0, 0)
+    gang_with(job, begin(ranks, false), 0, 0)
 }
 
 /// A gang that had 3 ranks, goes on with 2 and takes up to 4.
 fn regroup(patience_over: bool, too_few: TooFew) -> Demand {
-    let wish = Wish::Regroup {
+    let request = RankRequest::Regroup {
         wanted: 3,
         least: 2,
         most: 4,
         patience_over,
         too_few,
     };
-    gang_with("a", wish, 0, 0)
+    gang_with("a", request, 0, 0)
 }
 
 fn slices(job: &str, pending: usize) -> Demand {
@@ -172,10 +181,7 @@ fn too_few_executors_are_waited_for_or_end_the_job_as_asked() {
 
 #[test]
 fn a_generation_ends_before_the_next_begins() {
-    let begin = |gives_up| Wish::Begin {
-        ranks: Ranks::Exactly(2),
-        gives_up,
-    };
+    let begin = |patience_over| begin(Ranks::Exactly(2), patience_over);
     let ending = gang_with("a", begin(false), 1, 0);
     assert_eq!(
         run(&[1, 1], &[ending]),
@@ -248,8 +254,8 @@ fn of_rows(rows: u64) -> Memory {
     }
 }
 
-fn gang_of(job: &str, wish: Wish, memory: Memory) -> Demand {
-    let mut demand = gang_with(job, wish, 0, 0);
+fn gang_of(job: &str, request: RankRequest, memory: Memory) -> Demand {
+    let mut demand = gang_with(job, request, 0, 0);
     if let Kind::Gang { memory: of, .. } = &mut demand.kind {
         *of = memory;
     }
@@ -267,10 +273,7 @@ fn run_on(offers: &[u64], demand: Demand) -> String {
 
 #[test]
 fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
-    let begin = |ranks| Wish::Begin {
-        ranks,
-        gives_up: false,
-    };
+    let begin = |ranks| begin(ranks, false);
     // 64 MiB of rows.
     let memory = of_rows(4 * MIB);
     let exactly = |ranks| gang_of("a", begin(Ranks::Exactly(ranks)), memory);
@@ -298,10 +301,10 @@ fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
 fn survivors_do_not_take_more_rows_than_they_have_memory_for() {
     let lost = |too_few, rows| {
         let demand = regroup(true, too_few);
-        let Kind::Gang { wish, .. } = demand.kind else {
+        let Kind::Gang { request, .. } = demand.kind else {
             unreachable!("it is a gang")
         };
-        gang_of("a", wish, of_rows(rows))
+        gang_of("a", request, of_rows(rows))
     };
     let fits = run_on(&[32, 32], lost(TooFew::Fail, 4 * MIB));
     assert_eq!(fits, "start e0:5 e1:5");
@@ -318,11 +321,7 @@ fn survivors_do_not_take_more_rows_than_they_have_memory_for() {
 
 #[test]
 fn a_gang_whose_last_generation_ends_keeps_its_place() {
-    let begin = Wish::Begin {
-        ranks: Ranks::Exactly(2),
-        gives_up: false,
-    };
-    let ending = || gang_with("a", begin, 1, 0);
+    let ending = || gang_with("a", begin(Ranks::Exactly(2), false), 1, 0);
     let ends = "wait: 1 of the last generation's ranks have not ended";
     assert_eq!(
         run(
@@ -380,4 +379,63 @@ fn a_collapsing_stage_runs_as_one_task() {
         slots: 1,
     };
     assert_eq!(decisions, [Decision::Tasks(vec![task])]);
+}
+
+#[test]
+fn a_gang_that_may_wait_waits_for_executors_with_more_memory() {
+    let request = |too_few| RankRequest::Begin {
+        ranks: Ranks::Exactly(2),
+        most: 2,
+        patience_over: true,
+        too_few,
+    };
+    // 32 MiB each.
+    let decision = |too_few| run_on(&[32, 20], gang_of("a", request(too_few), of_rows(4 * MIB)));
+    assert_eq!(
+        decision(TooFew::Wait),
+        "wait: needs 2 executors that offer a rank 32.0 MiB (--rank-memory): 1 do"
+    );
+    assert!(decision(TooFew::Fail).starts_with("fail: training does not fit into memory"));
+}
+
+#[test]
+fn all_is_no_more_than_max_ranks() {
+    let request = |most| RankRequest::Begin {
+        ranks: Ranks::All,
+        most,
+        patience_over: false,
+        too_few: TooFew::Fail,
+    };
+    let first = |most| run(&[1; 4], &[gang_with("a", request(most), 0, 0)]).remove(0);
+    assert_eq!(first(2), "start e0:5 e1:5");
+    assert_eq!(first(usize::MAX), "start e0:3 e1:3 e2:2 e3:2");
+}
+
+#[test]
+fn all_of_no_executors_is_waited_for_and_then_given_up() {
+    let decision = |patience_over| {
+        let all = gang_with("a", begin(Ranks::All, patience_over), 0, 0);
+        run(&[], &[all]).remove(0)
+    };
+    assert_eq!(decision(false), "wait: needs 1 executors: 0 are registered");
+    assert!(decision(true).starts_with("fail: training needs 1 ranks"));
+}
+
+#[test]
+fn a_waiting_gang_keeps_no_slot_where_its_ranks_have_too_little_memory() {
+    let mut executors = cluster(&[1, 1, 0]);
+    for (executor, offer) in executors.iter_mut().zip([32, 20, 32]) {
+        executor.rank_memory = offer * MIB;
+    }
+    // 32 MiB each.
+    let waits = gang_of("a", begin(Ranks::Exactly(2), false), of_rows(4 * MIB));
+    let decisions = place(&mut executors, &[waits, slices("b", 4)]);
+    let decisions: Vec<_> = decisions.iter().map(script).collect();
+    assert_eq!(
+        decisions,
+        [
+            "wait: needs a free slot on 2 executors at once: 1 of 3 have one",
+            "tasks e1:1"
+        ]
+    );
 }

@@ -1,4 +1,4 @@
-//! Training runs: where the ranks of a gang meet, and where clients watch.
+//! Training runs: where the ranks of a gang meet, and what clients watch.
 //!
 //! ```text
 //!  bound ──► generation g, members known ──► all joined ──► Membership handed out
@@ -9,18 +9,18 @@
 //!                                                                   the generation is over
 //! ```
 //!
-//! [`run`] is the state machine, without clock or I/O; [`service`] is the only file that knows the
-//! wire.
+//! [`run`] is the state machine of one run, [`progress`] how far it is, [`events`] what has happened to it.
 
+mod events;
 mod progress;
 mod run;
-mod service;
 mod tables;
 
 use volley_proto::TrainId;
 
-pub(crate) use run::Run;
-pub(crate) use service::services;
+pub(crate) use events::{Failure, RunEvent, Shown};
+pub(crate) use progress::StepReport;
+pub(crate) use run::{Membership, RankReport, Resolution, Run};
 
 /// The training runs of this scheduler.
-pub(crate) type Runs = crate::watched::Watched<TrainId, Run>;
+pub(crate) type Runs = super::retained::Retained<TrainId, Run>;

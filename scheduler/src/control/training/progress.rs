@@ -4,22 +4,38 @@
 
 use std::time::SystemTime;
 
-use volley_proto::tables::{Point, Rank};
-use volley_proto::wire::Steps;
-
-use volley_proto::tables::millis;
+use volley_proto::tables::{Point, Rank, millis};
 
 /// Points of a curve; at twice as many, every other one is forgotten, but the first and the newest are kept.
 const POINTS: usize = 2048;
-/// The share of the last report in the rate that is told.
+/// EWMA weight of the newest report in the rate.
 const NEWEST: f64 = 0.3;
+
+/// What a rank's last steps came to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct StepReport {
+    /// The epoch under way, from 1, and how many there are to be.
+    pub(crate) epoch: u64,
+    pub(crate) epochs: u64,
+    /// Steps done in the epoch, and how many it has.
+    pub(crate) step: u64,
+    pub(crate) steps_per_epoch: u64,
+    /// Steps done since training began.
+    pub(crate) total: u64,
+    /// Of the steps that this report is about: rows of all ranks, and the sum of their losses.
+    pub(crate) rows: u64,
+    pub(crate) loss: f64,
+    /// How long they took this rank, and how much of it in collectives.
+    pub(crate) seconds: f64,
+    pub(crate) reduce_seconds: f64,
+}
 
 /// How far a run is.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     ranks: Vec<RankProgress>,
     /// What rank 0 told last.
-    last: Option<Steps>,
+    last: Option<StepReport>,
     /// Rows of all ranks in a second, smoothed.
     rate: Option<f64>,
     /// Mean loss of the last report.
@@ -64,7 +80,13 @@ impl Progress {
     }
 
     /// A rank tells of its last steps.
-    pub(crate) fn steps(&mut self, generation: u64, rank: usize, steps: Steps, now: SystemTime) {
+    pub(crate) fn steps(
+        &mut self,
+        generation: u64,
+        rank: usize,
+        steps: StepReport,
+        now: SystemTime,
+    ) {
         let Some(teller) = self.ranks.get_mut(rank) else {
             return;
         };
@@ -97,7 +119,7 @@ impl Progress {
     }
 
     /// What rank 0 told last.
-    pub(crate) fn last(&self) -> Option<&Steps> {
+    pub(crate) fn last(&self) -> Option<&StepReport> {
         self.last.as_ref()
     }
 
@@ -174,8 +196,8 @@ impl Progress {
 mod tests {
     use super::*;
 
-    fn steps(total: u64) -> Steps {
-        Steps {
+    fn steps(total: u64) -> StepReport {
+        StepReport {
             epoch: 1 + total / 100,
             epochs: 2,
             step: total % 100,

@@ -1,4 +1,4 @@
-//! One training run as the scheduler knows it: a state machine of events in, answers out.
+//! One training run: a state machine of events in, answers out.
 //!
 //! ```text
 //!   planned ──► generation 1 ──► rank lost, executor joined ──► generation 2 ──► … ──► finished
@@ -6,23 +6,21 @@
 //!                  └── over: the reason every rank that holds a seat is told
 //! ```
 //!
-//! It outlives the engine's jobs: a job that is run again goes on with the same run. The clock that
-//! decides is passed in; the one that is told is read.
+//! It outlives the engine's jobs: a job that is run again goes on with the same run.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use url::Url;
-use volley_proto::spec::{Elastic, Ranks, TooFew};
-use volley_proto::store::EpochRecord;
-use volley_proto::wire::Steps;
+use volley_proto::spec::{Ranks, TooFew};
 use volley_proto::{ModelName, Secret};
 
-use super::progress::Progress;
-
-use crate::placement::Wish;
-use crate::watched::Ends;
+use super::events::{EventLog, Failure, RunEvent, Shown};
+use super::progress::{Progress, StepReport};
+use crate::control::placement::RankRequest;
+use crate::control::retained::Ends;
+use crate::control::{Gang, Now};
 
 /// Generations that may end in a row without progress: a step, or a shard that is loaded for the first time.
 const FRUITLESS: usize = 4;
@@ -31,8 +29,6 @@ const SETTLE: Duration = Duration::from_secs(5);
 
 /// Shards that are remembered as loaded, at most.
 const MOST_SHARDS: usize = 1 << 20;
-/// Events that are kept of a run, at most.
-const MOST_EVENTS: usize = 1 << 17;
 
 /// One training run.
 #[derive(Debug, Default)]
@@ -62,7 +58,7 @@ pub(crate) struct Run {
     /// Since when there have been too few executors to begin.
     short_since: Option<Instant>,
     finished: bool,
-    events: Vec<(SystemTime, Event)>,
+    events: EventLog,
     /// What is trained, once a gang has been asked for.
     trains: Option<Trains>,
     progress: Progress,
@@ -75,6 +71,8 @@ struct Trains {
     store: Url,
     /// The most ranks that it grows to.
     most: usize,
+    /// Whether it waits for executors however long that takes.
+    is_patient: bool,
 }
 
 /// A rank's task in the current generation; its index is its rank.
@@ -83,38 +81,6 @@ struct Member {
     task: usize,
     executor: String,
     endpoint: Option<Bytes>,
-}
-
-/// What has happened, for those who watch.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Event {
-    /// The gang waits for slots.
-    Waiting { reason: String },
-    /// A generation has been bound.
-    Started {
-        generation: u64,
-        executors: Vec<String>,
-    },
-    /// A rank has streamed its shards.
-    Loaded {
-        rank: usize,
-        rows: u64,
-        seconds: f64,
-    },
-    /// An epoch is done.
-    Epoch(Box<EpochRecord>),
-    /// The generation has ended in failure.
-    Failed(Failure),
-    /// Something a user should know.
-    Note(String),
-}
-
-/// Why a generation ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) rank: usize,
-    pub(crate) executor: String,
-    pub(crate) error: String,
 }
 
 /// A generation's membership as one rank gets it.
@@ -127,9 +93,20 @@ pub(crate) struct Membership {
     pub(crate) secret: Secret,
 }
 
+/// What a rank tells of itself; stale where its generation has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum RankReport {
+    /// Something for those who watch.
+    Event(RunEvent),
+    /// Steps done since the last such report.
+    Steps { rank: usize, steps: StepReport },
+    /// Shards that it has streamed, told before it has met its peers.
+    Streamed(Vec<u64>),
+}
+
 /// What a rank that failed is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Resolution {
     /// Its failure is the cause, or there is nothing better to say.
     Own,
     /// Another rank's failure is the cause.
@@ -146,12 +123,18 @@ impl Ends for Run {
 
 impl Run {
     /// What the run trains.
-    pub(crate) fn is_of(&mut self, model: &ModelName, store: &Url, most: usize) {
+    pub(crate) fn is_of(&mut self, gang: &Gang) {
         self.trains.get_or_insert_with(|| Trains {
-            model: model.clone(),
-            store: store.clone(),
-            most,
+            model: gang.model.clone(),
+            store: gang.store.clone(),
+            most: gang.most,
+            is_patient: gang.elastic.too_few == TooFew::Wait,
         });
+    }
+
+    /// Whether it waits for executors however long that takes.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.trains.as_ref().is_some_and(|trains| trains.is_patient)
     }
 
     /// Whether it trains a model of a store.
@@ -160,40 +143,48 @@ impl Run {
         self.trains.as_ref().is_some_and(is)
     }
 
-    /// The gang waits; said once for each reason.
-    pub(crate) fn waits(&mut self, reason: String) {
-        let last = self.events.last().map(|(_, event)| event);
-        let said = matches!(last, Some(Event::Waiting { reason: last }) if *last == reason);
+    /// The gang waits; said once for each reason. Returns whether that is news.
+    pub(crate) fn waits(&mut self, reason: String, now: Now) -> bool {
+        let last = self.events.last();
+        let said = matches!(last, Some(RunEvent::Waiting { reason: last }) if *last == reason);
         if !said {
-            self.tell(Event::Waiting { reason });
+            self.tell(RunEvent::Waiting { reason }, now.time);
         }
+        !said
     }
 
-    /// How many ranks the next generation wants.
-    pub(crate) fn wish(
+    /// How many ranks the next generation asks for, where so many executors run ranks.
+    pub(crate) fn rank_request(
         &mut self,
-        ranks: Ranks,
-        elastic: &Elastic,
+        gang: &Gang,
         registered: usize,
         now: Instant,
-    ) -> Wish {
+    ) -> RankRequest {
+        let (elastic, most) = (&gang.elastic, gang.most);
+        let too_few = elastic.too_few;
         if !self.has_begun() {
-            let short = matches!(ranks, Ranks::Exactly(needed) if needed > registered);
+            let needed = match gang.ranks {
+                Ranks::Exactly(needed) => needed,
+                Ranks::All => 1,
+            };
+            let short = needed > registered;
             let since = short.then(|| self.short_since.unwrap_or(now));
             self.short_since = since;
             let waited = since.is_some_and(|since| now - since >= elastic.regroup_timeout);
-            return Wish::Begin {
-                ranks,
-                gives_up: waited && elastic.too_few == TooFew::Fail,
+            return RankRequest::Begin {
+                ranks: gang.ranks,
+                most,
+                patience_over: waited,
+                too_few,
             };
         }
         let waited = self.since.map_or(Duration::ZERO, |since| now - since);
-        Wish::Regroup {
+        RankRequest::Regroup {
             wanted: self.members.len(),
             least: elastic.min_ranks,
-            most: elastic.max_ranks.unwrap_or(usize::MAX),
+            most,
             patience_over: waited >= elastic.regroup_timeout,
-            too_few: elastic.too_few,
+            too_few,
         }
     }
 
@@ -225,13 +216,13 @@ impl Run {
     }
 
     /// A new generation has been bound to these tasks of an attempt.
-    pub(crate) fn starts(&mut self, attempt: &str, tasks: Vec<(usize, String)>, now: Instant) {
+    pub(crate) fn starts(&mut self, attempt: &str, tasks: Vec<(usize, String)>, now: Now) {
         self.generation += 1;
         self.secret = Some(Secret::random());
         self.attempt = attempt.to_owned();
         self.stepping_since = None;
         self.fruitless += 1;
-        self.since = Some(now);
+        self.since = Some(now.instant);
         self.over = None;
         self.root = None;
         let executors = tasks.iter().map(|(_, executor)| executor.clone()).collect();
@@ -241,11 +232,13 @@ impl Run {
             endpoint: None,
         };
         self.members = tasks.into_iter().map(member).collect();
-        self.progress.starts(self.members.len(), SystemTime::now());
-        self.tell(Event::Started {
-            generation: self.generation,
+        self.progress.starts(self.members.len(), now.time);
+        let generation = self.generation;
+        let started = RunEvent::Started {
+            generation,
             executors,
-        });
+        };
+        self.tell(started, now.time);
     }
 
     /// A task of an attempt reports where its rank can be reached. Returns its generation.
@@ -323,20 +316,19 @@ impl Run {
     }
 
     /// Ends the current generation; its ranks meet again.
-    pub(crate) fn regroup(&mut self, reason: String, now: Instant) {
+    pub(crate) fn regroup(&mut self, reason: String, now: Now) {
         if self.has_begun() && self.over.is_none() && !self.finished {
             let generation = self.generation;
-            self.tell(Event::Note(format!(
-                "generation {generation} ends: {reason}"
-            )));
+            let note = format!("generation {generation} ends: {reason}");
+            self.tell(RunEvent::Note(note), now.time);
             self.over = Some(reason);
-            self.since = Some(now);
+            self.since = Some(now.instant);
         }
     }
 
     /// An executor is gone. Ends the generation if it had a rank there. If too many have ended without progress, the run
     /// ends, and this is why.
-    pub(crate) fn loses(&mut self, executor: &str, now: Instant) -> Option<String> {
+    pub(crate) fn loses(&mut self, executor: &str, now: Now) -> Option<String> {
         let rank = self.members.iter().position(|m| m.executor == executor)?;
         let reason = format!("rank {rank} was lost with executor {executor}");
         let is_under_way = self.over.is_none() && self.root.is_none() && !self.finished;
@@ -354,7 +346,7 @@ impl Run {
             executor: executor.to_owned(),
             error: error.clone(),
         };
-        self.fails(self.generation, failure, false);
+        self.fails(self.generation, failure, false, now);
         Some(error)
     }
 
@@ -363,83 +355,78 @@ impl Run {
         self.fruitless >= FRUITLESS
     }
 
-    /// A rank has streamed these shards. Reports of other generations are dropped.
-    pub(crate) fn streams(&mut self, generation: u64, shards: Vec<u64>) {
-        if generation == self.generation {
-            let before = self.loaded.len();
-            let room = MOST_SHARDS.saturating_sub(before);
-            self.loaded.extend(shards.into_iter().take(room));
-            if self.loaded.len() > before {
-                self.fruitless = 0;
-            }
-        }
-    }
-
-    /// A rank reports progress. Reports of other generations are dropped.
-    pub(crate) fn reports(&mut self, generation: u64, event: Event) {
-        if generation == self.generation {
-            match &event {
-                Event::Epoch(record) => {
-                    let last = self.progress.last().map(|last| last.epochs);
-                    let is_last = last.is_some_and(|last| record.epoch as u64 >= last);
-                    self.trained |= is_last || record.ended.is_some();
-                }
-                Event::Loaded {
-                    rank,
-                    rows,
-                    seconds,
-                } => self.progress.loads(*rank, *rows, *seconds),
-                _ => {}
-            }
-            self.tell(event);
-        }
-    }
-
-    /// A rank reports its last steps. Reports of other generations are dropped.
-    pub(crate) fn steps(&mut self, generation: u64, rank: usize, steps: Steps, now: Instant) {
+    /// A rank of a generation tells of itself. Reports of other generations are dropped.
+    pub(crate) fn reports(&mut self, generation: u64, report: RankReport, now: Now) {
         if generation != self.generation {
             return;
         }
-        if steps.total > self.steps {
-            self.stepping_since.get_or_insert(now);
-            self.steps = steps.total;
-            self.fruitless = 0;
+        match report {
+            RankReport::Streamed(shards) => {
+                let before = self.loaded.len();
+                let room = MOST_SHARDS.saturating_sub(before);
+                self.loaded.extend(shards.into_iter().take(room));
+                if self.loaded.len() > before {
+                    self.fruitless = 0;
+                }
+            }
+            RankReport::Steps { rank, steps } => {
+                if steps.total > self.steps {
+                    self.stepping_since.get_or_insert(now.instant);
+                    self.steps = steps.total;
+                    self.fruitless = 0;
+                }
+                self.progress.steps(generation, rank, steps, now.time);
+            }
+            RankReport::Event(event) => {
+                match &event {
+                    RunEvent::Epoch(record) => {
+                        let last = self.progress.last().map(|last| last.epochs);
+                        let is_last = last.is_some_and(|last| record.epoch as u64 >= last);
+                        self.trained |= is_last || record.ended.is_some();
+                    }
+                    RunEvent::Loaded {
+                        rank,
+                        rows,
+                        seconds,
+                    } => self.progress.loads(*rank, *rows, *seconds),
+                    _ => {}
+                }
+                self.tell(event, now.time);
+            }
         }
-        self.progress
-            .steps(generation, rank, steps, SystemTime::now());
     }
 
     /// A rank reports its failure. The first that is not the loss of a peer is the root cause.
-    pub(crate) fn fails(&mut self, generation: u64, failure: Failure, peer_lost: bool) {
+    pub(crate) fn fails(&mut self, generation: u64, failure: Failure, peer_lost: bool, now: Now) {
         let current = generation == self.generation && self.over.is_none();
         if current && self.root.is_none() && !peer_lost {
-            self.tell(Event::Failed(failure.clone()));
+            self.tell(RunEvent::Failed(failure.clone()), now.time);
             self.root = Some(failure);
         }
     }
 
     /// What a rank that lost a peer is to do; `None` while that is not known.
-    pub(crate) fn verdict(&self, generation: u64, rank: usize) -> Option<Verdict> {
+    pub(crate) fn resolution(&self, generation: u64, rank: usize) -> Option<Resolution> {
         match &self.root {
-            _ if self.ended(generation).is_some() => Some(Verdict::Regroup),
-            Some(root) if root.rank == rank => Some(Verdict::Own),
-            Some(root) => Some(Verdict::Root(root.clone())),
+            _ if self.ended(generation).is_some() => Some(Resolution::Regroup),
+            Some(root) if root.rank == rank => Some(Resolution::Own),
+            Some(root) => Some(Resolution::Root(root.clone())),
             None => None,
         }
     }
 
     /// Ranks lost each other, and nobody knows why: they meet again, but not for ever.
-    pub(crate) fn gives_up(&mut self, generation: u64, failure: &Failure, now: Instant) -> Verdict {
-        if let Some(verdict) = self.verdict(generation, failure.rank) {
-            return verdict;
+    pub(crate) fn gives_up(&mut self, generation: u64, failure: &Failure, now: Now) -> Resolution {
+        if let Some(resolution) = self.resolution(generation, failure.rank) {
+            return resolution;
         }
         if self.is_fruitless() {
-            self.fails(generation, failure.clone(), false);
-            return Verdict::Own;
+            self.fails(generation, failure.clone(), false, now);
+            return Resolution::Own;
         }
         let Failure { rank, error, .. } = failure;
         self.regroup(format!("rank {rank} lost a peer: {error}"), now);
-        Verdict::Regroup
+        Resolution::Regroup
     }
 
     /// The failure that ended the run.
@@ -484,17 +471,18 @@ impl Run {
         &self.progress
     }
 
-    /// What has happened so far, and when.
-    pub(crate) fn events(&self) -> &[(SystemTime, Event)] {
+    /// What has happened.
+    pub(super) fn events(&self) -> &EventLog {
         &self.events
     }
 
-    fn tell(&mut self, event: Event) {
-        // Those who watch count them, so none is forgotten: beyond so many, only the end is told.
-        if self.events.len() >= MOST_EVENTS && !matches!(event, Event::Failed(_)) {
-            return;
-        }
-        self.events.push((SystemTime::now(), event));
+    /// What a watcher who has seen so many events has not, if anything.
+    pub(crate) fn events_since(&self, seen: u64) -> Option<Shown> {
+        self.events.since(seen)
+    }
+
+    fn tell(&mut self, event: RunEvent, at: SystemTime) {
+        self.events.push(event, at);
     }
 }
 

@@ -2,25 +2,32 @@
 
 use url::Url;
 use volley_proto::TrainId;
-use volley_proto::tables::{Epoch, Line, Point, Rank, Run as Row};
+use volley_proto::store::EpochRecord;
+use volley_proto::tables::{Epoch, Line, Point, Rank, Run as Row, RunState, millis};
 
 use super::Runs;
-use super::run::{Event, Failure, Run};
-use crate::watched::Ends;
-use volley_proto::tables::millis;
+use super::events::{Failure, RunEvent as Event};
+use super::run::Run;
+use crate::control::retained::Ends;
 
 impl Runs {
     /// Of all runs, or of one, what `rows` makes of each; the newest first.
     fn rows<T>(&self, of: Option<TrainId>, rows: impl Fn(&TrainId, &Run) -> Vec<T>) -> Vec<T> {
-        let wanted = |train: &TrainId| of.is_none_or(|of| of == *train);
-        let mut found = self.scan(|train, run| wanted(train).then(|| rows(train, run)));
-        found.reverse();
-        found.into_iter().flatten().collect()
+        let newest = self.iter().rev();
+        let wanted = newest.filter(|(train, _)| of.is_none_or(|of| of == **train));
+        wanted.flat_map(|(train, run)| rows(train, run)).collect()
+    }
+
+    /// The runs that are over.
+    pub(crate) fn over(&self) -> Vec<TrainId> {
+        let over = self.iter().filter(|(_, run)| run.is_over());
+        over.map(|(train, _)| *train).collect()
     }
 
     /// The stores that runs publish to.
     pub(crate) fn stores(&self) -> Vec<Url> {
-        let mut stores = self.scan(|_, run| run.store().cloned());
+        let stores = self.iter().filter_map(|(_, run)| run.store().cloned());
+        let mut stores: Vec<_> = stores.collect();
         stores.sort();
         stores.dedup();
         stores
@@ -62,11 +69,12 @@ impl Run {
     fn row(&self, train: &TrainId) -> Row {
         let progress = self.progress();
         let last = progress.last().cloned().unwrap_or_default();
-        let is_training = self.state() == "training";
+        let state = self.state();
+        let is_training = state == RunState::Training;
         Row {
             train_id: train.to_string(),
             model: self.model(),
-            state: self.state().to_owned(),
+            state,
             generation: self.generation(),
             ranks: self.executors().len() as u64,
             epoch: last.epoch,
@@ -83,24 +91,24 @@ impl Run {
         }
     }
 
-    /// Where it stands, in a word.
-    fn state(&self) -> &'static str {
+    /// How far it is.
+    fn state(&self) -> RunState {
         let is_done = self.is_trained();
         match (self.is_over(), self.root().is_some()) {
-            (true, true) => "failed",
-            (true, false) if is_done => "finished",
-            (true, false) => "ended",
-            (false, _) if !self.has_begun() => "waiting",
-            (false, _) if self.awaits_ranks() => "regrouping",
-            (false, _) if self.progress().is_stepping() => "training",
-            (false, _) => "loading",
+            (true, true) => RunState::Failed,
+            (true, false) if is_done => RunState::Finished,
+            (true, false) => RunState::Ended,
+            (false, _) if !self.has_begun() => RunState::Waiting,
+            (false, _) if self.awaits_ranks() => RunState::Regrouping,
+            (false, _) if self.progress().is_stepping() => RunState::Training,
+            (false, _) => RunState::Loading,
         }
     }
 
     /// What it waits for, or why it failed.
     fn reason(&self) -> Option<String> {
         let waits = || match self.events().last() {
-            Some((_, Event::Waiting { reason })) => Some(reason.clone()),
+            Some(Event::Waiting { reason }) => Some(reason.clone()),
             _ => None,
         };
         let failed = self.root().map(|root| {
@@ -116,7 +124,7 @@ impl Run {
             .or_else(waits)
     }
 
-    fn epochs(&self) -> impl DoubleEndedIterator<Item = &volley_proto::store::EpochRecord> {
+    fn epochs(&self) -> impl DoubleEndedIterator<Item = &EpochRecord> {
         self.events().iter().filter_map(|(_, event)| match event {
             Event::Epoch(record) => Some(record.as_ref()),
             _ => None,
@@ -130,7 +138,7 @@ impl Run {
     }
 
     fn lines(&self, train: &TrainId) -> Vec<Line> {
-        let line = |(at, event): &(std::time::SystemTime, Event)| {
+        let line = |(at, event): (std::time::SystemTime, &Event)| {
             let (rank, text) = match event {
                 Event::Waiting { reason } => (None, format!("waits: {reason}")),
                 Event::Started {
@@ -160,7 +168,7 @@ impl Run {
                 Event::Note(note) => (None, note.clone()),
             };
             Line {
-                at: millis(*at),
+                at: millis(at),
                 job_id: None,
                 train_id: Some(train.to_string()),
                 executor_id: None,

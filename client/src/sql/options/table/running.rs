@@ -29,7 +29,7 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "max_ranks",
         "whole number",
         "ranks, or no limit with 'all'",
-        "When executors join, training grows to no more ranks than this.",
+        "Training begins with no more ranks than this, and grows to no more when executors join.",
         |to, value| {
             let mut ranks = 0;
             whole(&mut ranks, value)?;

@@ -9,7 +9,7 @@
 //!                       ways, as they are known
 //! ```
 //!
-//! What is asked goes over the stream that each executor keeps open ([`crate::attendance`]), and what came of it comes
+//! What is asked goes over the stream that each executor keeps open ([`super::attendance`]), and what came of it comes
 //! back as a request. Only executors that are registered are dialled, and by what they advertise: nobody is sent to
 //! look at other hosts. One client is served at a time, or one measurement would be of the other's bytes.
 

@@ -16,20 +16,20 @@ use volley_proto::nesting;
 use volley_proto::plan::{Effects, VolleyLogicalCodec};
 use volley_proto::settings::session_config;
 
-use super::Caller;
+use crate::access::Caller;
 
 /// Looks at plans before they are taken.
-pub(crate) struct Submissions {
+pub(super) struct Permissions {
     /// What plans are decoded with.
     context: Arc<TaskContext>,
     codec: VolleyLogicalCodec,
     paths: AllowedPaths,
 }
 
-impl Submissions {
+impl Permissions {
     /// # Errors
     /// When a session cannot be made.
-    pub(crate) fn new(sessions: &SessionBuilder, paths: AllowedPaths) -> Result<Self> {
+    pub(super) fn new(sessions: &SessionBuilder, paths: AllowedPaths) -> Result<Self> {
         let session = SessionContext::new_with_state(sessions(session_config())?);
         Ok(Self {
             context: session.task_ctx(),
@@ -40,7 +40,7 @@ impl Submissions {
 
     /// # Errors
     /// When the plan is not taken, or not from this caller: what would be needed.
-    pub(crate) fn check(&self, caller: &Caller, query: &ExecuteQueryParams) -> Result<(), Status> {
+    pub(super) fn check(&self, caller: &Caller, query: &ExecuteQueryParams) -> Result<(), Status> {
         let plan = match &query.query {
             Some(Query::LogicalPlan(plan)) => plan,
             // It would run as it is: nothing that makes plans correct here would see it.

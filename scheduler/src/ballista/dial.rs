@@ -15,12 +15,12 @@ use volley_proto::tls::{Tls, url};
 const TRIED: Duration = Duration::from_secs(5);
 
 /// What connections to executors are made with.
-pub(crate) struct ToExecutors {
-    pub(crate) tls: Option<Tls>,
+pub(super) struct ToExecutors {
+    pub(super) tls: Option<Tls>,
     /// Executors take tasks from their scheduler only.
-    pub(crate) secret: ClusterSecret,
+    pub(super) secret: ClusterSecret,
     /// How long an executor may not answer.
-    pub(crate) patience: Duration,
+    pub(super) patience: Duration,
 }
 
 impl ToExecutors {
@@ -28,7 +28,7 @@ impl ToExecutors {
     ///
     /// # Errors
     /// When it is no address that can be dialled.
-    pub(crate) fn endpoint(
+    pub(super) fn endpoint(
         &self,
         endpoint: Endpoint,
     ) -> Result<Endpoint, Box<dyn Error + Send + Sync>> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ballista_scheduler::cluster::ClusterState;
 use futures::future::join_all;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 use tokio::time::timeout;
@@ -15,7 +14,8 @@ use volley_proto::wire::ProbeResponse;
 
 use super::Probes;
 use super::rounds::rounds;
-use crate::ballista::VolleyClusterState;
+use crate::control::{Controller, ExecutorEndpoint, RegisteredExecutor};
+use crate::handle::Control;
 
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
@@ -28,7 +28,7 @@ type Answers = mpsc::Sender<Result<ProbeResponse, Status>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Prober {
     probes: Probes,
-    cluster: Arc<VolleyClusterState>,
+    control: Control,
     /// The scheduler, as executors dial it.
     address: String,
     /// What is spoken TLS with, if it is.
@@ -51,10 +51,10 @@ struct Peer {
 }
 
 impl Prober {
-    pub(crate) fn new(cluster: Arc<VolleyClusterState>, address: String, tls: Option<Tls>) -> Self {
+    pub(crate) fn new(control: Control, address: String, tls: Option<Tls>) -> Self {
         Self {
             probes: Probes::default(),
-            cluster,
+            control,
             address,
             tls,
             turn: Arc::default(),
@@ -104,44 +104,46 @@ impl Prober {
                 answers.send(Err(Status::deadline_exceeded(late))).await.ok();
             }
         }
-        for metadata in self.cluster.registered_executor_metadata().await {
-            self.probes.stop(&metadata.id);
+        for executor in self.control.look(Controller::registered_executors) {
+            self.probes.stop(&executor.id);
         }
     }
 
     /// The executors, each listening for the others.
     async fn peers(&self) -> Vec<Peer> {
-        let metadata = self.cluster.registered_executor_metadata().await;
-        let rows = self.cluster.rows().await;
-        let peers = metadata.into_iter().filter_map(|metadata| {
-            let row = rows.iter().find(|row| row.executor_id == metadata.id)?;
+        let executors = self.control.look(Controller::registered_executors);
+        let peers = executors.into_iter().map(|executor| {
+            let RegisteredExecutor { id, role, endpoint } = executor;
+            let ExecutorEndpoint {
+                host,
+                port,
+                task_port,
+            } = endpoint;
             let token = Uuid::new_v4().to_string();
-            Some(async move {
+            async move {
                 let listen = Probe::Listen {
                     token: token.clone(),
                     patience: PATIENCE,
                 };
-                let listens = match self.probes.ask(&metadata.id, &listen).await {
+                let listens = match self.probes.ask(&id, &listen).await {
                     Ok(Probed::Listens { port, range }) => Ok((port, range)),
-                    Ok(Probed::Failed(reason)) => Err(format!("{}: {reason}", metadata.id)),
-                    Ok(Probed::Measured(_)) => Err(unasked(&metadata.id)),
+                    Ok(Probed::Failed(reason)) => Err(format!("{id}: {reason}")),
+                    Ok(Probed::Measured(_)) => Err(unasked(&id)),
                     Err(reason) => Err(reason),
                 };
                 Peer {
-                    runs_queries: row.role != "train",
-                    runs_ranks: row.role != "query",
-                    id: metadata.id,
-                    host: metadata.host,
-                    tasks: metadata.grpc_port,
-                    flight: metadata.port,
+                    runs_queries: role.runs_queries(),
+                    runs_ranks: role.runs_ranks(),
+                    id,
+                    host,
+                    tasks: task_port,
+                    flight: port,
                     token,
                     listens,
                 }
-            })
+            }
         });
-        let mut peers = join_all(peers).await;
-        peers.sort_by(|a, b| a.id.cmp(&b.id));
-        peers
+        join_all(peers).await
     }
 
     /// The ways from the scheduler to an executor and back.

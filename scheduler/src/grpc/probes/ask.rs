@@ -13,7 +13,7 @@ use tonic::Status;
 use volley_proto::probe::{Probe, Probed};
 use volley_proto::wire::{self, AttendResponse, ProbedRequest};
 
-use crate::attendance::Sign;
+use super::super::attendance::Sign;
 
 /// How long an executor may take to say what came of a probe: as long as it tries at most, and some.
 const PATIENCE: Duration = Duration::from_secs(15);

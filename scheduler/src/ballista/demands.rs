@@ -1,0 +1,134 @@
+//! From the running stages of graphs to plain facts: what each has to do yet.
+
+use std::sync::Arc;
+
+use ballista_core::config::BallistaConfig;
+use ballista_core::execution_plans::stats_for_partitions;
+use ballista_core::serde::protobuf::task_status::Status;
+use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
+use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
+use datafusion::common::stats::Precision;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use volley_proto::TrainId;
+use volley_proto::plan::TrainExec;
+use volley_proto::spec::{Start, TrainSpec};
+
+use super::losses::written;
+use crate::control::{Gang, GangStage, Memory, Stage, Work};
+use crate::planning::find;
+
+/// The graph's running stages that something may be decided about, in the order of their numbers. Of a gang whose ranks
+/// all run that is where `regroups` says so.
+pub(super) fn demands(graph: &ExecutionGraphBox, regroups: impl Fn(TrainId) -> bool) -> Vec<Stage> {
+    let running = graph.stages().values().filter_map(|stage| match stage {
+        ExecutionStage::Running(stage) => Some(stage),
+        _ => None,
+    });
+    let demand = |stage: &RunningStage| {
+        Some(Stage {
+            attempt: graph.job_id().to_string(),
+            stage: stage.stage_id,
+            work: work(graph, stage, &regroups)?,
+        })
+    };
+    let mut demands: Vec<_> = running.filter_map(demand).collect();
+    demands.sort_by_key(|demand| demand.stage);
+    demands
+}
+
+fn work(
+    graph: &ExecutionGraphBox,
+    stage: &RunningStage,
+    regroups: impl Fn(TrainId) -> bool,
+) -> Option<Work> {
+    let pending = !stage.pending.is_empty();
+    if let Some(train) = find::<TrainExec>(stage.plan.as_ref()) {
+        let spec = train.spec();
+        // What its exchange wrote is added up only where that matters.
+        if !pending && !regroups(spec.train_id) {
+            return None;
+        }
+        let running = stage.task_infos.iter().filter_map(runs_on);
+        let is_done = |task: &&TaskInfo| matches!(task.task_status, Status::Successful(_));
+        let done = stage.task_infos.iter().filter(is_done).count();
+        return Some(Work::Gang(Box::new(GangStage {
+            gang: gang(spec),
+            memory: memory(stage, spec),
+            shards: stage.partitions,
+            pending,
+            running: running.map(str::to_owned).collect(),
+            done,
+            written: (done > 0).then(|| written(graph)).flatten(),
+        })));
+    }
+    if !pending {
+        return None;
+    }
+    if collapses_input(&stage.plan) {
+        return Some(Work::Whole);
+    }
+    let options = stage.session_config.options();
+    let most = options
+        .extensions
+        .get::<BallistaConfig>()
+        .map(BallistaConfig::max_partitions_per_task)
+        .filter(|most| *most > 0);
+    Some(Work::Slices {
+        pending: stage.pending.remaining(),
+        most,
+    })
+}
+
+/// What a barrier stage trains, as far as it matters to where its ranks run.
+pub(super) fn gang(spec: &TrainSpec) -> Gang {
+    Gang {
+        train: spec.train_id,
+        model: spec.model.clone(),
+        store: spec.store.clone(),
+        ranks: spec.ranks,
+        elastic: spec.elastic.clone(),
+        most: spec.most_ranks(),
+        resumes: spec.start == Start::Resume,
+    }
+}
+
+/// The executor that a task runs on.
+fn runs_on(task: &TaskInfo) -> Option<&str> {
+    match &task.task_status {
+        Status::Running(running) => Some(&running.executor_id),
+        _ => None,
+    }
+}
+
+/// What the ranks of a stage take, with the rows that its exchange has written.
+fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
+    Memory {
+        of_rank: spec.rank_memory(),
+        rows: rows(stage),
+    }
+}
+
+/// Rows that the exchange before a stage has written, where it is one exchange.
+fn rows(stage: &RunningStage) -> Option<u64> {
+    let mut inputs = stage.inputs.values();
+    match (inputs.next(), inputs.next()) {
+        (Some(exchange), None) => {
+            let locations = exchange.partition_locations.values().flatten();
+            let written = locations.map(|location| location.partition_stats);
+            match stats_for_partitions(0, written).num_rows {
+                Precision::Exact(rows) => Some(rows as u64),
+                Precision::Inexact(_) | Precision::Absent => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Whether all of the stage's input comes together in one task.
+fn collapses_input(writer: &Arc<dyn ExecutionPlan>) -> bool {
+    let plan = writer.children();
+    let partitions = plan
+        .first()
+        .map(|plan| plan.output_partitioning().partition_count());
+    partitions == Some(1)
+}

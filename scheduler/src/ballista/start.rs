@@ -1,0 +1,121 @@
+//! Ballista's scheduler, started with our parts in it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ballista_core::config::TaskSchedulingPolicy;
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::cluster::memory::InMemoryJobState;
+use ballista_scheduler::config::SchedulerConfig as BallistaConfig;
+use ballista_scheduler::scheduler_process::create_scheduler;
+use volley_proto::limits::LAUNCH_LIMIT;
+use volley_proto::object_stores::Stores;
+use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
+use volley_proto::settings::session_config;
+use volley_proto::tls::url;
+
+use super::cluster_state::VolleyClusterState;
+use super::dial::ToExecutors;
+use super::graphs::Graphs;
+use super::job_ids::JobIds;
+use super::job_state::VolleyJobState;
+use super::permissions::Permissions;
+use super::planner::session_builder;
+use super::submissions::Submissions;
+use super::{BallistaScheduler, Driver, JobGateway};
+use crate::access::Access;
+use crate::handle::Control;
+use crate::tables::StageRows;
+use crate::{Error, Result, SchedulerConfig};
+
+/// Ballista's scheduler, and what goes with it.
+pub(crate) struct Ballista {
+    pub(crate) scheduler: BallistaScheduler,
+    /// Its service, for clients and executors.
+    pub(crate) gateway: JobGateway,
+    /// Carries out what the controller asks.
+    pub(crate) driver: Driver,
+    /// The stages of its graphs.
+    pub(crate) stages: StageRows,
+}
+
+/// Starts Ballista's scheduler, which is to be reached at an address.
+///
+/// # Errors
+/// When it does not start.
+pub(crate) async fn start(
+    config: &SchedulerConfig,
+    (address, access): (SocketAddr, &Access),
+    control: &Control,
+) -> Result<Ballista> {
+    let timeout = config.executor_timeout.as_secs().max(1);
+    let to_executors = ToExecutors {
+        tls: config.tls.clone(),
+        secret: access.secret().clone(),
+        patience: config.executor_timeout,
+    };
+    let scheduler = BallistaConfig {
+        external_host: config.listen.advertise_host().to_owned(),
+        bind_host: address.ip().to_string(),
+        bind_port: address.port(),
+        scheduling_policy: TaskSchedulingPolicy::PushStaged,
+        executor_timeout_seconds: timeout,
+        expire_dead_executor_interval_seconds: 1,
+        // The controller ends what waits on an empty cluster.
+        no_executors_grace_period_seconds: u64::from(u32::MAX),
+        // It also removes rows that nobody reads; Ballista would after a time, whoever reads them.
+        finished_job_data_clean_up_interval_seconds: 0,
+        // Graphs go with the jobs that they are of: see `VolleyJobState`.
+        finished_job_state_clean_up_interval_seconds: 0,
+        grpc_client_max_message_size: LAUNCH_LIMIT,
+        override_create_grpc_client_endpoint: Some(Arc::new(move |endpoint| {
+            to_executors.endpoint(endpoint)
+        })),
+        // The root is ours; Ballista's sends the browser to a page on the internet.
+        web_tui_route: "/ballista".to_owned(),
+        // With none given, it has pages of two other sites ask.
+        cors_allowed_origins: url(
+            &format!("{}:{}", config.listen.advertise_host(), address.port()),
+            config.tls.is_some(),
+        ),
+        use_tls: config.tls.is_some(),
+        // Of tasks, only ranks that meet again end in a way that Ballista retries.
+        task_max_failures: usize::MAX,
+        job_id_generator: Some(Arc::new(JobIds::default())),
+        override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),
+        override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
+        ..Default::default()
+    };
+    let stores = Stores::default();
+    let sessions = session_builder(control.clone(), &stores);
+    let sessions = sessions.map_err(|error| Error::Start(error.into()))?;
+    let permissions = Permissions::new(&sessions, access.paths().clone());
+    let permissions = permissions.map_err(|error| Error::Start(error.into()))?;
+    let of_sessions = Arc::new(stores.clone());
+    let settings = move || session_config().with_extension(Arc::clone(&of_sessions));
+    let id = scheduler.scheduler_id.clone();
+    let jobs = InMemoryJobState::new(id, sessions, Arc::new(settings));
+    let jobs = Arc::new(VolleyJobState::new(jobs, control.clone()));
+    let cluster = Arc::new(VolleyClusterState::new(control.clone()));
+    let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
+    let scheduler = create_scheduler(cluster, Arc::new(scheduler)).await;
+    let scheduler: BallistaScheduler = scheduler.map_err(Error::Start)?;
+    let submissions = Submissions::default();
+    Ok(Ballista {
+        gateway: JobGateway {
+            ballista: scheduler.clone(),
+            control: control.clone(),
+            submissions: submissions.clone(),
+            permissions,
+            stores,
+            secret: access.secret().clone(),
+        },
+        driver: Driver {
+            ballista: scheduler.clone(),
+            control: control.clone(),
+            submissions,
+        },
+        stages: Graphs::new(scheduler.clone(), jobs).into_rows(),
+        scheduler,
+    })
+}

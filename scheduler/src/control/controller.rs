@@ -1,0 +1,508 @@
+//! The controller: the state of the cluster's work, and what follows from an event.
+//!
+//! ```text
+//!   executor lost ─► ranks of it: generation over, or given up ─┐
+//!                    data of it: attempt ends ──────────────────┴─► CancelAttempt ─► AttemptEnded ─┬─► Resubmit
+//!                                                                                                  └─► job over
+//! ```
+//!
+//! This file has executors, tasks, and the ends of attempts and jobs; [`super::gangs`] has training, and
+//! [`super::offers`] placement.
+
+use std::time::{Duration, Instant};
+
+use volley_proto::TrainId;
+use volley_proto::tables::{self, Line, millis};
+
+use super::clock::Now;
+use super::event::{
+    AttemptEnd, BoundTask, Command, DataLoss, Event, Gang, LossEffect, Submission, Topic,
+};
+use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
+use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
+use super::notices::{Notice, NoticeLog};
+use super::retained::Ends;
+use super::slots::{Holder, Slots, Task};
+use super::training::{Run, Runs};
+
+/// How long a job waits on a cluster without a single executor.
+const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long those who are silent are waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Policy {
+    /// How long a client may be silent before it is taken for gone.
+    pub(crate) client_timeout: Duration,
+    /// How long rows are kept for those who do not read them.
+    pub(crate) retention: RetentionPolicy,
+}
+
+/// The scheduler's core.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    policy: Policy,
+    pub(super) jobs: Jobs,
+    pub(super) runs: Runs,
+    pub(super) executors: Executors,
+    pub(super) slots: Slots,
+    notices: NoticeLog,
+    /// Since when no executor has been registered.
+    empty_since: Option<Instant>,
+    /// What is to be done and has not been taken.
+    commands: Vec<Command>,
+}
+
+impl Controller {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            jobs: Jobs::default(),
+            runs: Runs::default(),
+            executors: Executors::default(),
+            slots: Slots::default(),
+            notices: NoticeLog::default(),
+            empty_since: None,
+            commands: Vec::new(),
+        }
+    }
+
+    /// Something has happened. Returns what is to be done.
+    pub(crate) fn on(&mut self, event: Event, now: Now) -> Vec<Command> {
+        match event {
+            Event::Tick => self.tick(now),
+            Event::JobSubmitted(submission) => self.job_submitted(submission, now),
+            Event::JobResubmitted { job, attempt } => self.job_resubmitted(&job, &attempt, now),
+            Event::ResubmissionFailed { job, error } => {
+                let error = format!("it could not be run again: {error}");
+                self.end_job(&job, Some(error), now);
+            }
+            Event::ClientAsked { job } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.heard(now);
+                }
+            }
+            Event::AttemptEnded { attempt, end } => self.attempt_ended(&attempt, end, now),
+            Event::AttemptFails { attempt, reason } => {
+                self.end_attempt(&attempt, AttemptEnd::Failed(reason));
+            }
+            Event::TasksBound { binding, tasks } => {
+                let (attempt, stage) = (&binding.attempt, binding.stage);
+                self.tasks_bound(attempt, stage, binding.gang.as_deref(), tasks, now);
+            }
+            Event::TaskSucceeded { executor, task } => self.slots.succeeds(&executor, &task),
+            Event::TaskFailed { executor, task } => self.slots.fails(&executor, &task),
+            Event::TasksEnded { executor, tasks } => {
+                if self.slots.ended(&executor, &tasks) {
+                    self.command(Command::Offer);
+                }
+            }
+            Event::ExecutorRegistered {
+                executor,
+                endpoint,
+                slots,
+            } => {
+                tracing::info!(executor, slots, "executor registered");
+                self.slots.joins(&executor);
+                self.executors.registers(&executor, endpoint, slots);
+                self.empty_since = None;
+                self.wake(Topic::Executor(executor));
+            }
+            Event::ExecutorLeaves { executor } => {
+                if self.executors.leaves(&executor) {
+                    tracing::info!(executor, "executor gone");
+                    self.slots.leaves(&executor);
+                }
+                self.wake(Topic::Executor(executor));
+            }
+            Event::ExecutorLost { executor, effects } => {
+                self.executor_lost(&executor, effects, now);
+            }
+            Event::ExecutorDisconnected {
+                executor,
+                incarnation,
+            } => {
+                if self.executors.departs(&executor, &incarnation) {
+                    let reason = "its connection closed".to_owned();
+                    self.command(Command::RemoveExecutor { executor, reason });
+                }
+            }
+            Event::Noticed(notice) => self.noticed(notice),
+            Event::RankReported {
+                train,
+                generation,
+                report,
+            } => self.rank_reported(train, generation, report, now),
+        }
+        self.take_commands()
+    }
+
+    /// What is to be done, once.
+    pub(crate) fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    pub(super) fn command(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+
+    pub(super) fn wake(&mut self, topic: Topic) {
+        self.command(Command::Wake(topic));
+    }
+
+    // Jobs and their attempts.
+
+    /// The job of an id.
+    pub(crate) fn job(&self, id: &str) -> Option<&Job> {
+        self.jobs.get(id)
+    }
+
+    /// Whose a job is, by its id or that of an attempt.
+    pub(crate) fn owner_of(&self, id: &str) -> Option<&str> {
+        let job = self.jobs.get(self.jobs.job_of(id))?;
+        Some(&job.owner)
+    }
+
+    /// The job that is a training run.
+    pub(crate) fn job_of_run(&self, train: TrainId) -> Option<&Job> {
+        self.jobs.iter().find(|job| job.train == Some(train))
+    }
+
+    /// All jobs, and the attempts that they are of.
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    fn job_submitted(&mut self, submission: Submission, now: Now) {
+        let id = submission.job.clone();
+        if let Some(end) = self.jobs.open(Job::new(submission, now)) {
+            self.attempt_ended(&id, end, now);
+        }
+    }
+
+    fn job_resubmitted(&mut self, job: &str, attempt: &str, now: Now) {
+        let (wanted, early) = self.jobs.resubmitted(job, attempt, now);
+        self.wake(Topic::Job(job.to_owned()));
+        match early {
+            Some(end) => self.attempt_ended(attempt, end, now),
+            // It has been cancelled meanwhile.
+            None if !wanted => self.end_attempt(attempt, AttemptEnd::Cancelled),
+            None => {}
+        }
+    }
+
+    /// Has an attempt ended, in this way. From now on nothing of it is started.
+    pub(super) fn end_attempt(&mut self, attempt: &str, end: AttemptEnd) {
+        if self.jobs.end_attempt(attempt, end) {
+            let attempt = attempt.to_owned();
+            self.command(Command::CancelAttempt { attempt });
+        }
+    }
+
+    fn attempt_ended(&mut self, attempt: &str, end: AttemptEnd, now: Now) {
+        // What still computes for it holds its slots until the executor says that it has ended.
+        if self.slots.attempt_ends(attempt, now.instant) {
+            self.wake(Topic::Endings);
+        }
+        let job = self.jobs.job_of(attempt).to_owned();
+        let train = self.jobs.get(&job).and_then(|job| job.train);
+        let run = train.and_then(|train| self.runs.get(&train));
+        let steps = run.map_or(0, Run::steps_done);
+        let succeeded = end == AttemptEnd::Succeeded;
+        match self.jobs.attempt_ended(attempt, end, steps, now) {
+            AttemptOutcome::Nothing => {}
+            AttemptOutcome::JobEnded => self.job_ended(&job),
+            AttemptOutcome::Resubmit => {
+                self.wake(Topic::Job(job.clone()));
+                self.command(Command::Resubmit { job });
+            }
+        }
+        if !succeeded {
+            // Its place in the queue is free, and the engine offers nothing for that.
+            self.command(Command::Offer);
+        }
+    }
+
+    /// Fails a job that runs with an error, or cancels it, and ends its current attempt.
+    fn end_job(&mut self, id: &str, error: Option<String>, now: Now) {
+        if let Some(attempt) = self.jobs.end(id, error, now) {
+            self.job_ended(id);
+            self.end_attempt(&attempt, AttemptEnd::Cancelled);
+        }
+    }
+
+    /// What is kept for a job goes when it is over.
+    fn job_ended(&mut self, id: &str) {
+        let train = self.jobs.get(id).and_then(|job| job.train);
+        if let Some(train) = train {
+            self.change_run(train, Run::finishes);
+        }
+        let job = id.to_owned();
+        self.wake(Topic::Job(job.clone()));
+        self.command(Command::Release { job });
+    }
+
+    /// Cancels a job. False when there is no such job.
+    pub(crate) fn cancel(&mut self, id: &str, now: Now) -> bool {
+        self.end_job(id, None, now);
+        self.jobs.get(id).is_some()
+    }
+
+    /// A reader of a job's rows says how far it is. Returns why they are not kept any more, if so; `None` when there is no
+    /// such job.
+    pub(crate) fn read_rows(
+        &mut self,
+        id: &str,
+        reading: Reading,
+        now: Now,
+    ) -> Option<Option<String>> {
+        let rows = self.jobs.get_mut(id)?.rows.as_mut();
+        let removed = rows.and_then(|rows| rows.reads(reading, now.instant));
+        Some(removed.map(str::to_owned))
+    }
+
+    /// Notes what an attempt waits for, or that it does not any more.
+    pub(super) fn attempt_waits(&mut self, attempt: &str, reason: Option<String>) {
+        let job = self.jobs.job_of(attempt).to_owned();
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.waits = reason.filter(|_| !job.is_over());
+        }
+    }
+
+    // What time brings about.
+
+    fn tick(&mut self, now: Now) {
+        // Those that were being planned when they were to end are known to the engine by now.
+        let ending: Vec<_> = self.jobs.ending().map(str::to_owned).collect();
+        for attempt in ending {
+            self.command(Command::CancelAttempt { attempt });
+        }
+        if self.time_matters(now) {
+            self.command(Command::Offer);
+        }
+        self.cancel_abandoned(now);
+        self.end_without_executors(now);
+        self.remove_rows(now);
+    }
+
+    fn cancel_abandoned(&mut self, now: Now) {
+        let timeout = self.policy.client_timeout;
+        let abandoned = self
+            .jobs
+            .iter()
+            .filter(|job| job.is_abandoned(timeout, now));
+        let abandoned: Vec<_> = abandoned.map(|job| job.id.clone()).collect();
+        for id in abandoned {
+            if let Some(job) = self.jobs.get_mut(&id) {
+                let note = format!("its client has not been heard of for {timeout:?}");
+                job.note(note, now);
+            }
+            self.end_job(&id, None, now);
+        }
+    }
+
+    fn end_without_executors(&mut self, now: Now) {
+        if self.executors.slots().next().is_some() {
+            self.empty_since = None;
+            return;
+        }
+        let since = *self.empty_since.get_or_insert(now.instant);
+        let is_patient = |train: Option<TrainId>| {
+            let run = train.and_then(|train| self.runs.get(&train));
+            run.is_some_and(Run::is_patient)
+        };
+        let is_empty_for_long = now.instant - since >= EMPTY_PATIENCE;
+        let alive = self.jobs.iter().filter(|job| !job.is_over());
+        let alive = alive.map(|job| {
+            let waited = now.time.duration_since(job.submitted).unwrap_or_default();
+            let ends = is_empty_for_long && waited >= EMPTY_PATIENCE && !is_patient(job.train);
+            (job.attempt().to_owned(), ends)
+        });
+        for (attempt, ends) in alive.collect::<Vec<_>>() {
+            self.attempt_waits(&attempt, Some("no executor is registered".to_owned()));
+            if ends {
+                let reason = format!("no executor has been registered for {EMPTY_PATIENCE:?}");
+                self.end_attempt(&attempt, AttemptEnd::Failed(reason));
+            }
+        }
+    }
+
+    /// Has executors remove rows that nobody wants any more.
+    fn remove_rows(&mut self, now: Now) {
+        let due = self.jobs.iter().filter_map(|job| {
+            let rows = job.rows.as_ref()?;
+            let reason = rows.due(&self.policy.retention, now.instant)?;
+            Some((job.id.clone(), reason))
+        });
+        for (id, reason) in due.collect::<Vec<_>>() {
+            let Some(job) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            if let Some(reason) = &reason {
+                job.note(format!("its rows are removed: {reason}"), now);
+            }
+            if let Some(rows) = &mut job.rows {
+                rows.remove(reason);
+            }
+            let attempt = job.attempt().to_owned();
+            self.command(Command::RemoveRows { attempt });
+            self.wake(Topic::Job(id));
+        }
+    }
+
+    // Executors and their tasks.
+
+    /// An incarnation of an executor wants to attend. Returns whether an earlier one is being removed: it attends once
+    /// that is not registered any more.
+    ///
+    /// # Errors
+    /// When another process has the id.
+    pub(crate) fn admit(&mut self, executor: &str, incarnation: &str) -> Result<bool, String> {
+        let replaces = self.executors.admit(executor, incarnation)?;
+        if self.executors.begins_removal(executor) {
+            let (executor, reason) = (executor.to_owned(), "it has started over".to_owned());
+            self.command(Command::RemoveExecutor { executor, reason });
+        }
+        Ok(replaces)
+    }
+
+    /// An incarnation that was admitted attends from now on. False where another one is there by now.
+    pub(crate) fn attends(
+        &mut self,
+        executor: &str,
+        incarnation: &str,
+        profile: Profile,
+        now: Now,
+    ) -> bool {
+        let executors = &mut self.executors;
+        executors.attends(executor, incarnation, profile, now.time)
+    }
+
+    /// What an incarnation that attends is to do.
+    pub(crate) fn presence(&self, executor: &str, incarnation: &str) -> Presence {
+        self.executors.presence(executor, incarnation)
+    }
+
+    /// The registry of executors.
+    pub(crate) fn is_registered(&self, executor: &str) -> bool {
+        self.executors.is_registered(executor)
+    }
+
+    /// One of the registered executors.
+    pub(crate) fn any_executor(&self) -> Option<&str> {
+        self.executors.slots().next().map(|(id, _)| id)
+    }
+
+    /// The executors as others dial them, by id.
+    pub(crate) fn registered_executors(&self) -> Vec<RegisteredExecutor> {
+        self.executors.registered().collect()
+    }
+
+    /// The executors as rows of their table.
+    pub(crate) fn executor_rows(&self) -> Vec<tables::Executor> {
+        self.executors.rows(&self.slots.held())
+    }
+
+    /// How many executors are registered, and slots for queries: all, and those that no task holds.
+    pub(crate) fn size(&self) -> (usize, usize, usize) {
+        let held = self.slots.held();
+        let executors = self.executors.slots();
+        executors.fold((0, 0, 0), |(executors, all, free), (id, slots)| {
+            let held = held.get(id).copied().unwrap_or(0);
+            match self.executors.role(id).runs_queries() {
+                true => (
+                    executors + 1,
+                    all + slots,
+                    free + slots.saturating_sub(held),
+                ),
+                false => (executors + 1, all, free),
+            }
+        })
+    }
+
+    /// Tasks of an executor that are to end; what takes long is noted.
+    pub(crate) fn ending_tasks(&mut self, executor: &str, now: Now) -> Vec<Task> {
+        let (tasks, lines) = self.slots.ending(executor, now.instant);
+        for text in lines {
+            tracing::warn!(executor, "{text}");
+            self.notices.keep(Line {
+                at: millis(now.time),
+                job_id: None,
+                train_id: None,
+                executor_id: Some(executor.to_owned()),
+                rank: None,
+                failure: false,
+                text,
+            });
+        }
+        tasks
+    }
+
+    /// What executors warned of and is wanted.
+    pub(crate) fn notices(&self, wanted: impl Fn(&Line) -> bool) -> Vec<Line> {
+        self.notices.lines(wanted)
+    }
+
+    fn noticed(&mut self, notice: Notice) {
+        let job = notice.attempt.as_deref();
+        let job = job.map(|attempt| self.jobs.job_of(attempt).to_owned());
+        let known = job.as_ref().and_then(|job| self.jobs.get(job));
+        let train = known.and_then(|job| job.train);
+        self.notices.keep(Line {
+            at: notice.at,
+            job_id: job,
+            train_id: train.map(|train| train.to_string()),
+            executor_id: Some(notice.executor),
+            rank: None,
+            failure: notice.failure,
+            text: notice.text,
+        });
+    }
+
+    fn tasks_bound(
+        &mut self,
+        attempt: &str,
+        stage: usize,
+        gang: Option<&Gang>,
+        tasks: Vec<BoundTask>,
+        now: Now,
+    ) {
+        let holder = match gang {
+            Some(gang) => Holder::Training(gang.model.to_string()),
+            None => Holder::Query(self.jobs.job_of(attempt).to_owned()),
+        };
+        for task in &tasks {
+            let held = Task {
+                attempt: attempt.to_owned(),
+                stage,
+                number: task.number,
+            };
+            let slots = &mut self.slots;
+            slots.bind(&task.executor, held, task.slots, holder.clone());
+        }
+        if let Some(gang) = gang {
+            self.gang_starts(gang, attempt, tasks, now);
+        }
+    }
+
+    fn executor_lost(&mut self, executor: &str, effects: Vec<LossEffect>, now: Now) {
+        for effect in effects {
+            let LossEffect {
+                attempt,
+                rank_of,
+                data,
+            } = effect;
+            let given_up = rank_of.and_then(|train| self.rank_lost(train, executor, now));
+            if let Some(reason) = given_up {
+                self.end_attempt(&attempt, AttemptEnd::Failed(reason));
+            }
+            if let Some(data) = data {
+                self.end_attempt(&attempt, AttemptEnd::Lost(data));
+            }
+        }
+    }
+
+    /// A gang's job must be run again from its start.
+    pub(super) fn rerun(&mut self, attempt: &str, data: DataLoss) {
+        self.end_attempt(attempt, AttemptEnd::Lost(data));
+    }
+}

@@ -1,0 +1,342 @@
+//! The registry of executors: who attends, who is registered, and with what.
+//!
+//! ```text
+//!   attends (a process, an incarnation) ──► registered (slots) ──► lost ──► comes back as a new incarnation
+//! ```
+//!
+//! An executor attends by a stream of ours and registers with the engine below; it is one of the cluster once it does
+//! both. A record goes when neither is left. Not here: which tasks hold its slots.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use volley_proto::tables::{self, millis};
+
+use super::placement::Role;
+
+/// What an executor says of itself when it comes to attend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Profile {
+    /// What it is there for.
+    pub(crate) role: Role,
+    /// What its ranks compute on.
+    pub(crate) device: String,
+    /// Bytes of memory for its queries.
+    pub(crate) memory_bytes: u64,
+    /// Bytes of memory that each of its ranks may take.
+    pub(crate) rank_memory_bytes: u64,
+    pub(crate) version: String,
+}
+
+/// Where an executor is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExecutorEndpoint {
+    pub(crate) host: String,
+    /// The port of its rows.
+    pub(crate) port: u16,
+    /// The port that takes tasks.
+    pub(crate) task_port: u16,
+}
+
+/// An executor as others dial it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RegisteredExecutor {
+    pub(crate) id: String,
+    pub(crate) role: Role,
+    pub(crate) endpoint: ExecutorEndpoint,
+}
+
+/// What an incarnation that attends is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Go on.
+    Current,
+    /// Start over: it was taken for lost.
+    Lost,
+    /// Nothing: another incarnation is there.
+    Superseded,
+}
+
+/// The executors of a cluster, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Executors {
+    records: BTreeMap<String, Record>,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    attends: Option<Attendance>,
+    /// What it is there with; not before an earlier incarnation is gone.
+    profile: Option<(Profile, SystemTime)>,
+    registered: Option<Registration>,
+}
+
+/// An incarnation whose stream is open.
+#[derive(Debug)]
+struct Attendance {
+    /// `PROCESS/NUMBER`
+    incarnation: String,
+    lost: bool,
+}
+
+#[derive(Debug)]
+struct Registration {
+    endpoint: ExecutorEndpoint,
+    slots: usize,
+    /// Whether its removal has been asked for.
+    leaving: bool,
+}
+
+impl Executors {
+    /// An incarnation wants to attend. Returns whether an earlier one is registered, which must be removed first.
+    ///
+    /// # Errors
+    /// When another process has the id.
+    pub(crate) fn admit(&mut self, executor: &str, incarnation: &str) -> Result<bool, String> {
+        let record = self.records.entry(executor.to_owned()).or_default();
+        let before = record.attends.as_ref();
+        if before.is_some_and(|before| process(&before.incarnation) != process(incarnation)) {
+            return Err(format!(
+                "another executor with id {executor:?} is in the cluster: ids are unique"
+            ));
+        }
+        record.attends = Some(Attendance {
+            incarnation: incarnation.to_owned(),
+            lost: false,
+        });
+        Ok(record.registered.is_some())
+    }
+
+    /// An incarnation that was admitted attends from now on. False where another one is there by now.
+    pub(crate) fn attends(
+        &mut self,
+        executor: &str,
+        incarnation: &str,
+        profile: Profile,
+        now: SystemTime,
+    ) -> bool {
+        let Some(record) = self.records.get_mut(executor) else {
+            return false;
+        };
+        match &mut record.attends {
+            Some(attends) if attends.incarnation == incarnation => {
+                // What was lost was the incarnation before.
+                attends.lost = false;
+                record.profile = Some((profile, now));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What an incarnation that attends is to do.
+    pub(crate) fn presence(&self, executor: &str, incarnation: &str) -> Presence {
+        let record = self.records.get(executor);
+        match record.and_then(|record| record.attends.as_ref()) {
+            Some(attends) if attends.incarnation == incarnation => match attends.lost {
+                true => Presence::Lost,
+                false => Presence::Current,
+            },
+            _ => Presence::Superseded,
+        }
+    }
+
+    /// An incarnation's stream has ended. Returns whether the executor is to be removed for it.
+    pub(crate) fn departs(&mut self, executor: &str, incarnation: &str) -> bool {
+        let Some(record) = self.records.get_mut(executor) else {
+            return false;
+        };
+        let is_current = |attends: &Attendance| attends.incarnation == incarnation;
+        if !record.attends.as_ref().is_some_and(is_current) {
+            return false;
+        }
+        record.attends = None;
+        self.forget(executor);
+        self.begins_removal(executor)
+    }
+
+    /// Notes that an executor's removal is asked for. False where it is not registered, or that has been asked for: a
+    /// second removal would hit the next incarnation.
+    pub(crate) fn begins_removal(&mut self, executor: &str) -> bool {
+        let record = self.records.get_mut(executor);
+        let registered = record.and_then(|record| record.registered.as_mut());
+        registered.is_some_and(|registered| !std::mem::replace(&mut registered.leaving, true))
+    }
+
+    /// The engine has registered an executor.
+    pub(crate) fn registers(&mut self, executor: &str, endpoint: ExecutorEndpoint, slots: usize) {
+        let record = self.records.entry(executor.to_owned()).or_default();
+        record.registered = Some(Registration {
+            endpoint,
+            slots,
+            leaving: false,
+        });
+    }
+
+    /// The engine removes an executor; it can come back with another profile. Returns whether it was registered.
+    pub(crate) fn leaves(&mut self, executor: &str) -> bool {
+        let Some(record) = self.records.get_mut(executor) else {
+            return false;
+        };
+        record.profile = None;
+        if let Some(attends) = &mut record.attends {
+            attends.lost = true;
+        }
+        let was_registered = record.registered.take().is_some();
+        self.forget(executor);
+        was_registered
+    }
+
+    /// Drops the record of an executor that is not there in any way.
+    fn forget(&mut self, executor: &str) {
+        let record = self.records.get(executor);
+        if record.is_some_and(|record| record.attends.is_none() && record.registered.is_none()) {
+            self.records.remove(executor);
+        }
+    }
+
+    pub(crate) fn is_registered(&self, executor: &str) -> bool {
+        let record = self.records.get(executor);
+        record.is_some_and(|record| record.registered.is_some())
+    }
+
+    /// The registered ones, with their slots, by id.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (&str, usize)> {
+        let records = self.records.iter();
+        records.filter_map(|(id, record)| Some((id.as_str(), record.registered.as_ref()?.slots)))
+    }
+
+    /// The registered ones as others dial them, by id.
+    pub(crate) fn registered(&self) -> impl Iterator<Item = RegisteredExecutor> {
+        let records = self.records.iter();
+        records.filter_map(|(id, record)| {
+            Some(RegisteredExecutor {
+                id: id.clone(),
+                role: record.profile.as_ref()?.0.role,
+                endpoint: record.registered.as_ref()?.endpoint.clone(),
+            })
+        })
+    }
+
+    /// What an executor is there for: anything, where it has not said.
+    pub(crate) fn role(&self, executor: &str) -> Role {
+        let profile = self.profile(executor);
+        profile.map_or(Role::default(), |profile| profile.role)
+    }
+
+    /// Bytes of memory that it offers each of its ranks: without bound, where it has not said.
+    pub(crate) fn rank_memory(&self, executor: &str) -> u64 {
+        let profile = self.profile(executor);
+        profile.map_or(u64::MAX, |profile| profile.rank_memory_bytes)
+    }
+
+    fn profile(&self, executor: &str) -> Option<&Profile> {
+        let record = self.records.get(executor)?;
+        record.profile.as_ref().map(|(profile, _)| profile)
+    }
+
+    /// The executors as rows of their table, of which tasks hold so many slots.
+    pub(crate) fn rows(&self, held: &BTreeMap<String, usize>) -> Vec<tables::Executor> {
+        let row = |(id, record): (&String, &Record)| {
+            let Registration {
+                endpoint, slots, ..
+            } = record.registered.as_ref()?;
+            let (profile, since) = record.profile.as_ref()?;
+            let held = held.get(id).copied().unwrap_or(0);
+            Some(tables::Executor {
+                executor_id: id.clone(),
+                host: endpoint.host.clone(),
+                port: u64::from(endpoint.port),
+                role: profile.role.to_string(),
+                slots: *slots as u64,
+                free_slots: slots.saturating_sub(held) as u64,
+                device: profile.device.clone(),
+                memory_bytes: profile.memory_bytes,
+                rank_memory_bytes: profile.rank_memory_bytes,
+                version: profile.version.clone(),
+                since: millis(*since),
+            })
+        };
+        self.records.iter().filter_map(row).collect()
+    }
+}
+
+/// The process of an incarnation.
+fn process(incarnation: &str) -> &str {
+    incarnation.split('/').next().unwrap_or(incarnation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> ExecutorEndpoint {
+        ExecutorEndpoint {
+            host: "h".into(),
+            port: 1,
+            task_port: 2,
+        }
+    }
+
+    fn profile(role: Role) -> Profile {
+        Profile {
+            role,
+            device: "cpu".into(),
+            memory_bytes: 1,
+            rank_memory_bytes: 2,
+            version: "0".into(),
+        }
+    }
+
+    #[test]
+    fn an_id_is_one_process_s_and_its_newest_incarnation_s() {
+        let (mut executors, now) = (Executors::default(), SystemTime::now());
+        assert_eq!(executors.admit("e", "p/1"), Ok(false));
+        assert!(executors.attends("e", "p/1", profile(Role::Any), now));
+        executors.registers("e", endpoint(), 2);
+        let refused = executors.admit("e", "q/1").unwrap_err();
+        assert!(refused.contains("ids are unique"), "{refused}");
+        assert_eq!(executors.presence("e", "p/1"), Presence::Current);
+        assert_eq!(executors.admit("e", "p/2"), Ok(true), "the first is there");
+        assert_eq!(executors.presence("e", "p/1"), Presence::Superseded);
+        assert!(executors.leaves("e"), "the first is removed");
+        assert!(!executors.attends("e", "p/1", profile(Role::Any), now));
+        assert!(executors.attends("e", "p/2", profile(Role::Train), now));
+        assert_eq!(executors.presence("e", "p/2"), Presence::Current);
+        assert_eq!(executors.role("e"), Role::Train);
+        assert!(!executors.departs("e", "p/1"), "it is not there");
+        executors.registers("e", endpoint(), 2);
+        assert!(executors.departs("e", "p/2"));
+        assert_eq!(executors.admit("e", "p/3"), Ok(true));
+        assert!(!executors.begins_removal("e"), "it is being removed");
+    }
+
+    #[test]
+    fn an_incarnation_that_was_taken_for_lost_starts_over() {
+        let (mut executors, now) = (Executors::default(), SystemTime::now());
+        executors.admit("e", "p/1").unwrap();
+        executors.attends("e", "p/1", profile(Role::Query), now);
+        executors.registers("e", endpoint(), 2);
+        assert!(executors.leaves("e"));
+        assert_eq!(executors.presence("e", "p/1"), Presence::Lost);
+        assert!(!executors.departs("e", "p/1"), "it is removed already");
+        assert_eq!(
+            (executors.slots().count(), executors.role("e")),
+            (0, Role::Any)
+        );
+    }
+
+    #[test]
+    fn nothing_is_kept_of_executors_that_are_gone() {
+        let (mut executors, now) = (Executors::default(), SystemTime::now());
+        for number in 0..1000 {
+            let id = format!("e{number}");
+            executors.admit(&id, "p/1").unwrap();
+            executors.attends(&id, "p/1", profile(Role::Any), now);
+            executors.registers(&id, endpoint(), 2);
+            assert!(executors.departs(&id, "p/1"));
+            assert!(executors.leaves(&id));
+        }
+        assert!(executors.records.is_empty());
+    }
+}

@@ -1,0 +1,179 @@
+//! Training, as the controller goes about it: admission, generations, and what ranks tell.
+
+use bytes::Bytes;
+use url::Url;
+use volley_proto::spec::RankMemory;
+use volley_proto::{ModelName, TrainId};
+
+use super::clock::Now;
+use super::controller::Controller;
+use super::event::{BoundTask, Gang, Topic};
+use super::jobs::Job;
+use super::placement::{Memory, never_fits};
+use super::training::{Failure, RankReport, Resolution, Run, Runs};
+
+impl Controller {
+    /// A training run.
+    pub(crate) fn run(&self, train: TrainId) -> Option<&Run> {
+        self.runs.get(&train)
+    }
+
+    /// All training runs.
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.runs
+    }
+
+    /// Changes a run, if it is there, and wakes those who wait on it.
+    pub(super) fn change_run<T>(
+        &mut self,
+        train: TrainId,
+        change: impl FnOnce(&mut Run) -> T,
+    ) -> Option<T> {
+        let changed = change(self.runs.get_mut(&train)?);
+        self.wake(Topic::Run(train));
+        Some(changed)
+    }
+
+    /// A gang's job is planned, whose ranks take so much memory besides their rows, as far as that is known.
+    ///
+    /// # Errors
+    /// Why it can never run on this cluster, or which run is alive that it would go on from.
+    pub(crate) fn admit_gang(
+        &mut self,
+        gang: &Gang,
+        of_rank: Option<RankMemory>,
+    ) -> Result<(), String> {
+        let known = self.runs.get(&gang.train);
+        // A run that has begun goes on with what there is.
+        if !known.is_some_and(Run::has_begun) {
+            // How many rows there are is known once they are there.
+            let memory = Memory {
+                of_rank,
+                rows: None,
+            };
+            if let Some(reason) = never_fits(gang.ranks, &memory, &self.rank_offers()) {
+                return Err(reason);
+            }
+        }
+        // A job that is run again is planned again, and has been admitted.
+        let is_known = known.is_some_and(|run| run.trains(&gang.model, &gang.store));
+        if gang.resumes && !is_known {
+            self.may_resume(gang.train, &gang.model, &gang.store)?;
+        }
+        self.runs.entry(&gang.train).is_of(gang);
+        self.wake(Topic::Run(gang.train));
+        // Its job may have ended while it was planned.
+        let is_over = |job: &Job| job.train == Some(gang.train) && job.has_ended();
+        if self.jobs.iter().any(is_over) {
+            self.change_run(gang.train, Run::finishes);
+        }
+        Ok(())
+    }
+
+    /// Checks that no other run of a model is alive, whose checkpoints a run that resumes would go on from.
+    fn may_resume(&self, train: TrainId, model: &ModelName, store: &Url) -> Result<(), String> {
+        let runs = self.runs.iter();
+        let others = runs.filter(|(other, run)| **other != train && run.trains(model, store));
+        for (other, _) in others {
+            let mut jobs = self.jobs.iter();
+            if let Some(job) = jobs.find(|job| job.train == Some(*other) && !job.has_ended()) {
+                let job = &job.id;
+                return Err(format!(
+                    "resume = true goes on from a run that has ended, and run {other} of model {model} is alive, as job \
+                     {job}: follow it with volley jobs attach {job}, or end it first with volley jobs cancel {job}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that each executor that runs ranks offers one.
+    fn rank_offers(&self) -> Vec<u64> {
+        let executors = self.executors.slots().map(|(id, _)| id);
+        let able = executors.filter(|id| self.executors.role(id).runs_ranks());
+        able.map(|id| self.executors.rank_memory(id)).collect()
+    }
+
+    /// Whether something may be placed now only because time has passed.
+    pub(super) fn time_matters(&self, now: Now) -> bool {
+        let executors = self.rank_offers().len();
+        let mut runs = self.runs.iter();
+        runs.any(|(_, run)| {
+            let grows = run.may_grow(now.instant);
+            run.awaits_ranks() || grows.is_some_and(|ranks| ranks < executors)
+        })
+    }
+
+    /// Whether anything is to be decided about a gang whose shards are all taken: it meets again, or could grow.
+    pub(crate) fn could_regroup(&self, train: TrainId, now: Now) -> bool {
+        let run = self.runs.get(&train);
+        run.is_some_and(|run| run.meets_again() || run.may_grow(now.instant).is_some())
+    }
+
+    /// The ranks of a gang are bound: a generation begins.
+    pub(super) fn gang_starts(
+        &mut self,
+        gang: &Gang,
+        attempt: &str,
+        tasks: Vec<BoundTask>,
+        now: Now,
+    ) {
+        let train = gang.train;
+        tracing::info!(%train, attempt, ranks = tasks.len(), "gang bound");
+        let ranks = tasks.into_iter();
+        let ranks = ranks.map(|task| (task.number, task.executor)).collect();
+        let run = self.runs.entry(&train);
+        run.is_of(gang);
+        run.starts(attempt, ranks, now);
+        self.wake(Topic::Run(train));
+    }
+
+    /// An executor with a rank is lost. Returns why the run is given up, if it is.
+    pub(super) fn rank_lost(&mut self, train: TrainId, executor: &str, now: Now) -> Option<String> {
+        self.change_run(train, |run| run.loses(executor, now))?
+    }
+
+    /// A task of an attempt reports where its rank can be reached. Returns its generation; `None` for an unknown run.
+    pub(crate) fn join(
+        &mut self,
+        train: TrainId,
+        task: (&str, usize),
+        executor: &str,
+        endpoint: Bytes,
+    ) -> Option<Result<u64, String>> {
+        self.change_run(train, |run| run.joins(task, executor, endpoint))
+    }
+
+    pub(super) fn rank_reported(
+        &mut self,
+        train: TrainId,
+        generation: u64,
+        report: RankReport,
+        now: Now,
+    ) {
+        self.change_run(train, |run| run.reports(generation, report, now));
+    }
+
+    /// A rank reports its failure, which may be the loss of a peer: a consequence, not a cause.
+    pub(crate) fn rank_failed(
+        &mut self,
+        train: TrainId,
+        generation: u64,
+        failure: Failure,
+        peer_lost: bool,
+        now: Now,
+    ) {
+        self.change_run(train, |run| run.fails(generation, failure, peer_lost, now));
+    }
+
+    /// What a rank that lost a peer is to do, where nobody has told a cause in time; `None` for an unknown run.
+    pub(crate) fn resolve(
+        &mut self,
+        train: TrainId,
+        generation: u64,
+        failure: &Failure,
+        now: Now,
+    ) -> Option<Resolution> {
+        self.change_run(train, |run| run.gives_up(generation, failure, now))
+    }
+}

@@ -1,0 +1,46 @@
+//! The scheduler's decisions: one synchronous core, without clock, I/O or a name of Ballista's.
+//!
+//! ```text
+//!   Event (what happened), now ──► Controller::on ──► [Command] (what is to be done)
+//!                                      │
+//!        jobs        an id from submission to end, over however many attempts; who reads the rows
+//!        training    runs: generations, seats, the root cause of a failure, progress
+//!        placement   which stage gets which executors now, what waits, and why
+//!        slots       which task holds which slots, until it has ended
+//!        executors   who is there, what for, and with what
+//!        notices     what executors warn of
+//! ```
+//!
+//! Facts come in as [`Event`]s. What asks for an answer at once (may this executor attend? has this task a seat?) is a
+//! method of [`Controller`]; it may leave commands too. Whoever holds the controller carries the commands out: see
+//! [`crate::handle`]. So everything here is tested by scripts, events in and commands out.
+
+mod clock;
+mod controller;
+mod event;
+mod executors;
+mod gangs;
+mod jobs;
+mod notices;
+mod offers;
+mod placement;
+mod retained;
+#[cfg(test)]
+mod scripts;
+mod slots;
+mod training;
+
+pub(crate) use clock::Now;
+pub(crate) use controller::{Controller, Policy};
+pub(crate) use event::{
+    AttemptEnd, Binding, BoundTask, Command, DataLoss, Event, Gang, GangStage, LossEffect, Offer,
+    Stage, Submission, Topic, Work,
+};
+pub(crate) use executors::{ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
+pub(crate) use jobs::{Job, JobsFilter, Note, Reading, RetentionPolicy};
+pub(crate) use notices::{Notice, shortened};
+pub(crate) use placement::{Memory, Role, Task as PlacedTask};
+pub(crate) use slots::Task;
+pub(crate) use training::{
+    Failure, Membership, RankReport, Resolution, RunEvent, Shown, StepReport,
+};

@@ -1,0 +1,312 @@
+//! Scripts of training: ranks that die, generations that end, and what comes late.
+
+use super::*;
+
+/// A job that trains with two ranks on a and b, whose first generation has met.
+struct Trains {
+    script: Script,
+    gang: Gang,
+}
+
+impl Trains {
+    fn new(executors: &[&str], too_few: TooFew) -> Self {
+        let mut script = Script::new(executors);
+        let train = TrainId::generate();
+        let gang = gang(train, Ranks::Exactly(2), too_few);
+        script.submit("t", Some(train));
+        assert_eq!(script.controller.admit_gang(&gang, None), Ok(()));
+        script.controller.take_commands();
+        let mut trains = Self { script, gang };
+        assert_eq!(trains.offer(&[], true), ["bind t: a b"]);
+        assert_eq!(trains.join("t", 0, "a"), Ok(1));
+        assert_eq!(trains.join("t", 1, "b"), Ok(1));
+        trains
+    }
+
+    /// Offers the barrier stage.
+    fn offer(&mut self, running: &[&str], pending: bool) -> Vec<String> {
+        let stage = barrier("t", &self.gang, running, pending);
+        self.script.offer(&[stage])
+    }
+
+    fn join(&mut self, attempt: &str, task: usize, executor: &str) -> Result<u64, String> {
+        let controller = &mut self.script.controller;
+        let seat = controller.join(self.gang.train, (attempt, task), executor, "X".into());
+        controller.take_commands();
+        seat.unwrap()
+    }
+
+    /// Executor b is lost, on which there was a rank, and data perhaps.
+    fn loses_b(&mut self, data: bool) -> Vec<String> {
+        let effect = effect("t", "b", Some(self.gang.train), data);
+        self.script.loses("b", vec![effect])
+    }
+
+    fn report(&mut self, generation: u64, report: RankReport) {
+        let train = self.gang.train;
+        self.script.on(Event::RankReported {
+            train,
+            generation,
+            report,
+        });
+    }
+
+    /// A rank tells of so many steps.
+    fn steps(&mut self, generation: u64, total: u64) {
+        let steps = StepReport {
+            total,
+            ..StepReport::default()
+        };
+        self.report(generation, RankReport::Steps { rank: 0, steps });
+    }
+
+    fn run(&self) -> &training::Run {
+        self.script.controller.run(self.gang.train).unwrap()
+    }
+
+    fn waits(&self) -> String {
+        let waits = self.script.controller.job("t").unwrap().waits.clone();
+        waits.unwrap_or_default()
+    }
+}
+
+#[test]
+fn ranks_of_a_gang_that_lost_one_meet_again_where_there_is_a_replacement() {
+    let mut trains = Trains::new(&["a", "b", "c"], TooFew::Fail);
+    assert!(trains.loses_b(false).is_empty(), "the attempt goes on");
+    assert_eq!(
+        trains.run().ended(1).unwrap(),
+        "rank 1 was lost with executor b"
+    );
+    assert!(trains.offer(&["a"], true).is_empty(), "a has not ended");
+    let task = task("t", 0);
+    let executor = "a".to_owned();
+    trains.script.on(Event::TaskFailed { executor, task });
+    assert_eq!(trains.offer(&[], true), ["bind t: a c"]);
+    assert_eq!(trains.run().generation(), 2);
+    assert_eq!(trains.run().ended(2), None);
+}
+
+#[test]
+fn survivors_go_on_alone_after_a_while_where_nobody_comes() {
+    let mut trains = Trains::new(&["a", "b"], TooFew::Fail);
+    trains.loses_b(false);
+    let (executor, task) = ("a".to_owned(), task("t", 0));
+    trains.script.on(Event::TaskFailed { executor, task });
+    assert!(trains.offer(&[], true).is_empty());
+    let waits = trains.waits();
+    assert!(waits.contains("after regroup_timeout 1 will do"), "{waits}");
+    // Time alone may end that.
+    assert_eq!(trains.script.after(29), ["offer"]);
+    assert!(trains.offer(&[], true).is_empty());
+    assert_eq!(trains.script.after(1), ["offer"]);
+    assert_eq!(trains.offer(&[], true), ["bind t: a"]);
+}
+
+#[test]
+fn a_gang_whose_data_is_lost_too_is_run_again_in_its_place() {
+    let mut trains = Trains::new(&["a", "b", "c"], TooFew::Fail);
+    trains.steps(1, 7);
+    assert_eq!(trains.loses_b(true), ["cancel t"]);
+    let ended = trains.script.ended("t", AttemptEnd::Cancelled);
+    assert_eq!(ended, ["resubmit t", "offer"]);
+    // A later job is not ahead of it.
+    trains.script.submit("u", None);
+    trains.script.resubmitted("t", "v");
+    trains.script.task_ended("a", "t", 0);
+    let stages = [slices("u", 2), barrier("v", &trains.gang, &[], true)];
+    let placed = trains.script.offer(&stages);
+    assert_eq!(placed, ["bind v: a c"]);
+    assert_eq!(trains.run().generation(), 2, "of the same run");
+}
+
+#[test]
+fn an_executor_that_dies_while_a_gang_is_bound_ends_the_generation() {
+    let mut script = Script::new(&["a", "b"]);
+    let gang = gang(TrainId::generate(), Ranks::Exactly(2), TooFew::Fail);
+    script.submit("t", Some(gang.train));
+    let offer = Offer {
+        stages: vec![barrier("t", &gang, &[], true)],
+        alive: None,
+    };
+    let commands = script.controller.place(offer, script.now);
+    let Some(Command::Bind(binding)) = commands.first() else {
+        panic!("it starts: {commands:?}")
+    };
+    // Between the decision and the tasks.
+    let executor = "b".to_owned();
+    script.on(Event::ExecutorLeaves { executor });
+    script.bind(binding);
+    let effects = vec![effect("t", "b", Some(gang.train), false)];
+    let executor = "b".to_owned();
+    script.on(Event::ExecutorLost { executor, effects });
+    let run = script.controller.run(gang.train).unwrap();
+    assert_eq!(run.ended(1).unwrap(), "rank 1 was lost with executor b");
+    assert_eq!(
+        script.controller.size(),
+        (1, 1, 0),
+        "a's task has not ended"
+    );
+}
+
+#[test]
+fn an_executor_that_dies_while_a_gang_waits_is_waited_for() {
+    let mut script = Script::new(&["a", "b"]);
+    script.submit("j", None);
+    script.offer(&[slices("j", 1)]);
+    let gang = gang(TrainId::generate(), Ranks::Exactly(2), TooFew::Fail);
+    script.submit("t", Some(gang.train));
+    let stage = || barrier("t", &gang, &[], true);
+    assert!(script.offer(&[stage()]).is_empty());
+    assert!(script.loses("b", vec![]).is_empty());
+    assert!(script.offer(&[stage()]).is_empty());
+    assert_eq!(script.after(29), ["offer"]);
+    script.on(Event::ClientAsked { job: "j".into() });
+    assert!(script.offer(&[stage()]).is_empty(), "b may come back");
+    script.after(1);
+    assert_eq!(script.offer(&[stage()]), ["cancel t"]);
+    script.ended("t", AttemptEnd::Cancelled);
+    let error = script.error("t");
+    assert!(error.contains("training needs 2 ranks"), "{error}");
+}
+
+#[test]
+fn a_gang_whose_last_generation_ends_keeps_its_slots_from_a_later_one() {
+    let mut trains = Trains::new(&["a", "b", "c"], TooFew::Fail);
+    let later = gang(TrainId::generate(), Ranks::Exactly(2), TooFew::Fail);
+    trains.script.submit("u", Some(later.train));
+    trains.loses_b(false);
+    trains.script.joins("d");
+    // c and d are free, and t waits for the rank on a.
+    let stages = [
+        barrier("t", &trains.gang, &["a"], true),
+        barrier("u", &later, &[], true),
+    ];
+    assert!(trains.script.offer(&stages).is_empty());
+    let waits = trains.script.controller.job("u").unwrap().waits.clone();
+    assert_eq!(waits.as_deref(), Some("the training of job t is ahead"));
+    // Another executor dies meanwhile, which has nothing of either.
+    assert!(trains.script.loses("d", vec![]).is_empty());
+    let (executor, task) = ("a".to_owned(), task("t", 0));
+    trains.script.on(Event::TaskFailed { executor, task });
+    let stages = [
+        barrier("t", &trains.gang, &[], true),
+        barrier("u", &later, &[], true),
+    ];
+    assert_eq!(trains.script.offer(&stages), ["bind t: a c"]);
+}
+
+#[test]
+fn late_words_of_a_dead_generation_change_nothing() {
+    let mut trains = Trains::new(&["a", "b", "c"], TooFew::Fail);
+    trains.steps(1, 5);
+    trains.loses_b(false);
+    let (executor, ended) = ("a".to_owned(), task("t", 0));
+    trains.script.on(Event::TaskFailed {
+        executor,
+        task: ended,
+    });
+    trains.offer(&[], true);
+    // The rank on b was frozen, and comes to.
+    trains.steps(1, 9);
+    assert_eq!(trains.run().steps_done(), 5);
+    let note = RunEvent::Note("late".into());
+    trains.report(1, RankReport::Event(note.clone()));
+    let shown = trains.run().events_since(0).unwrap();
+    assert!(!shown.events.contains(&note));
+    assert!(
+        trains
+            .join("t", 1, "b")
+            .unwrap_err()
+            .contains("no such task")
+    );
+    let failure = |rank| Failure {
+        rank,
+        executor: "b".into(),
+        error: "closed".into(),
+    };
+    let (train, now) = (trains.gang.train, trains.script.now);
+    let controller = &mut trains.script.controller;
+    controller.rank_failed(train, 1, failure(1), false, now);
+    let resolved = controller.resolve(train, 1, &failure(1), now);
+    assert_eq!(resolved, Some(Resolution::Regroup), "it ends its task");
+    assert_eq!(trains.run().root(), None);
+    assert_eq!(trains.run().ended(2), None, "the next goes on");
+    // So does what belongs to an attempt that is over.
+    assert!(
+        trains
+            .join("s", 2, "a")
+            .unwrap_err()
+            .contains("attempt is over")
+    );
+    assert_eq!(trains.join("t", 2, "a"), Ok(2));
+}
+
+#[test]
+fn a_gang_grows_once_it_has_taken_steps_for_a_while() {
+    let mut script = Script::new(&["a", "b"]);
+    let gang = gang(TrainId::generate(), Ranks::All, TooFew::Fail);
+    script.submit("t", Some(gang.train));
+    let mut trains = Trains { script, gang };
+    assert_eq!(trains.offer(&[], true), ["bind t: a b"]);
+    trains.script.joins("c");
+    trains.steps(1, 1);
+    assert!(trains.script.after(4).is_empty());
+    assert_eq!(trains.script.after(1), ["offer"]);
+    assert!(trains.offer(&["a", "b"], false).is_empty());
+    assert_eq!(trains.run().ended(1).unwrap(), "executor c joins");
+    let resolved = trains.run().resolution(1, 0);
+    assert_eq!(resolved, Some(Resolution::Regroup));
+}
+
+#[test]
+fn a_run_ends_with_its_job() {
+    let mut trains = Trains::new(&["a", "b"], TooFew::Fail);
+    trains.script.ended("t", AttemptEnd::Failed("no".into()));
+    assert!(trains.run().is_over());
+    assert_eq!(trains.script.controller.runs().over(), [trains.gang.train]);
+    assert!(trains.script.after(60).is_empty(), "nobody is waited for");
+}
+
+#[test]
+fn a_run_that_is_alive_is_not_resumed() {
+    let mut trains = Trains::new(&["a", "b"], TooFew::Fail);
+    let resumes = Gang {
+        train: TrainId::generate(),
+        resumes: true,
+        ..trains.gang.clone()
+    };
+    let refused = trains.script.controller.admit_gang(&resumes, None);
+    let (refused, alive) = (refused.unwrap_err(), trains.gang.train.to_string());
+    for part in [alive.as_str(), "model m", "volley jobs cancel t"] {
+        assert!(refused.contains(part), "{part} in {refused}");
+    }
+    let other = Gang {
+        model: "n".parse().unwrap(),
+        ..resumes.clone()
+    };
+    let controller = &mut trains.script.controller;
+    assert_eq!(controller.admit_gang(&other, None), Ok(()));
+    let itself = Gang {
+        resumes: true,
+        ..trains.gang.clone()
+    };
+    assert_eq!(
+        controller.admit_gang(&itself, None),
+        Ok(()),
+        "it is run again"
+    );
+    controller.cancel("t", trains.script.now);
+    assert_eq!(controller.admit_gang(&resumes, None), Ok(()));
+    // A job may end while it is planned.
+    assert_eq!(controller.admit_gang(&trains.gang, None), Ok(()));
+    assert!(trains.run().is_over());
+}
+
+#[test]
+fn a_gang_that_can_never_run_is_refused_at_once() {
+    let mut script = Script::new(&["a", "b"]);
+    let many = gang(TrainId::generate(), Ranks::Exactly(3), TooFew::Fail);
+    let refused = script.controller.admit_gang(&many, None).unwrap_err();
+    assert!(refused.contains("needs 3 ranks"), "{refused}");
+}

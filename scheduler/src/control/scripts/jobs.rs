@@ -1,0 +1,342 @@
+//! Scripts of jobs: losses, cancellation, clients that are gone, and what is kept.
+
+use super::*;
+
+#[test]
+fn a_job_whose_only_executor_dies_is_run_again_under_its_id() {
+    let mut script = Script::new(&["a", "b"]);
+    script.submit("j", None);
+    assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
+    let lost = script.loses("a", vec![effect("j", "a", None, true)]);
+    assert_eq!(lost, ["cancel j"]);
+    assert!(script.offer(&[slices("j", 1)]).is_empty(), "it is to end");
+    // The engine's word for what was ended on purpose.
+    let ended = script.ended("j", AttemptEnd::Cancelled);
+    assert_eq!(ended, ["resubmit j", "offer"]);
+    assert_eq!(script.state("j"), JobState::Rerunning);
+    assert!(script.resubmitted("j", "k").is_empty());
+    assert_eq!(script.offer(&[slices("k", 1)]), ["bind k: b"]);
+    assert!(script.ended("j", AttemptEnd::Succeeded).is_empty(), "stale");
+    assert_eq!(script.ended("k", AttemptEnd::Succeeded), ["release j"]);
+    assert_eq!(script.state("j"), JobState::Succeeded);
+    let log = script.log("j");
+    assert!(log.contains("attempt 1 lost data with executor a"), "{log}");
+}
+
+#[test]
+fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() {
+    let mut script = Script::new(&["a", "b"]);
+    script.submit("j", None);
+    // Stage 1 has run on both; what reads it runs on b.
+    script.offer(&[slices("j", 1)]);
+    let task_0 = Event::TaskSucceeded {
+        executor: "a".into(),
+        task: task("j", 0),
+    };
+    script.on(task_0);
+    script
+        .controller
+        .slots
+        .bind("b", task("j", 1), 1, slots::Holder::Query("j".into()));
+    script.loses("a", vec![effect("j", "a", None, true)]);
+    let ended = script.ended("j", AttemptEnd::Cancelled);
+    assert_eq!(ended, ["resubmit j", "offer"]);
+    script.resubmitted("j", "k");
+    assert!(
+        script.offer(&[slices("k", 1)]).is_empty(),
+        "b computes still"
+    );
+    let waits = script.controller.job("j").unwrap().waits.clone();
+    assert_eq!(
+        waits.as_deref(),
+        Some("job j (over, but still computing) holds the only slot")
+    );
+    let failed = Event::TaskFailed {
+        executor: "b".into(),
+        task: task("j", 1),
+    };
+    assert!(
+        script.on(failed).is_empty(),
+        "that is what aborting it says"
+    );
+    assert!(script.offer(&[slices("k", 1)]).is_empty());
+    assert_eq!(script.task_ended("b", "j", 1), ["offer"]);
+    assert_eq!(script.offer(&[slices("k", 1)]), ["bind k: b"]);
+}
+
+#[test]
+fn the_loss_of_an_executor_leaves_others_jobs_alone() {
+    let mut script = Script::new(&["a", "b"]);
+    script.submit("j", None);
+    assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
+    assert!(script.loses("b", vec![]).is_empty());
+    assert_eq!(script.ended("j", AttemptEnd::Succeeded), ["release j"]);
+}
+
+#[test]
+fn a_job_that_loses_data_again_and_again_fails() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    let mut attempt = "j".to_owned();
+    for number in 1..5 {
+        let DataLoss { loss, written } = effect("j", "a", None, true).data.unwrap();
+        let end = AttemptEnd::Lost(DataLoss { loss, written });
+        assert_eq!(script.ended(&attempt, end), ["resubmit j", "offer"]);
+        attempt = format!("k{number}");
+        script.resubmitted("j", &attempt);
+    }
+    let end = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
+    assert_eq!(script.ended(&attempt, end), ["release j", "offer"]);
+    let error = script.error("j");
+    assert!(error.contains("run 5 times"), "{error}");
+}
+
+#[test]
+fn a_job_can_be_cancelled_at_each_state() {
+    let cancel = |script: &mut Script| {
+        assert!(script.controller.cancel("j", script.now));
+        let commands = script.controller.take_commands();
+        commands.iter().filter_map(text).collect::<Vec<_>>()
+    };
+    let cancelled = |script: &Script| assert_eq!(script.state("j"), JobState::Cancelled);
+
+    // While it is planned: the engine does not know it yet, so it is told until it does.
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    assert_eq!(cancel(&mut script), ["release j", "cancel j"]);
+    cancelled(&script);
+    assert_eq!(script.after(1), ["cancel j"]);
+    assert!(
+        script.controller.jobs().is_ending("j"),
+        "it is not submitted"
+    );
+    let planned = script.ended("j", AttemptEnd::Failed("no plan: Cancelled".into()));
+    assert_eq!(planned, ["offer"]);
+    assert!(script.after(1).is_empty());
+
+    // While it runs.
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    script.offer(&[slices("j", 1)]);
+    assert_eq!(cancel(&mut script), ["release j", "cancel j"]);
+    assert_eq!(script.ended("j", AttemptEnd::Cancelled), ["offer"]);
+    cancelled(&script);
+    let ending = script.controller.ending_tasks("a", script.now);
+    assert_eq!(ending, [task("j", 0)], "the executor is told");
+
+    // While it is being submitted again: the attempt that comes of that is ended.
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    let lost = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
+    script.ended("j", lost);
+    assert_eq!(cancel(&mut script), ["release j"]);
+    cancelled(&script);
+    assert_eq!(script.resubmitted("j", "k"), ["cancel k"]);
+    assert_eq!(script.ended("k", AttemptEnd::Cancelled), ["offer"]);
+    cancelled(&script);
+
+    // And where it cannot be submitted again.
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    script.ended(
+        "j",
+        AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap()),
+    );
+    cancel(&mut script);
+    let (job, error) = ("j".into(), "no".into());
+    assert!(
+        script
+            .on(Event::ResubmissionFailed { job, error })
+            .is_empty()
+    );
+    cancelled(&script);
+
+    // Once it has ended.
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    script.ended("j", AttemptEnd::Succeeded);
+    assert!(cancel(&mut script).is_empty());
+    assert_eq!(script.state("j"), JobState::Succeeded);
+    let now = script.now;
+    assert!(!script.controller.cancel("x", now), "there is no such job");
+}
+
+#[test]
+fn how_an_attempt_was_to_end_counts_for_more_than_the_engine_s_word() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    let (attempt, reason) = ("j".to_owned(), "a task is too large".to_owned());
+    let fails = script.on(Event::AttemptFails { attempt, reason });
+    assert_eq!(fails, ["cancel j"]);
+    script.ended("j", AttemptEnd::Cancelled);
+    assert_eq!(script.error("j"), "a task is too large");
+}
+
+#[test]
+fn an_attempt_may_end_before_its_job_is_told_of() {
+    let mut script = Script::new(&["a"]);
+    assert!(script.ended("j", AttemptEnd::Succeeded).is_empty());
+    let submission = Submission {
+        job: "j".into(),
+        name: String::new(),
+        owner: "o".into(),
+        train: None,
+        on_client_loss: OnClientLoss::Auto,
+    };
+    assert_eq!(script.on(Event::JobSubmitted(submission)), ["release j"]);
+    assert_eq!(script.state("j"), JobState::Succeeded);
+    script.submit("k", None);
+    script.ended(
+        "k",
+        AttemptEnd::Lost(effect("k", "a", None, true).data.unwrap()),
+    );
+    script.ended("l", AttemptEnd::Failed("no".into()));
+    assert_eq!(script.resubmitted("k", "l"), ["release k", "offer"]);
+    assert_eq!(script.error("k"), "no");
+}
+
+#[test]
+fn queries_end_with_their_client_and_training_goes_on() {
+    let mut script = Script::new(&["a"]);
+    let train = TrainId::generate();
+    script.submit("j", None);
+    script.submit("t", Some(train));
+    assert!(script.after(29).is_empty());
+    script.on(Event::ClientAsked { job: "j".into() });
+    assert!(script.after(29).is_empty());
+    assert_eq!(script.after(2), ["release j", "cancel j"]);
+    assert_eq!(script.state("j"), JobState::Cancelled);
+    assert_eq!(script.state("t"), JobState::Running);
+    let log = script.log("j");
+    assert!(
+        log.contains("its client has not been heard of for 30s"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_job_without_executors_waits_for_a_while() {
+    let mut script = Script::new(&[]);
+    let patient = TrainId::generate();
+    script.submit("j", None);
+    script.submit("t", Some(patient));
+    let run = script.controller.runs.entry(&patient);
+    run.is_of(&gang(patient, Ranks::All, TooFew::Wait));
+    let heard = |script: &mut Script| script.on(Event::ClientAsked { job: "j".into() });
+    assert!(script.after(1).is_empty());
+    let waits = script.controller.job("j").unwrap().waits.clone();
+    assert_eq!(waits.as_deref(), Some("no executor is registered"));
+    script.after(20);
+    heard(&mut script);
+    assert_eq!(script.after(10), ["cancel j"]);
+    script.ended("j", AttemptEnd::Cancelled);
+    assert!(script.error("j").contains("no executor"));
+    assert_eq!(script.state("t"), JobState::Running, "it waits as asked");
+}
+
+#[test]
+fn rows_that_nobody_reads_are_removed_and_whoever_comes_later_is_told() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    script.ended("j", AttemptEnd::Succeeded);
+    assert!(script.after(299).is_empty());
+    assert_eq!(script.after(2), ["remove rows of j"]);
+    assert!(script.after(2).is_empty(), "once");
+    let reading = Reading {
+        reader: 1,
+        batches: 0,
+        done: false,
+    };
+    let told = script
+        .controller
+        .read_rows("j", reading, script.now)
+        .unwrap();
+    assert!(told.unwrap().contains("nobody has asked"));
+    assert_eq!(script.controller.read_rows("x", reading, script.now), None);
+}
+
+#[test]
+fn an_executor_is_lost_with_its_stream_and_its_next_incarnation_waits_for_that() {
+    let mut script = Script::new(&["a"]);
+    let disconnected = |incarnation: &str| Event::ExecutorDisconnected {
+        executor: "a".into(),
+        incarnation: incarnation.into(),
+    };
+    assert!(script.on(disconnected("p/0")).is_empty(), "it is not there");
+    let removes = script.on(disconnected("p/1"));
+    assert_eq!(removes, ["remove a: its connection closed"]);
+    assert_eq!(script.controller.admit("a", "p/2"), Ok(true));
+    assert!(script.controller.take_commands().is_empty(), "once");
+    script.loses("a", vec![]);
+    assert!(!script.controller.is_registered("a"));
+    assert_eq!(script.controller.presence("a", "p/2"), Presence::Lost);
+}
+
+#[test]
+fn a_scheduler_that_starts_anew_takes_late_words_for_what_they_are() {
+    let mut script = Script::new(&[]);
+    let (train, now) = (TrainId::generate(), script.now);
+    let report = RankReport::Event(RunEvent::Note("late".into()));
+    for event in [
+        Event::TaskSucceeded {
+            executor: "a".into(),
+            task: task("old", 0),
+        },
+        Event::TasksEnded {
+            executor: "a".into(),
+            tasks: vec![task("old", 0)],
+        },
+        Event::RankReported {
+            train,
+            generation: 3,
+            report,
+        },
+        Event::ExecutorDisconnected {
+            executor: "a".into(),
+            incarnation: "p/1".into(),
+        },
+        Event::ClientAsked { job: "old".into() },
+    ] {
+        assert!(script.on(event).is_empty());
+    }
+    let controller = &mut script.controller;
+    assert_eq!(controller.join(train, ("old", 0), "a", "A".into()), None);
+    let failure = Failure {
+        rank: 0,
+        executor: "a".into(),
+        error: "closed".into(),
+    };
+    assert_eq!(controller.resolve(train, 3, &failure, now), None);
+    assert!(controller.job("old").is_none() && controller.run(train).is_none());
+    script.joins("a");
+    script.submit("j", None);
+    assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
+}
+
+#[test]
+fn what_is_kept_of_many_jobs_has_a_bound() {
+    let mut script = Script::new(&["a"]);
+    for number in 0..20_000 {
+        let job = format!("j{number:05}");
+        script.submit(&job, None);
+        script.offer(&[slices(&job, 1)]);
+        let executor = "a".to_owned();
+        let task = task(&job, 0);
+        script.on(Event::TaskSucceeded { executor, task });
+        script.ended(&job, AttemptEnd::Succeeded);
+        if number % 100 == 0 {
+            // What is over long ago has been read.
+            script.after(301);
+        }
+    }
+    script.after(301);
+    script.submit("k", None);
+    let jobs = script.controller.jobs();
+    assert!(jobs.iter().count() <= 400, "{}", jobs.iter().count());
+    assert!(jobs.attempts_known() <= 5_000, "{}", jobs.attempts_known());
+    assert!(
+        !jobs
+            .iter()
+            .any(|job| job.has_ended() && !job.is_evictable())
+    );
+}

@@ -1,0 +1,267 @@
+//! Scripts of the controller: events in, commands out.
+//!
+//! A [`Script`] plays the engine below: it carries bindings out at once, and numbers a stage's tasks.
+
+mod gangs;
+mod jobs;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use url::Url;
+use volley_proto::TrainId;
+use volley_proto::failure::DataLost;
+use volley_proto::settings::OnClientLoss;
+use volley_proto::spec::{Elastic, Ranks, TooFew};
+use volley_proto::tables::JobState;
+
+use super::placement::{Memory, Role};
+use super::retained::Ends;
+use super::training::{Failure, RankReport, Resolution, RunEvent, StepReport};
+use super::*;
+
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A controller, the time, and the tasks that it has had bound.
+struct Script {
+    controller: Controller,
+    now: Now,
+    /// How many tasks of a stage have been bound.
+    numbers: HashMap<(String, usize), usize>,
+}
+
+impl Script {
+    /// Of executors that attend and are registered, with a slot each.
+    fn new(executors: &[&str]) -> Self {
+        let controller = Controller::new(Policy {
+            client_timeout: CLIENT_TIMEOUT,
+            retention: RetentionPolicy {
+                unread: Duration::from_secs(300),
+                idle: Duration::from_secs(3600),
+            },
+        });
+        let mut script = Self {
+            controller,
+            now: Now::read(),
+            numbers: HashMap::new(),
+        };
+        for executor in executors {
+            script.joins(executor);
+        }
+        script
+    }
+
+    /// An executor comes.
+    fn joins(&mut self, executor: &str) {
+        let profile = Profile {
+            role: Role::Any,
+            device: "cpu".into(),
+            memory_bytes: 1 << 30,
+            rank_memory_bytes: 1 << 30,
+            version: "0".into(),
+        };
+        let controller = &mut self.controller;
+        assert_eq!(controller.admit(executor, "p/1"), Ok(false));
+        assert!(controller.attends(executor, "p/1", profile, self.now));
+        self.on(Event::ExecutorRegistered {
+            executor: executor.into(),
+            endpoint: ExecutorEndpoint {
+                host: "h".into(),
+                port: 1,
+                task_port: 2,
+            },
+            slots: 1,
+        });
+    }
+
+    /// What is to be done after an event, but for waking those who wait.
+    fn on(&mut self, event: Event) -> Vec<String> {
+        let commands = self.controller.on(event, self.now);
+        commands.iter().filter_map(text).collect()
+    }
+
+    /// Time passes.
+    fn after(&mut self, seconds: u64) -> Vec<String> {
+        self.now = self.now + Duration::from_secs(seconds);
+        self.on(Event::Tick)
+    }
+
+    fn submit(&mut self, job: &str, train: Option<TrainId>) {
+        let submission = Submission {
+            job: job.into(),
+            name: "SELECT 1".into(),
+            owner: "o".into(),
+            train,
+            on_client_loss: OnClientLoss::Auto,
+        };
+        assert!(self.on(Event::JobSubmitted(submission)).is_empty());
+    }
+
+    /// Offers stages, and binds what is asked for.
+    fn offer(&mut self, stages: &[Stage]) -> Vec<String> {
+        let offer = Offer {
+            stages: stages.to_vec(),
+            alive: None,
+        };
+        let commands = self.controller.place(offer, self.now);
+        for command in &commands {
+            if let Command::Bind(binding) = command {
+                self.bind(binding);
+            }
+        }
+        commands.iter().filter_map(text).collect()
+    }
+
+    fn bind(&mut self, binding: &Binding) {
+        let stage = (binding.attempt.clone(), binding.stage);
+        let number = self.numbers.entry(stage).or_default();
+        let tasks = binding.tasks.iter().map(|task| {
+            *number += 1;
+            BoundTask {
+                executor: task.executor.clone(),
+                number: *number - 1,
+                slots: task.slots,
+            }
+        });
+        let tasks = tasks.collect();
+        let binding = binding.clone();
+        assert!(self.on(Event::TasksBound { binding, tasks }).is_empty());
+    }
+
+    /// The engine loses an executor, which has effects.
+    fn loses(&mut self, executor: &str, effects: Vec<LossEffect>) -> Vec<String> {
+        let executor = executor.to_owned();
+        let leaves = Event::ExecutorLeaves {
+            executor: executor.clone(),
+        };
+        assert!(self.on(leaves).is_empty());
+        self.on(Event::ExecutorLost { executor, effects })
+    }
+
+    fn ended(&mut self, attempt: &str, end: AttemptEnd) -> Vec<String> {
+        let attempt = attempt.into();
+        self.on(Event::AttemptEnded { attempt, end })
+    }
+
+    fn resubmitted(&mut self, job: &str, attempt: &str) -> Vec<String> {
+        let (job, attempt) = (job.into(), attempt.into());
+        self.on(Event::JobResubmitted { job, attempt })
+    }
+
+    /// An executor says that a task has ended.
+    fn task_ended(&mut self, executor: &str, attempt: &str, number: usize) -> Vec<String> {
+        self.on(Event::TasksEnded {
+            executor: executor.into(),
+            tasks: vec![task(attempt, number)],
+        })
+    }
+
+    fn state(&self, job: &str) -> JobState {
+        self.controller.job(job).unwrap().state
+    }
+
+    /// Why a job failed.
+    fn error(&self, job: &str) -> String {
+        let job = self.controller.job(job).unwrap();
+        assert_eq!(job.state, JobState::Failed);
+        job.error.clone().unwrap()
+    }
+
+    /// The lines of a job's log.
+    fn log(&self, job: &str) -> String {
+        let lines = self.controller.job(job).unwrap().lines();
+        lines.map(|line| line.text + "\n").collect()
+    }
+}
+
+/// A command in a word or two; nothing of one that wakes.
+fn text(command: &Command) -> Option<String> {
+    Some(match command {
+        Command::Bind(binding) => {
+            let tasks = binding.tasks.iter().map(|task| task.executor.as_str());
+            format!(
+                "bind {}: {}",
+                binding.attempt,
+                tasks.collect::<Vec<_>>().join(" ")
+            )
+        }
+        Command::CancelAttempt { attempt } => format!("cancel {attempt}"),
+        Command::Resubmit { job } => format!("resubmit {job}"),
+        Command::Release { job } => format!("release {job}"),
+        Command::RemoveRows { attempt } => format!("remove rows of {attempt}"),
+        Command::RemoveExecutor { executor, reason } => format!("remove {executor}: {reason}"),
+        Command::Offer => "offer".to_owned(),
+        Command::Wake(_) => return None,
+    })
+}
+
+/// A task of an attempt's stage 1.
+fn task(attempt: &str, number: usize) -> Task {
+    Task {
+        attempt: attempt.into(),
+        stage: 1,
+        number,
+    }
+}
+
+/// A stage with partitions that no task has.
+fn slices(attempt: &str, pending: usize) -> Stage {
+    Stage {
+        attempt: attempt.into(),
+        stage: 1,
+        work: Work::Slices {
+            pending,
+            most: None,
+        },
+    }
+}
+
+fn gang(train: TrainId, ranks: Ranks, too_few: TooFew) -> Gang {
+    Gang {
+        train,
+        model: "m".parse().unwrap(),
+        store: Url::parse("file:///models/").unwrap(),
+        ranks,
+        elastic: Elastic {
+            min_ranks: 1,
+            max_ranks: None,
+            regroup_timeout: Duration::from_secs(30),
+            too_few,
+        },
+        most: 12,
+        resumes: false,
+    }
+}
+
+/// A barrier stage none of whose ranks has ended well, which run on these executors.
+fn barrier(attempt: &str, gang: &Gang, running: &[&str], pending: bool) -> Stage {
+    Stage {
+        attempt: attempt.into(),
+        stage: 1,
+        work: Work::Gang(Box::new(GangStage {
+            gang: gang.clone(),
+            memory: Memory::default(),
+            shards: 12,
+            pending,
+            running: running.iter().map(ToString::to_string).collect(),
+            done: 0,
+            written: None,
+        })),
+    }
+}
+
+/// Data of an attempt that an executor held, and perhaps a rank of its run.
+fn effect(attempt: &str, executor: &str, rank_of: Option<TrainId>, data: bool) -> LossEffect {
+    let loss = || DataLoss {
+        loss: DataLost {
+            executor: executor.into(),
+            reason: "it is gone".into(),
+        },
+        written: None,
+    };
+    LossEffect {
+        attempt: attempt.into(),
+        rank_of,
+        data: data.then(loss),
+    }
+}

@@ -1,0 +1,82 @@
+//! The Cluster service: how large the cluster is, the tables about its work, and what the ways between its processes are
+//! like.
+
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
+use volley_proto::wire::{
+    DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse, ReadTableRequest,
+    ReadTableResponse,
+};
+
+use super::probes::Prober;
+use super::{invalid, train_id};
+use crate::access::Caller;
+use crate::control::Controller;
+use crate::handle::Control;
+use crate::tables::{Only, Tables};
+
+/// The service.
+pub(crate) fn cluster_service(
+    control: Control,
+    tables: Tables,
+    prober: Prober,
+) -> ClusterServer<Service> {
+    ClusterServer::new(Service {
+        control,
+        tables,
+        prober,
+    })
+}
+
+#[derive(Debug)]
+pub(crate) struct Service {
+    control: Control,
+    tables: Tables,
+    prober: Prober,
+}
+
+#[tonic::async_trait]
+impl Cluster for Service {
+    type ProbeStream = ReceiverStream<Result<ProbeResponse, Status>>;
+
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<Self::ProbeStream>, Status> {
+        let ways = self.prober.begin()?;
+        Ok(Response::new(ReceiverStream::new(ways)))
+    }
+
+    async fn describe(
+        &self,
+        _: Request<DescribeRequest>,
+    ) -> Result<Response<DescribeResponse>, Status> {
+        let (executors, slots, free_slots) = self.control.look(Controller::size);
+        Ok(Response::new(DescribeResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            executors: executors as u64,
+            slots: slots as u64,
+            free_slots: free_slots as u64,
+        }))
+    }
+
+    async fn read_table(
+        &self,
+        request: Request<ReadTableRequest>,
+    ) -> Result<Response<ReadTableResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let ReadTableRequest {
+            table,
+            job_id,
+            train_id: train,
+        } = request.into_inner();
+        let table = table.parse().map_err(|error| invalid(&error))?;
+        let only = Only {
+            job: job_id,
+            train: train.as_deref().map(train_id).transpose()?,
+            after: None,
+            owner: caller.sees().map(str::to_owned),
+        };
+        let rows = self.tables.read(table, &only).await;
+        let rows = rows.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(ReadTableResponse { rows }))
+    }
+}

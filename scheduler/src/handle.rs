@@ -1,0 +1,231 @@
+//! The controller as the rest of the scheduler holds it: behind one lock, with its commands sent on and its waiters woken.
+//!
+//! ```text
+//!   grpc, ballista ── event, question ──► Control ──► Controller (one lock, never held across a wait)
+//!                                           │ commands
+//!                                           ├─ Wake(topic) ──► those who wait for it
+//!                                           └─ the rest ─────► the driver, in order
+//! ```
+//!
+//! It decides nothing.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::control::{Binding, Command, Controller, Event, Now, Offer, Policy, Topic};
+
+/// The controller; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    controller: Mutex<Controller>,
+    topics: Mutex<HashMap<Topic, watch::Sender<()>>>,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+impl Control {
+    /// A controller of nothing yet, and the commands that come out of it.
+    pub(crate) fn new(policy: Policy) -> (Self, mpsc::UnboundedReceiver<Command>) {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let shared = Shared {
+            controller: Mutex::new(Controller::new(policy)),
+            topics: Mutex::default(),
+            commands,
+        };
+        let shared = Arc::new(shared);
+        (Self { shared }, receiver)
+    }
+
+    /// Something has happened.
+    pub(crate) fn on(&self, event: Event) {
+        let commands = self.shared.controller.lock().on(event, Now::read());
+        self.send(commands);
+    }
+
+    /// What of an offer is to be bound now.
+    pub(crate) fn place(&self, offer: Offer) -> Vec<Binding> {
+        let commands = self.shared.controller.lock().place(offer, Now::read());
+        let mut bindings = Vec::new();
+        let rest = commands.into_iter().filter_map(|command| match command {
+            Command::Bind(binding) => {
+                bindings.push(binding);
+                None
+            }
+            command => Some(command),
+        });
+        let rest = rest.collect();
+        self.send(rest);
+        bindings
+    }
+
+    /// Asks something that may change the controller.
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(&mut Controller, Now) -> T) -> T {
+        let (answer, commands) = {
+            let mut controller = self.shared.controller.lock();
+            let answer = question(&mut controller, Now::read());
+            (answer, controller.take_commands())
+        };
+        self.send(commands);
+        answer
+    }
+
+    /// Looks at the controller.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
+        look(&self.shared.controller.lock())
+    }
+
+    /// Waits until `look` finds something, where a topic changes; `None` at the deadline.
+    pub(crate) async fn wait<T>(
+        &self,
+        topic: Topic,
+        patience: Duration,
+        look: impl Fn(&Controller) -> Option<T>,
+    ) -> Option<T> {
+        // Before looking, so that a change in between is not missed.
+        let mut news = self.subscribe(topic);
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(found) = self.look(&look) {
+                return Some(found);
+            }
+            timeout_at(deadline, news.changed()).await.ok()?;
+        }
+    }
+
+    /// News of a topic from now on.
+    pub(crate) fn subscribe(&self, topic: Topic) -> News {
+        let mut topics = self.shared.topics.lock();
+        let receiver = topics.entry(topic.clone()).or_default().subscribe();
+        News {
+            shared: Arc::clone(&self.shared),
+            topic,
+            receiver,
+        }
+    }
+
+    fn send(&self, commands: Vec<Command>) {
+        for command in commands {
+            match command {
+                Command::Wake(topic) => {
+                    if let Some(topic) = self.shared.topics.lock().get(&topic) {
+                        topic.send_replace(());
+                    }
+                }
+                command => {
+                    if let Err(command) = self.shared.commands.send(command) {
+                        tracing::debug!(?command, "the scheduler is stopping");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// News of a topic.
+pub(crate) struct News {
+    shared: Arc<Shared>,
+    topic: Topic,
+    receiver: watch::Receiver<()>,
+}
+
+impl News {
+    /// Waits until there are some that have not been waited for.
+    pub(crate) async fn changed(&mut self) {
+        // The sender goes with the last receiver.
+        if self.receiver.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        let mut topics = self.shared.topics.lock();
+        let is_last = |topic: &watch::Sender<()>| topic.receiver_count() == 1;
+        if topics.get(&self.topic).is_some_and(is_last) {
+            topics.remove(&self.topic);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! A controller for tests of what holds it.
+
+    use super::*;
+    use crate::control::RetentionPolicy;
+
+    pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
+    /// A controller that is patient with everybody.
+    pub(crate) fn control() -> (Control, mpsc::UnboundedReceiver<Command>) {
+        Control::new(Policy {
+            client_timeout: LONG,
+            retention: RetentionPolicy {
+                unread: LONG,
+                idle: LONG,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::settings::OnClientLoss;
+
+    use super::testing::LONG;
+    use super::*;
+    use crate::control::{AttemptEnd, Submission};
+
+    fn with_job() -> Control {
+        let (control, _) = testing::control();
+        let submission = Submission {
+            job: "j".into(),
+            name: String::new(),
+            owner: "o".into(),
+            train: None,
+            on_client_loss: OnClientLoss::Auto,
+        };
+        control.on(Event::JobSubmitted(submission));
+        control
+    }
+
+    fn is_over(controller: &Controller) -> Option<bool> {
+        let job = controller.job("j")?;
+        job.has_ended().then_some(true)
+    }
+
+    #[tokio::test]
+    async fn waits_for_a_change_or_the_deadline() {
+        let control = with_job();
+        let topic = || Topic::Job("j".into());
+        let late = control.wait(topic(), Duration::ZERO, is_over).await;
+        assert_eq!(late, None);
+        let waiting = tokio::spawn({
+            let control = control.clone();
+            async move { control.wait(topic(), LONG, is_over).await }
+        });
+        tokio::task::yield_now().await;
+        control.on(Event::AttemptEnded {
+            attempt: "j".into(),
+            end: AttemptEnd::Succeeded,
+        });
+        assert_eq!(waiting.await.unwrap(), Some(true));
+        assert!(control.shared.topics.lock().is_empty(), "nobody waits");
+    }
+}
