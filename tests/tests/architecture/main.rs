@@ -1,10 +1,12 @@
-//! The one direction of dependencies between the crates, and what comes from others.
+//! The one direction of dependencies, between the crates and inside of the scheduler, and what comes from others.
 
 #![allow(clippy::unwrap_used)]
 
 mod supply;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -53,6 +55,64 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     ("volley-scheduler", &["burn", "ballista-executor"]),
     ("volley-executor", &["ballista-scheduler"]),
+];
+
+/// What each folder, or file, at the root of the scheduler's sources may name of the others.
+const SCHEDULER: &[(&str, &[&str])] = &[
+    ("access", &[]),
+    ("control", &[]),
+    ("planning", &[]),
+    ("handle", &["control"]),
+    ("tables", &["control", "handle"]),
+    ("grpc", &["access", "control", "handle", "tables"]),
+    ("web", &["access", "tables"]),
+    (
+        "ballista",
+        &["access", "control", "handle", "planning", "tables"],
+    ),
+    ("config", &["access"]),
+    ("error", &[]),
+];
+
+/// What puts the scheduler together, and may name all of it.
+const SCHEDULER_ROOT: &[&str] = &["lib", "main", "server"];
+
+/// Words that must not be in the code of a part of the scheduler.
+const SCHEDULER_FORBIDDEN: &[(&str, &[&str])] = &[
+    (
+        "access",
+        &["ballista_core", "ballista_scheduler", "datafusion"],
+    ),
+    (
+        "control",
+        &[
+            "tokio",
+            "tonic",
+            "axum",
+            "async",
+            "datafusion",
+            "ballista_core",
+            "ballista_scheduler",
+            "volley_proto::wire",
+            "volley_proto::plan",
+        ],
+    ),
+    (
+        "grpc",
+        &["ballista_core", "ballista_scheduler", "datafusion"],
+    ),
+    (
+        "planning",
+        &["tokio::", "tonic", "ballista_scheduler::state"],
+    ),
+    (
+        "tables",
+        &["ballista_core", "ballista_scheduler", "datafusion"],
+    ),
+    (
+        "web",
+        &["ballista_core", "ballista_scheduler", "datafusion"],
+    ),
 ];
 
 #[test]
@@ -115,4 +175,122 @@ fn dependencies_go_one_way() {
             );
         }
     }
+}
+
+#[test]
+fn the_scheduler_points_one_way() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scheduler/src");
+    let mut parts = BTreeSet::new();
+    for file in sources(&root) {
+        let path = file.strip_prefix(&root).unwrap().with_extension("");
+        let part = path.iter().next().unwrap().to_str().unwrap().to_owned();
+        if SCHEDULER_ROOT.contains(&part.as_str()) {
+            continue;
+        }
+        // Modules that the file is in, its own among them.
+        let depth = path.iter().filter(|name| *name != "mod").count();
+        let code = code(&fs::read_to_string(&file).unwrap());
+        let rule = SCHEDULER.iter().find(|(name, _)| *name == part);
+        let (_, allowed) = rule.unwrap_or_else(|| panic!("scheduler/src/{part} has no rule"));
+        for named in named(&code, depth) {
+            let is_part = SCHEDULER.iter().any(|(name, _)| *name == named);
+            let is_root = SCHEDULER_ROOT.contains(&named.as_str());
+            let is_allowed = named == part || allowed.contains(&named.as_str());
+            assert!(
+                is_allowed || !(is_part || is_root),
+                "{} must not name crate::{named}: {part} may name {allowed:?} only",
+                path.display()
+            );
+        }
+        let forbidden = SCHEDULER_FORBIDDEN.iter().filter(|(name, _)| *name == part);
+        for word in forbidden.flat_map(|(_, words)| *words) {
+            assert!(
+                !has_word(&code, word),
+                "{} must not name {word}",
+                path.display()
+            );
+        }
+        parts.insert(part);
+    }
+    let ruled: BTreeSet<_> = SCHEDULER
+        .iter()
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
+    assert_eq!(parts, ruled, "every part of the scheduler has a rule");
+}
+
+/// The Rust files under a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// A file without its comments.
+fn code(text: &str) -> String {
+    let lines = text.lines();
+    let lines = lines.map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The items at the crate's root that code names, by `crate::` or, from a module so deep, by enough of `super::`.
+fn named(code: &str, depth: usize) -> BTreeSet<String> {
+    let mut named = BTreeSet::new();
+    let to_root = ["crate::".to_owned(), "super::".repeat(depth)];
+    for path in to_root {
+        for (at, _) in code.match_indices(&path) {
+            // A longer path ends so too.
+            if path != "crate::" && code[..at].ends_with("super::") {
+                continue;
+            }
+            let rest = &code[at + path.len()..];
+            let items = match rest.strip_prefix('{') {
+                Some(group) => group.split('}').next().unwrap_or_default(),
+                None => rest.split([',', ';', '}']).next().unwrap_or_default(),
+            };
+            for item in items.split(',') {
+                let item = item.trim();
+                let end = item.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+                named.insert(item[..end.unwrap_or(item.len())].to_owned());
+            }
+        }
+    }
+    named.remove("");
+    named
+}
+
+/// Whether code has a word, and not only as a part of another.
+fn has_word(code: &str, word: &str) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(at, _)| {
+        let before = code[..at].chars().next_back();
+        let after = code[at + word.len()..].chars().next();
+        !before.is_some_and(in_word) && (word.ends_with(':') || !after.is_some_and(in_word))
+    })
+}
+
+#[test]
+fn what_a_file_names_is_found() {
+    let names = |text: &str, depth| named(&code(text), depth).into_iter().collect::<Vec<_>>();
+    assert_eq!(names("use crate::control::Event;", 2), ["control"]);
+    assert_eq!(
+        names("use crate::{Error, web::Hosts};", 1),
+        ["Error", "web"]
+    );
+    assert!(names("// see crate::ballista", 1).is_empty());
+    assert_eq!(names("use super::super::grpc::index;", 2), ["grpc"]);
+    assert!(names("use super::slots::Task;", 2).is_empty());
+    assert_eq!(
+        names("let a = crate::handle::Control::new();", 1),
+        ["handle"]
+    );
+    assert!(has_word("use tokio::sync;", "tokio"));
+    assert!(!has_word("let tokio_like = 1;", "tokio"));
 }
