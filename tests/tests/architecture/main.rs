@@ -103,7 +103,14 @@ const SCHEDULER_FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     (
         "planning",
-        &["tokio::", "tonic", "ballista_scheduler::state"],
+        &[
+            "tokio::spawn",
+            "tokio::sync",
+            "tokio::task",
+            "tokio::time",
+            "tonic",
+            "ballista_scheduler::state",
+        ],
     ),
     (
         "tables",
