@@ -175,6 +175,7 @@ pub(crate) mod testing {
     /// A controller that is patient with everybody.
     pub(crate) fn control() -> (Control, mpsc::UnboundedReceiver<Command>) {
         Control::new(Policy {
+            executor_timeout: LONG,
             client_timeout: LONG,
             retention: RetentionPolicy {
                 unread: LONG,

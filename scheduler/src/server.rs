@@ -59,6 +59,7 @@ impl Scheduler {
         let access = Arc::new(Access::open(&config, bound)?);
 
         let (control, commands) = Control::new(Policy {
+            executor_timeout: config.executor_timeout,
             client_timeout: config.client_timeout,
             retention: RetentionPolicy {
                 unread: config.rows_timeout,

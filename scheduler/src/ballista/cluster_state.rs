@@ -136,7 +136,10 @@ impl ClusterState for VolleyClusterState {
     }
 
     async fn save_executor_heartbeat(&self, heartbeat: ExecutorHeartbeat) -> Result<()> {
-        self.registered.save_executor_heartbeat(heartbeat).await
+        let executor = heartbeat.executor_id.clone();
+        self.registered.save_executor_heartbeat(heartbeat).await?;
+        self.control.on(Event::ExecutorHeartbeat { executor });
+        Ok(())
     }
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {

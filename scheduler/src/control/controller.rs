@@ -31,6 +31,8 @@ const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long those who are silent are waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
+    /// How long an executor may be silent before it is taken for lost.
+    pub(crate) executor_timeout: Duration,
     /// How long a client may be silent before it is taken for gone.
     pub(crate) client_timeout: Duration,
     /// How long rows are kept for those who do not read them.
@@ -103,10 +105,12 @@ impl Controller {
             } => {
                 tracing::info!(executor, slots, "executor registered");
                 self.slots.joins(&executor);
-                self.executors.registers(&executor, endpoint, slots);
+                self.executors
+                    .registers(&executor, endpoint, slots, now.instant);
                 self.empty_since = None;
                 self.wake(Topic::Executor(executor));
             }
+            Event::ExecutorHeartbeat { executor } => self.executors.heard(&executor, now.instant),
             Event::ExecutorLeaves { executor } => {
                 if self.executors.leaves(&executor) {
                     tracing::info!(executor, "executor gone");
@@ -279,9 +283,22 @@ impl Controller {
         if self.time_matters(now) {
             self.command(Command::Offer);
         }
+        self.remove_silent_executors(now);
         self.cancel_abandoned(now);
         self.end_without_executors(now);
         self.remove_rows(now);
+    }
+
+    /// All at once: the engine removes one after the other, each after it has tried to reach the one before.
+    fn remove_silent_executors(&mut self, now: Now) {
+        let timeout = self.policy.executor_timeout;
+        for executor in self.executors.silent(timeout, now.instant) {
+            if self.executors.begins_removal(&executor) {
+                let reason = format!("no heartbeat of it for {timeout:?}");
+                tracing::warn!(executor, reason, "an executor is taken for lost");
+                self.command(Command::RemoveExecutor { executor, reason });
+            }
+        }
     }
 
     fn cancel_abandoned(&mut self, now: Now) {

@@ -48,6 +48,8 @@ pub(crate) enum Event {
         endpoint: ExecutorEndpoint,
         slots: usize,
     },
+    /// An executor's heartbeat.
+    ExecutorHeartbeat { executor: String },
     /// The engine removes an executor: nothing is placed there from now on.
     ExecutorLeaves { executor: String },
     /// An executor is gone, which means this for the attempts that had to do with it.

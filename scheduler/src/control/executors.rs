@@ -8,7 +8,7 @@
 //! both. A record goes when neither is left. Not here: which tasks hold its slots.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::tables::{self, millis};
 
@@ -83,6 +83,8 @@ struct Attendance {
 struct Registration {
     endpoint: ExecutorEndpoint,
     slots: usize,
+    /// Its last heartbeat.
+    heard: Instant,
     /// Whether its removal has been asked for.
     leaving: bool,
 }
@@ -164,13 +166,38 @@ impl Executors {
     }
 
     /// The engine has registered an executor.
-    pub(crate) fn registers(&mut self, executor: &str, endpoint: ExecutorEndpoint, slots: usize) {
+    pub(crate) fn registers(
+        &mut self,
+        executor: &str,
+        endpoint: ExecutorEndpoint,
+        slots: usize,
+        now: Instant,
+    ) {
         let record = self.records.entry(executor.to_owned()).or_default();
         record.registered = Some(Registration {
             endpoint,
             slots,
+            heard: now,
             leaving: false,
         });
+    }
+
+    /// A registered executor has sent a heartbeat.
+    pub(crate) fn heard(&mut self, executor: &str, now: Instant) {
+        let record = self.records.get_mut(executor);
+        if let Some(registered) = record.and_then(|record| record.registered.as_mut()) {
+            registered.heard = now;
+        }
+    }
+
+    /// The registered ones that have sent no heartbeat for so long, by id.
+    pub(crate) fn silent(&self, timeout: Duration, now: Instant) -> Vec<String> {
+        let records = self.records.iter();
+        let silent = records.filter(|(_, record)| {
+            let registered = record.registered.as_ref();
+            registered.is_some_and(|registered| now - registered.heard >= timeout)
+        });
+        silent.map(|(id, _)| id.clone()).collect()
     }
 
     /// The engine removes an executor; it can come back with another profile. Returns whether it was registered.
@@ -293,7 +320,7 @@ mod tests {
         let (mut executors, now) = (Executors::default(), SystemTime::now());
         assert_eq!(executors.admit("e", "p/1"), Ok(false));
         assert!(executors.attends("e", "p/1", profile(Role::Any), now));
-        executors.registers("e", endpoint(), 2);
+        executors.registers("e", endpoint(), 2, Instant::now());
         let refused = executors.admit("e", "q/1").unwrap_err();
         assert!(refused.contains("ids are unique"), "{refused}");
         assert_eq!(executors.presence("e", "p/1"), Presence::Current);
@@ -305,7 +332,7 @@ mod tests {
         assert_eq!(executors.presence("e", "p/2"), Presence::Current);
         assert_eq!(executors.role("e"), Role::Train);
         assert!(!executors.departs("e", "p/1"), "it is not there");
-        executors.registers("e", endpoint(), 2);
+        executors.registers("e", endpoint(), 2, Instant::now());
         assert!(executors.departs("e", "p/2"));
         assert_eq!(executors.admit("e", "p/3"), Ok(true));
         assert!(!executors.begins_removal("e"), "it is being removed");
@@ -316,7 +343,7 @@ mod tests {
         let (mut executors, now) = (Executors::default(), SystemTime::now());
         executors.admit("e", "p/1").unwrap();
         executors.attends("e", "p/1", profile(Role::Query), now);
-        executors.registers("e", endpoint(), 2);
+        executors.registers("e", endpoint(), 2, Instant::now());
         assert!(executors.leaves("e"));
         assert_eq!(executors.presence("e", "p/1"), Presence::Lost);
         assert!(!executors.departs("e", "p/1"), "it is removed already");
@@ -333,7 +360,7 @@ mod tests {
             let id = format!("e{number}");
             executors.admit(&id, "p/1").unwrap();
             executors.attends(&id, "p/1", profile(Role::Any), now);
-            executors.registers(&id, endpoint(), 2);
+            executors.registers(&id, endpoint(), 2, Instant::now());
             assert!(executors.departs(&id, "p/1"));
             assert!(executors.leaves(&id));
         }

@@ -310,3 +310,20 @@ fn a_gang_that_can_never_run_is_refused_at_once() {
     let refused = script.controller.admit_gang(&many, None).unwrap_err();
     assert!(refused.contains("needs 3 ranks"), "{refused}");
 }
+
+#[test]
+fn executors_that_fall_silent_together_are_removed_at_once() {
+    let mut script = Script::new(&["a", "b", "c"]);
+    let timeout = EXECUTOR_TIMEOUT.as_secs();
+    assert!(script.after(timeout - 1).is_empty());
+    let executor = "b".to_owned();
+    assert!(script.on(Event::ExecutorHeartbeat { executor }).is_empty());
+    let reason = format!("no heartbeat of it for {EXECUTOR_TIMEOUT:?}");
+    assert_eq!(
+        script.after(1),
+        [format!("remove a: {reason}"), format!("remove c: {reason}")]
+    );
+    assert!(script.after(1).is_empty(), "once");
+    assert!(script.loses("a", vec![]).is_empty());
+    assert_eq!(script.after(timeout - 2), [format!("remove b: {reason}")]);
+}

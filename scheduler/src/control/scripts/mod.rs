@@ -20,6 +20,8 @@ use super::retained::Ends;
 use super::training::{Failure, RankReport, Resolution, RunEvent, StepReport};
 use super::*;
 
+/// Longer than other scripts last: their executors send no heartbeats.
+const EXECUTOR_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A controller, the time, and the tasks that it has had bound.
@@ -34,6 +36,7 @@ impl Script {
     /// Of executors that attend and are registered, with a slot each.
     fn new(executors: &[&str]) -> Self {
         let controller = Controller::new(Policy {
+            executor_timeout: EXECUTOR_TIMEOUT,
             client_timeout: CLIENT_TIMEOUT,
             retention: RetentionPolicy {
                 unread: Duration::from_secs(300),
