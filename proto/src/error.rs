@@ -1,7 +1,5 @@
 //! The crate's error: what a user's spec, a store or a peer's message can do wrong.
 
-use datafusion::error::DataFusionError;
-
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -186,7 +184,8 @@ impl Error {
     }
 }
 
-impl From<Error> for DataFusionError {
+#[cfg(feature = "plan")]
+impl From<Error> for datafusion::error::DataFusionError {
     fn from(error: Error) -> Self {
         Self::External(Box::new(error))
     }

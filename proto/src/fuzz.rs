@@ -3,7 +3,7 @@
 //! Each is given whole samples, damaged copies of them, the corpus in `__fuzz__/` and random bytes, a bounded number; under
 //! `cargo bolero test TARGET`, as many as there is time for.
 
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::address::{ListenAddress, PortRange};
 use crate::allocations::bounded;

@@ -9,6 +9,10 @@
 
 #[cfg(test)]
 mod allocations;
+#[cfg_attr(
+    not(feature = "plan"),
+    allow(dead_code, reason = "files are created for queries that write folders")
+)]
 mod disk;
 mod error;
 #[cfg(test)]
@@ -25,9 +29,12 @@ pub mod failure;
 pub mod limits;
 pub mod nesting;
 pub mod object_stores;
+#[cfg(feature = "plan")]
 pub mod plan;
 pub mod probe;
+#[cfg(feature = "plan")]
 pub mod runtime;
+#[cfg(feature = "plan")]
 pub mod settings;
 pub mod spec;
 pub mod splitmix;

@@ -9,11 +9,14 @@
 
 mod open;
 mod options;
+#[cfg(feature = "plan")]
 mod registry;
+#[cfg(feature = "plan")]
 mod remote;
 mod statement;
 
 pub use open::{Opened, SCHEMES, open};
 pub use options::{Secret, StoreOptions};
+#[cfg(feature = "plan")]
 pub use registry::{Declared, Stores, is_remote, shown};
 pub use statement::redacted;

@@ -2,7 +2,7 @@
 //!
 //! What is refused names the option or the column, what was typed and what would be right.
 
-use datafusion::arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema};
 
 use super::optimizer::{Bounds, check_numbers};
 use super::{

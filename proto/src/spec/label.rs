@@ -1,6 +1,6 @@
 //! The columns that are predicted, and what of them.
 
-use datafusion::arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::{Task, check_column, is_category, option};
@@ -111,7 +111,7 @@ impl Label {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::datatypes::Field;
+    use arrow::datatypes::Field;
 
     use super::*;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, BooleanArray, Date32Array, Int64Array, StringArray};
-use datafusion::arrow::datatypes::{DataType, Field, Fields};
-use datafusion::arrow::util::display::array_value_to_string;
+use arrow::array::{ArrayRef, BooleanArray, Date32Array, Int64Array, StringArray};
+use arrow::datatypes::{DataType, Field, Fields};
+use arrow::util::display::array_value_to_string;
 use serde::{Deserialize, Serialize};
 
 /// Classes in the order of the network's outputs, which is the order of their values.

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use datafusion::arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::WrittenFile;

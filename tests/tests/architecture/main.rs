@@ -7,6 +7,7 @@ mod supply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -182,6 +183,39 @@ fn dependencies_go_one_way() {
             );
         }
     }
+}
+
+/// Built for itself, as a library of tensors and collectives: with the features that it asks of `volley-proto`, and not
+/// those that the rest of the workspace does.
+#[test]
+fn the_trainer_builds_without_a_query_engine() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let linked = |package: &str| {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let tree = ["tree", "--edges", "normal", "--prefix", "none", "--locked"];
+        let tree = cargo.args(tree).args(["--package", package]);
+        let printed = tree.current_dir(&root).output().unwrap();
+        let errors = String::from_utf8_lossy(&printed.stderr);
+        assert!(printed.status.success(), "{errors}");
+        String::from_utf8(printed.stdout).unwrap()
+    };
+    let engines = |tree: &str| {
+        let names = tree.lines().filter_map(|line| line.split(' ').next());
+        let is_engine = |name: &&str| {
+            ["datafusion", "ballista"]
+                .iter()
+                .any(|e| name.starts_with(e))
+        };
+        names
+            .filter(is_engine)
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>()
+    };
+    let trainer = linked("volley-trainer");
+    assert!(trainer.contains("volley-proto"), "{trainer}");
+    assert_eq!(engines(&trainer), BTreeSet::new());
+    let executor = engines(&linked("volley-executor"));
+    assert!(executor.contains("datafusion"), "{executor:?}");
 }
 
 #[test]
