@@ -6,6 +6,7 @@ use crate::dice::Dice;
 use crate::fault::{Fault, effort, say, seed};
 use crate::fitting::{Fit, differences, setup, weights};
 use crate::scene::{self, Loss};
+use crate::stores::await_checkpoint;
 
 pub(crate) const FAULTS: &[Fault] = &[
     (
@@ -89,6 +90,7 @@ fn resumed() {
     let mut fit = start(&cluster, "resumed", "");
     let executors = fit.await_generation(1);
     fit.await_epoch(10);
+    await_checkpoint(&cluster, "resumed");
     Loss::Kill.strike(&mut cluster, executors[1]);
     fit.fails();
     scene::add(&mut cluster, "train");

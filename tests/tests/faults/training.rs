@@ -346,6 +346,7 @@ fn too_few_are_left() {
     let mut fit = setup("m", options).start(&cluster);
     let executors = fit.await_generation(1);
     fit.await_epoch(10);
+    await_checkpoint(&cluster, "m");
     Loss::Kill.strike(&mut cluster, executors[0]);
     let said = fit.fails();
     assert!(said.contains("min_ranks") && said.contains('2'), "{said}");
