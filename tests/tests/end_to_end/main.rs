@@ -5,10 +5,9 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::json;
-use volley_tests::{Cluster, Numbers, binary};
+use volley_tests::{Cluster, Numbers};
 
 mod access;
 mod addresses;
@@ -26,12 +25,11 @@ mod quantiles;
 #[path = "../../../examples/custom-layer/src/rbf.rs"]
 mod rbf;
 mod report;
+mod rossmann;
 mod stores;
 mod tables;
 mod tls;
 mod transform;
-
-const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
 
 /// A small training set with something to learn: `y = e^(k/4 + x/10)`, no noise.
 fn write_table(dir: &Path, rows: usize) -> String {
@@ -59,103 +57,6 @@ fn create_model(name: &str, options: &str) -> String {
          data_split_method = 'custom', data_split_col = 'split', device = 'cpu' {options}) \
          AS SELECT k, x, y, split, id FROM t;"
     )
-}
-
-#[test]
-fn from_seven_tables_to_a_submission() {
-    let cluster = Cluster::start(2);
-    let data = cluster.dir().join("data");
-    let out = cluster.dir().join("out");
-    fs::create_dir(&out).unwrap();
-    let generated = Command::new(binary("volley"))
-        .args(["generate", "rossmann", "--stores", "6", "--out"])
-        .arg(&data)
-        .status();
-    assert!(generated.unwrap().success());
-
-    let defines: Vec<String> = [
-        ("data", data.to_str().unwrap()),
-        ("out", out.to_str().unwrap()),
-        ("epochs", "1"),
-        ("ranks", "2"),
-        ("batch_size", "64"),
-        ("seed", "7"),
-    ]
-    .iter()
-    .map(|(name, value)| format!("--define={name}={value}"))
-    .collect();
-    let run_files = |files: &[&str]| {
-        let mut command = cluster.command();
-        command.args(&defines).args(["--format", "json", "--quiet"]);
-        for file in files {
-            command.arg("-f").arg(Path::new(EXAMPLES).join(file));
-        }
-        let output = command.output().unwrap();
-        let (stdout, stderr) = (
-            String::from_utf8(output.stdout).unwrap(),
-            String::from_utf8(output.stderr).unwrap(),
-        );
-        assert!(output.status.success(), "{files:?}\n{stderr}");
-        stdout
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect::<Vec<serde_json::Value>>()
-    };
-
-    let checks = run_files(&["tables.sql", "features.sql", "checks.sql"]);
-    assert!(!checks.is_empty());
-
-    let ranks = run_files(&["tables.sql", "features.sql", "train.sql"]);
-    assert_eq!(ranks.len(), 2, "one row a rank: {ranks:?}");
-    assert_eq!(
-        (ranks[0]["rank"].as_u64(), ranks[1]["rank"].as_u64()),
-        (Some(0), Some(1))
-    );
-    assert_ne!(
-        ranks[0]["executor"], ranks[1]["executor"],
-        "one rank an executor"
-    );
-    let rows = |column: &str| {
-        ranks
-            .iter()
-            .map(|rank| rank[column].as_u64().unwrap())
-            .sum::<u64>()
-    };
-
-    run_files(&["tables.sql", "features.sql", "predict.sql"]);
-    let submission = fs::read_to_string(out.join("submission.csv")).unwrap();
-    let mut lines = submission.lines();
-    assert_eq!(lines.next(), Some("Id,Sales"));
-    let ids: Vec<u64> = lines
-        .map(|line| line.split(',').next().unwrap().parse().unwrap())
-        .collect();
-    let tests = fs::read_to_string(data.join("test.csv"))
-        .unwrap()
-        .lines()
-        .count()
-        - 1;
-    assert_eq!(
-        ids,
-        (1..=tests as u64).collect::<Vec<_>>(),
-        "every row once, sorted"
-    );
-
-    // Every row was trained or evaluated exactly once an epoch.
-    let manifest = cluster.store().join("models/rossmann/1/manifest.json");
-    let manifest: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
-    assert_eq!(manifest["train_rows"].as_u64(), Some(rows("train_rows")));
-    assert_eq!(
-        manifest["history"][0]["rows"].as_u64(),
-        Some(rows("train_rows"))
-    );
-    let sold = fs::read_to_string(data.join("train.csv")).unwrap();
-    let sold = sold
-        .lines()
-        .skip(1)
-        .filter(|line| line.split(',').nth(3) != Some("0"))
-        .count();
-    assert_eq!(rows("train_rows") + rows("eval_rows"), sold as u64);
 }
 
 #[test]
