@@ -6,7 +6,7 @@ use volley_proto::access::AllowedPaths;
 use volley_proto::address::ListenAddress;
 use volley_proto::tls::Tls;
 
-use crate::access::Tokens;
+use crate::access::{JwtConfig, Limits, Tokens};
 
 /// What a scheduler is told at start.
 #[derive(Debug, Clone)]
@@ -23,6 +23,10 @@ pub struct SchedulerConfig {
     pub reader_timeout: Duration,
     /// Whose requests it answers.
     pub tokens: Tokens,
+    /// What JSON Web Tokens of clients are verified with, where they are taken.
+    pub jwt: Option<JwtConfig>,
+    /// What requests and jobs of a role may take.
+    pub limits: Limits,
     /// Whether it listens where it must not without this: see [`may_listen`](volley_proto::access::may_listen).
     pub insecure: bool,
     /// Where plans may read and write.
@@ -40,6 +44,8 @@ impl Default for SchedulerConfig {
             rows_timeout: Duration::from_secs(5 * 60),
             reader_timeout: Duration::from_secs(60 * 60),
             tokens: Tokens::Local,
+            jwt: None,
+            limits: Limits::default(),
             insecure: false,
             allowed_paths: AllowedPaths::default(),
             tls: None,

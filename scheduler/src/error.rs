@@ -39,6 +39,20 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A key set that cannot be used.
+    #[error("cannot use the key set {location}")]
+    KeySet {
+        /// Its file or URL.
+        location: String,
+        /// What is wrong with it.
+        #[source]
+        source: std::io::Error,
+    },
+    /// JSON Web Tokens are for clients, and executors would have nothing to show.
+    #[error(
+        "--jwks lets in clients, and executors need tokens of their own: give --tokens FILE in place of --insecure alone"
+    )]
+    JwtWithoutTokens,
     /// Tokens of its own have no place.
     #[error(
         "cannot keep tokens for this user's clients: set VOLLEY_STATE_DIR, or give --tokens FILE"

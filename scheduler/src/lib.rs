@@ -29,7 +29,7 @@ mod server;
 mod tables;
 mod web;
 
-pub use access::Tokens;
+pub use access::{JwtConfig, KeySetLocation, Limits, RoleLimits, Tokens};
 pub use config::SchedulerConfig;
 pub use error::{Error, Result};
 pub use server::Scheduler;

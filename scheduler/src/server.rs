@@ -56,7 +56,7 @@ impl Scheduler {
         listener.set_nonblocking(true).map_err(bind)?;
         let listener = TcpListener::from_std(listener).map_err(bind)?;
         let bound = listener.local_addr().map_err(bind)?;
-        let access = Arc::new(Access::open(&config, bound)?);
+        let access = Arc::new(Access::open(&config, bound).await?);
 
         let (control, commands) = Control::new(Policy {
             executor_timeout: config.executor_timeout,

@@ -14,7 +14,10 @@ use crate::{Error, Result};
 /// What tokens start with, for programs that look for secrets in texts.
 const PREFIX: &str = "volley_";
 
-/// A bearer token. It prints as dots.
+/// The longest token in bytes. A JSON Web Token with a list of roles has one or two thousand; HTTP/2's headers end at 16 KiB.
+const LONGEST: usize = 8192;
+
+/// A bearer token: one that is drawn here, or a JSON Web Token of an issuer. It prints as dots.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -48,13 +51,15 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self> {
         let text = text.trim();
         let is_token = |c: char| c.is_ascii_graphic();
-        match !text.is_empty() && text.len() <= 512 && text.chars().all(is_token) {
+        match !text.is_empty() && text.len() <= LONGEST && text.chars().all(is_token) {
             true => Ok(Self(text.to_owned())),
             false => Err(Error::Option {
                 option: "token".to_owned(),
                 value: "…".to_owned(),
-                expected: "expected letters, digits and signs on one line, as volley cluster token prints them"
-                    .to_owned(),
+                expected: format!(
+                    "expected letters, digits and signs on one line, at most {LONGEST}, as volley cluster token prints \
+                     them, or a JSON Web Token"
+                ),
             }),
         }
     }
@@ -127,6 +132,8 @@ mod tests {
         for wrong in ["", " ", "two words", "line\nbreak", "ä"] {
             assert!(wrong.parse::<Token>().is_err(), "{wrong:?}");
         }
+        assert!("x".repeat(LONGEST).parse::<Token>().is_ok());
+        assert!("x".repeat(LONGEST + 1).parse::<Token>().is_err());
     }
 
     #[test]

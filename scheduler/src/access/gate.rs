@@ -9,11 +9,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use tonic::Status;
-use volley_proto::access::{Principal, Role, Token, bearer};
+use volley_proto::access::{Principal, Role, bearer};
 use volley_proto::tls::Peer;
 
 use super::rules::{Need, needs};
-use super::{Access, Outcome, audit};
+use super::{Access, Outcome, RoleLimits, Unidentified, audit};
 
 /// The refusal of requests without a token.
 const WANTED: &str = "this scheduler wants a token: --token-file FILE or VOLLEY_TOKEN";
@@ -29,6 +29,8 @@ const CERTIFICATE_WANTED: &str = "this is for processes of the cluster: give --t
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
+    /// Of the principal's role.
+    pub(crate) limits: RoleLimits,
     pub(crate) peer: Option<SocketAddr>,
 }
 
@@ -95,25 +97,29 @@ pub(crate) async fn admit(
     }
     let path = request.uri().path().to_owned();
     let is_grpc = is_grpc(request.headers());
-    let principal = access.principal(request.headers());
+    let identified = access.identify(request.headers()).await;
+    let principal = identified.as_ref().ok();
     if let Need::Role(needed) = needs(&path) {
         let is_member = connection.is_none_or(|peer| !peer.encrypted || peer.member);
         if needed == Role::Executor && !is_member {
             let outcome = Outcome::Refused(CERTIFICATE_WANTED);
-            audit(principal.as_ref(), peer, ("ask", &path), outcome);
+            audit(principal, peer, ("ask", &path), outcome);
             return answer(is_grpc, Status::unauthenticated(CERTIFICATE_WANTED));
         }
-        let Some(principal) = &principal else {
-            let wanted = match needed {
-                Role::Executor => WANTED_OF_EXECUTORS,
-                _ => WANTED,
-            };
-            let reason = match has_token(request.headers()) {
-                true => format!("{wanted}; the one that was sent is none of its"),
-                false => wanted.to_owned(),
-            };
-            audit(None, peer, ("ask", &path), Outcome::Refused(&reason));
-            return answer(is_grpc, Status::unauthenticated(reason));
+        let principal = match &identified {
+            Ok(principal) => principal,
+            Err(why) => {
+                let wanted = match needed {
+                    Role::Executor => WANTED_OF_EXECUTORS,
+                    _ => WANTED,
+                };
+                let reason = match why {
+                    Unidentified::NoToken => wanted.to_owned(),
+                    sent => format!("{wanted}; the one that was sent {sent}"),
+                };
+                audit(None, peer, ("ask", &path), Outcome::Refused(&reason));
+                return answer(is_grpc, Status::unauthenticated(reason));
+            }
         };
         if let Err(reason) = principal.needs(needed) {
             let outcome = Outcome::Refused(&reason);
@@ -123,23 +129,33 @@ pub(crate) async fn admit(
     } else if path == "/" && principal.is_none() {
         return Redirect::to("/login").into_response();
     }
-    if let Some(principal) = principal {
-        request.extensions_mut().insert(Caller { principal, peer });
+    if let Ok(principal) = identified {
+        let limits = access.limits(principal.role);
+        let caller = Caller {
+            principal,
+            limits,
+            peer,
+        };
+        request.extensions_mut().insert(caller);
     }
     next.run(request).await
 }
 
 impl Access {
     /// The principal of these headers: by their token, or by the cookie of a login.
-    fn principal(&self, headers: &HeaderMap) -> Option<Principal> {
+    async fn identify(&self, headers: &HeaderMap) -> Result<Principal, Unidentified> {
         if self.asks_nobody() {
-            return Some(Principal::anybody());
+            return Ok(Principal::anybody());
         }
-        let token = match sent(headers) {
-            Some(token) => token.parse::<Token>().ok()?.hash(),
-            None => self.logins.token(headers)?,
-        };
-        self.holder(&token)
+        if let Some(token) = sent(headers) {
+            return Ok(self.recognize(token).await?.1);
+        }
+        let login = self.logins.credential(headers);
+        let principal = login.and_then(|credential| self.principal(&credential));
+        principal.ok_or(match headers.contains_key(header::AUTHORIZATION) {
+            true => Unidentified::Unknown,
+            false => Unidentified::NoToken,
+        })
     }
 }
 
@@ -147,10 +163,6 @@ impl Access {
 fn sent(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(header::AUTHORIZATION)?;
     bearer(header.to_str().ok()?)
-}
-
-fn has_token(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::AUTHORIZATION)
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

@@ -1,7 +1,8 @@
 //! The web page's login: a form that takes a token, and a cookie that stands for it.
 //!
 //! The cookie is 256 random bits, sent back by the browser to this site only, and hidden from scripts. What is kept is
-//! its hash, and that of the token: a login ends with its token, after half a day, and with the scheduler.
+//! its hash, and that of the token, or what a JSON Web Token has said: a login ends with its token, after half a day, and
+//! with the scheduler.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use volley_proto::access::{Role, Token, TokenHash};
 
-use super::{Access, Outcome, audit};
+use super::{Access, Credential, Outcome, audit};
 
 /// How long a login lasts.
 const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
@@ -45,7 +46,7 @@ pub(super) struct Logins {
 
 #[derive(Debug)]
 struct Session {
-    token: TokenHash,
+    credential: Credential,
     since: Instant,
 }
 
@@ -66,12 +67,12 @@ impl Logins {
         format!("volley_session_{}", self.port)
     }
 
-    /// The token that a login was with.
-    pub(super) fn token(&self, headers: &HeaderMap) -> Option<TokenHash> {
+    /// What a login was with; whether that still holds is for [`Access`] to say.
+    pub(super) fn credential(&self, headers: &HeaderMap) -> Option<Credential> {
         let session = self.session(headers)?;
         let sessions = self.sessions.lock();
         let session = sessions.get(&session)?;
-        (session.since.elapsed() < LASTS).then_some(session.token)
+        (session.since.elapsed() < LASTS).then(|| session.credential.clone())
     }
 
     fn session(&self, headers: &HeaderMap) -> Option<TokenHash> {
@@ -87,7 +88,7 @@ impl Logins {
     }
 
     /// A login, as a header that sets its cookie.
-    fn begin(&self, token: TokenHash) -> String {
+    fn begin(&self, credential: Credential) -> String {
         let cookie = Token::generate();
         let mut sessions = self.sessions.lock();
         sessions.retain(|_, session| session.since.elapsed() < LASTS);
@@ -98,7 +99,7 @@ impl Logins {
             }
         }
         let since = Instant::now();
-        sessions.insert(cookie.hash(), Session { token, since });
+        sessions.insert(cookie.hash(), Session { credential, since });
         let (name, value, seconds) = (self.cookie(), cookie.reveal(), LASTS.as_secs());
         let secure = self.secure();
         format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
@@ -175,9 +176,8 @@ async fn login(
         let reason = "too many wrong tokens came from this address: wait a minute";
         return refuse(StatusCode::TOO_MANY_REQUESTS, reason);
     }
-    let hash = token.parse::<Token>().ok().map(|token| token.hash());
-    let known = hash.and_then(|hash| Some((hash, access.holder(&hash)?)));
-    let Some((hash, who)) = known.filter(|(_, who)| who.role != Role::Executor) else {
+    let known = access.recognize(token.trim()).await.ok();
+    let Some((credential, who)) = known.filter(|(_, who)| who.role != Role::Executor) else {
         access.logins.failed(peer.ip(), now);
         return refuse(
             StatusCode::UNAUTHORIZED,
@@ -185,7 +185,7 @@ async fn login(
         );
     };
     audit(Some(&who), Some(peer), ("login", "/"), Outcome::Done);
-    let cookie = [(header::SET_COOKIE, access.logins.begin(hash))];
+    let cookie = [(header::SET_COOKIE, access.logins.begin(credential))];
     (cookie, Redirect::to("/")).into_response()
 }
 
@@ -214,6 +214,10 @@ fn page(code: StatusCode, said: &str) -> Response {
 mod tests {
     use super::*;
 
+    fn new_credential() -> Credential {
+        Credential::Token(Token::generate().hash())
+    }
+
     fn with_cookie(set: &str) -> HeaderMap {
         let pair = set.split(';').next().unwrap();
         let header = format!("other=1; {pair}");
@@ -223,32 +227,32 @@ mod tests {
     #[test]
     fn a_cookie_stands_for_the_token_until_it_is_given_back() {
         let logins = Logins::at(50050, false);
-        let token = Token::generate().hash();
-        let set = logins.begin(token);
+        let token = new_credential();
+        let set = logins.begin(token.clone());
         for part in ["volley_session_50050=", "HttpOnly", "SameSite=Strict"] {
             assert!(set.contains(part), "{set}");
         }
         let headers = with_cookie(&set);
-        assert_eq!(logins.token(&headers), Some(token));
+        assert_eq!(logins.credential(&headers), Some(token));
         assert_eq!(
-            Logins::at(50050, false).token(&headers),
+            Logins::at(50050, false).credential(&headers),
             None,
             "another scheduler"
         );
         logins.end(&headers);
-        assert_eq!(logins.token(&headers), None);
-        assert_eq!(logins.token(&HeaderMap::new()), None);
+        assert_eq!(logins.credential(&headers), None);
+        assert_eq!(logins.credential(&HeaderMap::new()), None);
     }
 
     #[test]
     fn logins_are_bounded() {
         let logins = Logins::at(1, true);
-        let first = logins.begin(Token::generate().hash());
+        let first = logins.begin(new_credential());
         for _ in 0..KEPT {
-            logins.begin(Token::generate().hash());
+            logins.begin(new_credential());
         }
         assert_eq!(logins.sessions.lock().len(), KEPT);
-        assert_eq!(logins.token(&with_cookie(&first)), None);
+        assert_eq!(logins.credential(&with_cookie(&first)), None);
     }
 
     #[test]

@@ -12,19 +12,27 @@
 
 mod audit;
 mod gate;
+mod jwt;
+mod limits;
 mod login;
 mod rules;
 mod tokens;
+mod watched;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use volley_proto::access::{
-    AllowedPaths, ClusterSecret, LocalTokens, Principal, Published, Role, TokenHash, may_listen,
+    AllowedPaths, ClusterSecret, LocalTokens, Principal, Published, Role, Token, TokenHash,
+    may_listen,
 };
 
 pub(crate) use self::audit::{Outcome, audit};
 pub(crate) use self::gate::{Caller, admit};
+use self::jwt::{JwtVerifier, Refused, Verified};
+pub use self::jwt::{JwtConfig, KeySetLocation};
+pub use self::limits::{Limits, RoleLimits};
 use self::login::Logins;
 pub(crate) use self::login::routes;
 use self::tokens::{Table, TokensFile};
@@ -51,10 +59,32 @@ enum Known {
     File(TokensFile),
 }
 
+/// What a principal has shown. It is kept for a login, in place of the token itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Credential {
+    /// A token by its hash: it is looked up with each request.
+    Token(TokenHash),
+    /// A JSON Web Token that was verified: what it says holds until it expires.
+    Jwt(Verified),
+}
+
+/// Why a request has no principal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Unidentified {
+    #[error("is missing")]
+    NoToken,
+    #[error("is none of its")]
+    Unknown,
+    #[error("is refused: {0}")]
+    Jwt(Refused),
+}
+
 /// What decides about requests.
 #[derive(Debug)]
 pub(crate) struct Access {
     known: Known,
+    jwt: Option<JwtVerifier>,
+    limits: Limits,
     secret: ClusterSecret,
     logins: Logins,
     paths: AllowedPaths,
@@ -64,11 +94,17 @@ impl Access {
     /// That of a scheduler that listens at this address.
     ///
     /// # Errors
-    /// When it must not listen there, or tokens can be neither read nor made.
-    pub(crate) fn open(config: &SchedulerConfig, bound: SocketAddr) -> Result<Self> {
+    /// When it must not listen there, tokens can be neither read nor made, or the key set of JSON Web Tokens cannot be
+    /// read.
+    pub(crate) async fn open(config: &SchedulerConfig, bound: SocketAddr) -> Result<Self> {
         let tokens = config.tokens != Tokens::Anybody;
         may_listen(bound.ip(), tokens, config.tls.is_some(), config.insecure)
             .map_err(Error::Exposed)?;
+        let jwt = match &config.jwt {
+            Some(_) if !tokens => return Err(Error::JwtWithoutTokens),
+            Some(jwt) => Some(JwtVerifier::open(jwt).await?),
+            None => None,
+        };
         let known = match &config.tokens {
             Tokens::Anybody => {
                 tracing::warn!(
@@ -101,6 +137,8 @@ impl Access {
         };
         Ok(Self {
             known,
+            jwt,
+            limits: config.limits.clone(),
             secret: ClusterSecret::generate(),
             logins: Logins::at(bound.port(), config.tls.is_some()),
             paths: config.allowed_paths.clone(),
@@ -117,12 +155,41 @@ impl Access {
         &self.paths
     }
 
-    /// Whose token it is.
-    fn holder(&self, token: &TokenHash) -> Option<Principal> {
-        match &self.known {
-            Known::Anybody => Some(Principal::anybody()),
-            Known::Local { table, .. } => table.holder(token),
-            Known::File(file) => file.table().holder(token),
+    /// What is a role's to take.
+    fn limits(&self, role: Role) -> RoleLimits {
+        self.limits.of(role)
+    }
+
+    /// What a bearer token is, and whose: one that is known, or a JSON Web Token that holds.
+    ///
+    /// # Errors
+    /// When it is neither.
+    async fn recognize(&self, token: &str) -> Result<(Credential, Principal), Unidentified> {
+        let parsed = token.parse::<Token>();
+        let parsed = parsed.map_err(|_| Unidentified::Unknown)?;
+        let known = Credential::Token(parsed.hash());
+        if let Some(principal) = self.principal(&known) {
+            return Ok((known, principal));
+        }
+        match &self.jwt {
+            Some(jwt) if JwtVerifier::is_meant(token) => {
+                let verified = jwt.verify(token).await.map_err(Unidentified::Jwt)?;
+                let principal = verified.principal.clone();
+                Ok((Credential::Jwt(verified), principal))
+            }
+            _ => Err(Unidentified::Unknown),
+        }
+    }
+
+    /// The principal of what was shown, if it still holds.
+    fn principal(&self, credential: &Credential) -> Option<Principal> {
+        match (credential, &self.known) {
+            (_, Known::Anybody) => Some(Principal::anybody()),
+            (Credential::Token(token), Known::Local { table, .. }) => table.holder(token),
+            (Credential::Token(token), Known::File(file)) => file.table().holder(token),
+            (Credential::Jwt(verified), _) => verified
+                .holds(SystemTime::now())
+                .then(|| verified.principal.clone()),
         }
     }
 

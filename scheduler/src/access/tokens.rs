@@ -9,24 +9,18 @@
 //! It is read again when it changes. One that is wrong changes nothing: the one before stays, and the log says why.
 
 use std::collections::HashMap;
-use std::fs::{self, Metadata};
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use volley_proto::access::{Principal, TokenHash};
 
+use super::watched::WatchedFile;
 use crate::{Error, Result};
 
-/// How long what was read is not looked at again.
-const FRESH: Duration = Duration::from_secs(1);
 /// The longest name.
 const LONGEST: usize = 64;
-/// Names that principals have who are in no file.
-const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
+/// Names that principals have who are in no file, and of no issuer.
+pub(super) const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
 
 /// Principals by the hashes of their tokens.
 #[derive(Debug, Clone, Default)]
@@ -91,83 +85,32 @@ impl Table {
     }
 }
 
-/// A file that is looked at while it is asked.
+/// A file of tokens, as it was when it was last right.
 #[derive(Debug)]
-pub(super) struct TokensFile {
-    path: PathBuf,
-    read: Mutex<Read>,
-}
-
-#[derive(Debug)]
-struct Read {
-    table: Arc<Table>,
-    /// Of which file: by its time of change, its size and its number.
-    version: Option<(i64, i64, u64, u64)>,
-    looked: Instant,
-}
+pub(super) struct TokensFile(WatchedFile<Table>);
 
 impl TokensFile {
     /// # Errors
     /// When it cannot be read, or is wrong.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let (table, version) = read(path).map_err(|source| Error::Tokens {
+        let file = WatchedFile::open(path, "tokens", Table::parse);
+        file.map(Self).map_err(|source| Error::Tokens {
             path: path.to_owned(),
             source,
-        })?;
-        Ok(Self {
-            path: path.to_owned(),
-            read: Mutex::new(Read {
-                table: Arc::new(table),
-                version: Some(version),
-                looked: Instant::now(),
-            }),
         })
     }
 
     /// The newest that was right.
     pub(super) fn table(&self) -> Arc<Table> {
-        self.table_at(Instant::now())
+        self.0.current()
     }
-
-    fn table_at(&self, now: Instant) -> Arc<Table> {
-        let mut known = self.read.lock();
-        if now.saturating_duration_since(known.looked) < FRESH {
-            return Arc::clone(&known.table);
-        }
-        known.looked = now;
-        let version = fs::metadata(&self.path).ok().as_ref().map(version);
-        if version != known.version {
-            // A wrong one is told of once.
-            known.version = version;
-            match read(&self.path) {
-                Ok((table, version)) => {
-                    tracing::info!(file = %self.path.display(), "tokens are read anew");
-                    (known.table, known.version) = (Arc::new(table), Some(version));
-                }
-                Err(error) => {
-                    let file = self.path.display();
-                    tracing::error!(%file, %error, "tokens cannot be read anew: those read before stay");
-                }
-            }
-        }
-        Arc::clone(&known.table)
-    }
-}
-
-fn read(path: &Path) -> io::Result<(Table, (i64, i64, u64, u64))> {
-    // Before, so that what is written meanwhile is read the next time.
-    let version = version(&fs::metadata(path)?);
-    let text = fs::read_to_string(path)?;
-    let table = Table::parse(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-    Ok((table, version))
-}
-
-fn version(file: &Metadata) -> (i64, i64, u64, u64) {
-    (file.mtime(), file.mtime_nsec(), file.size(), file.ino())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::time::{Duration, Instant};
+
     use volley_proto::access::{Role, Token};
 
     use super::*;
@@ -223,7 +166,7 @@ mod tests {
         let file = TokensFile::open(&path).unwrap();
         let start = Instant::now();
         let knows = |second: u64, number: usize| {
-            let table = file.table_at(start + Duration::from_secs(second));
+            let table = file.0.current_at(start + Duration::from_secs(second));
             table.holder(&tokens[number].hash()).is_some()
         };
         assert!(knows(0, 0) && !knows(0, 1));

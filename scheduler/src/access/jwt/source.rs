@@ -1,0 +1,198 @@
+//! Where the key set comes from, again and again: a file when it changes, a URL by the clock and for keys that are new. It
+//! verifies nothing.
+//!
+//! ```text
+//!   request, unknown key ── wish ──►┐
+//!                                   ├─► fetch, with a deadline ──┬─► the newest key set ──► requests
+//!   five minutes have passed ──────►┘                            └─► failed: the one before stays, and the log says why
+//! ```
+//!
+//! Wishes come from whoever sends a token, so between two fetches there are ten seconds, whatever is asked for, and a
+//! request that goes away stops none.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::redirect::Policy;
+use reqwest::{Client, ClientBuilder};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use url::Url;
+use volley_proto::failure::chain;
+use volley_proto::limits::size;
+
+use super::KeySetLocation;
+use super::keys::{KeySet, SharedKeys};
+use crate::access::watched::WatchedFile;
+use crate::{Error, Result};
+
+/// When a key set is fetched again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// The longest time between two fetches, where no key is missing.
+    pub(super) every: Duration,
+    /// The least, whatever keys are missing.
+    pub(super) pause: Duration,
+}
+
+const PACE: Pace = Pace {
+    every: Duration::from_secs(5 * 60),
+    pause: Duration::from_secs(10),
+};
+/// How long a fetch may take, and so a request with an unknown key.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Bytes of the largest key set: a thousand keys.
+const LARGEST: usize = 1024 * 1024;
+
+/// The newest key set that was right.
+#[derive(Debug)]
+pub(super) enum KeySource {
+    File(WatchedFile<KeySet>),
+    Url(FetchedKeys),
+}
+
+impl KeySource {
+    /// Reads the key set for the first time.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is wrong.
+    pub(super) async fn open(location: &KeySetLocation) -> Result<Self> {
+        let opened = match location {
+            KeySetLocation::File(path) => {
+                WatchedFile::open(path, "keys", KeySet::parse).map(Self::File)
+            }
+            KeySetLocation::Url(url) => FetchedKeys::open(url, PACE).await.map(Self::Url),
+        };
+        opened.map_err(|source| Error::KeySet {
+            location: location.to_string(),
+            source,
+        })
+    }
+
+    /// The newest key set. Where it lacks a key that a token names, a newer one is waited for, if one may be had.
+    pub(super) async fn keys(&self, id: Option<&str>) -> SharedKeys {
+        match self {
+            Self::File(file) => file.current(),
+            Self::Url(fetched) => fetched.keys(id).await,
+        }
+    }
+}
+
+/// A key set that is fetched while this is kept.
+#[derive(Debug)]
+pub(super) struct FetchedKeys {
+    newest: watch::Receiver<Fetched>,
+    wishes: mpsc::Sender<()>,
+    pace: Pace,
+    _fetching: JoinSet<()>,
+}
+
+/// A key set, and when the last try to fetch it ended.
+#[derive(Debug, Clone)]
+struct Fetched {
+    keys: SharedKeys,
+    tried: Instant,
+}
+
+impl Fetched {
+    /// Whether another fetch may be made for the sake of an unknown key.
+    fn may_fetch(&self, pace: Pace, now: Instant) -> bool {
+        now.saturating_duration_since(self.tried) >= pace.pause
+    }
+}
+
+impl FetchedKeys {
+    pub(super) async fn open(url: &Url, pace: Pace) -> io::Result<Self> {
+        let client = client(url).map_err(io::Error::other)?;
+        let keys = fetch(&client, url).await.map_err(io::Error::other)?;
+        let (sender, newest) = watch::channel(Fetched {
+            keys: Arc::new(keys),
+            tried: Instant::now(),
+        });
+        let (wishes, wished) = mpsc::channel(1);
+        let mut fetching = JoinSet::new();
+        fetching.spawn(fetch_again(client, url.clone(), pace, (sender, wished)));
+        Ok(Self {
+            newest,
+            wishes,
+            pace,
+            _fetching: fetching,
+        })
+    }
+
+    pub(super) async fn keys(&self, id: Option<&str>) -> SharedKeys {
+        let mut newest = self.newest.clone();
+        let known = newest.borrow_and_update().clone();
+        let is_known = id.is_none_or(|id| known.keys.has(id));
+        if is_known || !known.may_fetch(self.pace, Instant::now()) {
+            return known.keys;
+        }
+        // Where there is a wish already, it is this one's, too.
+        self.wishes.try_send(()).ok();
+        timeout(DEADLINE, newest.changed()).await.ok();
+        let newest = newest.borrow();
+        Arc::clone(&newest.keys)
+    }
+}
+
+/// Fetches a key set for as long as it is wanted.
+async fn fetch_again(
+    client: Client,
+    url: Url,
+    pace: Pace,
+    (newest, mut wishes): (watch::Sender<Fetched>, mpsc::Receiver<()>),
+) {
+    loop {
+        let known = newest.borrow().clone();
+        tokio::select! {
+            () = sleep_until(known.tried + pace.every) => {}
+            wish = wishes.recv() => match wish {
+                // One that was made while the last fetch went on has been met by it.
+                Some(()) if !known.may_fetch(pace, Instant::now()) => continue,
+                Some(()) => {}
+                None => return,
+            },
+        }
+        let keys = match fetch(&client, &url).await {
+            Ok(keys) => Arc::new(keys),
+            Err(error) => {
+                tracing::warn!(%url, %error, "keys cannot be fetched: those fetched before stay");
+                known.keys
+            }
+        };
+        let tried = Instant::now();
+        newest.send_replace(Fetched { keys, tried });
+    }
+}
+
+/// What fetches from a URL and nowhere else: redirections are not followed.
+fn client(url: &Url) -> Result<Client, String> {
+    let builder = ClientBuilder::new()
+        .timeout(DEADLINE)
+        .redirect(Policy::none());
+    let builder = match url.scheme() {
+        // On this host, where no proxy is asked.
+        "http" => builder.no_proxy(),
+        _ => builder.https_only(true),
+    };
+    builder.build().map_err(|error| chain(&error))
+}
+
+async fn fetch(client: &Client, url: &Url) -> Result<KeySet, String> {
+    let response = client.get(url.clone()).send().await;
+    let mut response = response.map_err(|error| chain(&error))?;
+    if !response.status().is_success() {
+        return Err(format!("the answer is {}", response.status()));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| chain(&error))? {
+        if body.len() + chunk.len() > LARGEST {
+            return Err(format!("the answer is larger than {}", size(LARGEST)));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let text = std::str::from_utf8(&body).map_err(|error| error.to_string())?;
+    KeySet::parse(text)
+}
