@@ -201,6 +201,7 @@ mod tests {
             owner: "o".into(),
             train: None,
             on_client_loss: OnClientLoss::Auto,
+            limits: None,
         };
         control.on(Event::JobSubmitted(submission));
         control
@@ -224,7 +225,7 @@ mod tests {
         tokio::task::yield_now().await;
         control.on(Event::AttemptEnded {
             attempt: "j".into(),
-            end: AttemptEnd::Succeeded,
+            end: AttemptEnd::Succeeded { rows: None },
         });
         assert_eq!(waiting.await.unwrap(), Some(true));
         assert!(control.shared.topics.lock().is_empty(), "nobody waits");

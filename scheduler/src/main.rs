@@ -15,7 +15,7 @@ use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
 use volley_proto::tls::Tls;
-use volley_scheduler::{Scheduler, SchedulerConfig, Tokens};
+use volley_scheduler::{JwtConfig, Limits, Scheduler, SchedulerConfig, Tokens};
 
 /// Plans are trees of small parts: with glibc's, planning takes a fifth longer. See `.cargo/config.toml` for its settings.
 #[global_allocator]
@@ -51,6 +51,28 @@ struct Args {
     /// them [default: on loopback, tokens made for the same user]
     #[arg(long, env = "VOLLEY_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
+    /// Key set that JSON Web Tokens of clients are verified with: a file, or an https URL; with --jwt-issuer and
+    /// --jwt-audience
+    #[arg(long, env = "VOLLEY_JWKS", value_name = "FILE|URL")]
+    jwks: Option<String>,
+    /// Issuer of JSON Web Tokens: what their claim `iss` must be
+    #[arg(long, env = "VOLLEY_JWT_ISSUER", value_name = "ISSUER")]
+    jwt_issuer: Option<String>,
+    /// Audience of JSON Web Tokens: what their claim `aud` must be, or have in its list
+    #[arg(long, env = "VOLLEY_JWT_AUDIENCE", value_name = "AUDIENCE")]
+    jwt_audience: Option<String>,
+    /// Claim of JSON Web Tokens that has the role: read, run or administer; the highest of a list
+    #[arg(
+        long,
+        env = "VOLLEY_JWT_ROLE_CLAIM",
+        value_name = "CLAIM",
+        default_value = "role"
+    )]
+    jwt_role_claim: String,
+    /// Limit of a role, such as read:query_time=10min; NAME is message_bytes, plan_depth, query_time or result_rows; may
+    /// be given several times
+    #[arg(long = "limit", value_name = "ROLE:NAME=VALUE")]
+    limits: Vec<String>,
     /// Listen where others than this host's users reach it without TLS; without --tokens, whoever reaches the scheduler
     /// may do everything
     #[arg(long, env = "VOLLEY_INSECURE")]
@@ -127,6 +149,13 @@ async fn run(args: Args) -> anyhow::Result<()> {
             None if args.insecure => Tokens::Anybody,
             None => Tokens::Local,
         },
+        jwt: JwtConfig::from_options(
+            args.jwks.as_deref(),
+            args.jwt_issuer,
+            args.jwt_audience,
+            args.jwt_role_claim,
+        )?,
+        limits: Limits::new(&args.limits)?,
         insecure: args.insecure,
         allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
         tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,

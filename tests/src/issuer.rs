@@ -56,7 +56,10 @@ impl Issuer {
     pub fn token_with(&self, header: &Value, claims: &Value) -> String {
         let message = message(header, claims);
         let signature = self.key.sign(&SystemRandom::new(), message.as_bytes());
-        format!("{message}.{}", encode(signature.expect("randomness").as_ref()))
+        format!(
+            "{message}.{}",
+            encode(signature.expect("randomness").as_ref())
+        )
     }
 }
 

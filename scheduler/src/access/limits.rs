@@ -100,8 +100,8 @@ impl Limits {
 }
 
 fn number<T: FromStr<Err: Display>>(value: &str) -> Result<T, String> {
-    let number = value.parse();
-    number.map_err(|error: T::Err| format!("expected a whole number: {error}"))
+    let number = value.parse::<T>();
+    number.map_err(|error| format!("expected a whole number: {error}"))
 }
 
 /// # Errors
@@ -109,7 +109,9 @@ fn number<T: FromStr<Err: Display>>(value: &str) -> Result<T, String> {
 fn within(value: usize, most: usize) -> Result<usize, String> {
     match (1..=most).contains(&value) {
         true => Ok(value),
-        false => Err(format!("expected 1 to {most}, which is the limit of all roles")),
+        false => Err(format!(
+            "expected 1 to {most}, which is the limit of all roles"
+        )),
     }
 }
 

@@ -30,8 +30,8 @@ use volley_proto::access::{
 
 pub(crate) use self::audit::{Outcome, audit};
 pub(crate) use self::gate::{Caller, admit};
-use self::jwt::{JwtVerifier, Refused, Verified};
 pub use self::jwt::{JwtConfig, KeySetLocation};
+use self::jwt::{JwtVerifier, Refused, Verified};
 pub use self::limits::{Limits, RoleLimits};
 use self::login::Logins;
 pub(crate) use self::login::routes;

@@ -15,9 +15,9 @@ use volley_proto::failure::DataLost;
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
-use super::job_state::end_of_failure;
+use super::job_state::{end_of_failure, end_of_success};
 use super::submissions::Submissions;
-use crate::control::{AttemptEnd, Command, Controller, Event};
+use crate::control::{Command, Controller, Event};
 use crate::handle::Control;
 
 /// How often the controller is told that time passes.
@@ -154,7 +154,7 @@ impl Driver {
                     continue;
                 }
                 Some(job_status::Status::Failed(failed)) => end_of_failure(&failed.error),
-                Some(job_status::Status::Successful(_)) => AttemptEnd::Succeeded,
+                Some(job_status::Status::Successful(succeeded)) => end_of_success(&succeeded),
                 _ => continue,
             };
             self.control.on(Event::AttemptEnded { attempt, end });

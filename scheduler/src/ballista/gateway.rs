@@ -35,8 +35,8 @@ use super::job_state::CANCELLED;
 use super::permissions::Permissions;
 use super::submissions::Submissions;
 use super::task_metrics::keep_metrics_of_stage;
-use crate::access::Caller;
-use crate::control::{Controller, Event, Job, Submission, Task, Topic};
+use crate::access::{Caller, RoleLimits};
+use crate::control::{Controller, Event, Job, JobLimits, Submission, Task, Topic};
 use crate::handle::Control;
 
 /// Long-poll limit of GetJobStatus: a client asks again 50 ms after each answer, which is longer than a small query
@@ -87,8 +87,23 @@ impl JobGateway {
     }
 }
 
-/// What the scheduler wants to know of a submission of somebody's.
-fn describe(id: &str, owner: &str, submission: &ExecuteQueryParams) -> Result<Submission, Status> {
+/// What a job may take because of its owner's role, where that is limited.
+fn job_limits(caller: &Caller) -> Option<JobLimits> {
+    let RoleLimits {
+        query_time: time,
+        result_rows: rows,
+        ..
+    } = caller.limits;
+    let role = caller.principal.role;
+    (time.is_some() || rows.is_some()).then_some(JobLimits { role, time, rows })
+}
+
+/// What the scheduler wants to know of a caller's submission.
+fn describe(
+    id: &str,
+    caller: &Caller,
+    submission: &ExecuteQueryParams,
+) -> Result<Submission, Status> {
     let setting = |key: &str| {
         let mut settings = submission.settings.iter();
         settings
@@ -103,12 +118,13 @@ fn describe(id: &str, owner: &str, submission: &ExecuteQueryParams) -> Result<Su
         .transpose();
     Ok(Submission {
         job: id.to_owned(),
-        owner: owner.to_owned(),
+        owner: caller.principal.name.clone(),
         name: setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned(),
         train: train.map_err(invalid)?,
         on_client_loss: on_client_loss
             .map_err(invalid)?
             .unwrap_or(OnClientLoss::Auto),
+        limits: job_limits(caller),
     })
 }
 
@@ -171,15 +187,14 @@ impl SchedulerGrpc for JobGateway {
     ) -> Result<Response<ExecuteQueryResult>, Status> {
         let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
-        let owner = caller.principal.name.as_str();
-        describe("", owner, request.get_ref())?;
+        describe("", &caller, request.get_ref())?;
         self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
-            let job = describe(&success.job_id, owner, &submission)?;
+            let job = describe(&success.job_id, &caller, &submission)?;
             caller.did("submit", &success.job_id);
             self.submissions.keep(&success.job_id, submission);
             self.control.on(Event::JobSubmitted(job));
@@ -194,6 +209,12 @@ impl SchedulerGrpc for JobGateway {
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
         let caller = Caller::of(&request)?;
+        if let Some(JobLimits { role, .. }) = job_limits(&caller) {
+            let reason = format!(
+                "the role {role} has limits of query_time or result_rows, which hold for ExecuteQuery only"
+            );
+            return Err(caller.refused("submit", "a job whose states are pushed", &reason));
+        }
         check_plan(request.get_ref())?;
         self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;

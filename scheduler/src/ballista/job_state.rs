@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ballista_core::error::{BallistaError, Result};
-use ballista_core::serde::protobuf::JobStatus;
 use ballista_core::serde::protobuf::job_status::Status;
+use ballista_core::serde::protobuf::{JobStatus, SuccessfulJob};
 use ballista_core::{JobId, JobStatusSubscriber};
 use ballista_scheduler::cluster::memory::InMemoryJobState;
 use ballista_scheduler::cluster::{JobState, JobStateEventStream};
@@ -95,13 +95,24 @@ impl VolleyJobState {
 /// How the attempt of a graph has ended, if it has.
 fn end_of(graph: &ExecutionGraphBox) -> Option<AttemptEnd> {
     match &graph.status().status {
-        Some(Status::Successful(_)) => Some(AttemptEnd::Succeeded),
+        Some(Status::Successful(succeeded)) => Some(end_of_success(succeeded)),
         Some(Status::Failed(failed)) => Some(match DataLost::find(&failed.error) {
             Some(loss) => AttemptEnd::Lost(data_loss(graph, &loss.executor, &loss.reason)),
             None => end_of_failure(&failed.error),
         }),
         _ => None,
     }
+}
+
+/// How an attempt has ended whose rows are in these places.
+pub(super) fn end_of_success(succeeded: &SuccessfulJob) -> AttemptEnd {
+    let mut places = succeeded.partition_location.iter();
+    let rows = places.try_fold(0_u64, |rows, place| {
+        let counted = place.partition_stats.as_ref()?.num_rows;
+        // Less than nothing where they were not counted.
+        Some(rows.saturating_add(u64::try_from(counted).ok()?))
+    });
+    AttemptEnd::Succeeded { rows }
 }
 
 /// How an attempt has ended whose failure Ballista words like this.
@@ -198,11 +209,34 @@ impl JobState for VolleyJobState {
 
 #[cfg(test)]
 mod tests {
+    use ballista_core::serde::protobuf::{PartitionLocation, PartitionStats};
     use ballista_core::utils::default_config_producer;
     use datafusion::execution::SessionStateBuilder;
 
     use super::*;
     use crate::handle::testing::control;
+
+    #[test]
+    fn rows_of_a_result_are_those_of_its_partitions() {
+        let rows = |counted: &[i64]| {
+            let place = |num_rows: &i64| PartitionLocation {
+                partition_stats: Some(PartitionStats {
+                    num_rows: *num_rows,
+                    ..PartitionStats::default()
+                }),
+                ..PartitionLocation::default()
+            };
+            let succeeded = SuccessfulJob {
+                partition_location: counted.iter().map(place).collect(),
+                ..SuccessfulJob::default()
+            };
+            end_of_success(&succeeded)
+        };
+        let due = |rows| AttemptEnd::Succeeded { rows };
+        assert_eq!(rows(&[]), due(Some(0)));
+        assert_eq!(rows(&[3, 0, 4]), due(Some(7)));
+        assert_eq!(rows(&[3, -1]), due(None));
+    }
 
     #[tokio::test]
     async fn graphs_of_forgotten_jobs_are_not_kept() {

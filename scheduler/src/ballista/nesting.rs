@@ -22,21 +22,29 @@ impl AnalyzerRule for BoundNesting {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         // Plans have grown a little where they arrive: a cast is a projection of its own.
         const MOST: usize = 2 * NESTED_OPERATORS;
-        let mut operators = vec![(&plan, 1, 1)];
-        while let Some((plan, depth, unions)) = operators.pop() {
-            if depth > MOST || unions > UNION_BRANCHES {
-                return plan_err!("a query of more than {NESTED_OPERATORS} nested operators");
-            }
-            // A union is one operator where it is sent, and its branches nest where they arrive.
-            let (depth, unions) = match plan {
-                LogicalPlan::Union(_) => (depth, unions + 1),
-                _ => (depth + 1, unions),
-            };
-            let inputs = plan.inputs().into_iter();
-            operators.extend(inputs.map(|input| (input, depth, unions)));
+        if is_deeper(&plan, MOST) {
+            return plan_err!("a query of more than {NESTED_OPERATORS} nested operators");
         }
         Ok(plan)
     }
+}
+
+/// Whether a plan has more than so many operators in each other, or more branches of a union than any may have.
+pub(super) fn is_deeper(plan: &LogicalPlan, most: usize) -> bool {
+    let mut operators = vec![(plan, 1, 1)];
+    while let Some((plan, depth, unions)) = operators.pop() {
+        if depth > most || unions > UNION_BRANCHES {
+            return true;
+        }
+        // A union is one operator where it is sent, and its branches nest where they arrive.
+        let (depth, unions) = match plan {
+            LogicalPlan::Union(_) => (depth, unions + 1),
+            _ => (depth + 1, unions),
+        };
+        let inputs = plan.inputs().into_iter();
+        operators.extend(inputs.map(|input| (input, depth, unions)));
+    }
+    false
 }
 
 #[cfg(test)]

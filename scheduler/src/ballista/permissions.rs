@@ -7,6 +7,7 @@ use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_scheduler::scheduler_server::SessionBuilder;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
 use datafusion_proto::logical_plan::AsLogicalPlan;
 use datafusion_proto::protobuf::LogicalPlanNode;
@@ -16,6 +17,7 @@ use volley_proto::nesting;
 use volley_proto::plan::{Effects, VolleyLogicalCodec};
 use volley_proto::settings::session_config;
 
+use super::nesting::is_deeper;
 use crate::access::Caller;
 
 /// Looks at plans before they are taken.
@@ -53,24 +55,39 @@ impl Permissions {
             Some(Query::SubstraitPlan(_)) | None => return Ok(()),
         };
         // Who may do everything everywhere need not wait until that is known.
-        if caller.principal.role.may(Role::Run) && !self.paths.is_restricted() {
+        let most = caller.limits.plan_depth;
+        if caller.principal.role.may(Role::Run) && !self.paths.is_restricted() && most.is_none() {
             return Ok(());
         }
-        let effects = self.effects(plan);
-        let effects = effects.map_err(|error| {
+        let unreadable = |error: DataFusionError| {
             Status::invalid_argument(format!(
                 "the plan cannot be read: {}",
                 error.strip_backtrace()
             ))
-        })?;
+        };
+        let plan = self.decode(plan).map_err(unreadable)?;
+        within_depth(&caller.principal, most, &plan)
+            .map_err(|reason| caller.refused("submit", "query", &reason))?;
+        let effects = Effects::of_query(&plan).map_err(unreadable)?;
         allowed(&caller.principal, &self.paths, &effects)
             .map_err(|reason| caller.refused("submit", &summary(&effects), &reason))
     }
 
-    fn effects(&self, plan: &[u8]) -> Result<Effects> {
+    fn decode(&self, plan: &[u8]) -> Result<LogicalPlan> {
         let plan: LogicalPlanNode = nesting::decode(plan).map_err(DataFusionError::External)?;
-        let plan = plan.try_into_logical_plan(&self.context, &self.codec)?;
-        Effects::of_query(&plan)
+        plan.try_into_logical_plan(&self.context, &self.codec)
+    }
+}
+
+/// # Errors
+/// When a plan is deeper than its principal's role may submit.
+fn within_depth(who: &Principal, most: Option<usize>, plan: &LogicalPlan) -> Result<(), String> {
+    match most {
+        Some(most) if is_deeper(plan, most) => Err(format!(
+            "the query has more than {most} operators in each other, the limit plan_depth of the role {}",
+            who.role
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -100,6 +117,7 @@ fn summary(effects: &Effects) -> String {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::logical_expr::{LogicalPlanBuilder, lit};
     use url::Url;
 
     use super::*;
@@ -109,6 +127,22 @@ mod tests {
             name: "alice".to_owned(),
             role,
         }
+    }
+
+    #[test]
+    fn a_role_s_plans_are_no_deeper_than_its_limit() {
+        let plan = |operators: usize| {
+            let mut plan = LogicalPlanBuilder::empty(true);
+            for _ in 1..operators {
+                plan = plan.project([lit(1).alias("a")]).unwrap();
+            }
+            plan.build().unwrap()
+        };
+        let within = |most, operators| within_depth(&who(Role::Read), most, &plan(operators));
+        assert_eq!(within(Some(5), 5), Ok(()));
+        assert_eq!(within(None, 50), Ok(()));
+        let said = within(Some(5), 6).unwrap_err();
+        assert!(said.contains("limit plan_depth of the role read"), "{said}");
     }
 
     #[test]

@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 
 use volley_proto::TrainId;
-use volley_proto::tables::{self, Line, millis};
+use volley_proto::tables::{self, JobState, Line, millis};
 
 use super::clock::Now;
 use super::event::{
@@ -211,10 +211,18 @@ impl Controller {
         let train = self.jobs.get(&job).and_then(|job| job.train);
         let run = train.and_then(|train| self.runs.get(&train));
         let steps = run.map_or(0, Run::steps_done);
-        let succeeded = end == AttemptEnd::Succeeded;
+        let succeeded = matches!(end, AttemptEnd::Succeeded { .. });
         match self.jobs.attempt_ended(attempt, end, steps, now) {
             AttemptOutcome::Nothing => {}
-            AttemptOutcome::JobEnded => self.job_ended(&job),
+            AttemptOutcome::JobEnded => {
+                self.job_ended(&job);
+                let job = self.jobs.get(&job);
+                if succeeded && job.is_some_and(|job| job.state == JobState::Failed) {
+                    // Beyond a limit: nothing is given out.
+                    let attempt = attempt.to_owned();
+                    self.command(Command::RemoveRows { attempt });
+                }
+            }
             AttemptOutcome::Resubmit => {
                 self.wake(Topic::Job(job.clone()));
                 self.command(Command::Resubmit { job });
@@ -285,6 +293,7 @@ impl Controller {
         }
         self.remove_silent_executors(now);
         self.cancel_abandoned(now);
+        self.end_overrun(now);
         self.end_without_executors(now);
         self.remove_rows(now);
     }
@@ -314,6 +323,15 @@ impl Controller {
                 job.note(note, now);
             }
             self.end_job(&id, None, now);
+        }
+    }
+
+    /// Ends jobs that have taken all of the time that their owner's role has for one.
+    fn end_overrun(&mut self, now: Now) {
+        let jobs = self.jobs.iter();
+        let overrun = jobs.filter_map(|job| Some((job.id.clone(), job.overrun(now)?)));
+        for (id, error) in overrun.collect::<Vec<_>>() {
+            self.end_job(&id, Some(error), now);
         }
     }
 

@@ -9,6 +9,7 @@ use volley_proto::spec::{Elastic, Ranks};
 use volley_proto::{ModelName, TrainId};
 
 use super::executors::ExecutorEndpoint;
+use super::jobs::JobLimits;
 use super::notices::Notice;
 use super::placement::{self, Memory};
 use super::slots::Task;
@@ -113,12 +114,17 @@ pub(crate) struct Submission {
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
     pub(crate) on_client_loss: OnClientLoss,
+    /// What its owner's role lets it take, where that is limited.
+    pub(crate) limits: Option<JobLimits>,
 }
 
 /// How an attempt ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AttemptEnd {
-    Succeeded,
+    /// With a result of so many rows, where they were counted.
+    Succeeded {
+        rows: Option<u64>,
+    },
     Cancelled,
     Failed(String),
     /// Data was lost that cannot be had any more.

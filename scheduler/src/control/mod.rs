@@ -37,7 +37,7 @@ pub(crate) use event::{
     Stage, Submission, Topic, Work,
 };
 pub(crate) use executors::{ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
-pub(crate) use jobs::{Job, JobsFilter, Note, Reading, RetentionPolicy};
+pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy};
 pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{Memory, Role, Task as PlacedTask};
 pub(crate) use slots::Task;

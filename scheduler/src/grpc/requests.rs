@@ -1,8 +1,10 @@
 //! Requests over gRPC, before anything decodes them: whole within a deadline, not too large, and not nested too deeply.
 //!
 //! Every request of the scheduler's services is one message. A decoder calls itself for each level of a message, so one
-//! that nests too deeply would end the process and every job with it.
+//! that nests too deeply would end the process and every job with it. A role may be given a lower limit of size than all
+//! have.
 
+use std::fmt;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -13,8 +15,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use tokio::time::timeout;
 use tonic::Status;
+use volley_proto::access::Role;
 use volley_proto::limits::{MESSAGE_LIMIT, size};
 use volley_proto::nesting;
+
+use crate::access::Caller;
 
 /// How long a request's message may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(60);
@@ -29,8 +34,9 @@ pub(crate) async fn check_message(request: Request, next: Next) -> Response {
     if !kind.is_some_and(is_grpc) {
         return next.run(request).await;
     }
+    let most = LargestMessage::of(request.extensions().get::<Caller>());
     let (parts, body) = request.into_parts();
-    match arrived(body, ARRIVAL).await {
+    match arrived(body, ARRIVAL, most).await {
         Ok(message) => {
             next.run(Request::from_parts(parts, Body::from(message)))
                 .await
@@ -50,17 +56,54 @@ fn is_grpc(kind: &HeaderValue) -> bool {
     kind.as_bytes().starts_with(b"application/grpc")
 }
 
+/// How large a message may be.
+#[derive(Debug, Clone, Copy)]
+struct LargestMessage {
+    bytes: usize,
+    /// The role whose limit that is, if it is not everybody's.
+    role: Option<Role>,
+}
+
+impl LargestMessage {
+    const OF_ALL: Self = Self {
+        bytes: MESSAGE_LIMIT,
+        role: None,
+    };
+
+    fn of(caller: Option<&Caller>) -> Self {
+        let of_role = caller.and_then(|caller| {
+            Some(Self {
+                bytes: caller.limits.message_bytes?,
+                role: Some(caller.principal.role),
+            })
+        });
+        of_role.unwrap_or(Self::OF_ALL)
+    }
+}
+
+impl fmt::Display for LargestMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.role {
+            Some(role) => write!(
+                f,
+                "{} bytes, the limit message_bytes of the role {role}",
+                self.bytes
+            ),
+            None => f.write_str(&size(self.bytes)),
+        }
+    }
+}
+
 /// The message with what comes before it.
-async fn arrived(body: Body, within: Duration) -> Result<Bytes, Status> {
-    let message = timeout(within, to_bytes(body, MESSAGE_LIMIT + PREFIX)).await;
+async fn arrived(body: Body, within: Duration, most: LargestMessage) -> Result<Bytes, Status> {
+    let message = timeout(within, to_bytes(body, most.bytes + PREFIX)).await;
     let message = message.map_err(|_| {
         Status::deadline_exceeded(format!("the request did not arrive within {within:?}"))
     })?;
     let message = message.map_err(|error| {
         // A body that breaks off ends so too; nobody hears the answer then.
         Status::out_of_range(format!(
-            "the request did not arrive whole, or is larger than {}: {error}",
-            size(MESSAGE_LIMIT)
+            "the request did not arrive whole, or is larger than {most}: {error}"
         ))
     })?;
     let checked = match message.len() <= SMALL {
@@ -82,31 +125,71 @@ fn check(message: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use tonic::Code;
+    use volley_proto::access::Principal;
 
     use super::*;
+    use crate::access::RoleLimits;
+
+    const OF_ALL: LargestMessage = LargestMessage::OF_ALL;
+
+    fn framed(message: &[u8]) -> Vec<u8> {
+        let mut body = vec![0; PREFIX];
+        body[1..].copy_from_slice(&(message.len() as u32).to_be_bytes());
+        body.extend(message);
+        body
+    }
 
     #[tokio::test]
     async fn what_nests_too_deeply_does_not_pass() {
-        let framed = |message: &[u8]| {
-            let mut body = vec![0; PREFIX];
-            body[1..].copy_from_slice(&(message.len() as u32).to_be_bytes());
-            body.extend(message);
-            body
-        };
         let plain = framed(&[0x08, 1]);
-        assert_eq!(arrived(plain.clone().into(), ARRIVAL).await.unwrap(), plain);
+        let passed = arrived(plain.clone().into(), ARRIVAL, OF_ALL).await;
+        assert_eq!(passed.unwrap(), plain);
         for bytes in [100_000, 2_000_000] {
-            let refused = arrived(framed(&vec![0x0b; bytes]).into(), ARRIVAL).await;
+            let refused = arrived(framed(&vec![0x0b; bytes]).into(), ARRIVAL, OF_ALL).await;
             assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
         }
-        let refused = arrived(vec![0; MESSAGE_LIMIT + PREFIX + 1].into(), ARRIVAL).await;
+        let large = vec![0; MESSAGE_LIMIT + PREFIX + 1];
+        let refused = arrived(large.into(), ARRIVAL, OF_ALL).await;
         assert_eq!(refused.unwrap_err().code(), Code::OutOfRange);
     }
 
     #[tokio::test]
     async fn a_message_that_does_not_arrive_is_not_waited_for() {
         let never = futures::stream::pending::<Result<Bytes, std::io::Error>>();
-        let refused = arrived(Body::from_stream(never), Duration::from_millis(20)).await;
+        let within = Duration::from_millis(20);
+        let refused = arrived(Body::from_stream(never), within, OF_ALL).await;
         assert_eq!(refused.unwrap_err().code(), Code::DeadlineExceeded);
+    }
+
+    #[tokio::test]
+    async fn a_role_s_messages_are_bounded_by_its_limit() {
+        let caller = |message_bytes| Caller {
+            principal: Principal {
+                name: "rita".to_owned(),
+                role: Role::Read,
+            },
+            limits: RoleLimits {
+                message_bytes,
+                ..RoleLimits::default()
+            },
+            peer: None,
+        };
+        // A field of bytes.
+        let message = |bytes: u8| {
+            let mut message = vec![0x0a, bytes];
+            message.resize(2 + usize::from(bytes), 0);
+            framed(&message)
+        };
+        let small = LargestMessage::of(Some(&caller(Some(64))));
+        assert!(arrived(message(62).into(), ARRIVAL, small).await.is_ok());
+        let refused = arrived(message(63).into(), ARRIVAL, small).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::OutOfRange);
+        let said = "64 bytes, the limit message_bytes of the role read";
+        assert!(refused.message().contains(said), "{refused}");
+        for other in [None, Some(&caller(None))] {
+            let most = LargestMessage::of(other);
+            assert!(arrived(message(63).into(), ARRIVAL, most).await.is_ok());
+        }
     }
 }

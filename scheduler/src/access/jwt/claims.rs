@@ -122,7 +122,12 @@ mod tests {
             let verified = of(json!({"sub": sub, "exp": 1, "role": "read"}));
             verified.map(|verified| verified.principal.name)
         };
-        for name in ["alice", "auth0|5f7c", "alice@example.com", "system:serviceaccount:a:b"] {
+        for name in [
+            "alice",
+            "auth0|5f7c",
+            "alice@example.com",
+            "system:serviceaccount:a:b",
+        ] {
             assert_eq!(subject(json!(name)).as_deref(), Ok(name));
         }
         let long = "x".repeat(LONGEST + 1);

@@ -56,9 +56,7 @@ impl JwtConfig {
                  has made for any other service",
             )),
             (None, Some(issuer), _) => Err(refuse("--jwt-issuer", &issuer, WITHOUT_KEYS)),
-            (None, None, Some(audience)) => {
-                Err(refuse("--jwt-audience", &audience, WITHOUT_KEYS))
-            }
+            (None, None, Some(audience)) => Err(refuse("--jwt-audience", &audience, WITHOUT_KEYS)),
         }
     }
 }
@@ -133,7 +131,11 @@ mod tests {
     #[test]
     fn a_key_set_needs_an_issuer_and_an_audience() {
         assert_eq!(options(None, None, None).unwrap(), None);
-        assert!(options(Some("keys"), Some("i"), Some("a")).unwrap().is_some());
+        assert!(
+            options(Some("keys"), Some("i"), Some("a"))
+                .unwrap()
+                .is_some()
+        );
         for (jwks, issuer, audience, option) in [
             (Some("keys"), None, None, "--jwks"),
             (Some("keys"), Some("i"), None, "--jwks"),

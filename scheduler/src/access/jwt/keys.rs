@@ -89,10 +89,8 @@ impl Key {
     fn read(jwk: Value) -> Result<Self, String> {
         let jwk: Jwk = serde_json::from_value(jwk).map_err(|error| error.to_string())?;
         let common = &jwk.common;
-        let is_for_signatures = matches!(
-            common.public_key_use,
-            None | Some(PublicKeyUse::Signature)
-        );
+        let is_for_signatures =
+            matches!(common.public_key_use, None | Some(PublicKeyUse::Signature));
         let operations = common.key_operations.as_ref();
         let verifies = operations.is_none_or(|all| all.contains(&KeyOperations::Verify));
         if !is_for_signatures || !verifies {
@@ -167,8 +165,16 @@ mod tests {
             ("one", Algorithm::PS256, Ok(())),
             ("one", Algorithm::RS256, Err(Refused::KeyOfAnotherAlgorithm)),
             ("point", Algorithm::ES256, Ok(())),
-            ("point", Algorithm::ES384, Err(Refused::KeyOfAnotherAlgorithm)),
-            ("point", Algorithm::HS256, Err(Refused::KeyOfAnotherAlgorithm)),
+            (
+                "point",
+                Algorithm::ES384,
+                Err(Refused::KeyOfAnotherAlgorithm),
+            ),
+            (
+                "point",
+                Algorithm::HS256,
+                Err(Refused::KeyOfAnotherAlgorithm),
+            ),
             ("edwards", Algorithm::EdDSA, Ok(())),
             ("other", Algorithm::RS256, Err(Refused::UnknownKey)),
         ] {

@@ -12,14 +12,14 @@
 
 mod claims;
 mod config;
-mod keys;
-mod signatures;
-mod source;
 /// An issuer, which the tests over processes have too.
 #[cfg(test)]
 #[path = "../../../../tests/src/issuer.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod issuer;
+mod keys;
+mod signatures;
+mod source;
 #[cfg(test)]
 mod tests;
 

@@ -104,7 +104,10 @@ fn claims_are_checked() {
         (json!({"sub": "anybody"}), Refused::Subject),
         (json!({"role": null}), missing("role")),
         (json!({"role": "root"}), Refused::Role("role".to_owned())),
-        (json!({"role": "executor"}), Refused::Role("role".to_owned())),
+        (
+            json!({"role": "executor"}),
+            Refused::Role("role".to_owned()),
+        ),
     ] {
         let token = issuer.token(&claims(others.clone()));
         assert_eq!(verify(&token, &keys), Err(due), "{others}");
@@ -118,7 +121,10 @@ fn signatures_of_others_are_refused() {
     let all = claims(json!({}));
     let token = issuer.token(&all);
     assert!(verify(&token, &keys).is_ok());
-    assert_eq!(verify(&stranger.token(&all), &keys), Err(Refused::Signature));
+    assert_eq!(
+        verify(&stranger.token(&all), &keys),
+        Err(Refused::Signature)
+    );
     let unknown = Issuer::new("two").token(&all);
     assert_eq!(verify(&unknown, &keys), Err(Refused::UnknownKey));
 

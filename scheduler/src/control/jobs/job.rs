@@ -17,6 +17,7 @@ use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::settings::OnClientLoss;
 use volley_proto::tables::JobState;
 
+use super::limits::JobLimits;
 use super::retention::Rows;
 use crate::control::Now;
 use crate::control::event::{AttemptEnd, DataLoss, Submission};
@@ -34,11 +35,14 @@ pub(crate) struct Job {
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
     on_client_loss: OnClientLoss,
+    limits: Option<JobLimits>,
     pub(crate) attempts: Vec<String>,
     pub(crate) state: JobState,
     /// Why it failed.
     pub(crate) error: Option<String>,
     pub(crate) submitted: SystemTime,
+    /// When it was submitted, by the clock that is not set.
+    began: Instant,
     pub(crate) ended: Option<SystemTime>,
     pub(crate) notes: Vec<Note>,
     /// When its client last asked about it.
@@ -80,6 +84,7 @@ impl Job {
             owner,
             train,
             on_client_loss,
+            limits,
         } = submission;
         Self {
             attempts: vec![id.clone()],
@@ -88,9 +93,11 @@ impl Job {
             owner,
             train,
             on_client_loss,
+            limits,
             state: JobState::Running,
             error: None,
             submitted: now.time,
+            began: now.instant,
             ended: None,
             notes: Vec::new(),
             heard: now.instant,
@@ -140,6 +147,12 @@ impl Job {
         matters && !self.is_over() && now.instant - self.heard > patience
     }
 
+    /// Why it is to end because of the time that it has taken, if it is.
+    pub(in crate::control) fn overrun(&self, now: Now) -> Option<String> {
+        let limits = self.limits.filter(|_| !self.is_over())?;
+        limits.overrun(now.instant.saturating_duration_since(self.began))
+    }
+
     /// An attempt has ended, with so many optimizer steps done. Returns whether the job is to be
     /// submitted again.
     pub(in crate::control) fn attempt_ends(
@@ -153,7 +166,12 @@ impl Job {
             return false;
         }
         match end {
-            AttemptEnd::Succeeded => self.ends(JobState::Succeeded, now),
+            AttemptEnd::Succeeded { rows } => {
+                match self.limits.and_then(|limits| limits.exceeded(rows)) {
+                    Some(error) => self.fails(error, now),
+                    None => self.ends(JobState::Succeeded, now),
+                }
+            }
             AttemptEnd::Cancelled => self.ends(JobState::Cancelled, now),
             AttemptEnd::Failed(error) => self.fails(error, now),
             AttemptEnd::Lost(DataLoss { loss, written }) => {
@@ -253,6 +271,7 @@ mod tests {
             owner: "o".into(),
             train,
             on_client_loss,
+            limits: None,
         }
     }
 
@@ -281,10 +300,10 @@ mod tests {
         job.resubmitted("k".into(), now);
         assert_eq!((job.attempt(), job.state), ("k", JobState::Running));
         assert!(
-            !job.attempt_ends("j", AttemptEnd::Succeeded, 0, now),
+            !job.attempt_ends("j", AttemptEnd::Succeeded { rows: None }, 0, now),
             "stale"
         );
-        job.attempt_ends("k", AttemptEnd::Succeeded, 0, now);
+        job.attempt_ends("k", AttemptEnd::Succeeded { rows: None }, 0, now);
         assert_eq!((job.id.as_str(), job.state), ("j", JobState::Succeeded));
     }
 

@@ -9,14 +9,17 @@
 //!
 //! Ballista mends lost shuffle data wrongly (rows are counted twice, or the job hangs), so it is never let: an attempt
 //! that lost data is ended, and the job is submitted again, a bounded number of times. [`job`] is the state machine of
-//! one, [`registry`] has all of them and their attempts, [`retention`] says how long rows are kept.
+//! one, [`registry`] has all of them and their attempts, [`retention`] says how long rows are kept, and [`limits`] what a
+//! job may take.
 
 mod job;
+mod limits;
 mod registry;
 mod retention;
 mod tables;
 
 pub(crate) use job::{Job, Note};
+pub(crate) use limits::JobLimits;
 pub(crate) use registry::{AttemptOutcome, Jobs};
 pub(crate) use retention::{Reading, RetentionPolicy};
 pub(crate) use tables::JobsFilter;

@@ -165,7 +165,8 @@ impl Jobs {
             return AttemptOutcome::Nothing;
         };
         let end = match (&known.state, told) {
-            (AttemptState::Ending(noted), told) if told != AttemptEnd::Succeeded => noted.clone(),
+            (_, told @ AttemptEnd::Succeeded { .. }) => told,
+            (AttemptState::Ending(noted), _) => noted.clone(),
             (_, told) => told,
         };
         let job = known.job.as_ref().and_then(|job| self.jobs.get_mut(job));

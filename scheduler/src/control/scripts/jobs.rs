@@ -16,8 +16,9 @@ fn a_job_whose_only_executor_dies_is_run_again_under_its_id() {
     assert_eq!(script.state("j"), JobState::Rerunning);
     assert!(script.resubmitted("j", "k").is_empty());
     assert_eq!(script.offer(&[slices("k", 1)]), ["bind k: b"]);
-    assert!(script.ended("j", AttemptEnd::Succeeded).is_empty(), "stale");
-    assert_eq!(script.ended("k", AttemptEnd::Succeeded), ["release j"]);
+    let succeeded = || AttemptEnd::Succeeded { rows: None };
+    assert!(script.ended("j", succeeded()).is_empty(), "stale");
+    assert_eq!(script.ended("k", succeeded()), ["release j"]);
     assert_eq!(script.state("j"), JobState::Succeeded);
     let log = script.log("j");
     assert!(log.contains("attempt 1 lost data with executor a"), "{log}");
@@ -70,7 +71,8 @@ fn the_loss_of_an_executor_leaves_others_jobs_alone() {
     script.submit("j", None);
     assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
     assert!(script.loses("b", vec![]).is_empty());
-    assert_eq!(script.ended("j", AttemptEnd::Succeeded), ["release j"]);
+    let succeeded = AttemptEnd::Succeeded { rows: None };
+    assert_eq!(script.ended("j", succeeded), ["release j"]);
 }
 
 #[test]
@@ -154,7 +156,7 @@ fn a_job_can_be_cancelled_at_each_state() {
     // Once it has ended.
     let mut script = Script::new(&["a"]);
     script.submit("j", None);
-    script.ended("j", AttemptEnd::Succeeded);
+    script.ended("j", AttemptEnd::Succeeded { rows: None });
     assert!(cancel(&mut script).is_empty());
     assert_eq!(script.state("j"), JobState::Succeeded);
     let now = script.now;
@@ -175,13 +177,15 @@ fn how_an_attempt_was_to_end_counts_for_more_than_the_engine_s_word() {
 #[test]
 fn an_attempt_may_end_before_its_job_is_told_of() {
     let mut script = Script::new(&["a"]);
-    assert!(script.ended("j", AttemptEnd::Succeeded).is_empty());
+    let succeeded = AttemptEnd::Succeeded { rows: None };
+    assert!(script.ended("j", succeeded).is_empty());
     let submission = Submission {
         job: "j".into(),
         name: String::new(),
         owner: "o".into(),
         train: None,
         on_client_loss: OnClientLoss::Auto,
+        limits: None,
     };
     assert_eq!(script.on(Event::JobSubmitted(submission)), ["release j"]);
     assert_eq!(script.state("j"), JobState::Succeeded);
@@ -238,7 +242,7 @@ fn a_job_without_executors_waits_for_a_while() {
 fn rows_that_nobody_reads_are_removed_and_whoever_comes_later_is_told() {
     let mut script = Script::new(&["a"]);
     script.submit("j", None);
-    script.ended("j", AttemptEnd::Succeeded);
+    script.ended("j", AttemptEnd::Succeeded { rows: None });
     assert!(script.after(299).is_empty());
     assert_eq!(script.after(2), ["remove rows of j"]);
     assert!(script.after(2).is_empty(), "once");
@@ -323,7 +327,7 @@ fn what_is_kept_of_many_jobs_has_a_bound() {
         let executor = "a".to_owned();
         let task = task(&job, 0);
         script.on(Event::TaskSucceeded { executor, task });
-        script.ended(&job, AttemptEnd::Succeeded);
+        script.ended(&job, AttemptEnd::Succeeded { rows: None });
         if number % 100 == 0 {
             // What is over long ago has been read.
             script.after(301);

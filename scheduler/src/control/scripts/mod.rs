@@ -4,6 +4,7 @@
 
 mod gangs;
 mod jobs;
+mod limits;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -90,12 +91,18 @@ impl Script {
     }
 
     fn submit(&mut self, job: &str, train: Option<TrainId>) {
+        self.submit_within(job, train, None);
+    }
+
+    /// Of an owner whose role has limits.
+    fn submit_within(&mut self, job: &str, train: Option<TrainId>, limits: Option<JobLimits>) {
         let submission = Submission {
             job: job.into(),
             name: "SELECT 1".into(),
             owner: "o".into(),
             train,
             on_client_loss: OnClientLoss::Auto,
+            limits,
         };
         assert!(self.on(Event::JobSubmitted(submission)).is_empty());
     }

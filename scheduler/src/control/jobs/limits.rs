@@ -1,0 +1,78 @@
+//! What a job may take because of its owner's role: decided purely, when time passes and when a job has succeeded.
+//!
+//! Limits are known when a job is submitted, and hold for all of its attempts together. What a request may have in it is
+//! for others to look at.
+
+use std::time::Duration;
+
+use humantime::format_duration;
+use volley_proto::access::Role;
+
+/// The limits of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JobLimits {
+    /// Whose limits they are.
+    pub(crate) role: Role,
+    /// From submission to end.
+    pub(crate) time: Option<Duration>,
+    /// Rows of the result.
+    pub(crate) rows: Option<u64>,
+}
+
+impl JobLimits {
+    /// Why a job that has run for so long is to end, if it is.
+    pub(super) fn overrun(&self, ran: Duration) -> Option<String> {
+        let most = self.time.filter(|most| ran >= *most)?;
+        Some(format!(
+            "it has run for {}, the limit query_time of the role {}",
+            format_duration(most),
+            self.role
+        ))
+    }
+
+    /// Why a result of so many rows is not given out, if it is not. One whose rows have not been counted is not, either.
+    pub(super) fn exceeded(&self, rows: Option<u64>) -> Option<String> {
+        let most = self.rows?;
+        let found = match rows {
+            Some(rows) if rows <= most => return None,
+            Some(rows) => rows.to_string(),
+            None => "an unknown number of".to_owned(),
+        };
+        Some(format!(
+            "its result has {found} rows, and the limit result_rows of the role {} is {most}: ask for fewer (LIMIT), or \
+             write them (COPY)",
+            self.role
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: JobLimits = JobLimits {
+        role: Role::Read,
+        time: Some(Duration::from_secs(600)),
+        rows: Some(1000),
+    };
+
+    #[test]
+    fn what_is_exceeded_is_named_with_its_role() {
+        assert_eq!(LIMITS.overrun(Duration::from_secs(599)), None);
+        let said = LIMITS.overrun(Duration::from_secs(600)).unwrap();
+        let due = "it has run for 10m, the limit query_time of the role read";
+        assert_eq!(said, due);
+        assert_eq!(LIMITS.exceeded(Some(1000)), None);
+        let said = LIMITS.exceeded(Some(1001)).unwrap();
+        let due = "its result has 1001 rows, and the limit result_rows of the role read is 1000";
+        assert!(said.starts_with(due), "{said}");
+        assert!(LIMITS.exceeded(None).is_some());
+        let none = JobLimits {
+            time: None,
+            rows: None,
+            ..LIMITS
+        };
+        assert_eq!(none.overrun(Duration::MAX), None);
+        assert_eq!(none.exceeded(Some(u64::MAX)).or(none.exceeded(None)), None);
+    }
+}

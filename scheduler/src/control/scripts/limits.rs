@@ -1,0 +1,88 @@
+//! Scripts of jobs whose owner's role has limits.
+
+use volley_proto::access;
+
+use super::*;
+
+/// Ten seconds and a hundred rows.
+const LIMITS: Option<JobLimits> = Some(JobLimits {
+    role: access::Role::Read,
+    time: Some(Duration::from_secs(10)),
+    rows: Some(100),
+});
+
+fn rows(rows: u64) -> AttemptEnd {
+    AttemptEnd::Succeeded { rows: Some(rows) }
+}
+
+#[test]
+fn a_job_ends_with_an_error_when_its_time_is_over() {
+    let mut script = Script::new(&["a"]);
+    script.submit_within("j", None, LIMITS);
+    script.submit("k", None);
+    script.offer(&[slices("j", 1)]);
+    assert!(script.after(9).is_empty());
+    assert_eq!(script.after(1), ["release j", "cancel j"]);
+    let error = script.error("j");
+    assert!(
+        error.contains("10s, the limit query_time of the role read"),
+        "{error}"
+    );
+    // The engine's word for what was ended on purpose.
+    assert_eq!(script.ended("j", AttemptEnd::Cancelled), ["offer"]);
+    assert_eq!(script.error("j"), error);
+    assert_eq!(script.state("k"), JobState::Running, "it has none");
+}
+
+#[test]
+fn attempts_share_the_time_of_their_job() {
+    let mut script = Script::new(&["a"]);
+    script.submit_within("j", None, LIMITS);
+    script.after(6);
+    let lost = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
+    script.ended("j", lost);
+    script.resubmitted("j", "k");
+    assert!(script.after(3).is_empty());
+    assert_eq!(script.after(1), ["release j", "cancel k"]);
+    assert!(script.error("j").contains("query_time"));
+}
+
+#[test]
+fn a_run_takes_its_time_too() {
+    let mut script = Script::new(&["a"]);
+    script.submit_within("t", Some(TrainId::generate()), LIMITS);
+    // What a client says of its job lets it have no more.
+    assert_eq!(script.after(10), ["release t", "cancel t"]);
+    assert!(script.error("t").contains("query_time"));
+}
+
+#[test]
+fn a_result_of_too_many_rows_is_an_error_and_not_a_part_of_it() {
+    let mut script = Script::new(&["a"]);
+    script.submit_within("j", None, LIMITS);
+    assert_eq!(script.ended("j", rows(100)), ["release j"]);
+    assert_eq!(script.state("j"), JobState::Succeeded);
+
+    script.submit_within("k", None, LIMITS);
+    let ended = script.ended("k", rows(101));
+    assert_eq!(ended, ["release k", "remove rows of k"]);
+    let error = script.error("k");
+    for part in ["101 rows", "limit result_rows of the role read"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(script.after(2).is_empty(), "once");
+
+    // Where the engine is done before the job is known.
+    assert!(script.ended("l", rows(101)).is_empty());
+    let submission = Submission {
+        job: "l".into(),
+        name: String::new(),
+        owner: "o".into(),
+        train: None,
+        on_client_loss: OnClientLoss::Auto,
+        limits: LIMITS,
+    };
+    let ended = script.on(Event::JobSubmitted(submission));
+    assert_eq!(ended, ["release l", "remove rows of l"]);
+    assert!(script.error("l").contains("result_rows"));
+}
