@@ -17,6 +17,7 @@ mod tables;
 mod told;
 
 pub mod hostile;
+pub mod issuer;
 
 pub use binaries::binary;
 pub use browser::Browser;

@@ -211,7 +211,8 @@ impl SchedulerGrpc for JobGateway {
         let caller = Caller::of(&request)?;
         if let Some(JobLimits { role, .. }) = job_limits(&caller) {
             let reason = format!(
-                "the role {role} has limits of query_time or result_rows, which hold for ExecuteQuery only"
+                "the role {role} has limits of query_time or result_rows, which are kept for jobs whose client asks for \
+                 their status: set ballista.client.pull to true"
             );
             return Err(caller.refused("submit", "a job whose states are pushed", &reason));
         }

@@ -41,7 +41,7 @@ impl Guarded {
         })
     }
 
-    /// With these executors and their arguments, over TLS if there are certificates.
+    /// With these executors, and further arguments of theirs and the scheduler's, over TLS if there are certificates.
     pub(crate) fn start_with(setup: Setup) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let people: Vec<_> = PEOPLE
@@ -62,7 +62,11 @@ impl Guarded {
         let argument = |path: &Path| path.display().to_string();
         let joining = ["--join-token".to_owned(), argument(&join)];
         let cluster = Cluster::start_with(Setup {
-            scheduler_args: vec!["--tokens".into(), argument(&tokens)],
+            scheduler_args: [
+                setup.scheduler_args,
+                vec!["--tokens".into(), argument(&tokens)],
+            ]
+            .concat(),
             executor_args: [setup.executor_args, joining.to_vec()].concat(),
             token: Some(of("root")),
             ..setup
@@ -75,7 +79,7 @@ impl Guarded {
         }
     }
 
-    fn token(&self, wanted: &str) -> &Token {
+    pub(crate) fn token(&self, wanted: &str) -> &Token {
         let found = self.people.iter().find(|(name, _)| *name == wanted);
         &found.unwrap().1
     }
@@ -97,7 +101,7 @@ impl Guarded {
         )
     }
 
-    fn command(&self, command: &mut Command, token: Option<&Token>) -> Run {
+    pub(crate) fn command(&self, command: &mut Command, token: Option<&Token>) -> Run {
         match token {
             Some(token) => command.env("VOLLEY_TOKEN", token.reveal()),
             None => command.env_remove("VOLLEY_TOKEN"),
@@ -106,7 +110,7 @@ impl Guarded {
         client.wait(SOON)
     }
 
-    fn intruder(&self, who: Option<&str>) -> Intruder {
+    pub(crate) fn intruder(&self, who: Option<&str>) -> Intruder {
         Intruder::at(self.cluster.address(), who.map(|who| self.token(who)))
     }
 }

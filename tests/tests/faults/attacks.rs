@@ -20,6 +20,7 @@ use volley_tests::{Cluster, Samples};
 
 use crate::fault::Fault;
 use crate::fitting::setup;
+use crate::forged;
 use crate::scene::{self, SOON};
 
 pub(crate) const FAULTS: &[Fault] = &[
@@ -29,6 +30,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("messages nest without end", nest),
     ("tickets name files of others", tickets),
     ("a page of others asks", pages),
+    ("tokens are forged", forged::tokens),
     ("a stranger dials ranks while they meet and train", ranks),
     ("a small file is large when it is unpacked", unpacked),
     ("a model's name is a path", paths),
@@ -43,7 +45,7 @@ const FETCH: &str = "/arrow.flight.protocol.FlightService/DoGet";
 const LAUNCH: &str = "/ballista.protobuf.ExecutorGrpc/LaunchMultiTask";
 const ACT: &str = "/arrow.flight.protocol.FlightService/DoAction";
 
-fn port_of(cluster: &Cluster) -> u16 {
+pub(crate) fn port_of(cluster: &Cluster) -> u16 {
     let (_, port) = cluster.address().rsplit_once(':').unwrap();
     port.parse().unwrap()
 }

@@ -23,6 +23,7 @@ mod dice;
 mod exactness;
 mod fault;
 mod fitting;
+mod forged;
 mod growth;
 mod hosts;
 mod limits;
