@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use url::Url;
-use volley_proto::access::Role;
+use volley_proto::access::{Principal, Role};
+use volley_proto::damage::damaged;
 
 use super::issuer::{Issuer, encode, key_set, message};
 use super::source::{FetchedKeys, Pace};
@@ -205,6 +206,31 @@ fn rsa_and_edwards_curves_are_verified_too() {
     let signed = message(&json!({"alg": "EdDSA", "kid": "ed"}), &claims(json!({})));
     let signature = encode(pair.sign(signed.as_bytes()).as_ref());
     assert!(verify(&format!("{signed}.{signature}"), &keys).is_ok());
+}
+
+/// A token that verifies although it is damaged says what it said.
+#[test]
+fn fuzz_of_tokens_and_key_sets() {
+    let issuer = Issuer::new("one");
+    let (keys, token) = (keys_of(&issuer), issuer.token(&claims(json!({}))));
+    let set = key_set(&[issuer.jwk()]);
+    for seed in 0..5_000 {
+        let copy = damaged(token.as_bytes(), seed);
+        if let Ok(verified) = verify(&String::from_utf8_lossy(&copy), &keys) {
+            let Principal { name, role } = verified.principal;
+            assert_eq!((name.as_str(), role), ("alice", Role::Run));
+        }
+        let copy = damaged(set.as_bytes(), seed);
+        let _ = KeySet::parse(&String::from_utf8_lossy(&copy));
+    }
+    bolero::check!(name = "jwt")
+        .with_iterations(20_000)
+        .with_max_len(300)
+        .for_each(|bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            assert!(verify(&text, &keys).is_err());
+            let _ = KeySet::parse(&text);
+        });
 }
 
 #[test]
