@@ -15,9 +15,9 @@ mod gate;
 mod jwt;
 mod limits;
 mod login;
+mod reloaded;
 mod rules;
 mod tokens;
-mod watched;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use volley_proto::access::{Principal, TokenHash};
 
-use super::watched::WatchedFile;
+use super::reloaded::ReloadedFile;
 use crate::{Error, Result};
 
 /// The longest name.
@@ -87,13 +87,13 @@ impl Table {
 
 /// A file of tokens, as it was when it was last right.
 #[derive(Debug)]
-pub(super) struct TokensFile(WatchedFile<Table>);
+pub(super) struct TokensFile(ReloadedFile<Table>);
 
 impl TokensFile {
     /// # Errors
     /// When it cannot be read, or is wrong.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = WatchedFile::open(path, "tokens", Table::parse);
+        let file = ReloadedFile::open(path, "tokens", Table::parse);
         file.map(Self).map_err(|source| Error::Tokens {
             path: path.to_owned(),
             source,

@@ -2,13 +2,13 @@
 //! verifies nothing.
 //!
 //! ```text
-//!   request, unknown key ── wish ──►┐
+//!   request with an unknown key ────►┐
 //!                                   ├─► fetch, with a deadline ──┬─► the newest key set ──► requests
 //!   five minutes have passed ──────►┘                            └─► failed: the one before stays, and the log says why
 //! ```
 //!
-//! Wishes come from whoever sends a token, so between two fetches there are ten seconds, whatever is asked for, and a
-//! request that goes away stops none.
+//! Any client can send a token with an unknown key, so between two fetches there are ten seconds, whatever is asked for,
+//! and a request that goes away stops none.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use volley_proto::limits::size;
 
 use super::KeySetLocation;
 use super::keys::{KeySet, SharedKeys};
-use crate::access::watched::WatchedFile;
+use crate::access::reloaded::ReloadedFile;
 use crate::{Error, Result};
 
 /// When a key set is fetched again.
@@ -49,7 +49,7 @@ const LARGEST: usize = 1024 * 1024;
 /// The newest key set that was right.
 #[derive(Debug)]
 pub(super) enum KeySource {
-    File(WatchedFile<KeySet>),
+    File(ReloadedFile<KeySet>),
     Url(FetchedKeys),
 }
 
@@ -61,7 +61,7 @@ impl KeySource {
     pub(super) async fn open(location: &KeySetLocation) -> Result<Self> {
         let opened = match location {
             KeySetLocation::File(path) => {
-                WatchedFile::open(path, "keys", KeySet::parse).map(Self::File)
+                ReloadedFile::open(path, "keys", KeySet::parse).map(Self::File)
             }
             KeySetLocation::Url(url) => FetchedKeys::open(url, PACE).await.map(Self::Url),
         };
@@ -84,7 +84,7 @@ impl KeySource {
 #[derive(Debug)]
 pub(super) struct FetchedKeys {
     newest: watch::Receiver<Fetched>,
-    wishes: mpsc::Sender<()>,
+    refresh: mpsc::Sender<()>,
     pace: Pace,
     _fetching: JoinSet<()>,
 }
@@ -111,12 +111,12 @@ impl FetchedKeys {
             keys: Arc::new(keys),
             tried: Instant::now(),
         });
-        let (wishes, wished) = mpsc::channel(1);
+        let (refresh, refreshes) = mpsc::channel(1);
         let mut fetching = JoinSet::new();
-        fetching.spawn(fetch_again(client, url.clone(), pace, (sender, wished)));
+        fetching.spawn(fetch_again(client, url.clone(), pace, (sender, refreshes)));
         Ok(Self {
             newest,
-            wishes,
+            refresh,
             pace,
             _fetching: fetching,
         })
@@ -129,8 +129,8 @@ impl FetchedKeys {
         if is_known || !known.may_fetch(self.pace, Instant::now()) {
             return known.keys;
         }
-        // Where there is a wish already, it is this one's, too.
-        self.wishes.try_send(()).ok();
+        // A refresh that is asked for already is this request's, too.
+        self.refresh.try_send(()).ok();
         timeout(DEADLINE, newest.changed()).await.ok();
         let newest = newest.borrow();
         Arc::clone(&newest.keys)
@@ -142,13 +142,13 @@ async fn fetch_again(
     client: Client,
     url: Url,
     pace: Pace,
-    (newest, mut wishes): (watch::Sender<Fetched>, mpsc::Receiver<()>),
+    (newest, mut refreshes): (watch::Sender<Fetched>, mpsc::Receiver<()>),
 ) {
     loop {
         let known = newest.borrow().clone();
         tokio::select! {
             () = sleep_until(known.tried + pace.every) => {}
-            wish = wishes.recv() => match wish {
+            asked = refreshes.recv() => match asked {
                 // One that was made while the last fetch went on has been met by it.
                 Some(()) if !known.may_fetch(pace, Instant::now()) => continue,
                 Some(()) => {}

@@ -18,7 +18,7 @@ type Parse<T> = fn(&str) -> Result<T, String>;
 
 /// A file that is looked at while it is asked.
 #[derive(Debug)]
-pub(super) struct WatchedFile<T> {
+pub(super) struct ReloadedFile<T> {
     path: PathBuf,
     /// What it holds, for the log.
     what: &'static str,
@@ -36,7 +36,7 @@ struct Read<T> {
     looked: Instant,
 }
 
-impl<T> WatchedFile<T> {
+impl<T> ReloadedFile<T> {
     /// # Errors
     /// When it cannot be read, or is wrong.
     pub(super) fn open(path: &Path, what: &'static str, parse: Parse<T>) -> io::Result<Self> {
