@@ -2,7 +2,7 @@
 //! verifies nothing.
 //!
 //! ```text
-//!   request with an unknown key ────►┐
+//!   request with an unknown key ───►┐
 //!                                   ├─► fetch, with a deadline ──┬─► the newest key set ──► requests
 //!   five minutes have passed ──────►┘                            └─► failed: the one before stays, and the log says why
 //! ```
