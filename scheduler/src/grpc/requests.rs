@@ -13,8 +13,9 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
+use http_body_util::LengthLimitError;
 use tokio::time::timeout;
-use tonic::Status;
+use tonic::{Code, Status};
 use volley_proto::access::Role;
 use volley_proto::limits::{MESSAGE_LIMIT, size};
 use volley_proto::nesting;
@@ -42,11 +43,12 @@ pub(crate) async fn check_message(request: Request, next: Next) -> Response {
                 .await
         }
         Err(status) => {
-            tracing::warn!(
-                path = parts.uri.path(),
-                error = status.message(),
-                "refused a request"
-            );
+            let (path, error) = (parts.uri.path(), status.message());
+            match status.code() {
+                // Its client has ended, or does not wait any more.
+                Code::Cancelled => tracing::debug!(path, error, "a request broke off"),
+                _ => tracing::warn!(path, error, "refused a request"),
+            }
             status.into_http()
         }
     }
@@ -100,11 +102,9 @@ async fn arrived(body: Body, within: Duration, most: LargestMessage) -> Result<B
     let message = message.map_err(|_| {
         Status::deadline_exceeded(format!("the request did not arrive within {within:?}"))
     })?;
-    let message = message.map_err(|error| {
-        // A body that breaks off ends so too; nobody hears the answer then.
-        Status::out_of_range(format!(
-            "the request did not arrive whole, or is larger than {most}: {error}"
-        ))
+    let message = message.map_err(|error| match is_too_large(&error) {
+        true => Status::out_of_range(format!("the request is larger than {most}")),
+        false => Status::cancelled(format!("the request did not arrive whole: {error}")),
     })?;
     let checked = match message.len() <= SMALL {
         true => check(&message),
@@ -118,13 +118,17 @@ async fn arrived(body: Body, within: Duration, most: LargestMessage) -> Result<B
     Ok(message)
 }
 
+fn is_too_large(error: &axum::Error) -> bool {
+    let source = std::error::Error::source(error);
+    source.is_some_and(|source| source.is::<LengthLimitError>())
+}
+
 fn check(message: &[u8]) -> Result<(), String> {
     nesting::check(message.get(PREFIX..).unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
-    use tonic::Code;
     use volley_proto::access::Principal;
 
     use super::*;
@@ -151,6 +155,14 @@ mod tests {
         let large = vec![0; MESSAGE_LIMIT + PREFIX + 1];
         let refused = arrived(large.into(), ARRIVAL, OF_ALL).await;
         assert_eq!(refused.unwrap_err().code(), Code::OutOfRange);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_breaks_off_is_told_from_one_that_is_too_large() {
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let broken = futures::stream::iter([Ok(Bytes::from_static(&[0; 3])), Err(reset)]);
+        let refused = arrived(Body::from_stream(broken), ARRIVAL, OF_ALL).await;
+        assert_eq!(refused.unwrap_err().code(), Code::Cancelled);
     }
 
     #[tokio::test]
