@@ -111,6 +111,10 @@ pub(crate) struct Submission {
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
     pub(crate) on_client_loss: OnClientLoss,
+    /// The queue whose slots its tasks hold.
+    pub(crate) queue: String,
+    /// Of its owner's queries, the highest comes first.
+    pub(crate) priority: i32,
 }
 
 /// How an attempt ends.

@@ -20,6 +20,8 @@ use volley_proto::tables::JobState;
 use super::retention::Rows;
 use crate::control::Now;
 use crate::control::event::{AttemptEnd, DataLoss, Submission};
+use crate::control::placement::WaitReason;
+use crate::control::queues::Account;
 use crate::control::retained::Ends;
 
 /// Attempts that may lose data without progress in between.
@@ -33,6 +35,9 @@ pub(crate) struct Job {
     /// Who has submitted it.
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
+    /// Whose slots its tasks hold.
+    pub(crate) account: Account,
+    pub(crate) priority: i32,
     on_client_loss: OnClientLoss,
     pub(crate) attempts: Vec<String>,
     pub(crate) state: JobState,
@@ -48,7 +53,7 @@ pub(crate) struct Job {
     /// Optimizer steps done when the last attempt ended.
     steps: u64,
     /// What it waits for, where none of its tasks runs.
-    pub(crate) waits: Option<String>,
+    pub(crate) waits: Option<WaitReason>,
     /// What is kept of it, once it has succeeded.
     pub(crate) rows: Option<Rows>,
 }
@@ -80,8 +85,12 @@ impl Job {
             owner,
             train,
             on_client_loss,
+            queue,
+            priority,
         } = submission;
         Self {
+            account: Account::new(&queue, &owner),
+            priority,
             attempts: vec![id.clone()],
             id,
             name,
@@ -253,6 +262,8 @@ mod tests {
             owner: "o".into(),
             train,
             on_client_loss,
+            queue: "default".into(),
+            priority: 0,
         }
     }
 
