@@ -168,7 +168,7 @@ pub(crate) mod testing {
     //! A controller for tests of what holds it.
 
     use super::*;
-    use crate::control::RetentionPolicy;
+    use crate::control::{Queues, RetentionPolicy};
 
     pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
@@ -180,6 +180,8 @@ pub(crate) mod testing {
                 unread: LONG,
                 idle: LONG,
             },
+            queues: Queues::default(),
+            reservation_limit: LONG,
         })
     }
 }
@@ -200,6 +202,8 @@ mod tests {
             owner: "o".into(),
             train: None,
             on_client_loss: OnClientLoss::Auto,
+            queue: "default".into(),
+            priority: 0,
         };
         control.on(Event::JobSubmitted(submission));
         control

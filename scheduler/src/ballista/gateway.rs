@@ -27,7 +27,10 @@ use volley_proto::TrainId;
 use volley_proto::access::ClusterSecret;
 use volley_proto::nesting;
 use volley_proto::object_stores::{Declared, Stores};
-use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, STORES, TRAIN_ID};
+use volley_proto::settings::{
+    JOB_ID, ON_CLIENT_LOSS, OnClientLoss, PRIORITY, QUEUE, QUEUE_DEFAULT, STORES, TRAIN_ID,
+    priority,
+};
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
@@ -63,6 +66,15 @@ impl JobGateway {
             None if caller.sees().is_none() => Ok(()),
             None => Err(unknown(id)),
         }
+    }
+
+    /// # Errors
+    /// When there is no such queue.
+    fn check_queue(&self, queue: &str) -> Result<(), Status> {
+        let checked = self.control.look(|control| control.check_queue(queue));
+        checked.map_err(|reason| {
+            Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}"))
+        })
     }
 
     /// Takes what a submission says of stores out of its settings, which others are shown.
@@ -101,6 +113,7 @@ fn describe(id: &str, owner: &str, submission: &ExecuteQueryParams) -> Result<Su
     let on_client_loss = setting(ON_CLIENT_LOSS)
         .map(str::parse::<OnClientLoss>)
         .transpose();
+    let priority = setting(PRIORITY).map(priority).transpose();
     Ok(Submission {
         job: id.to_owned(),
         owner: owner.to_owned(),
@@ -109,6 +122,8 @@ fn describe(id: &str, owner: &str, submission: &ExecuteQueryParams) -> Result<Su
         on_client_loss: on_client_loss
             .map_err(invalid)?
             .unwrap_or(OnClientLoss::Auto),
+        queue: setting(QUEUE).unwrap_or(QUEUE_DEFAULT).to_owned(),
+        priority: priority.map_err(invalid)?.unwrap_or(0),
     })
 }
 
@@ -172,7 +187,8 @@ impl SchedulerGrpc for JobGateway {
         let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
         let owner = caller.principal.name.as_str();
-        describe("", owner, request.get_ref())?;
+        let described = describe("", owner, request.get_ref())?;
+        self.check_queue(&described.queue)?;
         self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());

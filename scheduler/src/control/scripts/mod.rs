@@ -4,6 +4,7 @@
 
 mod gangs;
 mod jobs;
+mod sharing;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use url::Url;
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
-use volley_proto::settings::OnClientLoss;
+use volley_proto::settings::{OnClientLoss, QUEUE_DEFAULT};
 use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::tables::JobState;
 
@@ -21,6 +22,7 @@ use super::training::{Failure, RankReport, Resolution, RunEvent, StepReport};
 use super::*;
 
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+const RESERVATION_LIMIT: Duration = Duration::from_secs(60);
 
 /// A controller, the time, and the tasks that it has had bound.
 struct Script {
@@ -33,12 +35,20 @@ struct Script {
 impl Script {
     /// Of executors that attend and are registered, with a slot each.
     fn new(executors: &[&str]) -> Self {
+        Self::sharing(executors, &[])
+    }
+
+    /// The same, with queues.
+    fn sharing(executors: &[&str], queues: &[&str]) -> Self {
+        let queues: Vec<Queue> = queues.iter().map(|text| text.parse().unwrap()).collect();
         let controller = Controller::new(Policy {
             client_timeout: CLIENT_TIMEOUT,
             retention: RetentionPolicy {
                 unread: Duration::from_secs(300),
                 idle: Duration::from_secs(3600),
             },
+            queues: Queues::new(&queues).unwrap(),
+            reservation_limit: RESERVATION_LIMIT,
         });
         let mut script = Self {
             controller,
@@ -87,13 +97,13 @@ impl Script {
     }
 
     fn submit(&mut self, job: &str, train: Option<TrainId>) {
-        let submission = Submission {
-            job: job.into(),
-            name: "SELECT 1".into(),
-            owner: "o".into(),
+        self.submit_with(Submission {
             train,
-            on_client_loss: OnClientLoss::Auto,
-        };
+            ..submission(job)
+        });
+    }
+
+    fn submit_with(&mut self, submission: Submission) {
         assert!(self.on(Event::JobSubmitted(submission)).is_empty());
     }
 
@@ -160,6 +170,12 @@ impl Script {
         self.controller.job(job).unwrap().state
     }
 
+    /// What a job waits for.
+    fn waits(&self, job: &str) -> Option<String> {
+        let job = self.controller.job(job).unwrap();
+        self.controller.waits(job)
+    }
+
     /// Why a job failed.
     fn error(&self, job: &str) -> String {
         let job = self.controller.job(job).unwrap();
@@ -193,6 +209,19 @@ fn text(command: &Command) -> Option<String> {
         Command::Offer => "offer".to_owned(),
         Command::Wake(_) => return None,
     })
+}
+
+/// A query of o's.
+fn submission(job: &str) -> Submission {
+    Submission {
+        job: job.into(),
+        name: "SELECT 1".into(),
+        owner: "o".into(),
+        train: None,
+        on_client_loss: OnClientLoss::Auto,
+        queue: QUEUE_DEFAULT.into(),
+        priority: 0,
+    }
 }
 
 /// A task of an attempt's stage 1.
