@@ -1,6 +1,6 @@
 //! Small files that are on the disk when they are said to be there.
 //!
-//! A file is written beside its place, synced, and moved there by rename(2) or link(2), which a reader sees wholly or
+//! A file is written beside its place, synced, and moved there by rename(2), which a reader sees wholly or
 //! not at all; then its folder is synced, and a folder that was made on the way in the one that it is in. This
 //! rests on a file system whose rename is atomic and whose fsync(2) comes back once the disk has what was
 //! written. It blocks, and is not for files that do not fit into memory.
@@ -19,21 +19,6 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         return Err(error);
     }
     sync_folder(folder_of(path)?)
-}
-
-/// Writes a file into a folder that is there, if no file is. Says whether it has.
-pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<bool> {
-    let staged = stage(path, bytes)?;
-    let linked = match fs::hard_link(&staged, path) {
-        Err(error) if has_no_links(&error) && !path.exists() => fs::rename(&staged, path),
-        linked => linked,
-    };
-    fs::remove_file(&staged).ok();
-    match linked {
-        Ok(()) => sync_folder(folder_of(path)?).map(|()| true),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Moves a folder to where none is that has anything in it. Says whether it has.
@@ -88,8 +73,8 @@ pub(crate) fn folder_of(path: &Path) -> io::Result<&Path> {
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, named()))
 }
 
-/// Writes a file of no place yet, by a name as `object_store` has for these: its listings pass over them.
-fn stage(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+/// Writes a file of no place yet, beside the one it is to have, by a name as `object_store` has for these: its listings pass over them.
+pub(crate) fn stage(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut staged = path.as_os_str().to_owned();
     staged.push(format!("#{}", Uuid::new_v4().as_u128()));
     let staged = PathBuf::from(staged);
@@ -110,15 +95,6 @@ fn stage(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether link(2) failed because the file system has no links. Who creates a file there is alone only as far as
-/// nobody else does at the same moment.
-fn has_no_links(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::PermissionDenied | ErrorKind::Unsupported
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,18 +108,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_or_created_and_nothing_is_left_beside_it() {
+    fn a_file_is_replaced_and_nothing_is_left_beside_it() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("a/b");
         let file = folder.join("file");
         assert!(replace(&file, b"no folder").is_err());
         make_folder(&folder).unwrap();
         make_folder(&folder).unwrap();
-        assert!(create(&file, b"first").unwrap());
-        assert!(!create(&file, b"second").unwrap());
-        assert_eq!(fs::read(&file).unwrap(), b"first");
-        replace(&file, b"third").unwrap();
-        assert_eq!(fs::read(&file).unwrap(), b"third");
+        for bytes in [b"first", b"other"] {
+            replace(&file, bytes).unwrap();
+            assert_eq!(fs::read(&file).unwrap(), bytes);
+        }
         assert_eq!(names(&folder), ["file"]);
     }
 

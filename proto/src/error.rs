@@ -183,10 +183,3 @@ impl Error {
         }
     }
 }
-
-#[cfg(feature = "plan")]
-impl From<Error> for datafusion::error::DataFusionError {
-    fn from(error: Error) -> Self {
-        Self::External(Box::new(error))
-    }
-}

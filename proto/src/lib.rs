@@ -1,18 +1,21 @@
 //! What crosses a process boundary in Volley.
 //!
 //! Wire messages, ids, the training [`spec`], the model [`store`]'s layout, and the plan nodes
-//! ([`plan`]) with their codecs. Both sides of every boundary depend on this crate and on nothing
+//! (`plan`) with their codecs. Both sides of every boundary depend on this crate and on nothing
 //! of each other. It is not the place for behaviour: planning lives in the scheduler and client,
 //! training in the trainer. What a plan node needs at run time it finds behind a trait of
-//! [`runtime`], which only the executor implements, so the scheduler plans training without
+//! `runtime`, which only the executor implements, so the scheduler plans training without
 //! linking a tensor library.
+//!
+//! ```text
+//! always            wire messages, ids, spec, store, tables, access, tls     Arrow, tonic, object_store
+//! feature `plan`    plan, runtime, settings, and of object_stores Stores     DataFusion, Ballista too
+//! ```
+//!
+//! Scheduler, executor and client ask for `plan`; the trainer does not, and links no engine.
 
 #[cfg(test)]
 mod allocations;
-#[cfg_attr(
-    not(feature = "plan"),
-    allow(dead_code, reason = "files are created for queries that write folders")
-)]
 mod disk;
 mod error;
 #[cfg(test)]

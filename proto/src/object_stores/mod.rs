@@ -5,7 +5,8 @@
 //!      └ Stores: those that a process has open, and what the names of options in URLs stand for
 //! ```
 //!
-//! Where a store takes its credentials from is in [`StoreOptions`]. Local folders are no part of it.
+//! Where a store takes its credentials from is in [`StoreOptions`]. Local folders are no part of it. `Stores`, which
+//! DataFusion's sessions have for a registry, is there with the feature `plan`.
 
 mod open;
 mod options;
@@ -15,8 +16,8 @@ mod registry;
 mod remote;
 mod statement;
 
-pub use open::{Opened, SCHEMES, open};
+pub use open::{Opened, SCHEMES, is_remote, open};
 pub use options::{Secret, StoreOptions};
 #[cfg(feature = "plan")]
-pub use registry::{Declared, Stores, is_remote, shown};
+pub use registry::{Declared, Stores, shown};
 pub use statement::redacted;

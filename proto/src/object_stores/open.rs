@@ -21,6 +21,11 @@ pub const SCHEMES: &[&str] = &[
     "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure", "http", "https",
 ];
 
+/// Whether a URL is one of a store that is no local folder.
+pub fn is_remote(url: &Url) -> bool {
+    SCHEMES.contains(&url.scheme())
+}
+
 /// A request that fails is repeated so many times,
 const RETRIES: usize = 8;
 /// unless that has taken longer than this;

@@ -21,7 +21,7 @@ use object_store::ObjectStore;
 use url::{Position, Url};
 use uuid::Uuid;
 
-use super::open::{SCHEMES, open, root};
+use super::open::{SCHEMES, is_remote, open, root};
 use super::remote::Remote;
 use super::{Opened, StoreOptions};
 use crate::{Error, Result};
@@ -186,11 +186,6 @@ impl Stores {
 /// All of a URL before its path.
 fn key(url: &Url) -> String {
     url[..Position::BeforePath].to_owned()
-}
-
-/// Whether a URL is one of a store that is no local folder.
-pub fn is_remote(url: &Url) -> bool {
-    SCHEMES.contains(&url.scheme())
 }
 
 /// A text of a URL as it may be shown: without the name of its options.

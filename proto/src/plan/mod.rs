@@ -20,6 +20,7 @@
 mod codec;
 mod effects;
 mod empty_grouping_sets;
+mod error;
 mod estimates;
 mod expand;
 mod filtered;

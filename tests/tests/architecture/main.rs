@@ -1,13 +1,14 @@
-//! The one direction of dependencies, between the crates and inside of the scheduler, and what comes from others.
+//! The one direction of dependencies, between the crates and inside of the scheduler, what each crate links, and what
+//! comes from others.
 
 #![allow(clippy::unwrap_used)]
 
 mod supply;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -44,18 +45,39 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What crates must not link, whatever the way.
-const FORBIDDEN: &[(&str, &[&str])] = &[
+/// What crates, built alone with these features, must not link, whatever the way: a package, and all whose names go on
+/// after a hyphen.
+const FORBIDDEN: &[(&str, &str, &[&str])] = &[
     (
         "volley-proto",
+        "plan",
         &["burn", "ballista-scheduler", "ballista-executor"],
     ),
     (
         "volley-trainer",
-        &["ballista-scheduler", "ballista-executor", "ballista"],
+        "",
+        &["datafusion", "ballista", "sqlparser", "parquet"],
     ),
-    ("volley-scheduler", &["burn", "ballista-executor"]),
-    ("volley-executor", &["ballista-scheduler"]),
+    ("volley-scheduler", "", &["burn", "ballista-executor"]),
+    ("volley-executor", "", &["ballista-scheduler"]),
+];
+
+/// What of `volley-proto` is there with its feature `plan` only: folders and files of its sources, without `.rs`.
+const PLAN: &[&str] = &[
+    "plan",
+    "runtime",
+    "settings",
+    "object_stores/registry",
+    "object_stores/remote",
+];
+
+/// Words that must not be in the code of the rest: a build of the workspace has the feature, and would not notice.
+const PLAN_ONLY: &[&str] = &[
+    "datafusion",
+    "datafusion_datasource",
+    "datafusion_proto",
+    "ballista_core",
+    "object_stores::Stores",
 ];
 
 /// What each folder, or file, at the root of the scheduler's sources may name of the others.
@@ -168,54 +190,70 @@ fn dependencies_go_one_way() {
             );
         }
     }
-    for (name, forbidden) in FORBIDDEN {
-        let mut linked = BTreeSet::new();
-        let mut open = vec![*name];
-        while let Some(next) = open.pop() {
-            if linked.insert(next) {
-                open.extend(direct.get(next).into_iter().flatten());
-            }
-        }
-        for dependency in *forbidden {
-            assert!(
-                !linked.contains(dependency),
-                "{name} must not link {dependency}"
-            );
+}
+
+#[test]
+fn no_crate_links_what_it_must_not() {
+    for (name, features, forbidden) in FORBIDDEN {
+        let linked = linked(name, features);
+        assert!(linked.contains(*name), "{linked:?}");
+        for package in &linked {
+            let is_forbidden = forbidden.iter().any(|forbidden| {
+                let rest = package.strip_prefix(forbidden);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            });
+            assert!(!is_forbidden, "{name} must not link {package}");
         }
     }
 }
 
-/// Built for itself, as a library of tensors and collectives: with the features that it asks of `volley-proto`, and not
-/// those that the rest of the workspace does.
+/// The packages that a crate links when it is built alone. Cargo's metadata has the features that the whole workspace
+/// asks for.
+fn linked(name: &str, features: &str) -> BTreeSet<String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["tree", "--locked", "--edges", "normal"])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .args(["--package", name, "--features", features])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree of {name}: {told}");
+    let tree = String::from_utf8(output.stdout).unwrap();
+    let packages = tree.lines().filter_map(|line| line.split(' ').next());
+    packages.map(str::to_owned).collect()
+}
+
 #[test]
-fn the_trainer_builds_without_a_query_engine() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let linked = |package: &str| {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        let tree = ["tree", "--edges", "normal", "--prefix", "none", "--locked"];
-        let tree = cargo.args(tree).args(["--package", package]);
-        let printed = tree.current_dir(&root).output().unwrap();
-        let errors = String::from_utf8_lossy(&printed.stderr);
-        assert!(printed.status.success(), "{errors}");
-        String::from_utf8(printed.stdout).unwrap()
-    };
-    let engines = |tree: &str| {
-        let names = tree.lines().filter_map(|line| line.split(' ').next());
-        let is_engine = |name: &&str| {
-            ["datafusion", "ballista"]
-                .iter()
-                .any(|e| name.starts_with(e))
-        };
-        names
-            .filter(is_engine)
-            .map(str::to_owned)
-            .collect::<BTreeSet<_>>()
-    };
-    let trainer = linked("volley-trainer");
-    assert!(trainer.contains("volley-proto"), "{trainer}");
-    assert_eq!(engines(&trainer), BTreeSet::new());
-    let executor = engines(&linked("volley-executor"));
-    assert!(executor.contains("datafusion"), "{executor:?}");
+fn what_is_without_plans_names_no_engine() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/src");
+    let mut ruled = BTreeSet::new();
+    for file in sources(&root) {
+        let path = file.strip_prefix(&root).unwrap().with_extension("");
+        if let Some(part) = PLAN.iter().find(|part| path.starts_with(part)) {
+            ruled.insert(*part);
+            continue;
+        }
+        let depth = path.iter().filter(|name| *name != "mod").count();
+        let code = code(&fs::read_to_string(&file).unwrap());
+        for named in named(&code, depth) {
+            assert!(
+                !PLAN.contains(&named.as_str()),
+                "{} is there without the feature `plan`: it must not name crate::{named}",
+                path.display()
+            );
+        }
+        for word in PLAN_ONLY {
+            assert!(
+                !has_word(&code, word),
+                "{} is there without the feature `plan`: it must not name {word}",
+                path.display()
+            );
+        }
+    }
+    let parts: BTreeSet<_> = PLAN.iter().copied().collect();
+    assert_eq!(ruled, parts, "every part is there");
 }
 
 #[test]

@@ -22,6 +22,7 @@
 
 mod arrow;
 mod commit;
+mod create;
 mod dictionaries;
 mod exec;
 mod moves;

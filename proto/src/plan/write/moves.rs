@@ -26,7 +26,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
 use super::Target;
-use crate::disk;
+use super::create::create;
 
 /// Files that are moved at once.
 const AT_ONCE: usize = 16;
@@ -135,7 +135,7 @@ impl Staging {
     /// Decides, unless somebody else is sooner. Returns what is decided; nothing if that is over already.
     pub(super) async fn decide(&self, moves: Moves) -> Result<Option<Moves>> {
         let file = self.folder.join(FILE);
-        let decide = move || match disk::create(&file, &serde_json::to_vec(&moves)?) {
+        let decide = move || match create(&file, &serde_json::to_vec(&moves)?) {
             Ok(true) => Ok(Some(moves)),
             Ok(false) => read(file),
             // The folder is gone with all that was in it.
