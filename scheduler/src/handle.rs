@@ -172,7 +172,7 @@ pub(crate) mod testing {
 
     pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-    /// A controller that is patient with everybody.
+    /// A controller of long timeouts.
     pub(crate) fn control() -> (Control, mpsc::UnboundedReceiver<Command>) {
         Control::new(Policy {
             executor_timeout: LONG,
@@ -187,23 +187,13 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::settings::OnClientLoss;
-
     use super::testing::LONG;
     use super::*;
     use crate::control::{AttemptEnd, Submission};
 
     fn with_job() -> Control {
         let (control, _) = testing::control();
-        let submission = Submission {
-            job: "j".into(),
-            name: String::new(),
-            owner: "o".into(),
-            train: None,
-            on_client_loss: OnClientLoss::Auto,
-            limits: None,
-        };
-        control.on(Event::JobSubmitted(submission));
+        control.on(Event::JobSubmitted(Submission::query("j")));
         control
     }
 

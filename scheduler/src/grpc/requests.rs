@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
@@ -20,7 +19,7 @@ use volley_proto::access::Role;
 use volley_proto::limits::{MESSAGE_LIMIT, size};
 use volley_proto::nesting;
 
-use crate::access::Caller;
+use crate::access::{Caller, is_grpc};
 
 /// How long a request's message may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(60);
@@ -31,8 +30,7 @@ const SMALL: usize = 256 * 1024;
 
 /// Refuses requests over gRPC that are not to be decoded.
 pub(crate) async fn check_message(request: Request, next: Next) -> Response {
-    let kind = request.headers().get(header::CONTENT_TYPE);
-    if !kind.is_some_and(is_grpc) {
+    if !is_grpc(request.headers()) {
         return next.run(request).await;
     }
     let most = LargestMessage::of(request.extensions().get::<Caller>());
@@ -54,15 +52,11 @@ pub(crate) async fn check_message(request: Request, next: Next) -> Response {
     }
 }
 
-fn is_grpc(kind: &HeaderValue) -> bool {
-    kind.as_bytes().starts_with(b"application/grpc")
-}
-
 /// How large a message may be.
 #[derive(Debug, Clone, Copy)]
 struct LargestMessage {
     bytes: usize,
-    /// The role whose limit that is, if it is not everybody's.
+    /// The role whose limit that is, where it is lower than the general one.
     role: Option<Role>,
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use volley_tests::{Cluster, Setup, binary};
 
-use crate::{create_model, write_table};
+use crate::{create_model, fails, write_table};
 
 /// Executors with these arguments exchange rows and gradients.
 fn trains(arguments: &[&str]) {
@@ -77,10 +77,7 @@ fn what_others_cannot_dial_is_refused_at_the_start() {
             "--bind = 0.0.0.0: together with --advertise-host",
         ),
     ] {
-        let output = Command::new(binary(program)).args(arguments).output();
-        let output = output.unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success(), "{program} {arguments:?}");
+        let stderr = fails(Command::new(binary(program)).args(arguments));
         assert!(stderr.contains(said), "{program} {arguments:?}: {stderr}");
     }
 }

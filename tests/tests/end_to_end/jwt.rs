@@ -10,7 +10,7 @@ use volley_tests::issuer::{Issuer, key_set};
 use volley_tests::{Setup, binary, eventually};
 
 use crate::access::{Guarded, said};
-use crate::write_table;
+use crate::{fails, write_table};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -152,15 +152,9 @@ fn a_key_set_alone_is_not_enough() {
             "--tokens",
         ),
     ] {
-        let output = Command::new(binary("volley-scheduler"))
-            .args(["--bind", "127.0.0.1:0"])
-            .args(arguments)
-            .output()
-            .unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && stderr.contains(part),
-            "{arguments:?}: {stderr}"
-        );
+        let mut scheduler = Command::new(binary("volley-scheduler"));
+        scheduler.args(["--bind", "127.0.0.1:0"]).args(arguments);
+        let said = fails(&mut scheduler);
+        assert!(said.contains(part), "{arguments:?}: {said}");
     }
 }

@@ -1,10 +1,11 @@
-//! Limits of a role, each exceeded by somebody who has it and not by somebody who has another one.
+//! Limits of a role, each exceeded by a principal of that role and not by one of another role.
 
 use std::process::Command;
 
 use volley_tests::{Setup, binary};
 
 use crate::access::{Guarded, said};
+use crate::fails;
 
 #[test]
 fn limits_are_kept_for_the_role_that_has_them() {
@@ -61,14 +62,8 @@ fn a_limit_that_there_is_not_is_refused_at_the_start() {
         ("read:rows=7", "unknown limit"),
         ("everybody:query_time=1s", "no role"),
     ] {
-        let output = Command::new(binary("volley-scheduler"))
-            .args(["--bind", "127.0.0.1:0", "--limit", limit])
-            .output()
-            .unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && stderr.contains(part),
-            "{limit}: {stderr}"
-        );
+        let mut scheduler = Command::new(binary("volley-scheduler"));
+        let said = fails(scheduler.args(["--bind", "127.0.0.1:0", "--limit", limit]));
+        assert!(said.contains(part), "{limit}: {said}");
     }
 }

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 use volley_tests::{Cluster, Numbers};
@@ -32,6 +33,14 @@ mod stores;
 mod tables;
 mod tls;
 mod transform;
+
+/// What a command that had to fail has said.
+fn fails(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{command:?}: {said}");
+    said
+}
 
 /// A small training set with something to learn: `y = e^(k/4 + x/10)`, no noise.
 fn write_table(dir: &Path, rows: usize) -> String {

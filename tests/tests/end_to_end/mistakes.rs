@@ -5,7 +5,7 @@ use std::process::Command;
 
 use volley_tests::{Cluster, binary};
 
-use crate::{create_model, write_table};
+use crate::{create_model, fails, write_table};
 
 #[test]
 fn bad_input_is_named_and_the_cluster_lives_on() {
@@ -133,10 +133,7 @@ fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains(&closed));
 
-    let output = Command::new(binary("volley-scheduler"))
-        .args(["--bind", cluster.address()])
-        .output()
-        .unwrap();
-    assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains(cluster.address()));
+    let mut second = Command::new(binary("volley-scheduler"));
+    let said = fails(second.args(["--bind", cluster.address()]));
+    assert!(said.contains(cluster.address()), "{said}");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use volley_tests::{Cluster, Numbers, Setup, binary, eventually};
 
 use crate::access::{Guarded, said};
-use crate::{create_model, write_table};
+use crate::{create_model, fails, write_table};
 
 /// What is looked at again every two seconds has been looked at by then, on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
@@ -35,14 +35,6 @@ fn start(certs: &Path, executors: usize) -> Cluster {
         long_names: true,
         ..Setup::default()
     })
-}
-
-/// What a command that had to fail has said.
-fn fails(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{command:?}: {said}");
-    said
 }
 
 /// Rows go between the executors.

@@ -266,17 +266,14 @@ mod tests {
 
     fn submission(train: Option<TrainId>, on_client_loss: OnClientLoss) -> Submission {
         Submission {
-            job: "j".into(),
-            name: "SELECT 1".into(),
-            owner: "o".into(),
             train,
             on_client_loss,
-            limits: None,
+            ..Submission::query("j")
         }
     }
 
     fn job() -> Job {
-        Job::new(submission(None, OnClientLoss::Auto), Now::read())
+        Job::new(Submission::query("j"), Now::read())
     }
 
     fn lost(executor: &str) -> AttemptEnd {

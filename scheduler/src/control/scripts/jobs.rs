@@ -179,15 +179,8 @@ fn an_attempt_may_end_before_its_job_is_told_of() {
     let mut script = Script::new(&["a"]);
     let succeeded = AttemptEnd::Succeeded { rows: None };
     assert!(script.ended("j", succeeded).is_empty());
-    let submission = Submission {
-        job: "j".into(),
-        name: String::new(),
-        owner: "o".into(),
-        train: None,
-        on_client_loss: OnClientLoss::Auto,
-        limits: None,
-    };
-    assert_eq!(script.on(Event::JobSubmitted(submission)), ["release j"]);
+    let submission = Event::JobSubmitted(Submission::query("j"));
+    assert_eq!(script.on(submission), ["release j"]);
     assert_eq!(script.state("j"), JobState::Succeeded);
     script.submit("k", None);
     script.ended(

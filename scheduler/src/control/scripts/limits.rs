@@ -75,12 +75,8 @@ fn a_result_of_too_many_rows_is_an_error_and_not_a_part_of_it() {
     // Where the engine is done before the job is known.
     assert!(script.ended("l", rows(101)).is_empty());
     let submission = Submission {
-        job: "l".into(),
-        name: String::new(),
-        owner: "o".into(),
-        train: None,
-        on_client_loss: OnClientLoss::Auto,
         limits: LIMITS,
+        ..Submission::query("l")
     };
     let ended = script.on(Event::JobSubmitted(submission));
     assert_eq!(ended, ["release l", "remove rows of l"]);

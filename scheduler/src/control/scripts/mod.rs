@@ -12,7 +12,6 @@ use std::time::Duration;
 use url::Url;
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
-use volley_proto::settings::OnClientLoss;
 use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::tables::JobState;
 
@@ -97,12 +96,9 @@ impl Script {
     /// Of an owner whose role has limits.
     fn submit_within(&mut self, job: &str, train: Option<TrainId>, limits: Option<JobLimits>) {
         let submission = Submission {
-            job: job.into(),
-            name: "SELECT 1".into(),
-            owner: "o".into(),
             train,
-            on_client_loss: OnClientLoss::Auto,
             limits,
+            ..Submission::query(job)
         };
         assert!(self.on(Event::JobSubmitted(submission)).is_empty());
     }
