@@ -1,7 +1,7 @@
 //! What Volley tells of its work, as tables: their names, columns and rows.
 //!
 //! A row is a struct here, JSON on the wire and in the browser, and a row of an Arrow batch in SQL.
-//! What is in a table is the scheduler's to say, and how it is shown that of whoever asks.
+//! What is in a table is the scheduler's to say, and how it is shown is the client's.
 
 mod states;
 

@@ -1,7 +1,7 @@
 //! Volley's scheduler: Ballista's, embedded, with gangs.
 //!
 //! ```text
-//!              one port: access says who is let in
+//!              one port: access authenticates, authorizes
 //!   ┌─────────────────────────────┐
 //!   │ grpc      volley.v1         │  executors attend, ranks meet, clients ask about jobs, runs and tables
 //!   │ web       pages             │  the same tables in a browser

@@ -21,7 +21,7 @@ use crate::handle::Control;
 /// How long a model store is waited for, by who looks at a page or a table.
 const STORE: Duration = Duration::from_secs(10);
 
-/// The stages of a job's attempt, as whoever has the execution graphs tells them.
+/// The stages of a job's attempt, as the adapter that has the execution graphs gives them.
 pub(crate) type StageRows =
     Arc<dyn Fn(AttemptOf) -> BoxFuture<'static, Vec<Stage>> + Send + Sync + 'static>;
 
@@ -210,7 +210,7 @@ fn filter(only: &Only) -> JobsFilter {
     }
 }
 
-/// The training runs that may be told of: all, or those of somebody.
+/// The training runs that may be shown: all, or those of one owner.
 struct Own(Option<HashSet<String>>);
 
 impl Own {
@@ -220,7 +220,7 @@ impl Own {
     }
 }
 
-/// The runs of the jobs of whoever asks; those of others are left out of what there is of all.
+/// The runs of the caller's jobs; those of others are left out.
 fn own(control: &Controller, only: &Only) -> Own {
     Own(only.owner.as_ref().map(|_| {
         let filter = filter(only);

@@ -165,7 +165,8 @@ fn sent(headers: &HeaderMap) -> Option<&str> {
     bearer(header.to_str().ok()?)
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
+/// Whether a request is one of gRPC, by its content type.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }

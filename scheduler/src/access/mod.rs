@@ -29,7 +29,7 @@ use volley_proto::access::{
 };
 
 pub(crate) use self::audit::{Outcome, audit};
-pub(crate) use self::gate::{Caller, admit};
+pub(crate) use self::gate::{Caller, admit, is_grpc};
 pub use self::jwt::{JwtConfig, KeySetLocation};
 use self::jwt::{JwtVerifier, Refused, Verified};
 pub use self::limits::{Limits, RoleLimits};
@@ -108,7 +108,7 @@ impl Access {
         let known = match &config.tokens {
             Tokens::Anybody => {
                 tracing::warn!(
-                    "nobody is asked for a token: whoever reaches {bound} may do everything"
+                    "no token is required: any client that reaches {bound} may do everything"
                 );
                 Known::Anybody
             }
@@ -160,7 +160,7 @@ impl Access {
         self.limits.of(role)
     }
 
-    /// What a bearer token is, and whose: one that is known, or a JSON Web Token that holds.
+    /// The credential that a bearer token is, and its principal: a known token, or a JSON Web Token that is valid.
     ///
     /// # Errors
     /// When it is neither.

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 /// The longest name.
 const LONGEST: usize = 64;
-/// Names that principals have who are in no file, and of no issuer.
+/// Names of the scheduler's own principals, which neither a file nor an issuer may use.
 pub(super) const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
 
 /// Principals by the hashes of their tokens.

@@ -62,7 +62,7 @@ impl Driver {
                 self.remove_executor(executor, reason).await;
             }
             Command::Offer => self.offer().await,
-            // Whoever makes an offer gets its bindings, and whoever sends commands wakes.
+            // `Control` returns bindings to the caller of `place`, and wakes waiters itself.
             Command::Bind(_) | Command::Wake(_) => {}
         }
     }

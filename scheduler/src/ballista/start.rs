@@ -63,7 +63,7 @@ pub(crate) async fn start(
         expire_dead_executor_interval_seconds: 1,
         // The controller ends what waits on an empty cluster.
         no_executors_grace_period_seconds: u64::from(u32::MAX),
-        // It also removes rows that nobody reads; Ballista would after a time, whoever reads them.
+        // It also removes rows without readers; Ballista would after a time, readers or not.
         finished_job_data_clean_up_interval_seconds: 0,
         // Graphs go with the jobs that they are of: see `VolleyJobState`.
         finished_job_state_clean_up_interval_seconds: 0,

@@ -28,14 +28,14 @@ use super::training::{Run, Runs};
 /// How long a job waits on a cluster without a single executor.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long those who are silent are waited for.
+/// Timeouts of executors, clients and readers of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
     /// How long an executor may be silent before it is taken for lost.
     pub(crate) executor_timeout: Duration,
     /// How long a client may be silent before it is taken for gone.
     pub(crate) client_timeout: Duration,
-    /// How long rows are kept for those who do not read them.
+    /// How long rows that are not read are kept.
     pub(crate) retention: RetentionPolicy,
 }
 
@@ -361,7 +361,7 @@ impl Controller {
         }
     }
 
-    /// Has executors remove rows that nobody wants any more.
+    /// Has executors remove expired rows.
     fn remove_rows(&mut self, now: Now) {
         let due = self.jobs.iter().filter_map(|job| {
             let rows = job.rows.as_ref()?;

@@ -1,4 +1,4 @@
-//! What the core is told, and what it asks to be done: plain facts, owned by whoever sends them.
+//! What the core is told, and what it asks to be done: plain facts, owned by their sender.
 
 use std::collections::HashSet;
 
@@ -90,7 +90,7 @@ pub(crate) enum Command {
     RemoveExecutor { executor: String, reason: String },
     /// Look for stages to place: see [`Offer`].
     Offer,
-    /// Wake those who wait for news of this.
+    /// Wake the waiters of a topic.
     Wake(Topic),
 }
 
@@ -116,6 +116,21 @@ pub(crate) struct Submission {
     pub(crate) on_client_loss: OnClientLoss,
     /// What its owner's role lets it take, where that is limited.
     pub(crate) limits: Option<JobLimits>,
+}
+
+#[cfg(test)]
+impl Submission {
+    /// A query, without limits.
+    pub(crate) fn query(job: &str) -> Self {
+        Self {
+            job: job.into(),
+            name: "SELECT 1".into(),
+            owner: "o".into(),
+            train: None,
+            on_client_loss: OnClientLoss::Auto,
+            limits: None,
+        }
+    }
 }
 
 /// How an attempt ends.

@@ -1,4 +1,4 @@
-//! The registry of executors: who attends, who is registered, and with what.
+//! The registry of executors: attendance, registration and profiles.
 //!
 //! ```text
 //!   attends (a process, an incarnation) ──► registered (slots) ──► lost ──► comes back as a new incarnation

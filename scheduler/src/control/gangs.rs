@@ -23,7 +23,7 @@ impl Controller {
         &self.runs
     }
 
-    /// Changes a run, if it is there, and wakes those who wait on it.
+    /// Changes a run, if it is there, and wakes its waiters.
     pub(super) fn change_run<T>(
         &mut self,
         train: TrainId,
@@ -166,7 +166,7 @@ impl Controller {
         self.change_run(train, |run| run.fails(generation, failure, peer_lost, now));
     }
 
-    /// What a rank that lost a peer is to do, where nobody has told a cause in time; `None` for an unknown run.
+    /// What a rank that lost a peer is to do, where no root cause is known in time; `None` for an unknown run.
     pub(crate) fn resolve(
         &mut self,
         train: TrainId,

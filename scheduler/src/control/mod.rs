@@ -3,11 +3,11 @@
 //! ```text
 //!   Event (what happened), now ──► Controller::on ──► [Command] (what is to be done)
 //!                                      │
-//!        jobs        an id from submission to end, over however many attempts; who reads the rows
+//!        jobs        an id from submission to end, over however many attempts; readers of its rows
 //!        training    runs: generations, seats, the root cause of a failure, progress
 //!        placement   which stage gets which executors now, what waits, and why
 //!        slots       which task holds which slots, until it has ended
-//!        executors   who is there, what for, and with what
+//!        executors   attendance, registration, roles and resources
 //!        notices     what executors warn of
 //! ```
 //!

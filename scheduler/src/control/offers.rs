@@ -171,7 +171,7 @@ impl Controller {
         }
     }
 
-    /// What a job waits for, as it is told, with who holds the slots.
+    /// What a job waits for, as it is told, with the holders of the slots.
     fn told(&self, reason: &WaitReason) -> String {
         let suits: fn(Role) -> bool = match reason {
             WaitReason::Slot { .. } => Role::runs_queries,

@@ -1,6 +1,5 @@
-//! What comes to an end and is kept a while for who asks: jobs and training runs.
-//!
-//! The oldest that are over are evicted when there are too many. It knows nothing of what they are.
+//! A bounded map of what comes to an end, such as jobs and training runs: when there are too many, the oldest that have
+//! ended are evicted. It knows nothing of what they are.
 
 use std::collections::BTreeMap;
 

@@ -7,7 +7,7 @@
 //!      └ comes back: the stream has ended, so it starts over as a new incarnation
 //! ```
 //!
-//! It says who is there. What a loss means is for [`crate::control`] to say.
+//! It tracks liveness. What a loss means is for [`crate::control`] to decide.
 
 use std::pin::Pin;
 use std::time::Duration;

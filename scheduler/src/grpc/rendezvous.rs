@@ -16,7 +16,7 @@ use crate::handle::Control;
 
 /// How long a rank that lost a peer is kept waiting for the peer's own account.
 const ROOT_CAUSE_PATIENCE: Duration = Duration::from_secs(3);
-/// Long-poll limit of those who hold a seat.
+/// Long-poll limit of a rank that holds its seat.
 const HOLD: Duration = Duration::from_secs(2);
 
 /// The service.

@@ -91,7 +91,7 @@ impl FromStr for KeySetLocation {
                 "--jwks",
                 text,
                 "expected a file, an https URL, or an http URL on loopback: keys that are read over the network in the \
-                 clear could be anyone's",
+                 clear can be replaced on their way",
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! JSON Web Tokens (RFC 7519) as bearer tokens: an issuer says who a principal is and which role it has.
+//! JSON Web Tokens (RFC 7519) as bearer tokens: an issuer authenticates principals and gives them roles.
 //!
 //! ```text
 //!   token ─► header: algorithm, key id ─► key of the key set ─► signature ─► exp, nbf, iss, aud ─► sub, role ─► Principal

@@ -1,4 +1,4 @@
-//! What has happened in a training run, numbered for those who watch, and bounded.
+//! The event log of a training run: numbered, so that a watcher resumes where it was, and bounded.
 //!
 //! A gang may wait for days, and each change of what it waits for is an event: of waits that follow each other only the
 //! newest are kept. Of everything else the oldest go when there are too many, epochs last.
@@ -96,7 +96,7 @@ impl EventLog {
         self.kept.iter().map(|entry| (entry.at, &entry.event))
     }
 
-    /// What a watcher who has seen so many has not, if anything.
+    /// The events after the first so many, if any.
     pub(super) fn since(&self, seen: u64) -> Option<Shown> {
         let news = self.kept.partition_point(|entry| entry.number <= seen);
         let news = self.kept.get(news..).filter(|news| !news.is_empty())?;

@@ -96,7 +96,7 @@ pub(crate) struct Membership {
 /// What a rank tells of itself; stale where its generation has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum RankReport {
-    /// Something for those who watch.
+    /// For the run's event log.
     Event(RunEvent),
     /// Steps done since the last such report.
     Steps { rank: usize, steps: StepReport },
@@ -476,7 +476,7 @@ impl Run {
         &self.events
     }
 
-    /// What a watcher who has seen so many events has not, if anything.
+    /// The events after the first so many, if any.
     pub(crate) fn events_since(&self, seen: u64) -> Option<Shown> {
         self.events.since(seen)
     }
