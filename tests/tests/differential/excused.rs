@@ -123,6 +123,10 @@ const KNOWN: &[(&str, &str)] = &[
         "aggregates in two orders are refused before a limit of no rows takes them away",
     ),
     (
+        "inner future panicked during poll",
+        "as any of these panics, where another partition waits for the same side of a join",
+    ),
+    (
         "first_last.rs",
         "ordered aggregates panic over groups that a filter leaves empty",
     ),
