@@ -452,6 +452,16 @@ fn without_debug(text: &str) -> Option<String> {
         let (_, message) = text.split_once("message: ")?;
         return string_literal(message).map(|(message, _)| message);
     }
+    if let Some(rest) = text.strip_prefix("NotImplemented(") {
+        let (feature, _) = string_literal(rest)?;
+        return Some(format!("This feature is not implemented: {feature}"));
+    }
+    // The name of an optimizer's rule, and what went wrong in it.
+    if let Some(rest) = text.strip_prefix("Context(") {
+        let (_, rest) = string_literal(rest)?;
+        let inner = rest.strip_prefix(", ")?.strip_suffix(')')?;
+        return Some(inner.to_owned());
+    }
     let inner = LAYERS.iter().find_map(|layer| text.strip_prefix(layer))?;
     if let Some((message, rest)) = string_literal(inner) {
         return rest.ends_with(')').then_some(message);
@@ -519,6 +529,10 @@ mod tests {
             (
                 "Execution error: Job x failed: Error planning job x: DataFusionError(Plan(\"3 ranks\"))",
                 "3 ranks",
+            ),
+            (
+                "Job x failed: Error planning job x: DataFusionError(Context(\"a_rule\", NotImplemented(\"two orders\")))",
+                "This feature is not implemented: two orders",
             ),
             (
                 "Error during planning: table 't' not found",

@@ -193,19 +193,23 @@ impl Judge {
                 })
         };
         // What it says when its rules are kept from spoiling plans.
-        let mended_agrees = |rows: &Rows| {
-            let Some(mut script) = mended() else {
-                return false;
-            };
+        let mended = || {
+            let mut script = mended()?;
             let slots = case.kind.executors;
-            let mut mended = ask_reference(self.runtime.handle(), &script, slots, deadline);
-            if let Outcome::Error(_) = mended {
-                // An ordered aggregate may fail in two steps, and not in one.
-                with(&mut script, OTHERWISE[0]);
-                mended = ask_reference(self.runtime.handle(), &script, slots, deadline);
+            let answer = ask_reference(self.runtime.handle(), &script, slots, deadline);
+            if !matches!(answer, Outcome::Error(_)) {
+                return Some(answer);
             }
-            matches!(&mended, Outcome::Rows(due) if difference(due, rows, asked).is_none())
+            // An ordered aggregate may fail in two steps, and not in one.
+            with(&mut script, OTHERWISE[0]);
+            Some(ask_reference(
+                self.runtime.handle(),
+                &script,
+                slots,
+                deadline,
+            ))
         };
+        let mended_agrees = |rows: &Rows| matches!(mended(), Some(Outcome::Rows(due)) if difference(&due, rows, asked).is_none());
         match (due, got) {
             (Outcome::Rows(due_rows), Outcome::Rows(rows)) => {
                 let Some(differs) = difference(due_rows, rows, asked) else {
@@ -250,10 +254,12 @@ impl Judge {
                     return Verdict::OutOfMemory;
                 }
                 let text = without_details(error);
-                let fails_too = others().any(|(_, other)| {
-                    matches!(other, Outcome::Error(other) if without_details(&other) == text)
-                });
-                match fails_too {
+                // Alone, it also names the rule that has failed.
+                let the_same = |other| matches!(other, Outcome::Error(other) if without_details(&other).ends_with(&text));
+                if mended().is_some_and(the_same) {
+                    return Verdict::Unsettled(SPOILED.to_owned());
+                }
+                match others().any(|(_, other)| the_same(other)) {
                     true => Verdict::Unsettled(format!("in other partitions also alone: {text}")),
                     false => fails(What::Error(text)),
                 }
