@@ -116,6 +116,10 @@ pub(crate) struct Submission {
     pub(crate) on_client_loss: OnClientLoss,
     /// What its owner's role lets it take, where that is limited.
     pub(crate) limits: Option<JobLimits>,
+    /// The queue whose slots its tasks hold.
+    pub(crate) queue: String,
+    /// Of its owner's queries, the highest comes first.
+    pub(crate) priority: i32,
 }
 
 #[cfg(test)]
@@ -129,6 +133,8 @@ impl Submission {
             train: None,
             on_client_loss: OnClientLoss::Auto,
             limits: None,
+            queue: "default".into(),
+            priority: 0,
         }
     }
 }

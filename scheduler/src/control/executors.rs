@@ -233,6 +233,12 @@ impl Executors {
         records.filter_map(|(id, record)| Some((id.as_str(), record.registered.as_ref()?.slots)))
     }
 
+    /// The slots of one, if it is registered.
+    pub(crate) fn slots_of(&self, executor: &str) -> Option<usize> {
+        let registered = self.records.get(executor)?.registered.as_ref();
+        registered.map(|registered| registered.slots)
+    }
+
     /// The registered ones as others dial them, by id.
     pub(crate) fn registered(&self) -> impl Iterator<Item = RegisteredExecutor> {
         let records = self.records.iter();

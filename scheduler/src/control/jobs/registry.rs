@@ -55,11 +55,18 @@ pub(crate) enum AttemptOutcome {
 impl Jobs {
     /// The job of an id.
     pub(crate) fn get(&self, id: &str) -> Option<&Job> {
-        self.jobs.get(&id.to_owned())
+        self.jobs.get(id)
     }
 
     pub(in crate::control) fn get_mut(&mut self, id: &str) -> Option<&mut Job> {
-        self.jobs.get_mut(&id.to_owned())
+        self.jobs.get_mut(id)
+    }
+
+    /// The job of an attempt.
+    pub(in crate::control) fn of_attempt_mut(&mut self, attempt: &str) -> Option<&mut Job> {
+        let known = self.attempts.get(attempt);
+        let job = known.and_then(|attempt| attempt.job.as_deref());
+        self.jobs.get_mut(job.unwrap_or(attempt))
     }
 
     /// All of them, the oldest first.

@@ -6,10 +6,13 @@
 //!
 //! Not here: whose turn it is.
 
+use std::cmp::Ordering;
+
 use bytesize::ByteSize;
 use volley_proto::spec::{RankMemory, Ranks, TooFew};
 
-use super::{Decision, Executor, RankRequest, Role, Task, WaitReason, open_executors};
+use super::pool::{Executor, Pool};
+use super::{Decision, RankRequest, Role, Task, WaitReason};
 
 /// What a gang's ranks take in memory, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,35 +79,47 @@ pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &[u64]) -> Optio
     (memory.fits(offers, least) < needed).then(|| memory.too_little(offers, least))
 }
 
+/// Where a gang's ranks start, or why they do not.
 pub(super) fn place_gang(
-    executors: &mut [Executor],
+    pool: &Pool,
     request: RankRequest,
     shards: usize,
     memory: &Memory,
 ) -> Decision {
-    let offers =
-        |executors: &[&Executor]| -> Vec<u64> { executors.iter().map(|e| e.rank_memory).collect() };
-    let able: Vec<_> = executors.iter().filter(|e| e.role.runs_ranks()).collect();
+    let offers = |executors: &[&Executor]| -> Vec<u64> {
+        let memory = executors.iter().map(|e| e.capacity.rank_memory);
+        memory.collect()
+    };
+    let able: Vec<_> = pool.able().collect();
     let all = offers(&able);
-    let open: Vec<_> = able.into_iter().filter(|e| e.free > 0).collect();
-    let open = offers(&open);
-    let taken = match size(request, shards, memory, &all, &open) {
+    let mut open: Vec<_> = able.into_iter().filter(|e| e.free() > 0).collect();
+    let taken = match size(request, shards, memory, &all, &offers(&open)) {
         Ok(taken) => taken,
         Err(decision) => return decision,
     };
     let needed = memory.needed(taken);
-    let task = |(rank, executor): (usize, &mut &mut Executor)| {
-        executor.take(1);
+    open.retain(|executor| executor.capacity.rank_memory >= needed);
+    open.sort_by(|a, b| open_order(a, b));
+    let task = |(rank, executor): (usize, &&Executor)| {
         let partitions = shards / taken + usize::from(rank < shards % taken);
         Task {
-            executor: executor.id.clone(),
+            executor: executor.id.to_string(),
             partitions,
             slots: 1,
         }
     };
-    let mut open = open_executors(executors, Role::runs_ranks);
-    open.retain(|executor| executor.rank_memory >= needed);
-    Decision::Start(open.iter_mut().take(taken).enumerate().map(task).collect())
+    Decision::Start(open.iter().take(taken).enumerate().map(task).collect())
+}
+
+/// Executors with a free slot as ranks take them: those that run nothing but ranks first, then idle ones, then the one
+/// with the most.
+fn open_order(a: &Executor, b: &Executor) -> Ordering {
+    let shared = |executor: &Executor| executor.capacity.role != Role::Train;
+    shared(a)
+        .cmp(&shared(b))
+        .then_with(|| b.is_idle().cmp(&a.is_idle()))
+        .then_with(|| b.free().cmp(&a.free()))
+        .then_with(|| a.id.cmp(&b.id))
 }
 
 /// How many ranks start now, of what all executors offer a rank, and those with a free slot; or else what becomes of the
@@ -228,12 +243,12 @@ fn size(
 /// Bytes that a rank of a gang takes at least, whichever number of ranks starts: the more there are, the fewer rows has
 /// each.
 pub(super) fn least_memory(
-    executors: &[Executor],
+    pool: &Pool,
     request: RankRequest,
     shards: usize,
     memory: &Memory,
 ) -> u64 {
-    let able = executors.iter().filter(|e| e.role.runs_ranks()).count();
+    let able = pool.able().count();
     let ranks = match request {
         RankRequest::Begin {
             ranks: Ranks::Exactly(ranks),
@@ -248,7 +263,7 @@ pub(super) fn least_memory(
 
 /// An executor by which a running gang could grow, once every demand has been served.
 pub(crate) fn grows_by<'a>(
-    executors: &'a [Executor],
+    pool: &'a Pool,
     ranks_on: &[String],
     most: usize,
     memory: &Memory,
@@ -257,11 +272,9 @@ pub(crate) fn grows_by<'a>(
         return None;
     }
     let needed = memory.needed(ranks_on.len() + 1);
+    let is_on = |executor: &Executor| ranks_on.iter().any(|id| **id == *executor.id);
     let joins = |executor: &&Executor| {
-        executor.free > 0
-            && executor.role.runs_ranks()
-            && executor.rank_memory >= needed
-            && !ranks_on.contains(&executor.id)
+        executor.free() > 0 && executor.capacity.rank_memory >= needed && !is_on(executor)
     };
-    executors.iter().find(joins).map(|joins| joins.id.as_str())
+    pool.able().find(joins).map(|joins| &*joins.id)
 }
