@@ -31,5 +31,6 @@ mod web;
 
 pub use access::{JwtConfig, KeySetLocation, Limits, RoleLimits, Tokens};
 pub use config::SchedulerConfig;
+pub use control::Queue;
 pub use error::{Error, Result};
 pub use server::Scheduler;

@@ -98,6 +98,8 @@ mod tests {
             ended: None,
             seconds: 1.0,
             train_id: None,
+            queue: "default".into(),
+            priority: 0,
             waits: None,
             error: Some("label is null".into()),
         }

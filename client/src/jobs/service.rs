@@ -243,6 +243,8 @@ mod tests {
                 ended: None,
                 seconds: 0.0,
                 train_id: None,
+                queue: "default".into(),
+                priority: 0,
                 waits: None,
                 error: (notes > 1).then(|| "boom".into()),
             }

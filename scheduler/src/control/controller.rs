@@ -9,10 +9,9 @@
 //! This file has executors, tasks, and the ends of attempts and jobs; [`super::gangs`] has training, and
 //! [`super::offers`] placement.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
-use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::tables::{self, JobState, Line, millis};
 
 use super::clock::Now;
@@ -22,8 +21,8 @@ use super::event::{
 use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
 use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
-use super::placement::{Capacity, Pool, WaitReason};
-use super::queues::{Account, Queues};
+use super::placement::{Pool, WaitReason};
+use super::queues::Queues;
 use super::retained::Ends;
 use super::slots::{Holder, Slots, Task};
 use super::training::{Run, Runs};
@@ -192,6 +191,11 @@ impl Controller {
         self.jobs.iter().find(|job| job.train == Some(train))
     }
 
+    /// A job as a row of its table.
+    pub(crate) fn row(&self, job: &Job, now: SystemTime) -> tables::Job {
+        job.row(self.waits(job), now)
+    }
+
     /// All jobs, and the attempts that they are of.
     pub(crate) fn jobs(&self) -> &Jobs {
         &self.jobs
@@ -291,44 +295,6 @@ impl Controller {
         let rows = self.jobs.get_mut(id)?.rows.as_mut();
         let removed = rows.and_then(|rows| rows.reads(reading, now.instant));
         Some(removed.map(str::to_owned))
-    }
-
-    /// Notes what an attempt waits for, or that it does not any more.
-    pub(super) fn attempt_waits(&mut self, attempt: &str, reason: Option<WaitReason>) {
-        if let Some(job) = self.jobs.of_attempt_mut(attempt) {
-            job.waits = reason.filter(|_| !job.is_over());
-        }
-    }
-
-    /// Tells placement what an executor has now.
-    fn refresh(&mut self, executor: &str) {
-        let Some(slots) = self.executors.slots_of(executor) else {
-            return self.pool.remove(executor);
-        };
-        let capacity = Capacity {
-            slots,
-            held: self.slots.held_by(executor),
-            role: self.executors.role(executor),
-            rank_memory: self.executors.rank_memory(executor),
-        };
-        self.pool.put(executor, capacity);
-    }
-
-    /// Refuses a queue that there is not.
-    ///
-    /// # Errors
-    /// Names it and those that there are.
-    pub(crate) fn check_queue(&self, queue: &str) -> Result<(), String> {
-        self.policy.queues.check(queue)
-    }
-
-    /// Whose slots the tasks of an attempt hold, and its priority.
-    pub(super) fn account_of(&self, attempt: &str) -> (Account, i32) {
-        match self.jobs.get(self.jobs.job_of(attempt)) {
-            Some(job) => (job.account.clone(), job.priority),
-            // One whose states are pushed to its client is no job here.
-            None => (Account::new(QUEUE_DEFAULT, ""), 0),
-        }
     }
 
     // What time brings about.

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use url::Url;
 use volley_proto::failure::DataLost;
 use volley_proto::settings::OnClientLoss;
+#[cfg(test)]
+use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::spec::{Elastic, Ranks};
 use volley_proto::{ModelName, TrainId};
 
@@ -133,7 +135,7 @@ impl Submission {
             train: None,
             on_client_loss: OnClientLoss::Auto,
             limits: None,
-            queue: "default".into(),
+            queue: QUEUE_DEFAULT.into(),
             priority: 0,
         }
     }

@@ -98,10 +98,11 @@ impl Controller {
     pub(super) fn time_matters(&self, now: Now) -> bool {
         let executors = self.rank_offers().len();
         let mut runs = self.runs.iter();
-        runs.any(|(_, run)| {
+        let may_regroup = runs.any(|(_, run)| {
             let grows = run.may_grow(now.instant);
             run.awaits_ranks() || grows.is_some_and(|ranks| ranks < executors)
-        })
+        });
+        may_regroup || self.reservation_is_due(now)
     }
 
     /// Whether anything is to be decided about a gang whose shards are all taken: it meets again, or could grow.

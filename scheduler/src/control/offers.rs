@@ -1,17 +1,22 @@
 //! Placement, as the controller goes about it: from stages that could run to tasks that are to be bound.
 //!
-//! Free slots are derived at every offer, from the executors' sizes and the tasks that have not ended.
+//! An offer has the stages with partitions that no task has; no other job is looked at. What executors have free is put
+//! into the pool as tasks come and go.
 
 use volley_proto::failure::DataLost;
+use volley_proto::settings::QUEUE_DEFAULT;
 
 use super::clock::Now;
 use super::controller::Controller;
 use super::event::{
     AttemptEnd, Binding, Command, DataLoss, Gang, GangStage, Offer, Stage, Topic, Work,
 };
+use super::jobs::Job;
 use super::placement::{
-    Decision, Demand, Executor, Kind, Memory, Role, WaitReason, grows_by, place,
+    Capacity, Decision, Demand, Kind, Memory, Role, Shares, WaitReason, grows_by, place,
 };
+use super::queues::Account;
+use super::retained::Ends;
 
 /// A demand, and what it is of.
 struct Asked {
@@ -34,48 +39,48 @@ impl Controller {
     pub(crate) fn place(&mut self, offer: Offer, now: Now) -> Vec<Command> {
         let Offer { mut stages, alive } = offer;
         stages.retain(|stage| !self.jobs.is_ending(&stage.attempt));
-        // Job ids ascend in time, so their order is the order of arrival; a job that is run again keeps its place.
-        stages.sort_by_cached_key(|stage| {
-            let job = self.jobs.job_of(&stage.attempt);
-            (job.to_owned(), stage.attempt.clone(), stage.stage)
-        });
-        let held = self.slots.held();
-        let registered = self.executors.slots();
-        let is_alive = |id: &str| alive.as_ref().is_none_or(|alive| alive.contains(id));
-        let mut executors: Vec<_> = registered
-            .filter(|(id, _)| is_alive(id))
-            .map(|(id, slots)| {
-                let held = held.get(id).copied().unwrap_or(0);
-                Executor {
-                    id: id.to_owned(),
-                    free: slots.saturating_sub(held),
-                    idle: held == 0,
-                    role: self.executors.role(id),
-                    rank_memory: self.executors.rank_memory(id),
-                }
-            })
-            .collect();
-        let ranks = executors.iter().filter(|e| e.role.runs_ranks()).count();
-        let (mut asked, mut demands, mut running) = (Vec::new(), Vec::new(), Vec::new());
+        self.pool.begin(alive);
+        let mut running = Vec::new();
+        let mut asked = Vec::with_capacity(stages.len());
         for stage in stages {
-            if let Some((ask, demand)) = self.demand(stage, ranks, &mut running, now) {
-                asked.push(ask);
-                demands.push(demand);
-            }
+            asked.extend(self.demand(stage, &mut running, now));
         }
-        let decisions = place(&mut executors, &demands);
-        for (ask, decision) in asked.into_iter().zip(decisions) {
+        // Job ids ascend in time, so their order is the order of arrival; a job that is run again keeps its place.
+        asked.sort_by(|(ask, demand), (other_ask, other)| {
+            let of = (&demand.job, &ask.attempt, ask.stage);
+            of.cmp(&(&other.job, &other_ask.attempt, other_ask.stage))
+        });
+        let (asked, demands): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+        let yields = self.reservation_is_due(now);
+        let shares = Shares {
+            queues: &self.policy.queues,
+            usage: self.slots.usage(),
+        };
+        let placed = place(&mut self.pool, &demands, shares, yields);
+        self.held_up_since = match (placed.held_up, placed.yielded, self.held_up_since) {
+            (false, ..) => None,
+            (true, false, Some(since)) => Some(since),
+            (true, ..) => Some(now.instant),
+        };
+        for (ask, decision) in asked.into_iter().zip(placed.decisions) {
             self.act(ask, decision, now);
         }
-        self.grow_gangs(&running, &executors, now);
+        self.grow_gangs(&running, now);
+        self.pool.end();
         self.take_commands()
     }
 
-    /// What a stage asks for, where so many executors run ranks.
+    /// Whether a gang's reservation is to yield.
+    pub(super) fn reservation_is_due(&self, now: Now) -> bool {
+        let limit = self.policy.reservation_limit;
+        let due = |since| now.instant - since >= limit;
+        self.held_up_since.is_some_and(due)
+    }
+
+    /// What a stage asks for.
     fn demand(
         &mut self,
         stage: Stage,
-        executors: usize,
         running: &mut Vec<Running>,
         now: Now,
     ) -> Option<(Asked, Demand)> {
@@ -97,6 +102,7 @@ impl Controller {
                     done,
                     written,
                 } = *stage;
+                let executors = self.pool.able().count();
                 let run = self.runs.entry(&gang.train);
                 run.is_of(&gang);
                 // A rank that ends frees its slot before its shards are pending.
@@ -118,9 +124,13 @@ impl Controller {
                 (kind, Some(gang), written)
             }
         };
+        let (account, priority) = self.account_of(&attempt);
         let demand = Demand {
             job: self.jobs.job_of(&attempt).to_owned(),
             stage,
+            account,
+            priority,
+            runs: self.slots.runs(&attempt),
             kind,
         };
         let asked = Asked {
@@ -150,14 +160,13 @@ impl Controller {
                 }));
             }
             Decision::Wait(reason) => {
-                if !self.slots.runs(&attempt) {
-                    let told = self.told(&reason);
-                    self.attempt_waits(&attempt, Some(told));
-                }
                 if let Some(gang) = gang
                     && self.runs.entry(&gang.train).waits(reason.to_string(), now)
                 {
                     self.wake(Topic::Run(gang.train));
+                }
+                if !self.slots.runs(&attempt) {
+                    self.attempt_waits(&attempt, Some(reason));
                 }
             }
             Decision::Fail(reason) => self.end_attempt(&attempt, AttemptEnd::Failed(reason)),
@@ -171,10 +180,53 @@ impl Controller {
         }
     }
 
-    /// What a job waits for, as it is told, with the holders of the slots.
+    /// Notes what an attempt waits for, or that it does not any more.
+    pub(super) fn attempt_waits(&mut self, attempt: &str, reason: Option<WaitReason>) {
+        if let Some(job) = self.jobs.of_attempt_mut(attempt) {
+            job.waits = reason.filter(|_| !job.is_over());
+        }
+    }
+
+    /// Tells placement what an executor has now.
+    pub(super) fn refresh(&mut self, executor: &str) {
+        let Some(slots) = self.executors.slots_of(executor) else {
+            return self.pool.remove(executor);
+        };
+        let capacity = Capacity {
+            slots,
+            held: self.slots.held_by(executor),
+            role: self.executors.role(executor),
+            rank_memory: self.executors.rank_memory(executor),
+        };
+        self.pool.put(executor, capacity);
+    }
+
+    /// Refuses a queue that there is not.
+    ///
+    /// # Errors
+    /// Names it and those that there are.
+    pub(crate) fn check_queue(&self, queue: &str) -> Result<(), String> {
+        self.policy.queues.check(queue)
+    }
+
+    /// Whose slots the tasks of an attempt hold, and its priority.
+    pub(super) fn account_of(&self, attempt: &str) -> (Account, i32) {
+        match self.jobs.get(self.jobs.job_of(attempt)) {
+            Some(job) => (job.account.clone(), job.priority),
+            // One whose states are pushed to its client is no job here.
+            None => (Account::new(QUEUE_DEFAULT, ""), 0),
+        }
+    }
+
+    /// What a job waits for, as it is told when it is asked for.
+    pub(crate) fn waits(&self, job: &Job) -> Option<String> {
+        job.waits.as_ref().map(|reason| self.told(reason))
+    }
+
+    /// A reason, with who holds the slots.
     fn told(&self, reason: &WaitReason) -> String {
         let suits: fn(Role) -> bool = match reason {
-            WaitReason::Slot { .. } => Role::runs_queries,
+            WaitReason::Slot { .. } | WaitReason::Share { .. } => Role::runs_queries,
             _ => Role::runs_ranks,
         };
         let executors = self.executors.slots();
@@ -185,15 +237,16 @@ impl Controller {
         let holders = self.slots.told(suited.iter().map(|(id, _)| *id), all);
         match (reason, holders) {
             (WaitReason::Slot { ahead: None }, Some(holders)) => holders,
-            (WaitReason::Slot { .. } | WaitReason::Slots { .. }, Some(holders)) => {
-                format!("{reason}; {holders}")
-            }
+            (
+                WaitReason::Slot { .. } | WaitReason::Share { .. } | WaitReason::Slots { .. },
+                Some(holders),
+            ) => format!("{reason}; {holders}"),
             _ => reason.to_string(),
         }
     }
 
     /// Ends generations that executors with nothing to do could join.
-    fn grow_gangs(&mut self, running: &[Running], left: &[Executor], now: Now) {
+    fn grow_gangs(&mut self, running: &[Running], now: Now) {
         for gang in running {
             let Running {
                 gang: Gang { train, most, .. },
@@ -204,7 +257,7 @@ impl Controller {
             if run.and_then(|run| run.may_grow(now.instant)).is_none() {
                 continue;
             }
-            if let Some(executor) = grows_by(left, ranks_on, *most, memory) {
+            if let Some(executor) = grows_by(&self.pool, ranks_on, *most, memory) {
                 let reason = format!("executor {executor} joins");
                 self.change_run(*train, |run| run.regroup(reason, now));
             }

@@ -93,7 +93,8 @@ const SCHEDULER: &[(&str, &[&str])] = &[
         "ballista",
         &["access", "control", "handle", "planning", "tables"],
     ),
-    ("config", &["access"]),
+    ("config", &["access", "control"]),
+    ("simulation", &["control"]),
     ("error", &[]),
 ];
 

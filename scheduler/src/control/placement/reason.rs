@@ -70,9 +70,10 @@ impl fmt::Display for WaitReason {
             ),
             Self::Cap { account, held, cap } => {
                 let Account { queue, user } = account;
+                let s = if *held == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "user {user} holds {held} slots, and the cap of queue {queue} is {cap}"
+                    "user {user} holds {held} slot{s}, and the cap of queue {queue} is {cap}"
                 )
             }
             Self::Slot { ahead: None } => f.write_str("needs a free slot"),
