@@ -21,6 +21,7 @@ use super::event::{
 use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
 use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
+use super::offers::unknown_account;
 use super::placement::{Pool, WaitReason};
 use super::queues::Queues;
 use super::retained::Ends;
@@ -367,10 +368,10 @@ impl Controller {
         let alive = alive.map(|job| {
             let waited = now.time.duration_since(job.submitted).unwrap_or_default();
             let ends = is_empty_for_long && waited >= EMPTY_PATIENCE && !is_patient(job.train);
-            (job.attempt().to_owned(), ends)
+            (job.id.clone(), job.attempt().to_owned(), ends)
         });
-        for (attempt, ends) in alive.collect::<Vec<_>>() {
-            self.attempt_waits(&attempt, Some(WaitReason::NoExecutor));
+        for (job, attempt, ends) in alive.collect::<Vec<_>>() {
+            self.job_waits(&job, Some(WaitReason::NoExecutor));
             if ends {
                 let reason = format!("no executor has been registered for {EMPTY_PATIENCE:?}");
                 self.end_attempt(&attempt, AttemptEnd::Failed(reason));
@@ -524,7 +525,8 @@ impl Controller {
             Some(gang) => Holder::Training(gang.model.to_string()),
             None => Holder::Query(self.jobs.job_of(attempt).to_owned()),
         };
-        let (account, _) = self.account_of(attempt);
+        let job = self.jobs.get(self.jobs.job_of(attempt));
+        let account = job.map_or_else(unknown_account, |job| job.account.clone());
         for task in &tasks {
             let held = Task {
                 attempt: attempt.to_owned(),

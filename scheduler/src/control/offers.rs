@@ -33,12 +33,16 @@ struct Running {
     ranks_on: Vec<String>,
 }
 
+/// Whose slots are those of an attempt that is of no job here: its states are pushed to its client.
+pub(super) fn unknown_account() -> Account {
+    Account::new(QUEUE_DEFAULT, "")
+}
+
 impl Controller {
     /// Decides what of an offer starts now. Bindings are among the commands; each is to be carried out and told of as
     /// [`super::Event::TasksBound`] before the next offer.
     pub(crate) fn place(&mut self, offer: Offer, now: Now) -> Vec<Command> {
-        let Offer { mut stages, alive } = offer;
-        stages.retain(|stage| !self.jobs.is_ending(&stage.attempt));
+        let Offer { stages, alive } = offer;
         self.pool.begin(alive);
         let mut running = Vec::new();
         let mut asked = Vec::with_capacity(stages.len());
@@ -62,8 +66,9 @@ impl Controller {
             (true, false, Some(since)) => Some(since),
             (true, ..) => Some(now.instant),
         };
-        for (ask, decision) in asked.into_iter().zip(placed.decisions) {
-            self.act(ask, decision, now);
+        let asked = asked.into_iter().zip(&demands);
+        for ((ask, demand), decision) in asked.zip(placed.decisions) {
+            self.act(ask, demand, decision, now);
         }
         self.grow_gangs(&running, now);
         self.pool.end();
@@ -77,7 +82,7 @@ impl Controller {
         self.held_up_since.is_some_and(due)
     }
 
-    /// What a stage asks for.
+    /// What a stage asks for; nothing, where its attempt is to end.
     fn demand(
         &mut self,
         stage: Stage,
@@ -89,6 +94,10 @@ impl Controller {
             stage,
             work,
         } = stage;
+        let (job, account, priority) = match self.jobs.of_live_attempt(&attempt)? {
+            Some(job) => (job.id.clone(), job.account.clone(), job.priority),
+            None => (attempt.clone(), unknown_account(), 0),
+        };
         let (kind, gang, written) = match work {
             Work::Slices { pending, most } => (Kind::Slices { pending, most }, None, None),
             Work::Whole => (Kind::Whole, None, None),
@@ -124,9 +133,8 @@ impl Controller {
                 (kind, Some(gang), written)
             }
         };
-        let (account, priority) = self.account_of(&attempt);
         let demand = Demand {
-            job: self.jobs.job_of(&attempt).to_owned(),
+            job,
             stage,
             account,
             priority,
@@ -142,7 +150,7 @@ impl Controller {
         Some((asked, demand))
     }
 
-    fn act(&mut self, asked: Asked, decision: Decision, now: Now) {
+    fn act(&mut self, asked: Asked, demand: &Demand, decision: Decision, now: Now) {
         let Asked {
             attempt,
             stage,
@@ -151,7 +159,7 @@ impl Controller {
         } = asked;
         match decision {
             Decision::Tasks(tasks) | Decision::Start(tasks) => {
-                self.attempt_waits(&attempt, None);
+                self.job_waits(&demand.job, None);
                 self.command(Command::Bind(Binding {
                     attempt,
                     stage,
@@ -165,8 +173,8 @@ impl Controller {
                 {
                     self.wake(Topic::Run(gang.train));
                 }
-                if !self.slots.runs(&attempt) {
-                    self.attempt_waits(&attempt, Some(reason));
+                if !demand.runs {
+                    self.job_waits(&demand.job, Some(reason));
                 }
             }
             Decision::Fail(reason) => self.end_attempt(&attempt, AttemptEnd::Failed(reason)),
@@ -180,9 +188,9 @@ impl Controller {
         }
     }
 
-    /// Notes what an attempt waits for, or that it does not any more.
-    pub(super) fn attempt_waits(&mut self, attempt: &str, reason: Option<WaitReason>) {
-        if let Some(job) = self.jobs.of_attempt_mut(attempt) {
+    /// Notes what a job waits for, or that it does not any more.
+    pub(super) fn job_waits(&mut self, job: &str, reason: Option<WaitReason>) {
+        if let Some(job) = self.jobs.get_mut(job) {
             job.waits = reason.filter(|_| !job.is_over());
         }
     }
@@ -207,15 +215,6 @@ impl Controller {
     /// Names it and those that there are.
     pub(crate) fn check_queue(&self, queue: &str) -> Result<(), String> {
         self.policy.queues.check(queue)
-    }
-
-    /// Whose slots the tasks of an attempt hold, and its priority.
-    pub(super) fn account_of(&self, attempt: &str) -> (Account, i32) {
-        match self.jobs.get(self.jobs.job_of(attempt)) {
-            Some(job) => (job.account.clone(), job.priority),
-            // One whose states are pushed to its client is no job here.
-            None => (Account::new(QUEUE_DEFAULT, ""), 0),
-        }
     }
 
     /// What a job waits for, as it is told when it is asked for.

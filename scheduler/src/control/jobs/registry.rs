@@ -62,11 +62,14 @@ impl Jobs {
         self.jobs.get_mut(id)
     }
 
-    /// The job of an attempt.
-    pub(in crate::control) fn of_attempt_mut(&mut self, attempt: &str) -> Option<&mut Job> {
+    /// The job of an attempt that is not to end: none, where it is not known. `None` where the attempt is to end.
+    pub(in crate::control) fn of_live_attempt(&self, attempt: &str) -> Option<Option<&Job>> {
         let known = self.attempts.get(attempt);
+        if known.is_some_and(|attempt| matches!(attempt.state, AttemptState::Ending(_))) {
+            return None;
+        }
         let job = known.and_then(|attempt| attempt.job.as_deref());
-        self.jobs.get_mut(job.unwrap_or(attempt))
+        Some(self.jobs.get(job.unwrap_or(attempt)))
     }
 
     /// All of them, the oldest first.
