@@ -43,6 +43,7 @@ pub(crate) enum Unit {
     Microseconds,
     RowsPerSecond,
     MiB,
+    Queries,
 }
 
 /// A figure that Volley is to reach.
@@ -63,6 +64,7 @@ impl Unit {
             Self::Microseconds => "µs",
             Self::RowsPerSecond => "rows/s",
             Self::MiB => "MiB",
+            Self::Queries => "queries",
         }
     }
 
