@@ -27,6 +27,10 @@ pub struct Job {
     pub error: Option<String>,
     /// The training run, if it is one.
     pub train_id: Option<TrainId>,
+    /// The queue whose slots its tasks hold.
+    pub queue: String,
+    /// Of its owner's queries in the queue, the highest comes first.
+    pub priority: i64,
 }
 
 /// Something that happened to a job.
@@ -60,6 +64,8 @@ impl TryFrom<tables::Job> for Job {
             ended: row.ended.map(time).transpose()?,
             error: row.error.map(|text| plain(&text)),
             train_id: row.train_id.map(|id| id.parse()).transpose()?,
+            queue: row.queue,
+            priority: row.priority,
         })
     }
 }

@@ -372,6 +372,8 @@ mod tests {
             ended: None,
             error: None,
             train_id: None,
+            queue: "default".into(),
+            priority: 0,
         };
         let jobs = ["qDSaC1v", "bbbbbbb", "ccccccc", "ddddddd"].map(job);
         for (id, known, message) in [
