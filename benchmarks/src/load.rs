@@ -49,7 +49,14 @@ const STACK: usize = 16 << 20;
 const ROWS: usize = 100_000;
 
 /// Scheduler's options: queues of those that keep the cluster busy.
-const QUEUES: &[&str] = &["--queue", "default=4", "--queue", "etl=1", "--queue", "training=1"];
+const QUEUES: &[&str] = &[
+    "--queue",
+    "default=4",
+    "--queue",
+    "etl=1",
+    "--queue",
+    "training=1",
+];
 
 const SELECT_1: &str = "SELECT 1";
 
@@ -126,7 +133,8 @@ fn report(args: &Args, seen: Seen, results: &Path) -> anyhow::Result<()> {
         case
     };
     let count = |name: &str, count: usize| case(name, Unit::Queries, count as f64);
-    let time = |name: &str, share, of: &[f64]| case(name, Unit::Milliseconds, percentile(of, share));
+    let time =
+        |name: &str, share, of: &[f64]| case(name, Unit::Milliseconds, percentile(of, share));
     comparison.cases = vec![
         count("lost", seen.lost.len()).at_most(0.0),
         count("answered wrongly", seen.wrong.len()).at_most(0.0),
@@ -273,7 +281,8 @@ impl Client {
                     seen.answered += 1;
                     // Training tells of its ranks, and how long each took.
                     if queue != "training" && !scene.is_right(query, &answer) {
-                        seen.wrong.push(format!("client {number}, {query}: {answer}"));
+                        seen.wrong
+                            .push(format!("client {number}, {query}: {answer}"));
                     }
                     let times = match (queue, query) {
                         ("training", _) => &mut seen.training,
@@ -283,7 +292,9 @@ impl Client {
                     };
                     times.push(took);
                 }
-                Err(error) => seen.lost.push(format!("client {number}, {query}: {error:#}")),
+                Err(error) => seen
+                    .lost
+                    .push(format!("client {number}, {query}: {error:#}")),
             }
             sleep(pause).await;
         }

@@ -34,8 +34,11 @@ const GANGS: usize = 2;
 /// Virtual time between submissions.
 const EVERY: Duration = Duration::from_millis(20);
 
-const QUEUES: [(&str, u32, Option<usize>); 3] =
-    [("default", 1, None), ("etl", 2, Some(200)), ("adhoc", 4, None)];
+const QUEUES: [(&str, u32, Option<usize>); 3] = [
+    ("default", 1, None),
+    ("etl", 2, Some(200)),
+    ("adhoc", 4, None),
+];
 
 const METHOD: &str = "The control core that the scheduler runs, on one thread, is told what would happen on a cluster \
     whose tasks take a tenth of a second to a second of virtual time: submissions 20 ms apart of seven users to three \
@@ -123,7 +126,8 @@ impl Cases {
             let micros = all.iter().map(|took| took.as_secs_f64() * 1e6);
             micros.collect()
         };
-        let three = |all: &[Duration]| [0.5, 0.99, 1.0].map(|share| percentile(&micros(all), share));
+        let three =
+            |all: &[Duration]| [0.5, 0.99, 1.0].map(|share| percentile(&micros(all), share));
         let all = timings.total.as_secs_f64() * 1e6 / timings.tasks.len().max(1) as f64;
         let figures = three(&timings.tasks)
             .into_iter()

@@ -49,7 +49,12 @@ struct Args {
     reader_timeout: Duration,
     /// A queue, its weight, and the most slots that one user's queries hold of it; may be given several times [default:
     /// `default=1` alone]
-    #[arg(long = "queue", env = "VOLLEY_QUEUES", value_name = "NAME=WEIGHT[,user_slots=N]", value_delimiter = ' ')]
+    #[arg(
+        long = "queue",
+        env = "VOLLEY_QUEUES",
+        value_name = "NAME=WEIGHT[,user_slots=N]",
+        value_delimiter = ' '
+    )]
     queues: Vec<Queue>,
     /// Time after which the slots that are reserved for a waiting gang go to queries that have waited behind it, once
     #[arg(long, env = "VOLLEY_RESERVATION_LIMIT", default_value = "60s", value_parser = humantime::parse_duration)]

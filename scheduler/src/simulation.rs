@@ -77,7 +77,10 @@ pub struct Timings {
 pub fn simulate(workload: &Workload) -> Timings {
     let mut simulation = Simulation::new(workload);
     simulation.play();
-    assert_eq!(simulation.over, workload.jobs, "jobs that came to their end");
+    assert_eq!(
+        simulation.over, workload.jobs,
+        "jobs that came to their end"
+    );
     simulation.timings
 }
 
@@ -184,7 +187,8 @@ impl<'a> Simulation<'a> {
     fn foresee(&mut self, after: Duration, happening: Happening) {
         self.foreseen += 1;
         let at = self.at + after;
-        self.happenings.push(Reverse((at, self.foreseen, happening)));
+        self.happenings
+            .push(Reverse((at, self.foreseen, happening)));
     }
 
     /// Tells the controller of an event. Returns what that took, and what is to be done.
@@ -301,7 +305,10 @@ impl<'a> Simulation<'a> {
         let bindings: Vec<_> = bindings.collect();
         let tasks: usize = bindings.iter().map(|binding| binding.tasks.len()).sum();
         for binding in bindings {
-            self.bind(binding, took / u32::try_from(tasks.max(1)).unwrap_or(u32::MAX));
+            self.bind(
+                binding,
+                took / u32::try_from(tasks.max(1)).unwrap_or(u32::MAX),
+            );
         }
     }
 

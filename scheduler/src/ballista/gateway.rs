@@ -72,9 +72,8 @@ impl JobGateway {
     /// When there is no such queue.
     fn check_queue(&self, queue: &str) -> Result<(), Status> {
         let checked = self.control.look(|control| control.check_queue(queue));
-        checked.map_err(|reason| {
-            Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}"))
-        })
+        checked
+            .map_err(|reason| Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}")))
     }
 
     /// Takes what a submission says of stores out of its settings, which others are shown.

@@ -224,7 +224,9 @@ impl Slots {
     /// How many slots tasks hold, by executor.
     pub(crate) fn held(&self) -> BTreeMap<String, usize> {
         let executors = self.executors.iter();
-        executors.map(|(id, known)| (id.clone(), known.held)).collect()
+        executors
+            .map(|(id, known)| (id.clone(), known.held))
+            .collect()
     }
 
     /// How many slots of an executor tasks hold.

@@ -6,7 +6,9 @@ use volley_tests::{Cluster, Setup};
 fn a_job_is_in_the_queue_that_its_session_names() {
     let cluster = Cluster::start_with(Setup {
         executors: 1,
-        scheduler_args: ["--queue", "etl=2,user_slots=4"].map(str::to_owned).to_vec(),
+        scheduler_args: ["--queue", "etl=2,user_slots=4"]
+            .map(str::to_owned)
+            .to_vec(),
         ..Setup::default()
     });
     let set = "SET volley.queue = 'etl'; SET volley.priority = -5;";

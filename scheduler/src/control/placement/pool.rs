@@ -119,7 +119,9 @@ impl Pool {
         self.unreserve();
         self.alive = None;
         for id in std::mem::take(&mut self.touched) {
-            self.change(&id, |executor| (executor.taken, executor.silent) = (0, false));
+            self.change(&id, |executor| {
+                (executor.taken, executor.silent) = (0, false)
+            });
         }
     }
 
@@ -163,7 +165,11 @@ impl Pool {
     /// Keeps a slot on every executor that could run a rank of so much memory.
     pub(super) fn reserve(&mut self, memory: u64) {
         let suits = |executor: &&Executor| executor.capacity.rank_memory >= memory;
-        let suited: Vec<_> = self.able().filter(suits).map(|e| Arc::clone(&e.id)).collect();
+        let suited: Vec<_> = self
+            .able()
+            .filter(suits)
+            .map(|e| Arc::clone(&e.id))
+            .collect();
         for id in suited {
             self.change(&id, |executor| executor.reserved = true);
         }

@@ -125,5 +125,8 @@ fn gangs_come_first_come_first_served_whatever_their_queues() {
     ];
     assert_eq!(script.offer(&stages), ["bind t: a b"]);
     let waits = script.waits("u").unwrap();
-    assert!(waits.starts_with("needs a free slot on 2 executors"), "{waits}");
+    assert!(
+        waits.starts_with("needs a free slot on 2 executors"),
+        "{waits}"
+    );
 }

@@ -22,7 +22,12 @@ fn decide_in(
     demands: &[Demand],
     yields: bool,
 ) -> Placed {
-    place(&mut cluster(free), demands, Shares { queues, usage }, yields)
+    place(
+        &mut cluster(free),
+        demands,
+        Shares { queues, usage },
+        yields,
+    )
 }
 
 fn scripts(placed: &Placed) -> Vec<String> {
@@ -97,7 +102,11 @@ fn of_one_user_the_job_of_the_highest_priority_goes_first() {
     let demands = [slices("a", 1), urgent, slices("c", 1)];
     assert_eq!(
         share(&Queues::default(), &[1], &demands),
-        ["wait: needs a free slot", "tasks e0:1", "wait: needs a free slot"]
+        [
+            "wait: needs a free slot",
+            "tasks e0:1",
+            "wait: needs a free slot"
+        ]
     );
 }
 
