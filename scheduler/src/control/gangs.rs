@@ -51,7 +51,7 @@ impl Controller {
                 of_rank,
                 rows: None,
             };
-            if let Some(reason) = never_fits(gang.ranks, &memory, &self.rank_offers()) {
+            if let Some(reason) = never_fits(gang.ranks, &memory, self.pool.able()) {
                 return Err(reason);
             }
         }
@@ -87,16 +87,9 @@ impl Controller {
         Ok(())
     }
 
-    /// Bytes of memory that each executor that runs ranks offers one.
-    fn rank_offers(&self) -> Vec<u64> {
-        let executors = self.executors.slots().map(|(id, _)| id);
-        let able = executors.filter(|id| self.executors.role(id).runs_ranks());
-        able.map(|id| self.executors.rank_memory(id)).collect()
-    }
-
     /// Whether something may be placed now only because time has passed.
     pub(super) fn time_matters(&self, now: Now) -> bool {
-        let executors = self.rank_offers().len();
+        let executors = self.pool.able().executors();
         let mut runs = self.runs.iter();
         let may_regroup = runs.any(|(_, run)| {
             let grows = run.may_grow(now.instant);

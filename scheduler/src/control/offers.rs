@@ -43,7 +43,7 @@ impl Controller {
     /// [`super::Event::TasksBound`] before the next offer.
     pub(crate) fn place(&mut self, offer: Offer, now: Now) -> Vec<Command> {
         let Offer { stages, alive } = offer;
-        self.pool.begin(alive);
+        self.pool.begin(alive.as_ref());
         let mut running = Vec::new();
         let mut asked = Vec::with_capacity(stages.len());
         for stage in stages {
@@ -111,7 +111,7 @@ impl Controller {
                     done,
                     written,
                 } = *stage;
-                let executors = self.pool.able().count();
+                let executors = self.pool.able().executors();
                 let run = self.runs.entry(&gang.train);
                 run.is_of(&gang);
                 // A rank that ends frees its slot before its shards are pending.

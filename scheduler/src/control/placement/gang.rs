@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use bytesize::ByteSize;
 use volley_proto::spec::{RankMemory, Ranks, TooFew};
 
-use super::pool::{Executor, Pool};
+use super::pool::{Executor, Offers, Pool};
 use super::{Decision, RankRequest, Role, Task, WaitReason};
 
 /// What a gang's ranks take in memory, as far as it is known.
@@ -31,23 +31,22 @@ impl Memory {
     }
 
     /// How many of these offers suffice for one of so many ranks.
-    fn enough(&self, offers: &[u64], ranks: usize) -> usize {
-        let needed = self.needed(ranks);
-        offers.iter().filter(|offer| **offer >= needed).count()
+    fn enough(&self, offers: &Offers, ranks: usize) -> usize {
+        offers.at_least(self.needed(ranks))
     }
 
     /// The most ranks, up to so many, that as many of these offers suffice for.
-    fn fits(&self, offers: &[u64], most: usize) -> usize {
+    fn fits(&self, offers: &Offers, most: usize) -> usize {
         let fits = |ranks: &usize| self.enough(offers, *ranks) >= *ranks;
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
     /// That executors which offer so much have too little for so many ranks.
-    fn too_little(&self, offers: &[u64], ranks: usize) -> String {
+    fn too_little(&self, offers: &Offers, ranks: usize) -> String {
         let text = |bytes: u64| ByteSize(bytes).display().iec().to_string();
         let needed = self.needed(ranks);
         let enough = self.enough(offers, ranks);
-        let largest = offers.iter().max().copied().unwrap_or(0);
+        let largest = offers.largest();
         let rows = match self.rows {
             Some(rows) => format!(" with its share of {rows} rows"),
             None => String::new(),
@@ -57,15 +56,15 @@ impl Memory {
              executors offer a rank so much, {} at most: make the network or the batch smaller, spread the rows over \
              more ranks, or raise --rank-memory of volley-executor",
             text(needed),
-            offers.len(),
+            offers.executors(),
             text(largest),
         )
     }
 }
 
 /// Why a gang of this size can never run on executors that offer a rank so much memory each, or `None`.
-pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &[u64]) -> Option<String> {
-    let registered = offers.len();
+pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &Offers) -> Option<String> {
+    let registered = offers.executors();
     let (needed, least) = match ranks {
         Ranks::Exactly(needed) => (needed, needed),
         Ranks::All => (1, registered.max(1)),
@@ -86,14 +85,9 @@ pub(super) fn place_gang(
     shards: usize,
     memory: &Memory,
 ) -> Decision {
-    let offers = |executors: &[&Executor]| -> Vec<u64> {
-        let memory = executors.iter().map(|e| e.capacity.rank_memory);
-        memory.collect()
-    };
-    let able: Vec<_> = pool.able().collect();
-    let all = offers(&able);
-    let mut open: Vec<_> = able.into_iter().filter(|e| e.free() > 0).collect();
-    let taken = match size(request, shards, memory, &all, &offers(&open)) {
+    let mut open: Vec<_> = pool.open_to_ranks().collect();
+    let offers: Offers = open.iter().map(|e| e.capacity.rank_memory).collect();
+    let taken = match size(request, shards, memory, pool.able(), &offers) {
         Ok(taken) => taken,
         Err(decision) => return decision,
     };
@@ -128,10 +122,10 @@ fn size(
     request: RankRequest,
     shards: usize,
     memory: &Memory,
-    all: &[u64],
-    open: &[u64],
+    all: &Offers,
+    open: &Offers,
 ) -> Result<usize, Decision> {
-    let registered = all.len();
+    let registered = all.executors();
     let slots = |needed: usize, free: usize| {
         Err(Decision::Wait(WaitReason::Slots {
             needed,
@@ -190,7 +184,7 @@ fn size(
             too_few,
         } => {
             let most = most.min(shards);
-            let free = memory.fits(open, open.len().min(most));
+            let free = memory.fits(open, open.executors().min(most));
             if free < wanted.min(most) && !patience_over {
                 return Err(Decision::Wait(WaitReason::Replacement {
                     wanted,
@@ -248,7 +242,7 @@ pub(super) fn least_memory(
     shards: usize,
     memory: &Memory,
 ) -> u64 {
-    let able = pool.able().count();
+    let able = pool.able().executors();
     let ranks = match request {
         RankRequest::Begin {
             ranks: Ranks::Exactly(ranks),
@@ -273,8 +267,6 @@ pub(crate) fn grows_by<'a>(
     }
     let needed = memory.needed(ranks_on.len() + 1);
     let is_on = |executor: &Executor| ranks_on.iter().any(|id| **id == *executor.id);
-    let joins = |executor: &&Executor| {
-        executor.free() > 0 && executor.capacity.rank_memory >= needed && !is_on(executor)
-    };
-    pool.able().find(joins).map(|joins| &*joins.id)
+    let joins = |executor: &&Executor| executor.capacity.rank_memory >= needed && !is_on(executor);
+    pool.open_to_ranks().find(joins).map(|joins| &*joins.id)
 }

@@ -259,8 +259,10 @@ fn a_gang_waits_for_executors_that_left() {
 
 #[test]
 fn admission_says_what_is_missing() {
-    let never =
-        |ranks, executors| never_fits(ranks, &Memory::default(), &vec![u64::MAX; executors]);
+    let never = |ranks, executors| {
+        let offers = std::iter::repeat_n(u64::MAX, executors).collect();
+        never_fits(ranks, &Memory::default(), &offers)
+    };
     assert_eq!(never(Ranks::Exactly(2), 2), None);
     assert!(
         never(Ranks::Exactly(4), 2)
@@ -320,7 +322,10 @@ fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
         rows: None,
         ..memory
     };
-    let never = |offers: &[u64]| never_fits(Ranks::Exactly(2), &unknown, offers);
+    let never = |offers: &[u64]| {
+        let offers = offers.iter().copied().collect();
+        never_fits(Ranks::Exactly(2), &unknown, &offers)
+    };
     assert_eq!(never(&[0, 0]), None, "rows are not known at submission");
 }
 
