@@ -123,6 +123,7 @@ struct Simulation<'a> {
 impl<'a> Simulation<'a> {
     fn new(workload: &'a Workload) -> Self {
         let policy = Policy {
+            executor_timeout: FOREVER,
             client_timeout: FOREVER,
             retention: RetentionPolicy {
                 unread: FOREVER,
@@ -250,6 +251,7 @@ impl<'a> Simulation<'a> {
             owner: format!("user-{}", number % USERS),
             train: gang.as_ref().map(|gang| gang.train),
             on_client_loss: OnClientLoss::Keep,
+            limits: None,
             queue: queue.to_owned(),
             priority: i32::try_from(number % 3).unwrap_or(0),
         };
@@ -277,7 +279,7 @@ impl<'a> Simulation<'a> {
             if job.running == 0 && job.pending == 0 {
                 self.jobs.remove(&attempt);
                 self.over += 1;
-                let end = AttemptEnd::Succeeded;
+                let end = AttemptEnd::Succeeded { rows: None };
                 self.on(Event::AttemptEnded { attempt, end });
             }
         }
