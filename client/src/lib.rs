@@ -51,7 +51,6 @@ mod error;
 mod estimator;
 mod jobs;
 mod model;
-pub mod rossmann;
 mod scheduler;
 mod session;
 mod sql;
