@@ -69,9 +69,9 @@ pub use model::{DataFrameExt, Model};
 pub use scheduler::SchedulerAddress;
 pub use session::{Output, QueryJob, Session};
 pub use sql::{
-    DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerOptions,
-    OptionValue, QuantileShares, RuleName, SplitMethod, Statement, TrainOption, TrainOptions,
-    VocabularyOptions, WarmStart, train_options,
+    Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerName,
+    OptimizerOptions, OptionValue, QuantileLevels, ScheduleName, SplitMethod, Statement,
+    TrainOption, TrainOptions, VocabularyOptions, WarmStart, train_options,
 };
 pub use system_tables::{Scope, SystemTables};
 pub use volley_proto::access::{Credential, Token};

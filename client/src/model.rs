@@ -42,7 +42,7 @@ impl Model {
         })
     }
 
-    /// The rows with one more column, the prediction.
+    /// The rows with columns of predictions added.
     ///
     /// # Errors
     /// When the rows lack a feature the model was trained on.
@@ -56,20 +56,20 @@ impl Model {
         Ok(DataFrame::new(state, predicted))
     }
 
-    /// One record an epoch, the first epoch's first: losses, errors of evaluation, and seconds.
+    /// Training history: one record an epoch, in order, of losses, evaluation errors and seconds.
     pub fn history(&self) -> &[EpochRecord] {
         &self.manifest.history
     }
 
-    /// Everything about the model but its numbers.
+    /// The manifest: everything about the model but its weights.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 }
 
-/// Volley's verbs on DataFusion's dataframes.
+/// Volley's methods of DataFusion's `DataFrame`.
 pub trait DataFrameExt: Sized {
-    /// The rows with one more column, the model's prediction.
+    /// The rows with columns of predictions added.
     ///
     /// # Errors
     /// When the rows lack a feature the model was trained on.

@@ -19,16 +19,16 @@ use volley_scheduler::{Scheduler, SchedulerConfig};
 /// How long the parts may take to stop before they are dropped.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What an embedded cluster is made of.
+/// Configuration of an embedded cluster.
 #[derive(Debug, Clone)]
 pub struct StandaloneConfig {
-    /// How many executors, and so how many ranks at most.
+    /// Number of executors, and so the maximum number of ranks.
     pub executors: usize,
     /// Slots of each executor.
     pub vcores: usize,
-    /// Where executors keep shuffle files; a temporary folder, removed at the end, when `None`.
+    /// Folder of shuffle files; a temporary one, removed at the end, when `None`.
     pub work_dir: Option<PathBuf>,
-    /// Where ranks compute.
+    /// Device of the ranks.
     pub device: Device,
     /// Memory for queries, of each executor.
     pub memory: ByteSize,
@@ -145,7 +145,7 @@ impl Standalone {
         &self.scheduler
     }
 
-    /// Stops the executors, which take leave of the scheduler, and then the scheduler.
+    /// Stops the executors, which deregister, and then the scheduler.
     pub async fn stop(mut self) {
         for (stop, part) in [
             (&self.stop_executors, &mut self.executors),

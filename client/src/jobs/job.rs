@@ -1,4 +1,4 @@
-//! A job as the scheduler tells of it.
+//! A job, as listed by the scheduler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,13 +11,13 @@ use crate::error::plain;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Job {
-    /// The id that its client was given.
+    /// Its id, the same over all attempts.
     pub id: String,
     /// What was submitted, shortened.
     pub name: String,
-    /// How far it is.
+    /// Its state.
     pub state: JobState,
-    /// The engine's job of each attempt, the current one last.
+    /// Ids of its attempts, the current one last.
     pub attempts: Vec<String>,
     /// When it was submitted, by the scheduler's clock.
     pub submitted: SystemTime,

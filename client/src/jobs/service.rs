@@ -25,7 +25,7 @@ use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
 
-/// How many jobs are named to who asked for one that there is not.
+/// How many known jobs the error about an unknown one lists.
 const SUGGESTED: usize = 3;
 
 /// The jobs of one scheduler.
@@ -48,7 +48,7 @@ impl Jobs {
         Self::of(scheduler)
     }
 
-    /// Of a scheduler that is not asked for anything yet.
+    /// The jobs of a scheduler. Connects when first used.
     fn of(scheduler: SchedulerAddress) -> Result<Self> {
         let cluster = Cluster::of(scheduler);
         let grpc = GrpcClientConfig::from(&BallistaConfig::default());

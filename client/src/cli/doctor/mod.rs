@@ -1,7 +1,7 @@
 //! `volley doctor`: whether this machine and a cluster have what Volley needs, a line a finding, and a table of the
-//! ways between the cluster's processes.
+//! links between the cluster's processes.
 
-mod ways;
+mod links;
 
 use std::fmt;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use volley_proto::store::ModelStore;
 use volley_proto::tables::Executor;
 use volley_proto::tls::Tls;
 
-use self::ways::{faults, rows, summary};
+use self::links::{faults, rows, summary};
 use super::Ended;
 use super::config::{Doctor, EngineConfig};
 use super::engine::Engine;
@@ -167,10 +167,10 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
     findings.say(Verdict::Careful, "exchange", text).await
 }
 
-/// The ways between the cluster's processes. Returns whether all are well.
+/// The links between the cluster's processes. Returns whether all are well.
 async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyhow::Result<bool> {
-    let ways = match SystemTables::of(scheduler).ways().await {
-        Ok(ways) => ways,
+    let links = match SystemTables::of(scheduler).links().await {
+        Ok(links) => links,
         Err(error) => {
             let text = error.to_string();
             findings.say(Verdict::Wrong, "network", &text).await?;
@@ -178,14 +178,14 @@ async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyho
         }
     };
     let mut table = Formatter::new(Format::Table);
-    write(&table.push(&rows(&ways)?)?).await?;
+    write(&table.push(&rows(&links)?)?).await?;
     write(&table.finish()?).await?;
-    let faults: Vec<_> = ways.iter().flat_map(faults).collect();
+    let faults: Vec<_> = links.iter().flat_map(faults).collect();
     for text in &faults {
         findings.say(Verdict::Wrong, "network", text).await?;
     }
     if faults.is_empty() {
-        let text = summary(&ways);
+        let text = summary(&links);
         findings.say(Verdict::Fine, "network", &text).await?;
     }
     Ok(faults.is_empty())
