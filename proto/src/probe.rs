@@ -164,14 +164,14 @@ impl Fault {
 
 /// One end of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum LinkEnd {
     /// The scheduler.
     Scheduler,
     /// An executor by its id.
     Executor(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LinkEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scheduler => f.pad("scheduler"),
@@ -184,9 +184,9 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// The dialling process.
-    pub from: Place,
+    pub from: LinkEnd,
     /// The dialled process.
-    pub to: Place,
+    pub to: LinkEnd,
     /// By what host.
     pub host: String,
     /// The port range that the dialled process was given, if any.
@@ -277,8 +277,8 @@ mod tests {
         };
         let silent = Fault::silent(CONNECTING);
         let link = |ports| Link {
-            from: Place::Scheduler,
-            to: Place::Executor("e".to_owned()),
+            from: LinkEnd::Scheduler,
+            to: LinkEnd::Executor("e".to_owned()),
             host: "b".to_owned(),
             range: None,
             outcome: Ok(Measured {

@@ -20,9 +20,9 @@ use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::{ModelName, TrainId, splitmix};
 
 use crate::control::{
-    AttemptEnd, Binding, BoundTask, Command, Controller, Event, ExecutorEndpoint, Gang, GangStage,
-    Memory, Now, Offer, Policy, Profile, Queue, Queues, RetentionPolicy, Role, Stage, Submission,
-    Task, Work,
+    AttemptEnd, Binding, BoundTask, Command, Controller, Event, ExecutorEndpoint, ExecutorRole,
+    Gang, GangStage, Memory, Now, Offer, Policy, Profile, Queue, Queues, RetentionPolicy, Stage,
+    Submission, Task, Work,
 };
 
 /// Longer than any simulation.
@@ -93,7 +93,7 @@ enum Happening {
 }
 
 /// A job as the engine below the controller would know it.
-struct Job {
+struct SimulatedJob {
     /// Partitions, or shards, that no task has.
     pending: usize,
     /// Tasks that run.
@@ -113,7 +113,7 @@ struct Simulation<'a> {
     foreseen: u64,
     alive: HashSet<String>,
     /// Those that are not over, by the ids of their attempts.
-    jobs: BTreeMap<String, Job>,
+    jobs: BTreeMap<String, SimulatedJob>,
     over: usize,
     timings: Timings,
     /// What a running task has taken so far.
@@ -205,7 +205,7 @@ impl<'a> Simulation<'a> {
 
     fn joins(&mut self, executor: String) {
         let profile = Profile {
-            role: Role::Any,
+            role: ExecutorRole::Any,
             device: "cpu".to_owned(),
             memory_bytes: 1 << 30,
             rank_memory_bytes: 1 << 30,
@@ -256,7 +256,7 @@ impl<'a> Simulation<'a> {
             priority: i32::try_from(number % 3).unwrap_or(0),
         };
         self.on(Event::JobSubmitted(submission));
-        let job = Job {
+        let job = SimulatedJob {
             pending: match &gang {
                 Some(gang) => gang.most,
                 None => partitions.div_ceil(jobs.saturating_sub(*gangs).max(1)),
@@ -352,7 +352,7 @@ impl<'a> Simulation<'a> {
 }
 
 /// What a job has left.
-fn stage(attempt: &str, job: &Job) -> Stage {
+fn stage(attempt: &str, job: &SimulatedJob) -> Stage {
     let work = match &job.gang {
         Some(gang) => Work::Gang(Box::new(GangStage {
             gang: gang.clone(),

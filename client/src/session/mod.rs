@@ -56,7 +56,7 @@ pub use output::{Output, QueryJob};
 pub(crate) use transform::Rows as TrainingRows;
 
 use self::planner::ClusterPlanner;
-use self::settings::Job;
+use self::settings::JobDescription;
 use crate::cluster::Cluster;
 use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Reference, Statement};
 use crate::system_tables::{Scope, SystemTables};
@@ -284,7 +284,7 @@ impl Session {
             return Ok(frame);
         }
         let (mut state, plan) = frame.into_parts();
-        Job::of(text).note(state.config_mut());
+        JobDescription::of(text).note(state.config_mut());
         Ok(DataFrame::new(state, plan))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! All of them lie in DataFusion's configuration, and what differs there from what the scheduler begins
 //! with goes along with a job ([`to_send`]). So what the scheduler is to know of a job is written into
-//! the copy of the configuration that the job is submitted with ([`Job::note`]), never into the session's.
+//! the copy of the configuration that the job is submitted with ([`JobDescription::note`]), never into the session's.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -202,9 +202,9 @@ fn refuse(key: &str, value: &str, reason: String) -> Error {
     }
 }
 
-/// What the scheduler is to know of one job.
+/// The description of one job, for the scheduler.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Job {
+pub(super) struct JobDescription {
     /// What it is called in lists.
     pub(super) name: String,
     /// The training run, if it is one.
@@ -213,7 +213,7 @@ pub(super) struct Job {
     pub(super) on_client_loss: Option<OnClientLoss>,
 }
 
-impl Job {
+impl JobDescription {
     /// A job called after the statement it carries out.
     pub(super) fn of(statement: &str) -> Self {
         let line = redacted(statement);
@@ -526,18 +526,18 @@ mod tests {
     fn a_job_is_noted_in_its_own_configuration() {
         let mut config = config();
         let train_id = TrainId::generate();
-        let job = Job {
+        let job = JobDescription {
             train_id: Some(train_id),
-            ..Job::of("CREATE\n  MODEL m …")
+            ..JobDescription::of("CREATE\n  MODEL m …")
         };
         job.note(&mut config);
         let name = sent(&config, BALLISTA_JOB_NAME);
         assert_eq!(name.as_deref(), Some("CREATE MODEL m …"));
         assert_eq!(sent(&config, TRAIN_ID), Some(train_id.to_string()));
         assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("auto"));
-        let kept = Job {
+        let kept = JobDescription {
             on_client_loss: Some(OnClientLoss::Keep),
-            ..Job::of("other")
+            ..JobDescription::of("other")
         };
         kept.note(&mut config);
         assert_eq!(sent(&config, BALLISTA_JOB_NAME), name);
@@ -548,8 +548,8 @@ mod tests {
     #[test]
     fn names_are_cut() {
         let exact = "é".repeat(NAME_LENGTH);
-        assert_eq!(Job::of(&exact).name, exact);
-        let long = Job::of(&"é".repeat(NAME_LENGTH + 1)).name;
+        assert_eq!(JobDescription::of(&exact).name, exact);
+        let long = JobDescription::of(&"é".repeat(NAME_LENGTH + 1)).name;
         assert_eq!(long.chars().count(), NAME_LENGTH);
         assert!(long.ends_with('…'));
     }

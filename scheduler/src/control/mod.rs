@@ -41,7 +41,7 @@ pub(crate) use event::{
 pub(crate) use executors::{ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy};
 pub(crate) use notices::{Notice, shortened};
-pub(crate) use placement::{Memory, Role, Task as PlacedTask};
+pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
 pub use queues::Queue;
 pub(crate) use queues::Queues;
 pub(crate) use slots::Task;

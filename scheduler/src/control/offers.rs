@@ -13,7 +13,7 @@ use super::event::{
 };
 use super::jobs::Job;
 use super::placement::{
-    Capacity, Decision, Demand, Kind, Memory, Role, Shares, WaitReason, grows_by, place,
+    Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Shares, WaitReason, grows_by, place,
 };
 use super::queues::Account;
 use super::retained::Ends;
@@ -224,9 +224,9 @@ impl Controller {
 
     /// A reason, with who holds the slots.
     fn told(&self, reason: &WaitReason) -> String {
-        let suits: fn(Role) -> bool = match reason {
-            WaitReason::Slot { .. } | WaitReason::Share { .. } => Role::runs_queries,
-            _ => Role::runs_ranks,
+        let suits: fn(ExecutorRole) -> bool = match reason {
+            WaitReason::Slot { .. } | WaitReason::Share { .. } => ExecutorRole::runs_queries,
+            _ => ExecutorRole::runs_ranks,
         };
         let executors = self.executors.slots();
         let suited: Vec<_> = executors

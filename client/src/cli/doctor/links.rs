@@ -149,7 +149,7 @@ fn megabytes(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::probe::{CONNECTING, Measured, Place, Service};
+    use volley_proto::probe::{CONNECTING, LinkEnd, Measured, Service};
 
     use super::*;
 
@@ -160,8 +160,8 @@ mod tests {
             fault,
         };
         Link {
-            from: Place::Executor("e1".to_owned()),
-            to: Place::Executor("e2".to_owned()),
+            from: LinkEnd::Executor("e1".to_owned()),
+            to: LinkEnd::Executor("e2".to_owned()),
             host: "c".to_owned(),
             range: range.map(str::to_owned),
             outcome: Ok(Measured {

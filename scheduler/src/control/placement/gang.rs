@@ -12,7 +12,7 @@ use bytesize::ByteSize;
 use volley_proto::spec::{RankMemory, Ranks, TooFew};
 
 use super::pool::{Executor, Offers, Pool};
-use super::{Decision, RankRequest, Role, Task, WaitReason};
+use super::{Decision, ExecutorRole, RankRequest, Task, WaitReason};
 
 /// What a gang's ranks take in memory, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,7 +108,7 @@ pub(super) fn place_gang(
 /// Executors with a free slot as ranks take them: those that run nothing but ranks first, then idle ones, then the one
 /// with the most.
 fn open_order(a: &Executor, b: &Executor) -> Ordering {
-    let shared = |executor: &Executor| executor.capacity.role != Role::Train;
+    let shared = |executor: &Executor| executor.capacity.role != ExecutorRole::Train;
     shared(a)
         .cmp(&shared(b))
         .then_with(|| b.is_idle().cmp(&a.is_idle()))

@@ -39,7 +39,7 @@ use super::queues::Account;
 
 /// What an executor is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Role {
+pub(crate) enum ExecutorRole {
     #[default]
     Any,
     /// Queries only.
@@ -48,7 +48,7 @@ pub(crate) enum Role {
     Train,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for ExecutorRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Any => "any",
@@ -58,7 +58,7 @@ impl fmt::Display for Role {
     }
 }
 
-impl Role {
+impl ExecutorRole {
     pub(crate) fn runs_ranks(self) -> bool {
         self != Self::Query
     }

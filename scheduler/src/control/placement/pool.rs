@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::Role;
+use super::ExecutorRole;
 
 /// What there is of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct Capacity {
     pub(crate) slots: usize,
     /// Slots that tasks hold.
     pub(crate) held: usize,
-    pub(crate) role: Role,
+    pub(crate) role: ExecutorRole,
     /// Bytes of memory that it offers each of its ranks.
     pub(crate) rank_memory: u64,
 }

@@ -16,7 +16,7 @@ fn cluster_with(free: &[usize], change: impl Fn(usize, &mut Capacity)) -> Pool {
         let mut capacity = Capacity {
             slots: free + 1,
             held: 1,
-            role: Role::Any,
+            role: ExecutorRole::Any,
             rank_memory: u64::MAX,
         };
         change(number, &mut capacity);
@@ -222,7 +222,7 @@ fn a_generation_ends_before_the_next_begins() {
 
 #[test]
 fn roles_keep_ranks_and_queries_apart() {
-    let roles = [Role::Query, Role::Train, Role::Any];
+    let roles = [ExecutorRole::Query, ExecutorRole::Train, ExecutorRole::Any];
     let executors = cluster_with(&[2, 2, 2], |number, executor| {
         executor.role = roles[number];
     });

@@ -16,7 +16,7 @@ use volley_proto::failure::DataLost;
 use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::tables::JobState;
 
-use super::placement::{Memory, Role};
+use super::placement::{ExecutorRole, Memory};
 use super::retained::Ends;
 use super::training::{Failure, RankReport, Resolution, RunEvent, StepReport};
 use super::*;
@@ -67,7 +67,7 @@ impl Script {
     /// An executor comes.
     fn joins(&mut self, executor: &str) {
         let profile = Profile {
-            role: Role::Any,
+            role: ExecutorRole::Any,
             device: "cpu".into(),
             memory_bytes: 1 << 30,
             rank_memory_bytes: 1 << 30,

@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 use tokio::time::timeout;
 use tonic::Status;
 use uuid::Uuid;
-use volley_proto::probe::{Link, Measured, Place, Port, Probe, Probed, Service, Target, reach};
+use volley_proto::probe::{Link, LinkEnd, Measured, Port, Probe, Probed, Service, Target, reach};
 use volley_proto::tls::Tls;
 use volley_proto::wire::ProbeResponse;
 
@@ -170,10 +170,10 @@ impl Prober {
             ports: vec![port],
             ..there
         };
-        let executor = || Place::Executor(peer.id.clone());
+        let executor = || LinkEnd::Executor(peer.id.clone());
         [
             Link {
-                from: Place::Scheduler,
+                from: LinkEnd::Scheduler,
                 to: executor(),
                 host: peer.host.clone(),
                 range: peer.range(),
@@ -181,7 +181,7 @@ impl Prober {
             },
             Link {
                 from: executor(),
-                to: Place::Scheduler,
+                to: LinkEnd::Scheduler,
                 host: self.address.clone(),
                 range: None,
                 outcome: measured,
@@ -211,8 +211,8 @@ impl Prober {
             (Err(reason), _) | (_, Err(reason)) => Err(reason.clone()),
         };
         Link {
-            from: Place::Executor(from.id.clone()),
-            to: Place::Executor(to.id.clone()),
+            from: LinkEnd::Executor(from.id.clone()),
+            to: LinkEnd::Executor(to.id.clone()),
             host: to.host.clone(),
             range: to.range(),
             outcome,
