@@ -42,9 +42,6 @@ pub(crate) struct Args {
 /// Clients that train.
 const GANGS: usize = 2;
 
-/// Planning recurses deeply.
-const STACK: usize = 16 << 20;
-
 /// Rows of the table that is summed, trained on and made features of.
 const ROWS: usize = 100_000;
 
@@ -93,7 +90,6 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let cluster = Cluster::start_with(dir, layout)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .thread_stack_size(STACK)
         .build()?;
     let scene = Arc::new(Scene::new(&cluster, tables, &runtime)?);
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
@@ -106,11 +102,9 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
             pause: Duration::from_millis(args.pause),
             deadline,
         };
-        // Of its own, with the stack that planning needs.
-        let thread = std::thread::Builder::new().stack_size(STACK);
-        thread.spawn(move || handle.block_on(client.work(&scene)))
+        std::thread::spawn(move || handle.block_on(client.work(&scene)))
     });
-    let seen: Vec<_> = seen.collect::<Result<_, _>>()?;
+    let seen: Vec<_> = seen.collect();
     let mut all = Seen::default();
     for thread in seen {
         let seen = thread.join();

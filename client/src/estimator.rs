@@ -7,6 +7,7 @@ use volley_proto::spec::{
     Activation, Device, EarlyStop, EmbeddingWidth, IfExists, Keep, LabelTransform, Layer, Loss,
     NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Task, TooFew,
 };
+use volley_proto::stack::deeply;
 use volley_proto::{ModelName, TrainId};
 
 use crate::session::TrainingRows;
@@ -358,7 +359,11 @@ impl Estimator {
     ///
     /// # Errors
     /// When an option or a column is not usable, the model exists, or training fails.
-    pub async fn fit(mut self, session: &Session, rows: DataFrame) -> Result<Model> {
+    pub async fn fit(self, session: &Session, rows: DataFrame) -> Result<Model> {
+        deeply(self.train(session, rows)).await
+    }
+
+    async fn train(mut self, session: &Session, rows: DataFrame) -> Result<Model> {
         let model: ModelName = self.name.parse()?;
         let target = Target {
             train_id: self.train_id,

@@ -34,12 +34,7 @@
 //!     Ok(predicted.iter().map(|batch| batch.num_rows()).sum())
 //! }
 //!
-//! // Planning recurses deeply, and a debug build needs more stack than a thread has by default. So does computing
-//! // expressions of hundreds of levels, on a cluster in this process: there, see `RUST_MIN_STACK` of `std::thread`.
-//! let runtime = tokio::runtime::Builder::new_multi_thread()
-//!     .enable_all()
-//!     .thread_stack_size(16 << 20)
-//!     .build()?;
+//! let runtime = tokio::runtime::Runtime::new()?;
 //! let rows = runtime.block_on(async { runtime.spawn(learn()).await })?.map_err(|e| e.to_string())?;
 //! assert_eq!(rows, 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

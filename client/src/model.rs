@@ -5,6 +5,7 @@ use datafusion::dataframe::DataFrame;
 use datafusion::sql::sqlparser::ast::ExprWithAlias;
 use url::Url;
 use volley_proto::ModelName;
+use volley_proto::stack::deep;
 use volley_proto::store::{EpochRecord, Manifest};
 
 use crate::sql::predict;
@@ -52,7 +53,7 @@ impl Model {
             let expr = ExprWithAlias { expr, alias: None };
             state.create_logical_expr_from_sql_expr(expr, schema)
         };
-        let predicted = predict(&self.manifest, &self.store, plan, &mut expression)?;
+        let predicted = deep(|| predict(&self.manifest, &self.store, plan, &mut expression))?;
         Ok(DataFrame::new(state, predicted))
     }
 

@@ -17,7 +17,6 @@ use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
-use volley_proto::stack::with_deep_stacks;
 use volley_proto::tls::Tls;
 use volley_trainer::custom::CustomLayers;
 
@@ -123,7 +122,6 @@ fn start(layers: CustomLayers) -> anyhow::Result<()> {
         .with(collector.with_filter(LevelFilter::WARN))
         .init();
     let args = Args::parse();
-    with_deep_stacks()?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK)

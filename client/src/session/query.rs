@@ -37,6 +37,7 @@ use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, declared_stores};
 use volley_proto::settings::STORES;
+use volley_proto::stack::deep;
 
 use super::loss::{Effects, Verdict, judge};
 use super::nesting;
@@ -111,9 +112,12 @@ impl ClusterQuery {
     async fn submit(&self, config: &SessionConfig) -> crate::Result<Submitted> {
         nesting::check(&self.plan)?;
         refuse_unjoined(&self.plan)?;
-        let mut plan = Vec::new();
-        LogicalPlanNode::try_from_logical_plan(&self.plan, &VolleyLogicalCodec::default())?
-            .try_encode(&mut plan)?;
+        let plan = deep(|| {
+            let codec = VolleyLogicalCodec::default();
+            let mut encoded = Vec::new();
+            LogicalPlanNode::try_from_logical_plan(&self.plan, &codec)?.try_encode(&mut encoded)?;
+            Ok::<_, DataFusionError>(encoded)
+        })?;
         let mut settings = settings::to_send(config);
         let stores = Stores::of(config).map_err(DataFusionError::from)?;
         let declared = declared_stores(&self.plan, &stores)?;

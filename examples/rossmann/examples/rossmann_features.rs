@@ -18,12 +18,7 @@ fn main() -> anyhow::Result<()> {
     let out = arguments
         .next()
         .context("the second argument is a directory for the features")?;
-    // Planning is deeply recursive: unoptimized, it needs more stack than a thread has by default.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_stack_size(16 << 20)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async { runtime.spawn(write_features(data, out)).await? })
+    tokio::runtime::Runtime::new()?.block_on(write_features(data, out))
 }
 
 async fn write_features(data: PathBuf, out: PathBuf) -> anyhow::Result<()> {

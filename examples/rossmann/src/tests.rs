@@ -15,7 +15,6 @@ use datafusion::sql::parser::DFParser;
 
 use super::*;
 
-/// Planning is deeply recursive, and more so unoptimized: it needs more than a test's stack.
 fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
