@@ -239,7 +239,7 @@ impl<'a> Simulation<'a> {
         } = self.workload;
         let id = format!("job-{number:05}");
         // Spread over the others.
-        let trains = *gangs > 0 && number % jobs.div_ceil(*gangs) == 0;
+        let trains = *gangs > 0 && number.is_multiple_of(jobs.div_ceil(*gangs));
         let gang = trains.then(|| gang((executors / 10).max(1)));
         let queue = match queues.is_empty() {
             true => volley_proto::settings::QUEUE_DEFAULT,

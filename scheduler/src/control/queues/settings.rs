@@ -112,7 +112,7 @@ impl Queues {
         ))
     }
 
-    fn weight(&self, queue: &str) -> u32 {
+    pub(super) fn weight(&self, queue: &str) -> u32 {
         self.by_name.get(queue).map_or(1, |queue| queue.weight)
     }
 

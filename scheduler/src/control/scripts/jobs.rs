@@ -220,7 +220,7 @@ fn a_job_without_executors_waits_for_a_while() {
     run.is_of(&gang(patient, Ranks::All, TooFew::Wait));
     let heard = |script: &mut Script| script.on(Event::ClientAsked { job: "j".into() });
     assert!(script.after(1).is_empty());
-    let waits = script.controller.job("j").unwrap().waits.clone();
+    let waits = script.waits("j");
     assert_eq!(waits.as_deref(), Some("no executor is registered"));
     script.after(20);
     heard(&mut script);
