@@ -448,7 +448,7 @@ mod tests {
     #[tokio::test]
     async fn no_more_rows_are_held_back_than_is_allowed() {
         use Yield::{Lost, Row};
-        let bytes = step(Row(1)).unwrap().get_array_memory_size();
+        let bytes = yielded(Row(1)).unwrap().get_array_memory_size();
         let script: &[&[Yield]] = &[&[Row(1), Row(2), Row(3), Row(4), Lost], &[Row(1)]];
         for (hold, given_out) in [(0, 4), (2 * bytes, 4), (3 * bytes, 4)] {
             let (count, ended, left) = read(Effects::None, hold, script).await;
