@@ -39,6 +39,7 @@ fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() 
     let account = queues::Account::new("default", "o");
     let slots = &mut script.controller.slots;
     slots.bind("b", task("j", 1), 1, (holder, account));
+    script.controller.refresh("b");
     script.loses("a", vec![effect("j", "a", None, true)]);
     let ended = script.ended("j", AttemptEnd::Cancelled);
     assert_eq!(ended, ["resubmit j", "offer"]);
