@@ -1,7 +1,11 @@
 //! Errors of DataFusion alone that say nothing about Volley.
 //!
 //! A text is here only to tell that the *reference* fails: where it has an answer, an error of Volley's
-//! is one, whatever its text.
+//! is one, whatever its text, but for what is [`refused`] and for [`TWO_ORDERS`].
+
+/// How it refuses two ordered aggregates in different orders. One over a column that it takes for constant after an outer
+/// join, which is wrong, has no order to it.
+pub(crate) const TWO_ORDERS: &str = "Conflicting ordering requirements in aggregate functions";
 
 /// What it says, without numbers, and why that is known.
 const KNOWN: &[(&str, &str)] = &[
@@ -119,7 +123,7 @@ const KNOWN: &[(&str, &str)] = &[
         "a value within what NOT IN is asked of, above a join",
     ),
     (
-        "Conflicting ordering requirements in aggregate functions",
+        TWO_ORDERS,
         "aggregates in two orders are refused before a limit of no rows takes them away",
     ),
     (

@@ -254,12 +254,16 @@ impl Judge {
                     return Verdict::OutOfMemory;
                 }
                 let text = without_details(error);
-                // Alone, it also names the rule that has failed.
-                let the_same = |other| matches!(other, Outcome::Error(other) if without_details(&other).ends_with(&text));
-                if mended().is_some_and(the_same) {
+                let refuses = |error: &str| error.contains(excused::TWO_ORDERS);
+                if refuses(error)
+                    && matches!(mended(), Some(Outcome::Error(alone)) if refuses(&alone))
+                {
                     return Verdict::Unsettled(SPOILED.to_owned());
                 }
-                match others().any(|(_, other)| the_same(other)) {
+                let fails_too = others().any(|(_, other)| {
+                    matches!(other, Outcome::Error(other) if without_details(&other) == text)
+                });
+                match fails_too {
                     true => Verdict::Unsettled(format!("in other partitions also alone: {text}")),
                     false => fails(What::Error(text)),
                 }
