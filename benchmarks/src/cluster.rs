@@ -25,17 +25,44 @@ pub(crate) struct Ran {
     pub(crate) peak_mib: f64,
 }
 
+/// What a cluster is of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) executors: usize,
+    /// Slots of each.
+    pub(crate) slots: usize,
+    /// Options of the executors, besides those of every benchmark.
+    pub(crate) options: &'a [&'a str],
+    /// Options of the scheduler, likewise.
+    pub(crate) scheduler_options: &'a [&'a str],
+}
+
+impl Layout<'_> {
+    /// Executors of one slot.
+    pub(crate) fn of(executors: usize) -> Self {
+        Self {
+            executors,
+            slots: 1,
+            options: &[],
+            scheduler_options: &[],
+        }
+    }
+}
+
 impl Cluster {
     pub(crate) fn start(dir: &Path, executors: usize) -> anyhow::Result<Self> {
-        Self::start_with(dir, executors, &[])
+        Self::start_with(dir, Layout::of(executors))
     }
 
-    /// Starts executors with more options than those of every benchmark.
-    pub(crate) fn start_with(
-        dir: &Path,
-        executors: usize,
-        options: &[&str],
-    ) -> anyhow::Result<Self> {
+    /// Starts a cluster that is not as those of most benchmarks.
+    pub(crate) fn start_with(dir: &Path, layout: Layout<'_>) -> anyhow::Result<Self> {
+        let Layout {
+            executors,
+            slots,
+            options,
+            scheduler_options,
+        } = layout;
+        let slots = slots.to_string();
         let address_file = dir.join("address");
         let mut cluster = Self {
             address: String::new(),
@@ -45,7 +72,8 @@ impl Cluster {
         let mut scheduler = Command::new(binary("volley-scheduler")?);
         scheduler
             .args(["--bind", "127.0.0.1:0", "--address-file"])
-            .arg(&address_file);
+            .arg(&address_file)
+            .args(scheduler_options);
         cluster.spawn("scheduler", &mut scheduler)?;
         let started = Instant::now();
         cluster.address = loop {
@@ -65,7 +93,7 @@ impl Cluster {
                     "--scheduler",
                     &cluster.address,
                     "--vcores",
-                    "1",
+                    &slots,
                     "--id",
                     &id,
                     "--work-dir",
@@ -125,6 +153,11 @@ impl Cluster {
             .arg(self.store())
             .stdin(Stdio::null());
         Ok(client)
+    }
+
+    /// The scheduler's address.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     /// Where its models are.

@@ -43,6 +43,7 @@ pub(crate) enum Unit {
     Microseconds,
     RowsPerSecond,
     MiB,
+    Queries,
 }
 
 /// A figure that Volley is to reach.
@@ -63,6 +64,7 @@ impl Unit {
             Self::Microseconds => "µs",
             Self::RowsPerSecond => "rows/s",
             Self::MiB => "MiB",
+            Self::Queries => "queries",
         }
     }
 
@@ -82,6 +84,17 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
         len if len % 2 == 1 => sorted[middle],
         _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
     }
+}
+
+/// The least figure that this share of them does not exceed.
+pub(crate) fn percentile(figures: &[f64], share: f64) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 impl Case {
@@ -257,6 +270,15 @@ pub(crate) fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percentiles_are_figures_that_were_measured() {
+        let figures: Vec<_> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(percentile(&figures, 0.5), 100.0);
+        assert_eq!(percentile(&figures, 0.99), 198.0);
+        assert_eq!(percentile(&[3.0], 0.99), 3.0);
+        assert!(percentile(&[], 0.5).is_nan());
+    }
 
     #[test]
     fn ratios_are_above_one_where_volley_is_better() {

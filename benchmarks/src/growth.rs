@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::ensure;
 
-use crate::cluster::{Cluster, binary};
+use crate::cluster::{Cluster, Layout, binary};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, median};
 use crate::peers::run as run_command;
 use crate::rossmann::scripts;
@@ -118,7 +118,11 @@ struct Measured {
 fn measure(args: &Args, scale: u32, data: &Path, dir: &Path) -> anyhow::Result<Measured> {
     let dir = dir.join(format!("{scale}x"));
     fs::create_dir(&dir)?;
-    let cluster = Cluster::start_with(&dir, 2, &["--memory", &args.memory])?;
+    let layout = Layout {
+        options: &["--memory", &args.memory],
+        ..Layout::of(2)
+    };
+    let cluster = Cluster::start_with(&dir, layout)?;
     let (mut seconds, mut client_peak) = (Vec::new(), 0.0_f64);
     // One round to warm up.
     for round in 0..=args.rounds {

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 
 use crate::cluster::{Cluster, binary};
-use crate::comparison::{Case, Comparison, Unit, VOLLEY};
+use crate::comparison::{Case, Comparison, Unit, VOLLEY, percentile};
 use crate::session::Session;
 
 #[derive(Debug, clap::Args)]
@@ -128,31 +128,11 @@ fn latencies(rows: &[Instant], rows_each: usize, count: usize) -> Option<Vec<f64
     took.collect()
 }
 
-/// The least figure that this share of them does not exceed.
-fn percentile(figures: &[f64], share: f64) -> f64 {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted
-        .get(rank.saturating_sub(1))
-        .copied()
-        .unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn percentiles_are_figures_that_were_measured() {
-        let figures: Vec<_> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!(percentile(&figures, 0.5), 100.0);
-        assert_eq!(percentile(&figures, 0.99), 198.0);
-        assert_eq!(percentile(&[3.0], 0.99), 3.0);
-        assert!(percentile(&[], 0.5).is_nan());
-    }
 
     #[test]
     fn a_statement_takes_from_the_last_row_before_it() {

@@ -14,6 +14,7 @@ mod features;
 mod gpu;
 mod growth;
 mod latency;
+mod load;
 mod machine;
 mod peers;
 mod prediction;
@@ -21,6 +22,7 @@ mod quality;
 mod report;
 mod rossmann;
 mod session;
+mod simulation;
 mod tpc;
 mod training;
 
@@ -64,6 +66,10 @@ enum Command {
     Tpcds(tpc::Args),
     /// How long the smallest statements take
     Latency(latency::Args),
+    /// Many clients at once: lost queries, wrong answers, and how long `SELECT 1` takes
+    Load(load::Args),
+    /// What the scheduler's decisions take of a thousand executors and a hundred jobs, in virtual time
+    Simulation(simulation::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -81,5 +87,7 @@ fn main() -> anyhow::Result<()> {
         Command::Tpch(args) => tpc::run(&tpc::TPCH, &args, &results),
         Command::Tpcds(args) => tpc::run(&tpc::TPCDS, &args, &results),
         Command::Latency(args) => latency::run(&args, &results),
+        Command::Load(args) => load::run(&args, &results),
+        Command::Simulation(args) => simulation::run(&args, &results),
     }
 }

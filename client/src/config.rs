@@ -1,4 +1,4 @@
-//! What a session needs to know before it connects.
+//! The configuration of a session.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use url::Url;
 use volley_proto::access::Credential;
 use volley_proto::tls::TlsFiles;
 
-/// Where a session's plans run, where its models live, and how it starts out.
+/// Configuration of a session: scheduler, model store, settings, TLS and credential.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionConfig {
     /// The scheduler's address, `host:port`.
@@ -15,9 +15,9 @@ pub struct SessionConfig {
     pub store: Url,
     /// Settings of DataFusion, Ballista and Volley, each as in SQL's `SET key = value`.
     pub settings: Vec<(String, String)>,
-    /// How long to wait for a scheduler to answer.
+    /// Timeout of the first answer of the scheduler.
     pub connect_timeout: Duration,
-    /// What is spoken TLS with; in the clear without. A client needs the authority's certificates, and no certificate
+    /// TLS files; connections are plain without. A client needs the authority's certificates, and no certificate
     /// of its own.
     pub tls: Option<TlsFiles>,
     /// Where the token for the scheduler comes from.
@@ -25,7 +25,7 @@ pub struct SessionConfig {
 }
 
 impl SessionConfig {
-    /// A session with nothing set, which waits five seconds for its scheduler, and finds the token of one that the same
+    /// The defaults: no settings, no TLS, a connect timeout of five seconds, and the token of a scheduler that the same
     /// user has started on this host.
     pub fn new(scheduler: impl Into<String>, store: Url) -> Self {
         let connect_timeout = Duration::from_secs(5);

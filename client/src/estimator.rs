@@ -1,4 +1,4 @@
-//! `CREATE MODEL` in Rust: a typed builder of what is to be trained.
+//! `CREATE MODEL` in Rust: a typed builder of a training run.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use volley_proto::spec::{
     Activation, Device, EarlyStop, EmbeddingWidth, IfExists, Keep, LabelTransform, Layer, Loss,
     NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Task, TooFew,
 };
+use volley_proto::stack::deeply;
 use volley_proto::{ModelName, TrainId};
 
 use crate::session::TrainingRows;
 use crate::sql::{SplitMethod, Target};
 use crate::{Dropout, Model, Result, Session, TrainOptions, WarmStart};
 
-/// What is to be trained, before it has seen rows.
+/// A builder of a training run: the model's name, its columns, and hyperparameters.
 ///
 /// Methods check nothing: [`fit`](Self::fit) says what is wrong with an option.
 ///
@@ -51,13 +52,13 @@ impl Estimator {
         self
     }
 
-    /// What the loss of each label is multiplied by in the sum that is trained.
+    /// Weights of the labels' losses in their sum.
     pub fn loss_weights(mut self, weights: impl Into<Vec<f64>>) -> Self {
         self.options.loss_weights = weights.into();
         self
     }
 
-    /// What the network predicts of the label.
+    /// Transform of the label, whose result the network is trained on.
     pub fn label_transform(mut self, transform: LabelTransform) -> Self {
         self.options.label_transform = transform;
         self
@@ -92,7 +93,7 @@ impl Estimator {
         self
     }
 
-    /// A column that says which rows are evaluated: text as in
+    /// The column of the train/evaluation split: text as in
     /// [`split`](volley_proto::spec::split), or a boolean.
     pub fn split_by(mut self, column: impl Into<String>) -> Self {
         self.options.split_method = Some(SplitMethod::Custom);
@@ -115,13 +116,13 @@ impl Estimator {
         self
     }
 
-    /// What the dense layers' units pass through.
+    /// Activation function of the dense layers.
     pub fn activation(mut self, activation: Activation) -> Self {
         self.options.network.activation = Some(activation);
         self
     }
 
-    /// All layers between what enters and the output, instead of `hidden_units`, `activation` and `dropout`.
+    /// All hidden layers, instead of `hidden_units`, `activation` and `dropout`.
     pub fn layers(mut self, layers: impl Into<Vec<Layer>>) -> Self {
         self.options.network.layers = Some(layers.into());
         self
@@ -133,7 +134,7 @@ impl Estimator {
         self
     }
 
-    /// How a number enters the layers.
+    /// Embedding of continuous features.
     pub fn numeric_embedding(mut self, embedding: NumericEmbedding) -> Self {
         self.options.network.numeric_embedding = Some(embedding);
         self
@@ -157,7 +158,7 @@ impl Estimator {
         self
     }
 
-    /// What is predicted of the label.
+    /// The task, such as regression or classification.
     pub fn task(mut self, task: Task) -> Self {
         self.options.task = task;
         self
@@ -175,7 +176,7 @@ impl Estimator {
         self
     }
 
-    /// What the output unit passes through.
+    /// Activation function of the output.
     pub fn activation_output(mut self, output: Output) -> Self {
         self.options.network.output = output;
         self
@@ -193,7 +194,7 @@ impl Estimator {
         self
     }
 
-    /// The optimizer, with all it is set by.
+    /// The optimizer, with its hyperparameters and the schedule of its learning rate.
     pub fn optimizer(mut self, optimizer: Optimizer) -> Self {
         self.options.optimizer = optimizer.into();
         self
@@ -205,31 +206,31 @@ impl Estimator {
         self
     }
 
-    /// When training ends before its last epoch; not, with `None`.
+    /// Early stopping; none, with `None`.
     pub fn early_stop(mut self, early_stop: Option<EarlyStop>) -> Self {
         self.options.early_stop = early_stop.into();
         self
     }
 
-    /// Rows of one rank in a step.
+    /// Batch size of one rank, in rows.
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.options.batch_size = Some(rows);
         self
     }
 
-    /// Rows of all ranks in a step.
+    /// Global batch size: rows of all ranks in a step.
     pub fn global_batch_size(mut self, rows: usize) -> Self {
         self.options.global_batch_size = Some(rows);
         self
     }
 
-    /// Backward passes of a step, whose gradients a rank adds up.
+    /// Gradient accumulation: backward passes of a step.
     pub fn accumulate(mut self, passes: usize) -> Self {
         self.options.accumulate = passes;
         self
     }
 
-    /// Passes over the training rows, at most.
+    /// Maximum number of epochs.
     pub fn epochs(mut self, epochs: usize) -> Self {
         self.options.epochs = Some(epochs);
         self
@@ -241,37 +242,37 @@ impl Estimator {
         self
     }
 
-    /// Whether the network is trained anew on all rows then, those that were evaluated too.
+    /// Whether the network is trained anew on all rows afterwards, evaluation rows included.
     pub fn refit(mut self, refit: bool) -> Self {
         self.options.refit = Some(refit);
         self
     }
 
-    /// How many ranks train.
+    /// The number of ranks.
     pub fn ranks(mut self, ranks: Ranks) -> Self {
         self.options.ranks = ranks;
         self
     }
 
-    /// Training goes on with no fewer ranks when executors are lost.
+    /// Minimum number of ranks when executors are lost.
     pub fn min_ranks(mut self, ranks: usize) -> Self {
         self.options.min_ranks = ranks;
         self
     }
 
-    /// Training grows to no more ranks when executors join.
+    /// Maximum number of ranks when executors join.
     pub fn max_ranks(mut self, ranks: usize) -> Self {
         self.options.max_ranks = Some(ranks);
         self
     }
 
-    /// How long a replacement for a lost rank is waited for before fewer ranks go on.
+    /// Timeout of the wait for a replacement of a lost rank; fewer ranks go on after it.
     pub fn regroup_timeout(mut self, timeout: Duration) -> Self {
         self.options.regroup_timeout = timeout;
         self
     }
 
-    /// What happens when fewer executors are left than training needs at least.
+    /// Policy when fewer executors are left than `min_ranks`.
     pub fn on_too_few_ranks(mut self, then: TooFew) -> Self {
         self.options.too_few = then;
         self
@@ -283,13 +284,13 @@ impl Estimator {
         self
     }
 
-    /// Has ranks note what they do when, for a file beside the model.
+    /// Traces the ranks; the trace is a file beside the model.
     pub fn trace(mut self) -> Self {
         self.options.trace = Some(true);
         self
     }
 
-    /// Goes on from the newest checkpoint that an unfinished run of the same model left.
+    /// Resumes from the newest checkpoint of an unfinished run of the same model.
     pub fn resume(mut self) -> Self {
         self.options.resume = true;
         self
@@ -307,13 +308,13 @@ impl Estimator {
         self
     }
 
-    /// Columns whose hash picks a row's shard.
+    /// Columns whose hash assigns rows to shards.
     pub fn shard_by<C: Into<String>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
         self.options.shard_by = columns.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Where ranks compute.
+    /// Device of the ranks.
     pub fn device(mut self, device: Device) -> Self {
         self.options.device = device;
         self
@@ -325,19 +326,19 @@ impl Estimator {
         self
     }
 
-    /// How long ranks wait for each other to arrive.
+    /// Timeout of the rendezvous of all ranks.
     pub fn rendezvous_timeout(mut self, timeout: Duration) -> Self {
         self.options.rendezvous_timeout = timeout;
         self
     }
 
-    /// How long one collective operation may wait for a peer.
+    /// Timeout of one collective operation.
     pub fn collective_timeout(mut self, timeout: Duration) -> Self {
         self.options.collective_timeout = timeout;
         self
     }
 
-    /// How long a rank that has streamed its shards waits for peers that still do.
+    /// Timeout of the wait of a rank that has loaded its shards for peers that still load.
     pub fn loading_timeout(mut self, timeout: Duration) -> Self {
         self.options.loading_timeout = timeout;
         self
@@ -349,7 +350,7 @@ impl Estimator {
         self
     }
 
-    /// The training run, by which its progress can be watched.
+    /// Id of the training run, by which its progress can be followed.
     pub fn train_id(&self) -> TrainId {
         self.train_id
     }
@@ -358,7 +359,11 @@ impl Estimator {
     ///
     /// # Errors
     /// When an option or a column is not usable, the model exists, or training fails.
-    pub async fn fit(mut self, session: &Session, rows: DataFrame) -> Result<Model> {
+    pub async fn fit(self, session: &Session, rows: DataFrame) -> Result<Model> {
+        deeply(self.train(session, rows)).await
+    }
+
+    async fn train(mut self, session: &Session, rows: DataFrame) -> Result<Model> {
         let model: ModelName = self.name.parse()?;
         let target = Target {
             train_id: self.train_id,

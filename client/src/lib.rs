@@ -34,12 +34,7 @@
 //!     Ok(predicted.iter().map(|batch| batch.num_rows()).sum())
 //! }
 //!
-//! // Planning recurses deeply, and a debug build needs more stack than a thread has by default. So does computing
-//! // expressions of hundreds of levels, on a cluster in this process: there, see `RUST_MIN_STACK` of `std::thread`.
-//! let runtime = tokio::runtime::Builder::new_multi_thread()
-//!     .enable_all()
-//!     .thread_stack_size(16 << 20)
-//!     .build()?;
+//! let runtime = tokio::runtime::Runtime::new()?;
 //! let rows = runtime.block_on(async { runtime.spawn(learn()).await })?.map_err(|e| e.to_string())?;
 //! assert_eq!(rows, 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -51,7 +46,6 @@ mod error;
 mod estimator;
 mod jobs;
 mod model;
-pub mod rossmann;
 mod scheduler;
 mod session;
 mod sql;
@@ -70,9 +64,9 @@ pub use model::{DataFrameExt, Model};
 pub use scheduler::SchedulerAddress;
 pub use session::{Output, QueryJob, Session};
 pub use sql::{
-    DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerOptions,
-    OptionValue, QuantileShares, RuleName, SplitMethod, Statement, TrainOption, TrainOptions,
-    VocabularyOptions, WarmStart, train_options,
+    Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerName,
+    OptimizerOptions, OptionValue, QuantileLevels, ScheduleName, SplitMethod, Statement,
+    TrainOption, TrainOptions, VocabularyOptions, WarmStart, train_options,
 };
 pub use system_tables::{Scope, SystemTables};
 pub use volley_proto::access::{Credential, Token};

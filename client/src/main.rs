@@ -10,7 +10,6 @@ use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches};
 use tracing_subscriber::EnvFilter;
 use volley_proto::limits::STACK;
-use volley_proto::stack::with_deep_stacks;
 
 use cli::{Args, Config, Ended};
 
@@ -23,8 +22,7 @@ fn main() -> ExitCode {
     let config = Args::from_arg_matches(&matches)
         .and_then(|args| Config::resolve(args, &matches, &cli::Surroundings::of_process()))
         .unwrap_or_else(|mistake| mistake.exit());
-    let running = with_deep_stacks().context("cannot start anew with deep stacks");
-    match running.and_then(|()| on_large_stack(config)) {
+    match on_large_stack(config) {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Failed) => ExitCode::FAILURE,
         Ok(Ended::Interrupted(code)) => ExitCode::from(code),

@@ -5,6 +5,7 @@ use datafusion::dataframe::DataFrame;
 use datafusion::sql::sqlparser::ast::ExprWithAlias;
 use url::Url;
 use volley_proto::ModelName;
+use volley_proto::stack::deep;
 use volley_proto::store::{EpochRecord, Manifest};
 
 use crate::sql::predict;
@@ -42,7 +43,7 @@ impl Model {
         })
     }
 
-    /// The rows with one more column, the prediction.
+    /// The rows with columns of predictions added.
     ///
     /// # Errors
     /// When the rows lack a feature the model was trained on.
@@ -52,24 +53,24 @@ impl Model {
             let expr = ExprWithAlias { expr, alias: None };
             state.create_logical_expr_from_sql_expr(expr, schema)
         };
-        let predicted = predict(&self.manifest, &self.store, plan, &mut expression)?;
+        let predicted = deep(|| predict(&self.manifest, &self.store, plan, &mut expression))?;
         Ok(DataFrame::new(state, predicted))
     }
 
-    /// One record an epoch, the first epoch's first: losses, errors of evaluation, and seconds.
+    /// Training history: one record an epoch, in order, of losses, evaluation errors and seconds.
     pub fn history(&self) -> &[EpochRecord] {
         &self.manifest.history
     }
 
-    /// Everything about the model but its numbers.
+    /// The manifest: everything about the model but its weights.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 }
 
-/// Volley's verbs on DataFusion's dataframes.
+/// Volley's methods of DataFusion's `DataFrame`.
 pub trait DataFrameExt: Sized {
-    /// The rows with one more column, the model's prediction.
+    /// The rows with columns of predictions added.
     ///
     /// # Errors
     /// When the rows lack a feature the model was trained on.

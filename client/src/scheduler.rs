@@ -1,4 +1,4 @@
-//! A scheduler as it is dialled.
+//! The address of a scheduler, with TLS and a credential.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use volley_proto::tls::{self, Tls, TlsFiles};
 
 use crate::{Error, Result};
 
-/// A scheduler's address, what is spoken TLS with where that is spoken, and whose requests it is to answer.
+/// A scheduler's address, TLS files and credential.
 #[derive(Debug, Clone)]
 pub struct SchedulerAddress {
     address: String,
@@ -41,7 +41,7 @@ impl SchedulerAddress {
         &self.address
     }
 
-    /// What is spoken TLS with, if it is.
+    /// TLS files, where connections are encrypted.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
@@ -51,7 +51,7 @@ impl SchedulerAddress {
         tls::url(&self.address, self.tls.is_some())
     }
 
-    /// Connects, for a service of the scheduler's. Requests say whose they are.
+    /// Connects to a service of the scheduler. Requests carry the credential.
     ///
     /// # Errors
     /// When it does not answer, or not as it is expected to, and when there is to be a token that cannot be read: that
@@ -64,7 +64,7 @@ impl SchedulerAddress {
         Ok(bearer.over(channel))
     }
 
-    /// A channel that connects when it is first used.
+    /// A channel that connects lazily.
     ///
     /// # Errors
     /// When the address is none, or there is to be a token that cannot be read.
@@ -77,7 +77,7 @@ impl SchedulerAddress {
         Ok(self.bearer()?.over(tls::channel(endpoint, self.tls())))
     }
 
-    /// What requests say of whose they are, for clients that are not made here.
+    /// The credential as requests carry it, for clients of other crates.
     ///
     /// # Errors
     /// When there is to be a token that cannot be read.

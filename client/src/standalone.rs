@@ -1,34 +1,37 @@
 //! A cluster inside this process: one scheduler, some executors, loopback and free ports only.
 //!
 //! The same scheduler and executors as in a cluster of processes, talking over the same wires; only
-//! the process is shared. It is for trying things out, for examples and for small jobs.
+//! the process is shared. It has threads of its own, with the stacks that planning and decoding take.
+//! It is for trying things out, for examples and for small jobs.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 pub use volley_executor::custom;
 use volley_executor::custom::CustomLayers;
 use volley_executor::{Executor, ExecutorConfig, rank_memory};
+use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
 use volley_scheduler::{Scheduler, SchedulerConfig};
 
 /// How long the parts may take to stop before they are dropped.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What an embedded cluster is made of.
+/// Configuration of an embedded cluster.
 #[derive(Debug, Clone)]
 pub struct StandaloneConfig {
-    /// How many executors, and so how many ranks at most.
+    /// Number of executors, and so the maximum number of ranks.
     pub executors: usize,
     /// Slots of each executor.
     pub vcores: usize,
-    /// Where executors keep shuffle files; a temporary folder, removed at the end, when `None`.
+    /// Folder of shuffle files; a temporary one, removed at the end, when `None`.
     pub work_dir: Option<PathBuf>,
-    /// Where ranks compute.
+    /// Device of the ranks.
     pub device: Device,
     /// Memory for queries, of each executor.
     pub memory: ByteSize,
@@ -58,6 +61,9 @@ pub enum StandaloneError {
     /// No temporary folder could be made.
     #[error("cannot make a temporary work folder")]
     WorkDir(#[source] std::io::Error),
+    /// Its threads could not be started.
+    #[error("cannot start the threads of the embedded cluster")]
+    Threads(#[source] std::io::Error),
     /// The scheduler did not start.
     #[error("the embedded scheduler did not start")]
     Scheduler(#[source] volley_scheduler::Error),
@@ -75,11 +81,9 @@ pub enum StandaloneError {
 /// A running embedded cluster; dropping it stops it.
 #[derive(Debug)]
 pub struct Standalone {
-    scheduler: String,
-    stop_executors: CancellationToken,
-    stop_scheduler: CancellationToken,
-    executors: JoinSet<()>,
-    serving: JoinSet<()>,
+    parts: Parts,
+    // Dropped after what runs on them.
+    _threads: Threads,
     _work_dir: Option<TempDir>,
 }
 
@@ -89,14 +93,85 @@ impl Standalone {
     /// # Errors
     /// When a part of it does not start.
     pub async fn start(config: StandaloneConfig) -> Result<Self, StandaloneError> {
-        let (work_dir, temporary) = match config.work_dir {
-            Some(dir) => (dir, None),
+        let (work_dir, temporary) = match &config.work_dir {
+            Some(dir) => (dir.clone(), None),
             None => {
                 let dir = tempfile::Builder::new().prefix("volley-").tempdir();
                 let dir = dir.map_err(StandaloneError::WorkDir)?;
                 (dir.path().to_owned(), Some(dir))
             }
         };
+        let threads = Threads::start().map_err(StandaloneError::Threads)?;
+        let parts = threads.run(Parts::start(config, work_dir)).await?;
+        Ok(Self {
+            parts,
+            _threads: threads,
+            _work_dir: temporary,
+        })
+    }
+
+    /// The scheduler, as `host:port`.
+    pub fn scheduler(&self) -> &str {
+        &self.parts.scheduler
+    }
+
+    /// Stops the executors, which deregister, and then the scheduler.
+    pub async fn stop(mut self) {
+        self.parts.stop().await;
+    }
+}
+
+/// Threads of a cluster.
+#[derive(Debug)]
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn start() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("volley-cluster")
+            .thread_stack_size(STACK)
+            .build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    /// Runs a future on them, which is dropped with the one that is returned.
+    ///
+    /// # Panics
+    /// When the future does.
+    async fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        let mut running = JoinSet::new();
+        let runtime = self.0.as_ref().expect("it is taken where it is dropped");
+        running.spawn_on(future, runtime.handle());
+        match running.join_next().await.expect("one was spawned") {
+            Ok(output) => output,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+impl Drop for Threads {
+    /// Waits for nothing: it may be dropped where nothing may block.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The scheduler and the executors.
+#[derive(Debug)]
+struct Parts {
+    scheduler: String,
+    stop_executors: CancellationToken,
+    stop_scheduler: CancellationToken,
+    executors: JoinSet<()>,
+    serving: JoinSet<()>,
+}
+
+impl Parts {
+    /// Starts them on the threads that poll this.
+    async fn start(config: StandaloneConfig, work_dir: PathBuf) -> Result<Self, StandaloneError> {
         let (stop_executors, stop_scheduler) = (CancellationToken::new(), CancellationToken::new());
         let (mut executors, mut serving) = (JoinSet::new(), JoinSet::new());
         let scheduler = Scheduler::start(SchedulerConfig::default())
@@ -136,17 +211,10 @@ impl Standalone {
             stop_scheduler,
             executors,
             serving,
-            _work_dir: temporary,
         })
     }
 
-    /// The scheduler, as `host:port`.
-    pub fn scheduler(&self) -> &str {
-        &self.scheduler
-    }
-
-    /// Stops the executors, which take leave of the scheduler, and then the scheduler.
-    pub async fn stop(mut self) {
+    async fn stop(&mut self) {
         for (stop, part) in [
             (&self.stop_executors, &mut self.executors),
             (&self.stop_scheduler, &mut self.serving),
@@ -160,7 +228,7 @@ impl Standalone {
     }
 }
 
-impl Drop for Standalone {
+impl Drop for Parts {
     fn drop(&mut self) {
         self.stop_executors.cancel();
         self.stop_scheduler.cancel();

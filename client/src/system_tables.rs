@@ -1,4 +1,4 @@
-//! The cluster's system tables, which its scheduler keeps, as a client reads them.
+//! The cluster's system tables, read from its scheduler.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use volley_proto::TrainId;
 use volley_proto::access::Authorized;
-use volley_proto::probe::Way;
+use volley_proto::probe::Link;
 use volley_proto::tables::{self, Row, Table};
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{ProbeRequest, ReadTableRequest};
@@ -15,19 +15,19 @@ use crate::{Error, Result, SchedulerAddress};
 
 /// How long a table may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the scheduler may take for the next ways between executors.
-const WAY: Duration = Duration::from_secs(60);
+/// How long the scheduler may take for the next links between executors.
+const LINK_TIMEOUT: Duration = Duration::from_secs(60);
 /// A log of many jobs is long.
 const MOST_BYTES: usize = 256 * 1024 * 1024;
 
-/// Reads tables of one scheduler; connects when it is first asked.
+/// The system tables of one scheduler; connects lazily.
 #[derive(Debug)]
 pub struct SystemTables {
     scheduler: SchedulerAddress,
     client: OnceCell<ClusterClient<Authorized>>,
 }
 
-/// Whose rows of a system table are read.
+/// Which rows of a system table are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope<'a> {
     /// All of them.
@@ -39,7 +39,7 @@ pub enum Scope<'a> {
 }
 
 impl SystemTables {
-    /// Those of a scheduler, which is not asked for anything yet.
+    /// The tables of a scheduler. Connects when one is first read.
     pub fn of(scheduler: &SchedulerAddress) -> Self {
         Self {
             scheduler: scheduler.clone(),
@@ -87,13 +87,13 @@ impl SystemTables {
         Ok(answer.into_inner().rows)
     }
 
-    /// The ways between the cluster's processes, which dial each other for this: it takes a second or two for each
+    /// The links between the cluster's processes, which dial each other for this: it takes a second or two for each
     /// executor.
     ///
     /// # Errors
     /// When the scheduler does not answer for a minute, serves another client, or is of another version.
-    pub async fn ways(&self) -> Result<Vec<Way>> {
-        const REQUEST: &str = "try the ways between its executors";
+    pub async fn links(&self) -> Result<Vec<Link>> {
+        const REQUEST: &str = "try the links between its executors";
         let refused = |source| Error::Request {
             address: self.scheduler.to_string(),
             request: REQUEST,
@@ -102,18 +102,18 @@ impl SystemTables {
         let client = self.client.get_or_try_init(|| self.connect()).await;
         let mut client = client.map_err(refused)?.clone();
         let status = |status| Error::refused(self.scheduler.as_str(), REQUEST, status);
-        let silent = |_| refused(format!("it has not answered for {WAY:?}").into());
-        let answer = timeout(WAY, client.probe(ProbeRequest {})).await;
+        let silent = |_| refused(format!("it has not answered for {LINK_TIMEOUT:?}").into());
+        let answer = timeout(LINK_TIMEOUT, client.probe(ProbeRequest {})).await;
         let mut answers = answer.map_err(silent)?.map_err(status)?.into_inner();
-        let mut ways = Vec::new();
+        let mut links = Vec::new();
         loop {
-            let answer = timeout(WAY, answers.message()).await;
+            let answer = timeout(LINK_TIMEOUT, answers.message()).await;
             match answer.map_err(silent)?.map_err(status)? {
                 Some(answer) => {
-                    let way = serde_json::from_slice(&answer.way);
-                    ways.push(way.map_err(|error| refused(error.into()))?);
+                    let link = serde_json::from_slice(&answer.link);
+                    links.push(link.map_err(|error| refused(error.into()))?);
                 }
-                None => return Ok(ways),
+                None => return Ok(links),
             }
         }
     }

@@ -21,7 +21,7 @@ use volley_proto::wire::{
 use volley_trainer::resolve_device;
 
 use crate::ballista::TaskKey;
-use crate::config::Role;
+use crate::config::ExecutorRole;
 use crate::notices::Notice;
 use crate::probe::{Asked, median};
 use crate::{Error, ExecutorConfig, Result};
@@ -184,9 +184,9 @@ impl Attendance {
             incarnation: incarnation.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             role: match config.role {
-                Role::Any => wire::Role::Any,
-                Role::Query => wire::Role::Query,
-                Role::Train => wire::Role::Train,
+                ExecutorRole::Any => wire::Role::Any,
+                ExecutorRole::Query => wire::Role::Query,
+                ExecutorRole::Train => wire::Role::Train,
             }
             .into(),
             device: match resolve_device(config.device) {

@@ -17,11 +17,10 @@ use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
-use volley_proto::stack::with_deep_stacks;
 use volley_proto::tls::Tls;
 use volley_trainer::custom::CustomLayers;
 
-use crate::{Executor, ExecutorConfig, Notices, Role, notices, rank_memory};
+use crate::{Executor, ExecutorConfig, ExecutorRole, Notices, notices, rank_memory};
 
 /// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
 ///
@@ -71,7 +70,7 @@ struct Args {
     reconnect_timeout: Duration,
     /// What it is there for: any, query (never runs ranks) or train (never holds shuffle data)
     #[arg(long, env = "VOLLEY_ROLE", default_value = "any")]
-    role: Role,
+    role: ExecutorRole,
     /// File with the token that the executor joins with [default: the one that a scheduler of the same user on this host
     /// has made]
     #[arg(long, env = "VOLLEY_JOIN_TOKEN_FILE", value_name = "FILE")]
@@ -123,7 +122,6 @@ fn start(layers: CustomLayers) -> anyhow::Result<()> {
         .with(collector.with_filter(LevelFilter::WARN))
         .init();
     let args = Args::parse();
-    with_deep_stacks()?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK)

@@ -27,7 +27,7 @@ pub struct ExecutorConfig {
     /// How long to try to reach a scheduler that is gone.
     pub reconnect_timeout: Duration,
     /// What the executor is there for.
-    pub role: Role,
+    pub role: ExecutorRole,
     /// Where its services and ranks listen, each on a port of its own, and what others dial.
     pub listen: ListenAddress,
     /// Slots: how many partitions it works on at once.
@@ -56,7 +56,7 @@ pub struct ExecutorConfig {
 
 /// What an executor is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Role {
+pub enum ExecutorRole {
     /// Queries and ranks.
     #[default]
     Any,
@@ -66,7 +66,7 @@ pub enum Role {
     Train,
 }
 
-impl FromStr for Role {
+impl FromStr for ExecutorRole {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -88,7 +88,7 @@ impl ExecutorConfig {
             connect_timeout: Duration::from_secs(10),
             scheduler_timeout: Duration::from_secs(10),
             reconnect_timeout: Duration::from_secs(600),
-            role: Role::Any,
+            role: ExecutorRole::Any,
             listen: ListenAddress::loopback(),
             vcores: 1,
             work_dir,

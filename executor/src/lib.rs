@@ -25,7 +25,7 @@ mod probe;
 mod rank;
 
 pub use command::run;
-pub use config::{ExecutorConfig, Role};
+pub use config::{ExecutorConfig, ExecutorRole};
 pub use error::{Error, Result};
 pub use executor::Executor;
 pub use memory::rank_memory;

@@ -85,14 +85,14 @@ async fn send(config: &ExecutorConfig, notices: &[Notice]) -> Result<()> {
 }
 
 /// The attempt that a span is of.
-struct Job(String);
+struct AttemptId(String);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut words = Words::default();
         attributes.record(&mut words);
         if let (Some(job), Some(span)) = (words.job, context.span(id)) {
-            span.extensions_mut().insert(Job(job));
+            span.extensions_mut().insert(AttemptId(job));
         }
     }
 
@@ -101,7 +101,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
         event.record(&mut words);
         let of_span = || {
             let mut spans = context.event_scope(event)?;
-            spans.find_map(|span| Some(span.extensions().get::<Job>()?.0.clone()))
+            spans.find_map(|span| Some(span.extensions().get::<AttemptId>()?.0.clone()))
         };
         let notice = Notice {
             at: SystemTime::now(),

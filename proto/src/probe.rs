@@ -1,7 +1,7 @@
 //! The network between the processes of a cluster: what executors are asked to try of it, and what came of that.
 //!
-//! A [`Way`] is from one process to another as the first one dials the second: by the host that it advertises. Nobody
-//! is dialled but registered executors and their scheduler. What would mend a way is for those to say who tell people.
+//! A [`Link`] is from one process to another as the first one dials the second: by the host that it advertises. Nobody
+//! is dialled but registered executors and their scheduler. Not here: remedies, which `volley doctor` names.
 
 use std::fmt;
 use std::io;
@@ -63,7 +63,7 @@ pub enum Probed {
     Failed(String),
 }
 
-/// A way as it has been found.
+/// How a link was found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The ports that were dialled.
@@ -124,7 +124,7 @@ pub enum FaultKind {
     Unresolved,
     /// The connection is refused.
     Refused,
-    /// There is no way to such a host.
+    /// There is no route to such a host.
     Unreachable,
     /// It times out.
     Silent,
@@ -162,16 +162,16 @@ impl Fault {
     }
 }
 
-/// One end of a way.
+/// One end of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum LinkEnd {
     /// The scheduler.
     Scheduler,
     /// An executor by its id.
     Executor(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LinkEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scheduler => f.pad("scheduler"),
@@ -180,13 +180,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// The way from one process to another.
+/// The link from one process to another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Way {
+pub struct Link {
     /// The dialling process.
-    pub from: Place,
+    pub from: LinkEnd,
     /// The dialled process.
-    pub to: Place,
+    pub to: LinkEnd,
     /// By what host.
     pub host: String,
     /// The port range that the dialled process was given, if any.
@@ -195,7 +195,7 @@ pub struct Way {
     pub outcome: Result<Measured, String>,
 }
 
-impl Way {
+impl Link {
     /// The ports that were not reached, and why.
     pub fn faults(&self) -> impl Iterator<Item = (&Port, &Fault)> {
         let ports = self.outcome.iter().flat_map(|measured| &measured.ports);
@@ -276,9 +276,9 @@ mod tests {
             fault,
         };
         let silent = Fault::silent(CONNECTING);
-        let way = |ports| Way {
-            from: Place::Scheduler,
-            to: Place::Executor("e".to_owned()),
+        let link = |ports| Link {
+            from: LinkEnd::Scheduler,
+            to: LinkEnd::Executor("e".to_owned()),
             host: "b".to_owned(),
             range: None,
             outcome: Ok(Measured {
@@ -286,10 +286,10 @@ mod tests {
                 ..Measured::default()
             }),
         };
-        assert!(way(vec![port(1, None)]).is_well());
-        let broken = way(vec![port(1, None), port(2, Some(silent))]);
+        assert!(link(vec![port(1, None)]).is_well());
+        let broken = link(vec![port(1, None), port(2, Some(silent))]);
         assert!(!broken.is_well());
-        let told: Way = serde_json::from_slice(&serde_json::to_vec(&broken).unwrap()).unwrap();
+        let told: Link = serde_json::from_slice(&serde_json::to_vec(&broken).unwrap()).unwrap();
         assert_eq!(told, broken);
         assert_eq!(
             told.faults()

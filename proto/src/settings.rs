@@ -25,6 +25,10 @@ pub const TRACE: &str = "volley.trace";
 pub const STAGE_BYTES: &str = "volley.stage_bytes";
 /// The most bytes that a query reads which one task answers: see [`SINGLE_TASK_BYTES_DEFAULT`].
 pub const SINGLE_TASK_BYTES: &str = "volley.single_task_bytes";
+/// The queue whose slots a job's tasks hold: see [`QUEUE_DEFAULT`].
+pub const QUEUE: &str = "volley.queue";
+/// Which of a user's queries comes first: see [`priority`].
+pub const PRIORITY: &str = "volley.priority";
 /// The training run that a job is, set by the client with the job.
 pub const TRAIN_ID: &str = "volley.train_id";
 /// An id of the job's own, set by the scheduler: the same when the job is run again.
@@ -40,6 +44,12 @@ pub const STAGE_BYTES_DEFAULT: u64 = 8 << 20;
 
 /// To read and compute so much in one task takes no longer than the stages that would share it.
 pub const SINGLE_TASK_BYTES_DEFAULT: u64 = 8 << 20;
+
+/// The queue that every scheduler has, and that of a job that names none.
+pub const QUEUE_DEFAULT: &str = "default";
+
+/// Priorities are this far from 0 at most.
+const PRIORITY_MOST: i32 = 100;
 
 /// Sets the engine's settings that Volley has other defaults for. Clients and the scheduler both begin
 /// so: what has no value cannot be sent, and what is as the scheduler begins need not be.
@@ -86,6 +96,11 @@ pub const STAGE_BYTES_MEANS: &str =
 /// What [`SINGLE_TASK_BYTES`] says, for lists of settings.
 pub const SINGLE_TASK_BYTES_MEANS: &str =
     "The most bytes that a query reads which one task answers, without stages; 0 where none is";
+/// What [`QUEUE`] says, for lists of settings.
+pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's tasks hold";
+/// What [`PRIORITY`] says, for lists of settings.
+pub const PRIORITY_MEANS: &str =
+    "Which of a user's queries in a queue comes first: the one of the highest priority";
 /// What a number of bytes is to be.
 pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
 
@@ -157,6 +172,20 @@ impl ExtensionOptions for JobSettings {
             },
         ]
     }
+}
+
+/// The priority of a job, as it is set.
+///
+/// # Errors
+/// When it is no whole number, or too far from 0.
+pub fn priority(value: &str) -> Result<i32> {
+    let parsed = value.parse::<i32>().ok();
+    let parsed = parsed.filter(|priority| (-PRIORITY_MOST..=PRIORITY_MOST).contains(priority));
+    parsed.ok_or_else(|| Error::Option {
+        option: PRIORITY.into(),
+        value: value.into(),
+        expected: format!("expected a whole number from -{PRIORITY_MOST} to {PRIORITY_MOST}"),
+    })
 }
 
 fn bytes(key: &str, value: &str) -> Result<u64> {

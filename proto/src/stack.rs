@@ -1,32 +1,51 @@
-//! Deep stacks for the threads that tasks run on.
+//! Deep stacks for what calls itself for each level of a plan or an expression, on threads that may be a program's own.
 //!
-//! An expression is computed by a call for each of its levels. Ballista starts the threads of tasks with the default
-//! size of stack, which only a variable of the process sets; one that overruns it ends the process, and what others
-//! run there.
+//! Threads of Volley's own have [`STACK`] from the start, and nothing changes for them. One of a program that uses the
+//! library has two megabytes, which planning a nested query overruns: its work goes on with another stack, as
+//! DataFusion's own recursion does.
+//!
+//! Not here: bounds of how deeply a query nests, which are in [`crate::nesting`] and [`crate::limits`].
 
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::future::poll_fn;
+use std::pin::pin;
 
 use crate::limits::STACK;
 
-/// The variable that the standard library reads the default size from.
-const SIZE: &str = "RUST_MIN_STACK";
+/// A stack with less left than so many bytes is left alone.
+const RED_ZONE: usize = STACK / 4;
 
-/// Starts the program anew with deep stacks, under the same process id, unless it was started with a size of stack
-/// of its own. To be called first in `main`.
-///
-/// # Errors
-/// When the program cannot be started.
-pub fn with_deep_stacks() -> io::Result<()> {
-    if std::env::var_os(SIZE).is_some() {
-        return Ok(());
+/// Runs a function on a deep stack.
+pub fn deep<T>(run: impl FnOnce() -> T) -> T {
+    stacker::maybe_grow(RED_ZONE, STACK, run)
+}
+
+/// Runs a future on deep stacks, one for each time that it is polled.
+pub async fn deeply<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| deep(|| future.as_mut().poll(context))).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum_of_levels(levels: u64) -> u64 {
+        let frame = std::hint::black_box([levels; 64]);
+        match levels {
+            0 => 0,
+            _ => frame[0] + sum_of_levels(levels - 1),
+        }
     }
-    let mut arguments = std::env::args_os();
-    let mut program = Command::new(std::env::current_exe()?);
-    if let Some(name) = arguments.next() {
-        program.arg0(name);
+
+    #[test]
+    fn a_thread_with_a_small_stack_recurses_deeply() {
+        let levels = 40_000;
+        let thread = std::thread::Builder::new().stack_size(64 << 10);
+        let thread = thread.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let summed = async { sum_of_levels(levels) };
+            runtime.unwrap().block_on(deeply(summed))
+        });
+        assert_eq!(thread.unwrap().join().unwrap(), levels * (levels + 1) / 2);
     }
-    // It returns only if it fails.
-    Err(program.args(arguments).env(SIZE, STACK.to_string()).exec())
 }

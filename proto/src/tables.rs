@@ -95,7 +95,7 @@ fn stages() -> DataType {
     DataType::List(Arc::new(Field::new_list_field(DataType::UInt64, true)))
 }
 
-use DataType::{Boolean, Float64, UInt64, Utf8};
+use DataType::{Boolean, Float64, Int64, UInt64, Utf8};
 
 rows! {
     /// A job, whoever submitted it.
@@ -120,7 +120,11 @@ rows! {
         seconds: f64 = Float64,
         /// The training run, if it is one.
         train_id: Option<String> = Utf8,
-        /// What it waits for, where none of its tasks runs: who holds the slots.
+        /// The queue whose slots its tasks hold.
+        queue: String = Utf8,
+        /// Of its owner's queries in the queue, the highest comes first.
+        priority: i64 = Int64,
+        /// What it waits for, where none of its tasks runs: its queue's turn, or who holds the slots.
         waits: Option<String> = Utf8,
         /// Why it failed.
         error: Option<String> = Utf8,

@@ -7,6 +7,7 @@ use volley_proto::address::ListenAddress;
 use volley_proto::tls::Tls;
 
 use crate::access::{JwtConfig, Limits, Tokens};
+use crate::control::Queue;
 
 /// What a scheduler is told at start.
 #[derive(Debug, Clone)]
@@ -21,6 +22,10 @@ pub struct SchedulerConfig {
     pub rows_timeout: Duration,
     /// Rows of a finished job are kept for this long for somebody who is there and reads nothing.
     pub reader_timeout: Duration,
+    /// The queues between which slots are shared, besides `default`, or in its place.
+    pub queues: Vec<Queue>,
+    /// A reservation of a gang that waits yields to queries once it has held some up for this long.
+    pub reservation_limit: Duration,
     /// Whose requests it answers.
     pub tokens: Tokens,
     /// What JSON Web Tokens of clients are verified with, where they are taken.
@@ -43,6 +48,8 @@ impl Default for SchedulerConfig {
             client_timeout: Duration::from_secs(30),
             rows_timeout: Duration::from_secs(5 * 60),
             reader_timeout: Duration::from_secs(60 * 60),
+            queues: Vec::new(),
+            reservation_limit: Duration::from_secs(60),
             tokens: Tokens::Local,
             jwt: None,
             limits: Limits::default(),

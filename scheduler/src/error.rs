@@ -58,6 +58,9 @@ pub enum Error {
         "cannot keep tokens for this user's clients: set VOLLEY_STATE_DIR, or give --tokens FILE"
     )]
     LocalTokens(#[source] std::io::Error),
+    /// Queues that cannot be.
+    #[error("cannot share slots between these queues")]
+    Queues(#[source] volley_proto::Error),
     /// Ballista's scheduler did not start.
     #[error("cannot start the scheduler")]
     Start(#[source] BallistaError),

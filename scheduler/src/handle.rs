@@ -168,7 +168,7 @@ pub(crate) mod testing {
     //! A controller for tests of what holds it.
 
     use super::*;
-    use crate::control::RetentionPolicy;
+    use crate::control::{Queues, RetentionPolicy};
 
     pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
@@ -181,6 +181,8 @@ pub(crate) mod testing {
                 unread: LONG,
                 idle: LONG,
             },
+            queues: Queues::default(),
+            reservation_limit: LONG,
         })
     }
 }

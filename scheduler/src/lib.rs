@@ -14,6 +14,8 @@
 //!                └── facts of graphs, offers ─── ballista ─── planning (queries to stages)
 //! ```
 //!
+//! `simulation` drives `control` alone, in virtual time, for benchmarks.
+//!
 //! It decides where tasks run and who belongs to a generation. It never touches rows or gradients
 //! and links no tensor library.
 
@@ -26,10 +28,13 @@ mod grpc;
 mod handle;
 mod planning;
 mod server;
+#[doc(hidden)]
+pub mod simulation;
 mod tables;
 mod web;
 
 pub use access::{JwtConfig, KeySetLocation, Limits, RoleLimits, Tokens};
 pub use config::SchedulerConfig;
+pub use control::Queue;
 pub use error::{Error, Result};
 pub use server::Scheduler;

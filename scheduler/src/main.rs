@@ -15,7 +15,7 @@ use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
 use volley_proto::tls::Tls;
-use volley_scheduler::{JwtConfig, Limits, Scheduler, SchedulerConfig, Tokens};
+use volley_scheduler::{JwtConfig, Limits, Queue, Scheduler, SchedulerConfig, Tokens};
 
 /// Plans are trees of small parts: with glibc's, planning takes a fifth longer. See `.cargo/config.toml` for its settings.
 #[global_allocator]
@@ -47,6 +47,18 @@ struct Args {
     /// Time that rows of a finished job are kept for a client that is there and reads nothing
     #[arg(long, env = "VOLLEY_READER_TIMEOUT", default_value = "1h", value_parser = humantime::parse_duration)]
     reader_timeout: Duration,
+    /// A queue, its weight, and the most slots that one user's queries hold of it; may be given several times [default:
+    /// `default=1` alone]
+    #[arg(
+        long = "queue",
+        env = "VOLLEY_QUEUES",
+        value_name = "NAME=WEIGHT[,user_slots=N]",
+        value_delimiter = ' '
+    )]
+    queues: Vec<Queue>,
+    /// Time after which the slots that are reserved for a waiting gang go to queries that have waited behind it, once
+    #[arg(long, env = "VOLLEY_RESERVATION_LIMIT", default_value = "60s", value_parser = humantime::parse_duration)]
+    reservation_limit: Duration,
     /// File of whose requests are answered: lines of a name, a role and a token's hash, as `volley cluster token` prints
     /// them [default: on loopback, tokens made for the same user]
     #[arg(long, env = "VOLLEY_TOKENS", value_name = "FILE")]
@@ -144,6 +156,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         client_timeout: args.client_timeout,
         rows_timeout: args.rows_timeout,
         reader_timeout: args.reader_timeout,
+        queues: args.queues,
+        reservation_limit: args.reservation_limit,
         tokens: match args.tokens {
             Some(file) => Tokens::File(file),
             None if args.insecure => Tokens::Anybody,

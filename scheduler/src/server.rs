@@ -17,7 +17,7 @@ use volley_proto::tls::ClientCertificate;
 
 use crate::access::{self, Access, admit};
 use crate::ballista::{self, Ballista, BallistaScheduler, JobGateway};
-use crate::control::{Policy, RetentionPolicy};
+use crate::control::{Policy, Queues, RetentionPolicy};
 use crate::grpc::{
     Prober, attendance_service, check_message, cluster_service, jobs_service, rendezvous_service,
     training_service,
@@ -65,6 +65,8 @@ impl Scheduler {
                 unread: config.rows_timeout,
                 idle: config.reader_timeout,
             },
+            queues: Queues::new(&config.queues).map_err(Error::Queues)?,
+            reservation_limit: config.reservation_limit,
         });
         let Ballista {
             scheduler,

@@ -84,8 +84,8 @@ impl Tables {
         match table {
             Table::Jobs => rows!(|control| {
                 let (now, filter) = (SystemTime::now(), filter(only));
-                let jobs = control.jobs().wanted(&filter).map(|job| job.row(now));
-                jobs.collect::<Vec<_>>()
+                let jobs = control.jobs().wanted(&filter);
+                jobs.map(|job| control.row(job, now)).collect::<Vec<_>>()
             }),
             Table::Executors => rows!(Controller::executor_rows),
             Table::TrainingRuns => rows!(|control| {

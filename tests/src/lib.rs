@@ -26,7 +26,7 @@ pub use cluster::{Cluster, ExecutorSetup, RemoteStore, Run, Setup, Spread, execu
 pub use hosts::Hosts;
 pub use intruder::{Answer, Intruder};
 pub use process::{Process, eventually};
-pub use proxy::{Proxy, Way};
+pub use proxy::{Direction, Proxy};
 pub use s3::{Fault, FaultPlan, FaultyProxy, S3Server};
 pub use tables::{Numbers, Samples, Work};
 pub use told::{Job, JobState, Slots, Stage};

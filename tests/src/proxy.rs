@@ -13,9 +13,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Which way bytes go.
+/// Which direction bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From whoever dialled to the target.
     Up,
     /// From the target to whoever dialled.
@@ -82,19 +82,19 @@ impl Proxy {
         state.close_all();
     }
 
-    /// Lets nothing pass this way any more, and closes nothing.
-    pub fn hold(&self, way: Way) {
+    /// Lets nothing pass this direction any more, and closes nothing.
+    pub fn hold(&self, direction: Direction) {
         let mut state = self.shared.lock();
-        match way {
-            Way::Up => state.hold_up = true,
-            Way::Down => state.hold_down = true,
+        match direction {
+            Direction::Up => state.hold_up = true,
+            Direction::Down => state.hold_down = true,
         }
     }
 
-    /// Lets nothing pass either way any more, and closes nothing.
+    /// Lets nothing pass either direction any more, and closes nothing.
     pub fn hold_both(&self) {
-        self.hold(Way::Up);
-        self.hold(Way::Down);
+        self.hold(Direction::Up);
+        self.hold(Direction::Down);
     }
 
     /// Passes everything on this much later.
@@ -135,10 +135,10 @@ impl State {
         }
     }
 
-    fn holds(&self, way: Way) -> bool {
-        match way {
-            Way::Up => self.hold_up,
-            Way::Down => self.hold_down,
+    fn holds(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Up => self.hold_up,
+            Direction::Down => self.hold_down,
         }
     }
 }
@@ -173,22 +173,22 @@ impl Shared {
         target.set_nodelay(true)?;
         let ends = [dialled.try_clone()?, target.try_clone()?];
         self.lock().streams.extend(ends);
-        for (from, to, way) in [
-            (dialled.try_clone()?, target.try_clone()?, Way::Up),
-            (target, dialled, Way::Down),
+        for (from, to, direction) in [
+            (dialled.try_clone()?, target.try_clone()?, Direction::Up),
+            (target, dialled, Direction::Down),
         ] {
             let shared = Arc::clone(&self);
-            std::thread::spawn(move || shared.forward(from, to, way));
+            std::thread::spawn(move || shared.forward(from, to, direction));
         }
         Ok(())
     }
 
-    fn forward(&self, mut from: TcpStream, mut to: TcpStream, way: Way) {
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream, direction: Direction) {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             // Reading ends when the proxy closes the stream.
             let read = from.read(&mut buffer).unwrap_or(0);
-            if !self.pass(way) {
+            if !self.pass(direction) {
                 return;
             }
             if read == 0 {
@@ -203,14 +203,14 @@ impl Shared {
     }
 
     /// Waits until what has been read may pass. False when the proxy is gone.
-    fn pass(&self, way: Way) -> bool {
+    fn pass(&self, direction: Direction) -> bool {
         let state = self.lock();
         let delay = state.delay;
         let waiting = self
             .changed
             .wait_timeout_while(state, delay, |state| !state.closed && !delay.is_zero());
         let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
-        let held = |state: &mut State| state.holds(way) && !state.closed;
+        let held = |state: &mut State| state.holds(direction) && !state.closed;
         let state = self
             .changed
             .wait_while(state, held)
@@ -267,12 +267,12 @@ mod tests {
 
     #[test]
     fn what_is_held_arrives_once_it_is_healed() {
-        for way in [Way::Up, Way::Down] {
+        for direction in [Direction::Up, Direction::Down] {
             let proxy = Proxy::to(&echo());
             let mut stream = dial(&proxy, SHORT);
             assert_eq!(ask(&mut stream, 7).unwrap(), 7);
-            proxy.hold(way);
-            assert!(ask(&mut stream, 8).is_err(), "nothing passes {way:?}");
+            proxy.hold(direction);
+            assert!(ask(&mut stream, 8).is_err(), "nothing passes {direction:?}");
             proxy.heal();
             stream.set_read_timeout(Some(LONG)).unwrap();
             let mut answer = [0];

@@ -38,7 +38,8 @@ mod train;
 /// [`check_layer`](custom::check_layer) tests one.
 pub mod custom {
     pub use crate::network::{
-        CustomBatch, CustomLayer, CustomLayers, CustomOperation, Parameter, Start, check_layer,
+        CustomBatch, CustomLayer, CustomLayers, CustomOperation, Initializer, Parameter,
+        check_layer,
     };
 }
 

@@ -20,7 +20,7 @@ use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
 use crate::network::{
-    CustomBatch, CustomLayer, CustomLayers, CustomOperation, Parameter, Start as Initial,
+    CustomBatch, CustomLayer, CustomLayers, CustomOperation, Initializer, Parameter,
 };
 use crate::random::{Key, Purpose};
 use crate::{
@@ -156,16 +156,16 @@ impl CustomOperation for Squashed {
     }
 
     fn parameters(&self) -> Vec<Parameter> {
-        let parameter = |name: &str, shape, start, penalized| Parameter {
+        let parameter = |name: &str, shape, initializer, penalized| Parameter {
             name: name.into(),
             shape,
-            start,
+            initializer,
             penalized,
         };
         let (kernel, bias) = (vec![self.from, self.to], vec![self.to]);
         vec![
-            parameter("kernel", kernel, Initial::Uniform(0.5), true),
-            parameter("bias", bias, Initial::Constant(0.0), false),
+            parameter("kernel", kernel, Initializer::Uniform(0.5), true),
+            parameter("bias", bias, Initializer::Constant(0.0), false),
         ]
     }
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, value_parser};
-use volley::rossmann::FULL_SIZE;
 use volley_proto::access::{Role, Token};
 use volley_proto::spec::Device;
+use volley_rossmann::FULL_SIZE;
 
 use super::format::Format;
 

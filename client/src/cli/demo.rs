@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
-use volley::rossmann::sql;
 use volley_proto::store::Manifest;
+use volley_rossmann::sql;
 
 use super::Ended;
 use super::config::{Defines, Demo, DemoData, EngineConfig};

@@ -1,6 +1,6 @@
 //! `volley generate`: tables to try Volley on.
 
-use volley::rossmann::{self, GenerateOptions, GenerateSummary};
+use volley_rossmann::{GenerateOptions, GenerateSummary};
 
 use super::config::Generate;
 
@@ -24,10 +24,10 @@ pub(super) fn run(generate: &Generate) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(super) fn write(generate: &Generate) -> Result<GenerateSummary, rossmann::Error> {
+pub(super) fn write(generate: &Generate) -> Result<GenerateSummary, volley_rossmann::Error> {
     let options = GenerateOptions {
         stores: generate.stores,
         seed: generate.seed,
     };
-    rossmann::generate(&generate.out, &options)
+    volley_rossmann::generate(&generate.out, &options)
 }

@@ -212,6 +212,7 @@ fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_from_iter([
         ("id", texts(|job| job.id.clone())),
         ("state", texts(|job| job.state.to_string())),
+        ("queue", texts(|job| job.queue.clone())),
         ("attempts", Arc::new(attempts.collect::<UInt32Array>())),
         ("submitted", Arc::new(submitted.with_timezone("+00:00"))),
         ("seconds", Arc::new(seconds.collect::<Float64Array>())),
@@ -241,7 +242,15 @@ mod tests {
             .iter()
             .map(|f| f.name().clone())
             .collect();
-        let expected = ["id", "state", "attempts", "submitted", "seconds", "name"];
+        let expected = [
+            "id",
+            "state",
+            "queue",
+            "attempts",
+            "submitted",
+            "seconds",
+            "name",
+        ];
         assert_eq!(names, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! A job as the scheduler tells of it.
+//! A job, as listed by the scheduler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,13 +11,13 @@ use crate::error::plain;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Job {
-    /// The id that its client was given.
+    /// Its id, the same over all attempts.
     pub id: String,
     /// What was submitted, shortened.
     pub name: String,
-    /// How far it is.
+    /// Its state.
     pub state: JobState,
-    /// The engine's job of each attempt, the current one last.
+    /// Ids of its attempts, the current one last.
     pub attempts: Vec<String>,
     /// When it was submitted, by the scheduler's clock.
     pub submitted: SystemTime,
@@ -27,6 +27,10 @@ pub struct Job {
     pub error: Option<String>,
     /// The training run, if it is one.
     pub train_id: Option<TrainId>,
+    /// The queue whose slots its tasks hold.
+    pub queue: String,
+    /// Of its owner's queries in the queue, the highest comes first.
+    pub priority: i64,
 }
 
 /// Something that happened to a job.
@@ -60,6 +64,8 @@ impl TryFrom<tables::Job> for Job {
             ended: row.ended.map(time).transpose()?,
             error: row.error.map(|text| plain(&text)),
             train_id: row.train_id.map(|id| id.parse()).transpose()?,
+            queue: row.queue,
+            priority: row.priority,
         })
     }
 }
@@ -98,6 +104,8 @@ mod tests {
             ended: None,
             seconds: 1.0,
             train_id: None,
+            queue: "default".into(),
+            priority: 0,
             waits: None,
             error: Some("label is null".into()),
         }

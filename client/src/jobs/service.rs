@@ -25,7 +25,7 @@ use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
 
-/// How many jobs are named to who asked for one that there is not.
+/// How many known jobs the error about an unknown one lists.
 const SUGGESTED: usize = 3;
 
 /// The jobs of one scheduler.
@@ -48,7 +48,7 @@ impl Jobs {
         Self::of(scheduler)
     }
 
-    /// Of a scheduler that is not asked for anything yet.
+    /// The jobs of a scheduler. Connects when first used.
     fn of(scheduler: SchedulerAddress) -> Result<Self> {
         let cluster = Cluster::of(scheduler);
         let grpc = GrpcClientConfig::from(&BallistaConfig::default());
@@ -243,6 +243,8 @@ mod tests {
                 ended: None,
                 seconds: 0.0,
                 train_id: None,
+                queue: "default".into(),
+                priority: 0,
                 waits: None,
                 error: (notes > 1).then(|| "boom".into()),
             }
@@ -370,6 +372,8 @@ mod tests {
             ended: None,
             error: None,
             train_id: None,
+            queue: "default".into(),
+            priority: 0,
         };
         let jobs = ["qDSaC1v", "bbbbbbb", "ccccccc", "ddddddd"].map(job);
         for (id, known, message) in [

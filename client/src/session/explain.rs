@@ -20,7 +20,7 @@ use volley_proto::tables::{Executor, Stage};
 use super::optimizer::optimized;
 use super::query::QueryExec;
 use super::rows::Rows;
-use super::settings::Job;
+use super::settings::JobDescription;
 use super::train::plan_of;
 use super::{Output, Session};
 use crate::Result;
@@ -80,7 +80,7 @@ impl Session {
             LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => None,
             plan => {
                 let mut state = self.context().state();
-                Job::of(text).note(state.config_mut());
+                JobDescription::of(text).note(state.config_mut());
                 let frame = DataFrame::new(state, plan.clone());
                 let context = Arc::new(frame.task_ctx());
                 Some((frame.create_physical_plan().await?, context))

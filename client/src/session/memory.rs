@@ -14,7 +14,7 @@ use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use volley_proto::plan::ROWS_LIMIT;
 
-use super::settings::Job;
+use super::settings::JobDescription;
 use crate::{Error, Result};
 
 /// Makes a table of the rows of a query, which runs on the cluster as the job of that name.
@@ -62,7 +62,7 @@ pub(super) async fn create(
     }
     let schema = Arc::clone(input.schema().inner());
     let mut state = context.state();
-    Job::of(text).note(state.config_mut());
+    JobDescription::of(text).note(state.config_mut());
     let mut stream = DataFrame::new(state, Arc::unwrap_or_clone(input))
         .execute_stream()
         .await?;

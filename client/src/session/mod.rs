@@ -46,6 +46,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use volley_proto::ModelName;
+use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Epoch, Run};
 
@@ -56,7 +57,7 @@ pub use output::{Output, QueryJob};
 pub(crate) use transform::Rows as TrainingRows;
 
 use self::planner::ClusterPlanner;
-use self::settings::Job;
+use self::settings::JobDescription;
 use crate::cluster::Cluster;
 use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Reference, Statement};
 use crate::system_tables::{Scope, SystemTables};
@@ -143,7 +144,8 @@ impl Session {
     /// # Errors
     /// Says the line and column where the script stops making sense.
     pub fn parse(&self, script: &str) -> Result<Vec<Statement>> {
-        sql::parse(script, &self.dialect()?)
+        let dialect = self.dialect()?;
+        deep(|| sql::parse(script, &dialect))
     }
 
     /// What stands in the parentheses of `TRANSFORM (…)`.
@@ -182,6 +184,10 @@ impl Session {
     /// # Errors
     /// Whatever is wrong with the statement or goes wrong while it runs.
     pub async fn run(&self, statement: Statement) -> Result<Output> {
+        deeply(self.run_statement(statement)).await
+    }
+
+    async fn run_statement(&self, statement: Statement) -> Result<Output> {
         let statement = self.read_anew(statement)?;
         match statement.kind {
             Kind::CreateModel(create) => self.create_model(*create, &statement.text).await,
@@ -217,7 +223,7 @@ impl Session {
     /// When it is another statement, or whatever is wrong with it before it runs.
     pub async fn submit(&self, statement: Statement) -> Result<Option<String>> {
         match statement.kind {
-            Kind::CreateModel(create) => self.submit_model(*create, &statement.text).await,
+            Kind::CreateModel(create) => deeply(self.submit_model(*create, &statement.text)).await,
             _ => Err(Error::NotSupported {
                 what: "leaving a statement to the cluster that is not CREATE MODEL".to_owned(),
             }),
@@ -238,7 +244,7 @@ impl Session {
                     ..
                 }),
                 0,
-            ) => self.frame(*sql, &text).await,
+            ) => deeply(self.frame(*sql, &text)).await,
             (Some(_), 0) => {
                 let found = "a statement about models (Session::run runs it)".to_owned();
                 Err(Error::OneQuery { found })
@@ -284,7 +290,7 @@ impl Session {
             return Ok(frame);
         }
         let (mut state, plan) = frame.into_parts();
-        Job::of(text).note(state.config_mut());
+        JobDescription::of(text).note(state.config_mut());
         Ok(DataFrame::new(state, plan))
     }
 

@@ -1,4 +1,4 @@
-//! What a statement gives back.
+//! The result of a statement.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use futures::TryStreamExt;
 use super::query::QueryExec;
 use crate::Result;
 
-/// What a statement gives back: rows as they arrive, or a message.
+/// The result of a statement: rows as they arrive, or a message.
 pub struct Output {
     /// The rows' schema; empty for a statement without rows.
     pub schema: SchemaRef,
     /// The rows. Dropping them before their end cancels the query.
     pub rows: SendableRecordBatchStream,
-    /// What a statement did that has more to say than rows.
+    /// What a statement without rows has done.
     pub message: Option<String>,
     pub(super) job: QueryJob,
 }
 
-/// Which job a query is, as far as that is known: a query is submitted when its rows are read.
+/// The job of a query, once there is one: a query is submitted when its rows are first read.
 #[derive(Clone, Default)]
 pub struct QueryJob(Option<Arc<dyn ExecutionPlan>>);
 
@@ -55,7 +55,7 @@ impl Output {
         Ok(self.rows.try_collect().await?)
     }
 
-    /// Which job gives the rows, if one does.
+    /// The job of the query.
     pub fn job(&self) -> QueryJob {
         self.job.clone()
     }

@@ -13,6 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use volley_proto::plan::{VolleyLogicalCodec, sendable};
+use volley_proto::stack::deeply;
 
 use super::optimizer::optimized;
 use super::query::QueryExec;
@@ -29,6 +30,16 @@ pub(super) struct ClusterPlanner {
 #[async_trait]
 impl QueryPlanner for ClusterPlanner {
     async fn create_physical_plan(
+        &self,
+        plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        deeply(self.plan(plan, session)).await
+    }
+}
+
+impl ClusterPlanner {
+    async fn plan(
         &self,
         plan: &LogicalPlan,
         session: &dyn Session,
@@ -81,9 +92,7 @@ impl QueryPlanner for ClusterPlanner {
             cluster,
         )))
     }
-}
 
-impl ClusterPlanner {
     /// A change of a table in memory: its new rows are computed on the cluster.
     async fn change(
         &self,

@@ -37,6 +37,7 @@ use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, declared_stores};
 use volley_proto::settings::STORES;
+use volley_proto::stack::deep;
 
 use super::loss::{Effects, Verdict, judge};
 use super::nesting;
@@ -111,9 +112,12 @@ impl ClusterQuery {
     async fn submit(&self, config: &SessionConfig) -> crate::Result<Submitted> {
         nesting::check(&self.plan)?;
         refuse_unjoined(&self.plan)?;
-        let mut plan = Vec::new();
-        LogicalPlanNode::try_from_logical_plan(&self.plan, &VolleyLogicalCodec::default())?
-            .try_encode(&mut plan)?;
+        let plan = deep(|| {
+            let codec = VolleyLogicalCodec::default();
+            let mut encoded = Vec::new();
+            LogicalPlanNode::try_from_logical_plan(&self.plan, &codec)?.try_encode(&mut encoded)?;
+            Ok::<_, DataFusionError>(encoded)
+        })?;
         let mut settings = settings::to_send(config);
         let stores = Stores::of(config).map_err(DataFusionError::from)?;
         let declared = declared_stores(&self.plan, &stores)?;
@@ -377,25 +381,25 @@ mod tests {
 
     /// What an attempt yields: batches of one row, or the loss of the rest.
     #[derive(Debug, Clone, Copy, PartialEq)]
-    enum Step {
+    enum Yield {
         Row(i64),
         Lost,
         Broken,
     }
 
-    fn step(step: Step) -> crate::Result<RecordBatch> {
-        match step {
-            Step::Row(value) => {
+    fn yielded(item: Yield) -> crate::Result<RecordBatch> {
+        match item {
+            Yield::Row(value) => {
                 let column = Arc::new(Int64Array::from(vec![value])) as _;
                 Ok(RecordBatch::try_from_iter([("n", column)]).unwrap())
             }
-            Step::Lost => Err(Error::ResultLost {
+            Yield::Lost => Err(Error::ResultLost {
                 job: "J1".into(),
                 holder: "executor e-1".into(),
                 advice: String::new(),
                 source: Box::new(Error::NotSupported { what: "x".into() }),
             }),
-            Step::Broken => Err(DataFusionError::Execution("Job J1 failed: boom".into()).into()),
+            Yield::Broken => Err(DataFusionError::Execution("Job J1 failed: boom".into()).into()),
         }
     }
 
@@ -403,15 +407,15 @@ mod tests {
     async fn read(
         effects: Effects,
         hold: usize,
-        script: &[&[Step]],
+        script: &[&[Yield]],
     ) -> (usize, crate::Result<()>, usize) {
-        let mut attempts: VecDeque<_> = script.iter().map(|steps| steps.to_vec()).collect();
+        let mut attempts: VecDeque<_> = script.iter().map(|yields| yields.to_vec()).collect();
         let left = Arc::new(Mutex::new(attempts.len()));
         let counted = Arc::clone(&left);
         let run = move || {
-            let steps = attempts.pop_front().unwrap();
+            let yields = attempts.pop_front().unwrap();
             *counted.lock() = attempts.len();
-            async { Ok(futures::stream::iter(steps).map(step)) }
+            async { Ok(futures::stream::iter(yields).map(yielded)) }
         };
         let mut rows = Box::pin(rerun_lost(effects, hold, run));
         let mut count = 0;
@@ -428,8 +432,8 @@ mod tests {
 
     #[tokio::test]
     async fn rows_lost_before_any_was_given_out_are_made_again() {
-        use Step::{Lost, Row};
-        let scripts: [&[&[Step]]; 2] = [
+        use Yield::{Lost, Row};
+        let scripts: [&[&[Yield]]; 2] = [
             &[&[Lost], &[Lost], &[Row(1), Row(2)]],
             // What came before the loss is held back, and does not come twice.
             &[&[Row(1), Lost], &[Row(1), Row(2), Lost], &[Row(1), Row(2)]],
@@ -443,9 +447,9 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_rows_are_held_back_than_is_allowed() {
-        use Step::{Lost, Row};
-        let bytes = step(Row(1)).unwrap().get_array_memory_size();
-        let script: &[&[Step]] = &[&[Row(1), Row(2), Row(3), Row(4), Lost], &[Row(1)]];
+        use Yield::{Lost, Row};
+        let bytes = yielded(Row(1)).unwrap().get_array_memory_size();
+        let script: &[&[Yield]] = &[&[Row(1), Row(2), Row(3), Row(4), Lost], &[Row(1)]];
         for (hold, given_out) in [(0, 4), (2 * bytes, 4), (3 * bytes, 4)] {
             let (count, ended, left) = read(Effects::None, hold, script).await;
             assert!(matches!(ended, Err(Error::ResultLost { .. })), "{ended:?}");
@@ -458,9 +462,9 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_said_why_rows_are_not_made_again() {
-        use Step::{Broken, Lost, Row};
-        type Case<'a> = (Effects, &'a [&'a [Step]], usize, &'a str);
-        let again: &[Step] = &[Row(1)];
+        use Yield::{Broken, Lost, Row};
+        type Case<'a> = (Effects, &'a [&'a [Yield]], usize, &'a str);
+        let again: &[Yield] = &[Row(1)];
         let cases: &[Case<'_>] = &[
             (
                 Effects::None,

@@ -2,7 +2,7 @@
 //!
 //! All of them lie in DataFusion's configuration, and what differs there from what the scheduler begins
 //! with goes along with a job ([`to_send`]). So what the scheduler is to know of a job is written into
-//! the copy of the configuration that the job is submitted with ([`Job::note`]), never into the session's.
+//! the copy of the configuration that the job is submitted with ([`JobDescription::note`]), never into the session's.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -20,9 +20,10 @@ use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_proto::object_stores::redacted;
 use volley_proto::settings::{
-    BYTES_EXPECTED, ON_CLIENT_LOSS, OnClientLoss, PREFIX, SINGLE_TASK_BYTES,
-    SINGLE_TASK_BYTES_DEFAULT, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES, STAGE_BYTES_DEFAULT,
-    STAGE_BYTES_MEANS, TRACE, TRAIN_ID, session_config, set_defaults,
+    BYTES_EXPECTED, ON_CLIENT_LOSS, OnClientLoss, PREFIX, PRIORITY, PRIORITY_MEANS, QUEUE,
+    QUEUE_DEFAULT, QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_DEFAULT,
+    SINGLE_TASK_BYTES_MEANS, STAGE_BYTES, STAGE_BYTES_DEFAULT, STAGE_BYTES_MEANS, TRACE, TRAIN_ID,
+    priority, session_config, set_defaults,
 };
 use volley_proto::{TrainId, did_you_mean};
 
@@ -201,9 +202,9 @@ fn refuse(key: &str, value: &str, reason: String) -> Error {
     }
 }
 
-/// What the scheduler is to know of one job.
+/// The description of one job, for the scheduler.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Job {
+pub(super) struct JobDescription {
     /// What it is called in lists.
     pub(super) name: String,
     /// The training run, if it is one.
@@ -212,7 +213,7 @@ pub(super) struct Job {
     pub(super) on_client_loss: Option<OnClientLoss>,
 }
 
-impl Job {
+impl JobDescription {
     /// A job called after the statement it carries out.
     pub(super) fn of(statement: &str) -> Self {
         let line = redacted(statement);
@@ -252,6 +253,8 @@ struct VolleySettings {
     trace: bool,
     stage_bytes: u64,
     single_task_bytes: u64,
+    queue: String,
+    priority: i32,
     /// Of one job only.
     train_id: Option<TrainId>,
 }
@@ -263,6 +266,8 @@ impl Default for VolleySettings {
             trace: false,
             stage_bytes: STAGE_BYTES_DEFAULT,
             single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
+            queue: QUEUE_DEFAULT.to_owned(),
+            priority: 0,
             train_id: None,
         }
     }
@@ -317,9 +322,30 @@ impl ExtensionOptions for VolleySettings {
                 }
                 Err(_) => BYTES_EXPECTED.to_owned(),
             },
+            // Which queues there are is known to the scheduler, which refuses others when a job is submitted.
+            QUEUE if value.is_empty() => "expected a queue's name".to_owned(),
+            QUEUE => {
+                self.queue = value.to_owned();
+                return Ok(());
+            }
+            PRIORITY => match priority(value) {
+                Ok(priority) => {
+                    self.priority = priority;
+                    return Ok(());
+                }
+                Err(volley_proto::Error::Option { expected, .. }) => expected,
+                Err(other) => other.to_string(),
+            },
             TRAIN_ID => "CREATE MODEL sets it".to_owned(),
             _ => {
-                let known = [ON_CLIENT_LOSS, SINGLE_TASK_BYTES, STAGE_BYTES, TRACE];
+                let known = [
+                    ON_CLIENT_LOSS,
+                    PRIORITY,
+                    QUEUE,
+                    SINGLE_TASK_BYTES,
+                    STAGE_BYTES,
+                    TRACE,
+                ];
                 let hint = did_you_mean(&full, known);
                 format!("there is no such setting{hint}")
             }
@@ -354,10 +380,27 @@ impl ExtensionOptions for VolleySettings {
             value: Some(self.single_task_bytes.to_string()),
             description: SINGLE_TASK_BYTES_MEANS,
         };
-        [on_client_loss, single_task_bytes, stage_bytes, trace]
-            .into_iter()
-            .chain(train_id)
-            .collect()
+        let queue = ConfigEntry {
+            key: QUEUE.to_owned(),
+            value: Some(self.queue.clone()),
+            description: QUEUE_MEANS,
+        };
+        let priority = ConfigEntry {
+            key: PRIORITY.to_owned(),
+            value: Some(self.priority.to_string()),
+            description: PRIORITY_MEANS,
+        };
+        [
+            on_client_loss,
+            priority,
+            queue,
+            single_task_bytes,
+            stage_bytes,
+            trace,
+        ]
+        .into_iter()
+        .chain(train_id)
+        .collect()
     }
 }
 
@@ -431,6 +474,17 @@ mod tests {
                 "SET volley.single_task_bytes = 8MiB: expected a whole number of bytes",
             ),
             (
+                PRIORITY,
+                "101",
+                "SET volley.priority = 101: expected a whole number from -100 to 100",
+            ),
+            (
+                PRIORITY,
+                "high",
+                "SET volley.priority = high: expected a whole number from -100 to 100",
+            ),
+            (QUEUE, "", "SET volley.queue = : expected a queue's name"),
+            (
                 TRAIN_ID,
                 "1",
                 "SET volley.train_id = 1: CREATE MODEL sets it",
@@ -439,6 +493,17 @@ mod tests {
             let error = set(&mut config, key, value).unwrap_err();
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    #[test]
+    fn a_jobs_queue_and_priority_go_along_with_it() {
+        let mut config = config();
+        assert_eq!(sent(&config, QUEUE).as_deref(), Some(QUEUE_DEFAULT));
+        assert_eq!(sent(&config, PRIORITY).as_deref(), Some("0"));
+        set(&mut config, QUEUE, "etl").unwrap();
+        set(&mut config, PRIORITY, "-7").unwrap();
+        assert_eq!(sent(&config, QUEUE).as_deref(), Some("etl"));
+        assert_eq!(sent(&config, PRIORITY).as_deref(), Some("-7"));
     }
 
     #[test]
@@ -461,18 +526,18 @@ mod tests {
     fn a_job_is_noted_in_its_own_configuration() {
         let mut config = config();
         let train_id = TrainId::generate();
-        let job = Job {
+        let job = JobDescription {
             train_id: Some(train_id),
-            ..Job::of("CREATE\n  MODEL m …")
+            ..JobDescription::of("CREATE\n  MODEL m …")
         };
         job.note(&mut config);
         let name = sent(&config, BALLISTA_JOB_NAME);
         assert_eq!(name.as_deref(), Some("CREATE MODEL m …"));
         assert_eq!(sent(&config, TRAIN_ID), Some(train_id.to_string()));
         assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("auto"));
-        let kept = Job {
+        let kept = JobDescription {
             on_client_loss: Some(OnClientLoss::Keep),
-            ..Job::of("other")
+            ..JobDescription::of("other")
         };
         kept.note(&mut config);
         assert_eq!(sent(&config, BALLISTA_JOB_NAME), name);
@@ -483,8 +548,8 @@ mod tests {
     #[test]
     fn names_are_cut() {
         let exact = "é".repeat(NAME_LENGTH);
-        assert_eq!(Job::of(&exact).name, exact);
-        let long = Job::of(&"é".repeat(NAME_LENGTH + 1)).name;
+        assert_eq!(JobDescription::of(&exact).name, exact);
+        let long = JobDescription::of(&"é".repeat(NAME_LENGTH + 1)).name;
         assert_eq!(long.chars().count(), NAME_LENGTH);
         assert!(long.ends_with('…'));
     }

@@ -21,7 +21,7 @@ use volley_proto::store::TRACE_FILE;
 use volley_proto::{ModelName, ModelRef, TrainId};
 
 use super::query::QueryExec;
-use super::settings::{self, Job};
+use super::settings::{self, JobDescription};
 use super::transform::{Rows, own_column};
 use super::{Output, Session};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
@@ -29,7 +29,7 @@ use crate::{Error, Result};
 
 /// What training left.
 #[derive(Debug)]
-pub(crate) struct Trained {
+pub(crate) struct TrainingResult {
     /// One row a rank, by rank; none where they were lost.
     pub(crate) ranks: RecordBatch,
     /// The version that was published.
@@ -84,10 +84,10 @@ impl Session {
             return Ok(None);
         }
         let (target, mut rows, options) = self.target(create).await?;
-        let job = Job {
+        let job = JobDescription {
             train_id: Some(target.train_id),
             on_client_loss: Some(OnClientLoss::Keep),
-            ..Job::of(text)
+            ..JobDescription::of(text)
         };
         self.check_target(&target).await?;
         self.fit(&mut rows, &options, &target).await?;
@@ -192,10 +192,10 @@ impl Session {
         options: TrainOptions,
         target: Target,
         statement: &str,
-    ) -> Result<Trained> {
-        let job = Job {
+    ) -> Result<TrainingResult> {
+        let job = JobDescription {
             train_id: Some(target.train_id),
-            ..Job::of(statement)
+            ..JobDescription::of(statement)
         };
         let (model, train_id) = (target.model.clone(), target.train_id);
         let newest = self.check_target(&target).await?;
@@ -205,7 +205,7 @@ impl Session {
             Ok(batches) => {
                 let ranks = by_rank(&batches).map_err(DataFusionError::from)?;
                 self.drop_checkpoints(&model, train_id).await;
-                return Ok(Trained {
+                return Ok(TrainingResult {
                     version: published_version(&ranks),
                     ranks,
                     lost: None,
@@ -217,7 +217,7 @@ impl Session {
         match self.published_by(&model, train_id, newest).await {
             Ok(Some(version)) => {
                 self.drop_checkpoints(&model, train_id).await;
-                Ok(Trained {
+                Ok(TrainingResult {
                     ranks: RecordBatch::new_empty(train_schema()),
                     version: Some(version),
                     lost: Some(error),
@@ -253,7 +253,7 @@ impl Session {
         rows: &Rows,
         mut options: TrainOptions,
         target: Target,
-        job: &Job,
+        job: &JobDescription,
     ) -> Result<DataFrame> {
         options.trace = Some(self.is_traced(&options));
         let (plan, _) = plan_of(rows, options, target, &self.context().state())?;

@@ -31,9 +31,9 @@ mod values;
 pub(crate) use call::{Reference, named_models};
 pub(crate) use known::Known;
 pub use options::{
-    DecayName, Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerOptions,
-    OptionValue, QuantileShares, RuleName, SplitMethod, TrainOption, TrainOptions,
-    VocabularyOptions, WarmStart, train_options,
+    Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerName,
+    OptimizerOptions, OptionValue, QuantileLevels, ScheduleName, SplitMethod, TrainOption,
+    TrainOptions, VocabularyOptions, WarmStart, train_options,
 };
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse, parse_transform};

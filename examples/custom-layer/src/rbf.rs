@@ -9,7 +9,7 @@
 
 use std::error::Error;
 
-use volley_executor::custom::{CustomBatch, CustomLayer, CustomOperation, Parameter, Start};
+use volley_executor::custom::{CustomBatch, CustomLayer, CustomOperation, Initializer, Parameter};
 
 /// The layer: what is made for a network with it.
 #[derive(Debug)]
@@ -57,16 +57,20 @@ impl CustomOperation for Functions {
     }
 
     fn parameters(&self) -> Vec<Parameter> {
-        let parameter = |name: &str, shape: &[usize], start| Parameter {
+        let parameter = |name: &str, shape: &[usize], initializer| Parameter {
             name: name.to_owned(),
             shape: shape.to_vec(),
-            start,
+            initializer,
             // Centers and sharpness are no weights: smaller is not simpler.
             penalized: false,
         };
-        let sharpness = Start::Constant(self.sharpness.ln());
+        let sharpness = Initializer::Constant(self.sharpness.ln());
         vec![
-            parameter("centers", &[self.units, self.inputs], Start::Normal(1.0)),
+            parameter(
+                "centers",
+                &[self.units, self.inputs],
+                Initializer::Normal(1.0),
+            ),
             parameter("log_sharpness", &[self.units], sharpness),
         ]
     }

@@ -27,7 +27,10 @@ use volley_proto::TrainId;
 use volley_proto::access::ClusterSecret;
 use volley_proto::nesting;
 use volley_proto::object_stores::{Declared, Stores};
-use volley_proto::settings::{JOB_ID, ON_CLIENT_LOSS, OnClientLoss, STORES, TRAIN_ID};
+use volley_proto::settings::{
+    JOB_ID, ON_CLIENT_LOSS, OnClientLoss, PRIORITY, QUEUE, QUEUE_DEFAULT, STORES, TRAIN_ID,
+    priority,
+};
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
@@ -63,6 +66,14 @@ impl JobGateway {
             None if caller.sees().is_none() => Ok(()),
             None => Err(unknown(id)),
         }
+    }
+
+    /// # Errors
+    /// When there is no such queue.
+    fn check_queue(&self, queue: &str) -> Result<(), Status> {
+        let checked = self.control.look(|control| control.check_queue(queue));
+        checked
+            .map_err(|reason| Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}")))
     }
 
     /// Takes what a submission says of stores out of its settings, which others are shown.
@@ -116,6 +127,7 @@ fn describe(
     let on_client_loss = setting(ON_CLIENT_LOSS)
         .map(str::parse::<OnClientLoss>)
         .transpose();
+    let priority = setting(PRIORITY).map(priority).transpose();
     Ok(Submission {
         job: id.to_owned(),
         owner: caller.principal.name.clone(),
@@ -125,6 +137,8 @@ fn describe(
             .map_err(invalid)?
             .unwrap_or(OnClientLoss::Auto),
         limits: job_limits(caller),
+        queue: setting(QUEUE).unwrap_or(QUEUE_DEFAULT).to_owned(),
+        priority: priority.map_err(invalid)?.unwrap_or(0),
     })
 }
 
@@ -187,7 +201,8 @@ impl SchedulerGrpc for JobGateway {
     ) -> Result<Response<ExecuteQueryResult>, Status> {
         let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
-        describe("", &caller, request.get_ref())?;
+        let described = describe("", &caller, request.get_ref())?;
+        self.check_queue(&described.queue)?;
         self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());

@@ -9,7 +9,7 @@
 //! This file has executors, tasks, and the ends of attempts and jobs; [`super::gangs`] has training, and
 //! [`super::offers`] placement.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
 use volley_proto::tables::{self, JobState, Line, millis};
@@ -21,6 +21,9 @@ use super::event::{
 use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
 use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
+use super::offers::unknown_account;
+use super::placement::{Pool, WaitReason};
+use super::queues::Queues;
 use super::retained::Ends;
 use super::slots::{Holder, Slots, Task};
 use super::training::{Run, Runs};
@@ -28,8 +31,8 @@ use super::training::{Run, Runs};
 /// How long a job waits on a cluster without a single executor.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Timeouts of executors, clients and readers of rows.
-#[derive(Debug, Clone, Copy)]
+/// Timeouts of executors, clients and readers of rows, and how slots are shared.
+#[derive(Debug, Clone)]
 pub(crate) struct Policy {
     /// How long an executor may be silent before it is taken for lost.
     pub(crate) executor_timeout: Duration,
@@ -37,16 +40,23 @@ pub(crate) struct Policy {
     pub(crate) client_timeout: Duration,
     /// How long rows that are not read are kept.
     pub(crate) retention: RetentionPolicy,
+    pub(crate) queues: Queues,
+    /// How long a waiting gang's reservation may hold queries up before it yields to them.
+    pub(crate) reservation_limit: Duration,
 }
 
 /// The scheduler's core.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    policy: Policy,
+    pub(super) policy: Policy,
     pub(super) jobs: Jobs,
     pub(super) runs: Runs,
     pub(super) executors: Executors,
     pub(super) slots: Slots,
+    /// The executors as placement sees them: what the registry and the slots say of each.
+    pub(super) pool: Pool,
+    /// Since when a query has waited behind a gang's reservation, or since that yielded last.
+    pub(super) held_up_since: Option<Instant>,
     notices: NoticeLog,
     /// Since when no executor has been registered.
     empty_since: Option<Instant>,
@@ -62,6 +72,8 @@ impl Controller {
             runs: Runs::default(),
             executors: Executors::default(),
             slots: Slots::default(),
+            pool: Pool::default(),
+            held_up_since: None,
             notices: NoticeLog::default(),
             empty_since: None,
             commands: Vec::new(),
@@ -91,10 +103,17 @@ impl Controller {
                 let (attempt, stage) = (&binding.attempt, binding.stage);
                 self.tasks_bound(attempt, stage, binding.gang.as_deref(), tasks, now);
             }
-            Event::TaskSucceeded { executor, task } => self.slots.succeeds(&executor, &task),
-            Event::TaskFailed { executor, task } => self.slots.fails(&executor, &task),
+            Event::TaskSucceeded { executor, task } => {
+                self.slots.succeeds(&executor, &task);
+                self.refresh(&executor);
+            }
+            Event::TaskFailed { executor, task } => {
+                self.slots.fails(&executor, &task);
+                self.refresh(&executor);
+            }
             Event::TasksEnded { executor, tasks } => {
                 if self.slots.ended(&executor, &tasks) {
+                    self.refresh(&executor);
                     self.command(Command::Offer);
                 }
             }
@@ -107,6 +126,7 @@ impl Controller {
                 self.slots.joins(&executor);
                 self.executors
                     .registers(&executor, endpoint, slots, now.instant);
+                self.refresh(&executor);
                 self.empty_since = None;
                 self.wake(Topic::Executor(executor));
             }
@@ -115,6 +135,7 @@ impl Controller {
                 if self.executors.leaves(&executor) {
                     tracing::info!(executor, "executor gone");
                     self.slots.leaves(&executor);
+                    self.refresh(&executor);
                 }
                 self.wake(Topic::Executor(executor));
             }
@@ -169,6 +190,11 @@ impl Controller {
     /// The job that is a training run.
     pub(crate) fn job_of_run(&self, train: TrainId) -> Option<&Job> {
         self.jobs.iter().find(|job| job.train == Some(train))
+    }
+
+    /// A job as a row of its table.
+    pub(crate) fn row(&self, job: &Job, now: SystemTime) -> tables::Job {
+        job.row(self.waits(job), now)
     }
 
     /// All jobs, and the attempts that they are of.
@@ -272,14 +298,6 @@ impl Controller {
         Some(removed.map(str::to_owned))
     }
 
-    /// Notes what an attempt waits for, or that it does not any more.
-    pub(super) fn attempt_waits(&mut self, attempt: &str, reason: Option<String>) {
-        let job = self.jobs.job_of(attempt).to_owned();
-        if let Some(job) = self.jobs.get_mut(&job) {
-            job.waits = reason.filter(|_| !job.is_over());
-        }
-    }
-
     // What time brings about.
 
     fn tick(&mut self, now: Now) {
@@ -350,10 +368,10 @@ impl Controller {
         let alive = alive.map(|job| {
             let waited = now.time.duration_since(job.submitted).unwrap_or_default();
             let ends = is_empty_for_long && waited >= EMPTY_PATIENCE && !is_patient(job.train);
-            (job.attempt().to_owned(), ends)
+            (job.id.clone(), job.attempt().to_owned(), ends)
         });
-        for (attempt, ends) in alive.collect::<Vec<_>>() {
-            self.attempt_waits(&attempt, Some("no executor is registered".to_owned()));
+        for (job, attempt, ends) in alive.collect::<Vec<_>>() {
+            self.job_waits(&job, Some(WaitReason::NoExecutor));
             if ends {
                 let reason = format!("no executor has been registered for {EMPTY_PATIENCE:?}");
                 self.end_attempt(&attempt, AttemptEnd::Failed(reason));
@@ -409,7 +427,9 @@ impl Controller {
         now: Now,
     ) -> bool {
         let executors = &mut self.executors;
-        executors.attends(executor, incarnation, profile, now.time)
+        let attends = executors.attends(executor, incarnation, profile, now.time);
+        self.refresh(executor);
+        attends
     }
 
     /// What an incarnation that attends is to do.
@@ -505,14 +525,17 @@ impl Controller {
             Some(gang) => Holder::Training(gang.model.to_string()),
             None => Holder::Query(self.jobs.job_of(attempt).to_owned()),
         };
+        let job = self.jobs.get(self.jobs.job_of(attempt));
+        let account = job.map_or_else(unknown_account, |job| job.account.clone());
         for task in &tasks {
             let held = Task {
                 attempt: attempt.to_owned(),
                 stage,
                 number: task.number,
             };
-            let slots = &mut self.slots;
-            slots.bind(&task.executor, held, task.slots, holder.clone());
+            let holder = (holder.clone(), account.clone());
+            self.slots.bind(&task.executor, held, task.slots, holder);
+            self.refresh(&task.executor);
         }
         if let Some(gang) = gang {
             self.gang_starts(gang, attempt, tasks, now);

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use url::Url;
 use volley_proto::failure::DataLost;
 use volley_proto::settings::OnClientLoss;
+#[cfg(test)]
+use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::spec::{Elastic, Ranks};
 use volley_proto::{ModelName, TrainId};
 
@@ -116,6 +118,10 @@ pub(crate) struct Submission {
     pub(crate) on_client_loss: OnClientLoss,
     /// What its owner's role lets it take, where that is limited.
     pub(crate) limits: Option<JobLimits>,
+    /// The queue whose slots its tasks hold.
+    pub(crate) queue: String,
+    /// Of its owner's queries, the highest comes first.
+    pub(crate) priority: i32,
 }
 
 #[cfg(test)]
@@ -129,6 +135,8 @@ impl Submission {
             train: None,
             on_client_loss: OnClientLoss::Auto,
             limits: None,
+            queue: QUEUE_DEFAULT.into(),
+            priority: 0,
         }
     }
 }

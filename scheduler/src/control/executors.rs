@@ -12,13 +12,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::tables::{self, millis};
 
-use super::placement::Role;
+use super::placement::ExecutorRole;
 
 /// What an executor says of itself when it comes to attend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// What it is there for.
-    pub(crate) role: Role,
+    pub(crate) role: ExecutorRole,
     /// What its ranks compute on.
     pub(crate) device: String,
     /// Bytes of memory for its queries.
@@ -42,7 +42,7 @@ pub(crate) struct ExecutorEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RegisteredExecutor {
     pub(crate) id: String,
-    pub(crate) role: Role,
+    pub(crate) role: ExecutorRole,
     pub(crate) endpoint: ExecutorEndpoint,
 }
 
@@ -233,6 +233,12 @@ impl Executors {
         records.filter_map(|(id, record)| Some((id.as_str(), record.registered.as_ref()?.slots)))
     }
 
+    /// The slots of one, if it is registered.
+    pub(crate) fn slots_of(&self, executor: &str) -> Option<usize> {
+        let registered = self.records.get(executor)?.registered.as_ref();
+        registered.map(|registered| registered.slots)
+    }
+
     /// The registered ones as others dial them, by id.
     pub(crate) fn registered(&self) -> impl Iterator<Item = RegisteredExecutor> {
         let records = self.records.iter();
@@ -246,9 +252,9 @@ impl Executors {
     }
 
     /// What an executor is there for: anything, where it has not said.
-    pub(crate) fn role(&self, executor: &str) -> Role {
+    pub(crate) fn role(&self, executor: &str) -> ExecutorRole {
         let profile = self.profile(executor);
-        profile.map_or(Role::default(), |profile| profile.role)
+        profile.map_or(ExecutorRole::default(), |profile| profile.role)
     }
 
     /// Bytes of memory that it offers each of its ranks: without bound, where it has not said.
@@ -305,7 +311,7 @@ mod tests {
         }
     }
 
-    fn profile(role: Role) -> Profile {
+    fn profile(role: ExecutorRole) -> Profile {
         Profile {
             role,
             device: "cpu".into(),
@@ -319,7 +325,7 @@ mod tests {
     fn an_id_is_one_process_s_and_its_newest_incarnation_s() {
         let (mut executors, now) = (Executors::default(), SystemTime::now());
         assert_eq!(executors.admit("e", "p/1"), Ok(false));
-        assert!(executors.attends("e", "p/1", profile(Role::Any), now));
+        assert!(executors.attends("e", "p/1", profile(ExecutorRole::Any), now));
         executors.registers("e", endpoint(), 2, Instant::now());
         let refused = executors.admit("e", "q/1").unwrap_err();
         assert!(refused.contains("ids are unique"), "{refused}");
@@ -327,10 +333,10 @@ mod tests {
         assert_eq!(executors.admit("e", "p/2"), Ok(true), "the first is there");
         assert_eq!(executors.presence("e", "p/1"), Presence::Superseded);
         assert!(executors.leaves("e"), "the first is removed");
-        assert!(!executors.attends("e", "p/1", profile(Role::Any), now));
-        assert!(executors.attends("e", "p/2", profile(Role::Train), now));
+        assert!(!executors.attends("e", "p/1", profile(ExecutorRole::Any), now));
+        assert!(executors.attends("e", "p/2", profile(ExecutorRole::Train), now));
         assert_eq!(executors.presence("e", "p/2"), Presence::Current);
-        assert_eq!(executors.role("e"), Role::Train);
+        assert_eq!(executors.role("e"), ExecutorRole::Train);
         assert!(!executors.departs("e", "p/1"), "it is not there");
         executors.registers("e", endpoint(), 2, Instant::now());
         assert!(executors.departs("e", "p/2"));
@@ -342,14 +348,14 @@ mod tests {
     fn an_incarnation_that_was_taken_for_lost_starts_over() {
         let (mut executors, now) = (Executors::default(), SystemTime::now());
         executors.admit("e", "p/1").unwrap();
-        executors.attends("e", "p/1", profile(Role::Query), now);
+        executors.attends("e", "p/1", profile(ExecutorRole::Query), now);
         executors.registers("e", endpoint(), 2, Instant::now());
         assert!(executors.leaves("e"));
         assert_eq!(executors.presence("e", "p/1"), Presence::Lost);
         assert!(!executors.departs("e", "p/1"), "it is removed already");
         assert_eq!(
             (executors.slots().count(), executors.role("e")),
-            (0, Role::Any)
+            (0, ExecutorRole::Any)
         );
     }
 
@@ -359,7 +365,7 @@ mod tests {
         for number in 0..1000 {
             let id = format!("e{number}");
             executors.admit(&id, "p/1").unwrap();
-            executors.attends(&id, "p/1", profile(Role::Any), now);
+            executors.attends(&id, "p/1", profile(ExecutorRole::Any), now);
             executors.registers(&id, endpoint(), 2, Instant::now());
             assert!(executors.departs(&id, "p/1"));
             assert!(executors.leaves(&id));

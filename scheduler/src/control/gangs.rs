@@ -51,7 +51,7 @@ impl Controller {
                 of_rank,
                 rows: None,
             };
-            if let Some(reason) = never_fits(gang.ranks, &memory, &self.rank_offers()) {
+            if let Some(reason) = never_fits(gang.ranks, &memory, self.pool.able()) {
                 return Err(reason);
             }
         }
@@ -87,21 +87,15 @@ impl Controller {
         Ok(())
     }
 
-    /// Bytes of memory that each executor that runs ranks offers one.
-    fn rank_offers(&self) -> Vec<u64> {
-        let executors = self.executors.slots().map(|(id, _)| id);
-        let able = executors.filter(|id| self.executors.role(id).runs_ranks());
-        able.map(|id| self.executors.rank_memory(id)).collect()
-    }
-
     /// Whether something may be placed now only because time has passed.
     pub(super) fn time_matters(&self, now: Now) -> bool {
-        let executors = self.rank_offers().len();
+        let executors = self.pool.able().executors();
         let mut runs = self.runs.iter();
-        runs.any(|(_, run)| {
+        let may_regroup = runs.any(|(_, run)| {
             let grows = run.may_grow(now.instant);
             run.awaits_ranks() || grows.is_some_and(|ranks| ranks < executors)
-        })
+        });
+        may_regroup || self.reservation_is_due(now)
     }
 
     /// Whether anything is to be decided about a gang whose shards are all taken: it meets again, or could grow.

@@ -6,6 +6,7 @@
 //!        jobs        an id from submission to end, over however many attempts; readers of its rows
 //!        training    runs: generations, seats, the root cause of a failure, progress
 //!        placement   which stage gets which executors now, what waits, and why
+//!        queues      whose turn it is for a slot: weights, users, caps, priorities
 //!        slots       which task holds which slots, until it has ended
 //!        executors   attendance, registration, roles and resources
 //!        notices     what executors warn of
@@ -24,6 +25,7 @@ mod jobs;
 mod notices;
 mod offers;
 mod placement;
+mod queues;
 mod retained;
 #[cfg(test)]
 mod scripts;
@@ -39,7 +41,9 @@ pub(crate) use event::{
 pub(crate) use executors::{ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy};
 pub(crate) use notices::{Notice, shortened};
-pub(crate) use placement::{Memory, Role, Task as PlacedTask};
+pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
+pub use queues::Queue;
+pub(crate) use queues::Queues;
 pub(crate) use slots::Task;
 pub(crate) use training::{
     Failure, Membership, RankReport, Resolution, RunEvent, Shown, StepReport,

@@ -1,17 +1,22 @@
 //! Placement, as the controller goes about it: from stages that could run to tasks that are to be bound.
 //!
-//! Free slots are derived at every offer, from the executors' sizes and the tasks that have not ended.
+//! An offer has the stages with partitions that no task has; no other job is looked at. What executors have free is put
+//! into the pool as tasks come and go.
 
 use volley_proto::failure::DataLost;
+use volley_proto::settings::QUEUE_DEFAULT;
 
 use super::clock::Now;
 use super::controller::Controller;
 use super::event::{
     AttemptEnd, Binding, Command, DataLoss, Gang, GangStage, Offer, Stage, Topic, Work,
 };
+use super::jobs::Job;
 use super::placement::{
-    Decision, Demand, Executor, Kind, Memory, Role, WaitReason, grows_by, place,
+    Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Shares, WaitReason, grows_by, place,
 };
+use super::queues::Account;
+use super::retained::Ends;
 
 /// A demand, and what it is of.
 struct Asked {
@@ -28,54 +33,59 @@ struct Running {
     ranks_on: Vec<String>,
 }
 
+/// Whose slots are those of an attempt that is of no job here: its states are pushed to its client.
+pub(super) fn unknown_account() -> Account {
+    Account::new(QUEUE_DEFAULT, "")
+}
+
 impl Controller {
     /// Decides what of an offer starts now. Bindings are among the commands; each is to be carried out and told of as
     /// [`super::Event::TasksBound`] before the next offer.
     pub(crate) fn place(&mut self, offer: Offer, now: Now) -> Vec<Command> {
-        let Offer { mut stages, alive } = offer;
-        stages.retain(|stage| !self.jobs.is_ending(&stage.attempt));
-        // Job ids ascend in time, so their order is the order of arrival; a job that is run again keeps its place.
-        stages.sort_by_cached_key(|stage| {
-            let job = self.jobs.job_of(&stage.attempt);
-            (job.to_owned(), stage.attempt.clone(), stage.stage)
-        });
-        let held = self.slots.held();
-        let registered = self.executors.slots();
-        let is_alive = |id: &str| alive.as_ref().is_none_or(|alive| alive.contains(id));
-        let mut executors: Vec<_> = registered
-            .filter(|(id, _)| is_alive(id))
-            .map(|(id, slots)| {
-                let held = held.get(id).copied().unwrap_or(0);
-                Executor {
-                    id: id.to_owned(),
-                    free: slots.saturating_sub(held),
-                    idle: held == 0,
-                    role: self.executors.role(id),
-                    rank_memory: self.executors.rank_memory(id),
-                }
-            })
-            .collect();
-        let ranks = executors.iter().filter(|e| e.role.runs_ranks()).count();
-        let (mut asked, mut demands, mut running) = (Vec::new(), Vec::new(), Vec::new());
+        let Offer { stages, alive } = offer;
+        self.pool.begin(alive.as_ref());
+        let mut running = Vec::new();
+        let mut asked = Vec::with_capacity(stages.len());
         for stage in stages {
-            if let Some((ask, demand)) = self.demand(stage, ranks, &mut running, now) {
-                asked.push(ask);
-                demands.push(demand);
-            }
+            asked.extend(self.demand(stage, &mut running, now));
         }
-        let decisions = place(&mut executors, &demands);
-        for (ask, decision) in asked.into_iter().zip(decisions) {
-            self.act(ask, decision, now);
+        // Job ids ascend in time, so their order is the order of arrival; a job that is run again keeps its place.
+        asked.sort_by(|(ask, demand), (other_ask, other)| {
+            let of = (&demand.job, &ask.attempt, ask.stage);
+            of.cmp(&(&other.job, &other_ask.attempt, other_ask.stage))
+        });
+        let (asked, demands): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+        let yields = self.reservation_is_due(now);
+        let shares = Shares {
+            queues: &self.policy.queues,
+            usage: self.slots.usage(),
+        };
+        let placed = place(&mut self.pool, &demands, shares, yields);
+        self.held_up_since = match (placed.held_up, placed.yielded, self.held_up_since) {
+            (false, ..) => None,
+            (true, false, Some(since)) => Some(since),
+            (true, ..) => Some(now.instant),
+        };
+        let asked = asked.into_iter().zip(&demands);
+        for ((ask, demand), decision) in asked.zip(placed.decisions) {
+            self.act(ask, demand, decision, now);
         }
-        self.grow_gangs(&running, &executors, now);
+        self.grow_gangs(&running, now);
+        self.pool.end();
         self.take_commands()
     }
 
-    /// What a stage asks for, where so many executors run ranks.
+    /// Whether a gang's reservation is to yield.
+    pub(super) fn reservation_is_due(&self, now: Now) -> bool {
+        let limit = self.policy.reservation_limit;
+        let due = |since| now.instant - since >= limit;
+        self.held_up_since.is_some_and(due)
+    }
+
+    /// What a stage asks for; nothing, where its attempt is to end.
     fn demand(
         &mut self,
         stage: Stage,
-        executors: usize,
         running: &mut Vec<Running>,
         now: Now,
     ) -> Option<(Asked, Demand)> {
@@ -84,6 +94,10 @@ impl Controller {
             stage,
             work,
         } = stage;
+        let (job, account, priority) = match self.jobs.of_live_attempt(&attempt)? {
+            Some(job) => (job.id.clone(), job.account.clone(), job.priority),
+            None => (attempt.clone(), unknown_account(), 0),
+        };
         let (kind, gang, written) = match work {
             Work::Slices { pending, most } => (Kind::Slices { pending, most }, None, None),
             Work::Whole => (Kind::Whole, None, None),
@@ -97,6 +111,7 @@ impl Controller {
                     done,
                     written,
                 } = *stage;
+                let executors = self.pool.able().executors();
                 let run = self.runs.entry(&gang.train);
                 run.is_of(&gang);
                 // A rank that ends frees its slot before its shards are pending.
@@ -119,8 +134,11 @@ impl Controller {
             }
         };
         let demand = Demand {
-            job: self.jobs.job_of(&attempt).to_owned(),
+            job,
             stage,
+            account,
+            priority,
+            runs: self.slots.runs(&attempt),
             kind,
         };
         let asked = Asked {
@@ -132,7 +150,7 @@ impl Controller {
         Some((asked, demand))
     }
 
-    fn act(&mut self, asked: Asked, decision: Decision, now: Now) {
+    fn act(&mut self, asked: Asked, demand: &Demand, decision: Decision, now: Now) {
         let Asked {
             attempt,
             stage,
@@ -141,7 +159,7 @@ impl Controller {
         } = asked;
         match decision {
             Decision::Tasks(tasks) | Decision::Start(tasks) => {
-                self.attempt_waits(&attempt, None);
+                self.job_waits(&demand.job, None);
                 self.command(Command::Bind(Binding {
                     attempt,
                     stage,
@@ -150,14 +168,13 @@ impl Controller {
                 }));
             }
             Decision::Wait(reason) => {
-                if !self.slots.runs(&attempt) {
-                    let told = self.told(&reason);
-                    self.attempt_waits(&attempt, Some(told));
-                }
                 if let Some(gang) = gang
                     && self.runs.entry(&gang.train).waits(reason.to_string(), now)
                 {
                     self.wake(Topic::Run(gang.train));
+                }
+                if !demand.runs {
+                    self.job_waits(&demand.job, Some(reason));
                 }
             }
             Decision::Fail(reason) => self.end_attempt(&attempt, AttemptEnd::Failed(reason)),
@@ -171,11 +188,45 @@ impl Controller {
         }
     }
 
-    /// What a job waits for, as it is told, with the holders of the slots.
+    /// Notes what a job waits for, or that it does not any more.
+    pub(super) fn job_waits(&mut self, job: &str, reason: Option<WaitReason>) {
+        if let Some(job) = self.jobs.get_mut(job) {
+            job.waits = reason.filter(|_| !job.is_over());
+        }
+    }
+
+    /// Tells placement what an executor has now.
+    pub(super) fn refresh(&mut self, executor: &str) {
+        let Some(slots) = self.executors.slots_of(executor) else {
+            return self.pool.remove(executor);
+        };
+        let capacity = Capacity {
+            slots,
+            held: self.slots.held_by(executor),
+            role: self.executors.role(executor),
+            rank_memory: self.executors.rank_memory(executor),
+        };
+        self.pool.put(executor, capacity);
+    }
+
+    /// Refuses a queue that there is not.
+    ///
+    /// # Errors
+    /// Names it and those that there are.
+    pub(crate) fn check_queue(&self, queue: &str) -> Result<(), String> {
+        self.policy.queues.check(queue)
+    }
+
+    /// What a job waits for, as it is told when it is asked for.
+    pub(crate) fn waits(&self, job: &Job) -> Option<String> {
+        job.waits.as_ref().map(|reason| self.told(reason))
+    }
+
+    /// A reason, with who holds the slots.
     fn told(&self, reason: &WaitReason) -> String {
-        let suits: fn(Role) -> bool = match reason {
-            WaitReason::Slot { .. } => Role::runs_queries,
-            _ => Role::runs_ranks,
+        let suits: fn(ExecutorRole) -> bool = match reason {
+            WaitReason::Slot { .. } | WaitReason::Share { .. } => ExecutorRole::runs_queries,
+            _ => ExecutorRole::runs_ranks,
         };
         let executors = self.executors.slots();
         let suited: Vec<_> = executors
@@ -185,15 +236,16 @@ impl Controller {
         let holders = self.slots.told(suited.iter().map(|(id, _)| *id), all);
         match (reason, holders) {
             (WaitReason::Slot { ahead: None }, Some(holders)) => holders,
-            (WaitReason::Slot { .. } | WaitReason::Slots { .. }, Some(holders)) => {
-                format!("{reason}; {holders}")
-            }
+            (
+                WaitReason::Slot { .. } | WaitReason::Share { .. } | WaitReason::Slots { .. },
+                Some(holders),
+            ) => format!("{reason}; {holders}"),
             _ => reason.to_string(),
         }
     }
 
     /// Ends generations that executors with nothing to do could join.
-    fn grow_gangs(&mut self, running: &[Running], left: &[Executor], now: Now) {
+    fn grow_gangs(&mut self, running: &[Running], now: Now) {
         for gang in running {
             let Running {
                 gang: Gang { train, most, .. },
@@ -204,7 +256,7 @@ impl Controller {
             if run.and_then(|run| run.may_grow(now.instant)).is_none() {
                 continue;
             }
-            if let Some(executor) = grows_by(left, ranks_on, *most, memory) {
+            if let Some(executor) = grows_by(&self.pool, ranks_on, *most, memory) {
                 let reason = format!("executor {executor} joins");
                 self.change_run(*train, |run| run.regroup(reason, now));
             }

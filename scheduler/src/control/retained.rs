@@ -1,6 +1,7 @@
 //! A bounded map of what comes to an end, such as jobs and training runs: when there are too many, the oldest that have
 //! ended are evicted. It knows nothing of what they are.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 /// Those that are over are kept until there are this many newer ones.
@@ -45,11 +46,17 @@ impl<K: Ord, V: Ends> Retained<K, V> {
         }
     }
 
-    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
         self.entries.get(key)
     }
 
-    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
         self.entries.get_mut(key)
     }
 

@@ -7,15 +7,18 @@
 //!                        told to the executor until it says that the task has ended
 //! ```
 //!
-//! An executor that is gone takes its tasks with it. Nothing is counted: a task is there or is not,
-//! and what is ending is told again each second, so that a word that was lost leaks no slot. A task
-//! that cannot be stopped holds its slot for as long as it computes.
+//! An executor that is gone takes its tasks with it. A task is there or is not, and what is ending is told again each
+//! second, so that a word that was lost leaks no slot. Sums over tasks, by executor, attempt, queue and user, are changed
+//! only where a task comes ([`Slots::bind`]) or goes ([`Slots::remove`]). A task that cannot be stopped holds its slot
+//! for as long as it computes.
 //!
 //! Not here: which task gets which slot, and what tasks are.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
+
+use super::queues::{Account, Usage};
 
 /// A task that goes on for so long after it was to end is worth a line in the log.
 const STUBBORN: Duration = Duration::from_secs(10);
@@ -42,7 +45,17 @@ pub(crate) enum Holder {
 struct Held {
     slots: usize,
     holder: Holder,
+    /// Whom they are counted to.
+    account: Account,
     ending: Option<Ending>,
+}
+
+/// The tasks of an executor.
+#[derive(Debug, Default)]
+struct OfExecutor {
+    tasks: BTreeMap<Task, Held>,
+    /// Slots that they hold together.
+    held: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -56,80 +69,140 @@ struct Ending {
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     /// The tasks of each registered executor.
-    executors: BTreeMap<String, BTreeMap<Task, Held>>,
+    executors: BTreeMap<String, OfExecutor>,
+    /// How many tasks each attempt has, by executor.
+    attempts: BTreeMap<String, BTreeMap<String, usize>>,
+    usage: Usage,
 }
 
 impl Slots {
     /// An executor is there; whatever ran there before does not.
     pub(crate) fn joins(&mut self, executor: &str) {
-        self.executors.insert(executor.to_owned(), BTreeMap::new());
+        self.leaves(executor);
+        let none = OfExecutor::default();
+        self.executors.insert(executor.to_owned(), none);
     }
 
     /// An executor is gone, with its tasks.
     pub(crate) fn leaves(&mut self, executor: &str) {
+        let known = self.executors.get(executor);
+        let tasks = known.into_iter().flat_map(|known| known.tasks.keys());
+        for task in tasks.cloned().collect::<Vec<_>>() {
+            self.remove(executor, &task);
+        }
         self.executors.remove(executor);
     }
 
     /// A task is about to be sent to an executor.
-    pub(crate) fn bind(&mut self, executor: &str, task: Task, slots: usize, holder: Holder) {
-        if let Some(tasks) = self.executors.get_mut(executor) {
-            let ending = None;
-            let held = Held {
-                slots,
-                holder,
-                ending,
-            };
-            tasks.insert(task, held);
+    pub(crate) fn bind(
+        &mut self,
+        executor: &str,
+        task: Task,
+        slots: usize,
+        (holder, account): (Holder, Account),
+    ) {
+        if !self.executors.contains_key(executor) {
+            return;
         }
+        self.remove(executor, &task);
+        self.usage.add(&account, slots);
+        let attempt = self.attempts.entry(task.attempt.clone()).or_default();
+        *attempt.entry(executor.to_owned()).or_default() += 1;
+        let known = self.executors.entry(executor.to_owned()).or_default();
+        known.held += slots;
+        let held = Held {
+            slots,
+            holder,
+            account,
+            ending: None,
+        };
+        known.tasks.insert(task, held);
+    }
+
+    /// A task has gone, if it was there.
+    fn remove(&mut self, executor: &str, task: &Task) {
+        let Some(known) = self.executors.get_mut(executor) else {
+            return;
+        };
+        let Some(held) = known.tasks.remove(task) else {
+            return;
+        };
+        known.held -= held.slots;
+        self.usage.remove(&held.account, held.slots);
+        let Some(attempt) = self.attempts.get_mut(&task.attempt) else {
+            return;
+        };
+        if let Some(tasks) = attempt.get_mut(executor) {
+            *tasks -= 1;
+            if *tasks == 0 {
+                attempt.remove(executor);
+            }
+        }
+        if attempt.is_empty() {
+            self.attempts.remove(&task.attempt);
+        }
+    }
+
+    fn held_by_task(&self, executor: &str, task: &Task) -> Option<&Held> {
+        self.executors.get(executor)?.tasks.get(task)
     }
 
     /// A task has succeeded.
     pub(crate) fn succeeds(&mut self, executor: &str, task: &Task) {
-        if let Some(tasks) = self.executors.get_mut(executor) {
-            tasks.remove(task);
-        }
+        self.remove(executor, task);
     }
 
     /// A task is said to have failed. Of one that was to end only the wait for it has: what it
     /// computes may go on.
     pub(crate) fn fails(&mut self, executor: &str, task: &Task) {
-        if let Some(tasks) = self.executors.get_mut(executor)
-            && tasks.get(task).is_some_and(|held| held.ending.is_none())
-        {
-            tasks.remove(task);
+        let held = self.held_by_task(executor, task);
+        if held.is_some_and(|held| held.ending.is_none()) {
+            self.remove(executor, task);
         }
     }
 
     /// What still runs of an attempt is to end. Returns whether anything does.
     pub(crate) fn attempt_ends(&mut self, attempt: &str, now: Instant) -> bool {
-        let mut any = false;
-        for tasks in self.executors.values_mut() {
-            let of_attempt = tasks.iter_mut().filter(|(task, _)| task.attempt == attempt);
-            for (_, held) in of_attempt {
+        let Some(executors) = self.attempts.get(attempt) else {
+            return false;
+        };
+        let first = Task {
+            attempt: attempt.to_owned(),
+            stage: 0,
+            number: 0,
+        };
+        for executor in executors.keys() {
+            let Some(known) = self.executors.get_mut(executor) else {
+                continue;
+            };
+            let tasks = known.tasks.range_mut::<Task, _>(&first..);
+            for (_, held) in tasks.take_while(|(task, _)| task.attempt == attempt) {
                 let (since, said) = (now, false);
                 held.ending.get_or_insert(Ending { since, said });
-                any = true;
             }
         }
-        any
+        true
     }
 
     /// The executor says that tasks have ended. Returns whether slots have become free.
     pub(crate) fn ended(&mut self, executor: &str, ended: &[Task]) -> bool {
-        let Some(tasks) = self.executors.get_mut(executor) else {
-            return false;
-        };
-        let before = tasks.len();
-        // One that was not to end says itself how it did.
-        tasks.retain(|task, held| held.ending.is_none() || !ended.contains(task));
-        tasks.len() < before
+        let before = self.held_by(executor);
+        for task in ended {
+            // One that was not to end says itself how it did.
+            let held = self.held_by_task(executor, task);
+            if held.is_some_and(|held| held.ending.is_some()) {
+                self.remove(executor, task);
+            }
+        }
+        self.held_by(executor) < before
     }
 
     /// Tasks of an executor that are to end and have not, and what is to be said about those among
     /// them that take long.
     pub(crate) fn ending(&mut self, executor: &str, now: Instant) -> (Vec<Task>, Vec<String>) {
         let (mut all, mut lines) = (Vec::new(), Vec::new());
-        for (task, held) in self.executors.get_mut(executor).into_iter().flatten() {
+        let known = self.executors.get_mut(executor).into_iter();
+        for (task, held) in known.flat_map(|known| &mut known.tasks) {
             let Some(ending) = &mut held.ending else {
                 continue;
             };
@@ -150,16 +223,25 @@ impl Slots {
 
     /// How many slots tasks hold, by executor.
     pub(crate) fn held(&self) -> BTreeMap<String, usize> {
-        let sum = |(id, tasks): (&String, &BTreeMap<Task, Held>)| {
-            (id.clone(), tasks.values().map(|held| held.slots).sum())
-        };
-        self.executors.iter().map(sum).collect()
+        let executors = self.executors.iter();
+        executors
+            .map(|(id, known)| (id.clone(), known.held))
+            .collect()
+    }
+
+    /// How many slots of an executor tasks hold.
+    pub(crate) fn held_by(&self, executor: &str) -> usize {
+        self.executors.get(executor).map_or(0, |known| known.held)
+    }
+
+    /// How many slots queues and users hold.
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Whether a task of the attempt runs, or is about to.
     pub(crate) fn runs(&self, attempt: &str) -> bool {
-        let mut tasks = self.executors.values().flat_map(BTreeMap::keys);
-        tasks.any(|task| task.attempt == attempt)
+        self.attempts.contains_key(attempt)
     }
 
     /// Who holds the slots of these executors, which have so many together: "training m holds both
@@ -172,7 +254,7 @@ impl Slots {
         let mut holders: BTreeMap<(&Holder, bool), usize> = BTreeMap::new();
         for held in executors
             .filter_map(|id| self.executors.get(id))
-            .flat_map(BTreeMap::values)
+            .flat_map(|known| known.tasks.values())
         {
             let holder = (&held.holder, held.ending.is_some());
             *holders.entry(holder).or_default() += held.slots;
@@ -225,8 +307,12 @@ mod tests {
         }
     }
 
-    fn query(job: &str) -> Holder {
-        Holder::Query(job.to_owned())
+    fn query(job: &str) -> (Holder, Account) {
+        (Holder::Query(job.to_owned()), account())
+    }
+
+    fn account() -> Account {
+        Account::new("default", "u")
     }
 
     fn cluster() -> Slots {
@@ -309,7 +395,7 @@ mod tests {
             told.unwrap_or_default()
         };
         assert_eq!(told(&slots, 2), "");
-        let training = || Holder::Training("m".to_owned());
+        let training = || (Holder::Training("m".to_owned()), account());
         slots.bind("a", task("j", 0), 1, training());
         assert_eq!(told(&slots, 1), "training m holds the only slot");
         slots.bind("b", task("j", 1), 1, training());
@@ -321,5 +407,28 @@ mod tests {
             told(&slots, 4),
             "training m holds 2 of 4 slots, job k (over, but still computing) 2"
         );
+    }
+
+    #[test]
+    fn sums_are_those_of_the_tasks_that_are_there() {
+        let (mut slots, now) = (cluster(), Instant::now());
+        let user = |slots: &Slots| slots.usage().of_user(&account());
+        slots.bind("a", task("j", 0), 2, query("j"));
+        slots.bind("b", task("j", 1), 1, query("j"));
+        slots.bind("b", task("k", 0), 1, query("k"));
+        // The same one again is there once.
+        slots.bind("b", task("k", 0), 1, query("k"));
+        assert_eq!((user(&slots), slots.held_by("b")), (4, 2));
+        slots.succeeds("b", &task("j", 1));
+        slots.succeeds("b", &task("j", 1));
+        assert_eq!((user(&slots), slots.held_by("b")), (3, 1));
+        assert!(slots.runs("j") && slots.runs("k"));
+        slots.attempt_ends("j", now);
+        assert!(slots.ended("a", &[task("j", 0)]));
+        assert!(!slots.runs("j"));
+        slots.leaves("b");
+        assert_eq!((user(&slots), slots.usage().of_queue("default")), (0, 0));
+        assert!(!slots.runs("k"));
+        assert!(slots.attempts.is_empty());
     }
 }

@@ -27,7 +27,7 @@ use volley_proto::wire::{
 
 use super::probes::Probes;
 use crate::access::Caller;
-use crate::control::{Controller, Event, Notice, Presence, Profile, Role, Task, Topic};
+use crate::control::{Controller, Event, ExecutorRole, Notice, Presence, Profile, Task, Topic};
 use crate::handle::Control;
 
 /// How often the scheduler gives a sign of life.
@@ -101,9 +101,9 @@ impl Attendance for Service {
         }
         let profile = Profile {
             role: match role {
-                wire::Role::Any => Role::Any,
-                wire::Role::Query => Role::Query,
-                wire::Role::Train => Role::Train,
+                wire::Role::Any => ExecutorRole::Any,
+                wire::Role::Query => ExecutorRole::Query,
+                wire::Role::Train => ExecutorRole::Train,
             },
             device,
             memory_bytes,

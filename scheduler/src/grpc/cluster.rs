@@ -1,4 +1,4 @@
-//! The Cluster service: how large the cluster is, the tables about its work, and what the ways between its processes are
+//! The Cluster service: how large the cluster is, the tables about its work, and what the links between its processes are
 //! like.
 
 use tokio_stream::wrappers::ReceiverStream;
@@ -41,8 +41,8 @@ impl Cluster for Service {
     type ProbeStream = ReceiverStream<Result<ProbeResponse, Status>>;
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<Self::ProbeStream>, Status> {
-        let ways = self.prober.begin()?;
-        Ok(Response::new(ReceiverStream::new(ways)))
+        let links = self.prober.begin()?;
+        Ok(Response::new(ReceiverStream::new(links)))
     }
 
     async fn describe(

@@ -50,7 +50,7 @@ impl Jobs for Service {
         let known = self.control.look(|control| {
             let job = control.job(&id)?;
             let notes = job.notes.iter().skip(seen).map(wire::Note::from);
-            Some((job.row(SystemTime::now()), notes.collect()))
+            Some((control.row(job, SystemTime::now()), notes.collect()))
         });
         let (row, notes) = known.ok_or_else(|| unknown(&id))?;
         let job = serde_json::to_vec(&row);

@@ -5,7 +5,7 @@
 //!   rendezvous   ranks meet: generation, rank, peers; progress and failures
 //!   training     clients watch a run
 //!   jobs         clients follow jobs, and say that they read rows
-//!   cluster      how large the cluster is, the tables about its work, and probes of the ways between its processes
+//!   cluster      how large the cluster is, the tables about its work, and probes of the links between its processes
 //! ```
 //!
 //! Requests pass [`check_message`] before anything decodes them, and [`crate::access`] before that.

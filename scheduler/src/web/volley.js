@@ -229,6 +229,7 @@ function graph(stages, ranks) {
 const jobColumns = [
   { name: 'Job', of: (job) => make('a', { href: `#/job/${job.job_id}`, class: 'mono' }, job.job_id) },
   { name: 'State', of: (job) => pill(job.state) },
+  { name: 'Queue', of: (job) => job.queue },
   { name: 'Waits', of: (job) => job.waits || '' },
   { name: 'Statement', of: (job) => job.name },
   { name: 'Submitted', of: (job) => clock(job.submitted) },
@@ -400,7 +401,7 @@ const pages = {
       make('h1', {}, `Job ${id}`),
       job.name ? make('p', { class: 'statement mono' }, job.name) : null,
       facts([['State', pill(job.state)], ['Submitted', clock(job.submitted)],
-        ['Time', time(job.seconds)], ['Attempts', job.attempts]]),
+        ['Time', time(job.seconds)], ['Attempts', job.attempts], ['Queue', job.queue], ['Priority', job.priority]]),
       job.error ? make('p', { class: 'failure' }, (failed[0] ? `Rank ${failed[0].rank} failed first. ` : '') + job.error) : null,
       run ? section('Training', runFacts(run), runProgress(run), run.reason ? quiet(run.reason) : null, curve(points, epochs)) : null,
       run && ranks.length ? section('Where the time goes', splits(ranks)) : null,

@@ -18,9 +18,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("volley-trainer", &["volley-proto"]),
     ("volley-scheduler", &["volley-proto"]),
     ("volley-executor", &["volley-proto", "volley-trainer"]),
+    ("volley-rossmann", &[]),
     (
         "volley",
-        &["volley-proto", "volley-scheduler", "volley-executor"],
+        &[
+            "volley-proto",
+            "volley-scheduler",
+            "volley-executor",
+            "volley-rossmann",
+        ],
     ),
     (
         "volley-tests",
@@ -93,7 +99,8 @@ const SCHEDULER: &[(&str, &[&str])] = &[
         "ballista",
         &["access", "control", "handle", "planning", "tables"],
     ),
-    ("config", &["access"]),
+    ("config", &["access", "control"]),
+    ("simulation", &["control"]),
     ("error", &[]),
 ];
 

@@ -1,4 +1,4 @@
-//! `volley doctor` on clusters of this host: the ways between their processes, and who does not answer.
+//! `volley doctor` on clusters of this host: the links between their processes, and who does not answer.
 
 use volley_tests::{Cluster, Setup};
 
@@ -37,7 +37,7 @@ fn all_ways_are_measured_and_told() {
             cells[5][3].contains("Flight ") && cells[5][3].contains("ranks "),
             "{said}"
         );
-        assert!(said.contains("6 ways, all reached"), "{said}");
+        assert!(said.contains("6 links, all reached"), "{said}");
         assert!(said.lines().any(|line| line.contains("exchange")), "{said}");
     }
 }
@@ -54,10 +54,10 @@ fn an_executor_that_does_not_answer_is_named() {
     let said = &run.stdout;
     assert_eq!(run.code, Some(1), "{said}\n{}", run.stderr);
     let silent = "executor-1 does not answer the scheduler";
-    for way in ["executor-0 to executor-1", "executor-1 to executor-0"] {
+    for link in ["executor-0 to executor-1", "executor-1 to executor-0"] {
         let told =
-            |line: &str| line.starts_with("FAILED") && line.contains(way) && line.contains(silent);
-        assert!(said.lines().any(told), "{way}:\n{said}");
+            |line: &str| line.starts_with("FAILED") && line.contains(link) && line.contains(silent);
+        assert!(said.lines().any(told), "{link}:\n{said}");
     }
     assert!(said.contains("no query is tried"), "{said}");
     cluster.executors()[1].thaw();

@@ -24,6 +24,7 @@ mod mistakes;
 mod models;
 mod page;
 mod quantiles;
+mod queues;
 /// An example's layer, whose test runs here.
 #[path = "../../../examples/custom-layer/src/rbf.rs"]
 mod rbf;

@@ -48,7 +48,6 @@ pub(crate) fn run(queries: usize) {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .thread_stack_size(16 << 20)
         .enable_all()
         .build()
         .unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use volley_tests::{
-    Cluster, ExecutorSetup, JobState, Numbers, Proxy, Way, eventually, executor_id,
+    Cluster, Direction, ExecutorSetup, JobState, Numbers, Proxy, eventually, executor_id,
 };
 
 use crate::asking::{Phase, question, question_by};
@@ -27,13 +27,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         || cut(Phase::Shuffle),
     ),
     ("an executor is cut off for a while", || {
-        held(Phase::Shuffle, &[Way::Up, Way::Down]);
+        held(Phase::Shuffle, &[Direction::Up, Direction::Down]);
     }),
     ("an executor is not heard any more", || {
-        held(Phase::Scan, &[Way::Up]);
+        held(Phase::Scan, &[Direction::Up]);
     }),
     ("an executor hears nothing any more", || {
-        held(Phase::Shuffle, &[Way::Down]);
+        held(Phase::Shuffle, &[Direction::Down]);
     }),
     ("an executor cannot reach the scheduler again", refused),
     ("an executor's messages are late", executor_is_late),
@@ -112,10 +112,12 @@ fn cut(phase: Phase) {
     scene::is_well(&cluster, 3);
 }
 
-fn held(phase: Phase, ways: &[Way]) {
+fn held(phase: Phase, directions: &[Direction]) {
     let (cluster, proxy, numbers, executor) = with_proxy();
     let question = question(phase, &cluster, &numbers);
-    ways.iter().for_each(|way| proxy.hold(*way));
+    directions
+        .iter()
+        .for_each(|direction| proxy.hold(*direction));
     question.answered(&cluster);
     scene::await_lost(&cluster, executor);
     proxy.heal();

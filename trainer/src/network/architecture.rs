@@ -51,15 +51,15 @@ pub struct Parameter {
     pub name: String,
     /// Its lengths; its numbers are row-major.
     pub shape: Vec<usize>,
-    /// How it starts.
-    pub start: Start,
+    /// How its initial values are drawn.
+    pub initializer: Initializer,
     /// Whether the L1 and L2 penalties count it.
     pub penalized: bool,
 }
 
-/// How a parameter starts: the same on every rank, by the run's seed.
+/// How initial values of a parameter are drawn: the same on every rank, by the run's seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Start {
+pub enum Initializer {
     /// All the same.
     Constant(f32),
     /// Uniform on ±this.
@@ -83,7 +83,7 @@ impl Parameter {
     }
 }
 
-impl Start {
+impl Initializer {
     /// So many numbers.
     pub(super) fn draw(self, len: usize, stream: &mut ChaCha8Rng) -> Vec<f32> {
         match self {
@@ -190,7 +190,7 @@ impl Architecture {
         let parameters = self.parameters().iter().enumerate();
         let values = parameters.map(|(at, parameter)| {
             let mut stream = key.with(at as u64).stream();
-            parameter.start.draw(parameter.len(), &mut stream)
+            parameter.initializer.draw(parameter.len(), &mut stream)
         });
         values.collect()
     }
@@ -198,8 +198,8 @@ impl Architecture {
 
 /// Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
 /// networks", equation 16.
-pub(super) fn glorot(from: usize, to: usize) -> Start {
-    Start::Uniform((6.0 / (from + to) as f32).sqrt())
+pub(super) fn glorot(from: usize, to: usize) -> Initializer {
+    Initializer::Uniform((6.0 / (from + to) as f32).sqrt())
 }
 
 #[cfg(test)]

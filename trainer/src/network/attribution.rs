@@ -1,7 +1,7 @@
 //! How much each input of a row has to do with an output: integrated gradients.
 //!
 //! Sundararajan, Taly & Yan 2017 (arXiv:1703.01365), equation 1: an input's attribution is its distance from the
-//! baseline times the output's gradient by it, on average over the straight way from the baseline to the row. Attributions
+//! baseline times the output's gradient by it, on average over the straight path from the baseline to the row. Attributions
 //! add up to the output less the baseline's, as nearly as the average was taken. The average is that of the middles of
 //! equal [`STEPS`].
 //!
@@ -15,7 +15,7 @@ use super::host::{
 };
 use super::{Architecture, Input};
 
-/// Where on the way gradients are taken.
+/// Where on the path gradients are taken.
 const STEPS: usize = 50;
 
 /// Attributions of a batch of B rows, with C categorical features and N numbers each.
@@ -49,32 +49,32 @@ pub(crate) fn attribute(
         .map(|value| scratch.values[value].clone())
         .collect();
     let at_end = of_chosen(&predict(architecture, weights, input, scratch));
-    let linear = Way {
+    let linear = Path {
         start: linear_outputs(architecture, weights, baseline),
         ends: linear_outputs(architecture, weights, input),
     };
-    let ways: Vec<_> = entries(graph)
+    let paths: Vec<_> = entries(graph)
         .zip(starts)
         .map(|(value, start)| {
             let ends = scratch.values[value].clone();
-            (value, Way { start, ends })
+            (value, Path { start, ends })
         })
         .collect();
-    // Averages over the way: the activation's slope of each row, and the gradients by what enters.
+    // Averages over the path: the activation's slope of each row, and the gradients by what enters.
     let mut slopes = vec![0.0; input.rows];
-    let mut gradients: Vec<_> = ways
+    let mut gradients: Vec<_> = paths
         .iter()
-        .map(|(_, way)| vec![0.0; way.ends.len()])
+        .map(|(_, path)| vec![0.0; path.ends.len()])
         .collect();
     for step in 0..STEPS {
         let share = (step as f64 + 0.5) / STEPS as f64;
-        for (value, way) in &ways {
-            way.at(share, &mut scratch.values[*value]);
+        for (value, path) in &paths {
+            path.at(share, &mut scratch.values[*value]);
         }
         if let Some((node, _)) = graph.linear_node() {
             linear.at(share, &mut scratch.values[node.to]);
         }
-        // Of the input, the rows count: codes and numbers are where they stand on the way.
+        // Of the input, the rows count: codes and numbers are where they stand on the path.
         forward(architecture, weights, input, scratch, false);
         let y_b = of_chosen(&scratch.values[graph.output]);
         let mut deltas = vec![0.0; input.rows * outputs];
@@ -97,7 +97,7 @@ pub(crate) fn attribute(
             deltas,
             Wanted::Entered,
         );
-        for ((value, _), sums) in ways.iter().zip(&mut gradients) {
+        for ((value, _), sums) in paths.iter().zip(&mut gradients) {
             let gradient = scratch.deltas[*value].as_deref().unwrap_or_default();
             let sums = sums.iter_mut().zip(gradient);
             sums.for_each(|(sum, gradient)| *sum += f64::from(*gradient) / STEPS as f64);
@@ -108,7 +108,7 @@ pub(crate) fn attribute(
     let width = architecture.categorical + architecture.continuous;
     let rows = inputs.chunks_exact_mut(width.max(1)).zip(&slopes);
     rows.for_each(|(row, slope)| row.iter_mut().for_each(|x| *x *= slope));
-    for ((value, way), gradients) in ways.iter().zip(&gradients) {
+    for ((value, path), gradients) in paths.iter().zip(&gradients) {
         // Which numbers of the value are of which input.
         let (first, widths) = match graph.table_of(*value) {
             Some(table) => (0, table.widths.iter().map(|(_, width)| *width).collect()),
@@ -118,7 +118,7 @@ pub(crate) fn attribute(
                 (architecture.categorical, widths)
             }
         };
-        way.attribute(gradients, first, &widths, &mut inputs, width);
+        path.attribute(gradients, first, &widths, &mut inputs, width);
     }
     Attributions {
         inputs,
@@ -139,15 +139,15 @@ fn entries(graph: &Graph) -> impl Iterator<Item = usize> {
 }
 
 /// From the baseline to rows.
-struct Way {
+struct Path {
     /// `[1 × W]`.
     start: Vec<f32>,
     /// `[B × W]`.
     ends: Vec<f32>,
 }
 
-impl Way {
-    /// What is there after a share of the way.
+impl Path {
+    /// What is there after a share of the path.
     fn at(&self, share: f64, to: &mut Vec<f32>) {
         to.clear();
         let ends = self.ends.iter().zip(self.start.iter().cycle());

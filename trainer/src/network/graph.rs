@@ -13,7 +13,7 @@ use volley_proto::spec::{
     PIECEWISE_WIDTH,
 };
 
-use super::architecture::{Parameter, Start, Table, glorot};
+use super::architecture::{Initializer, Parameter, Table, glorot};
 use super::custom::{Custom, CustomLayers};
 use crate::Result;
 
@@ -240,17 +240,29 @@ impl Graph {
         to
     }
 
-    fn parameter(&mut self, name: String, shape: &[usize], start: Start, penalized: bool) {
+    fn parameter(
+        &mut self,
+        name: String,
+        shape: &[usize],
+        initializer: Initializer,
+        penalized: bool,
+    ) {
         self.parameters.push(Parameter {
             name,
             shape: shape.to_vec(),
-            start,
+            initializer,
             penalized,
         });
     }
 
     /// A parameter with a row for each code of each feature, of the feature's width.
-    fn add_table(&mut self, name: &str, widths: &[(usize, usize)], start: Start, penalized: bool) {
+    fn add_table(
+        &mut self,
+        name: &str,
+        widths: &[(usize, usize)],
+        initializer: Initializer,
+        penalized: bool,
+    ) {
         let total: usize = widths.iter().map(|(codes, width)| codes * width).sum();
         let codes: usize = widths.iter().map(|(codes, _)| codes).sum();
         let (_, first) = widths.first().copied().unwrap_or_default();
@@ -262,7 +274,7 @@ impl Graph {
             at: self.parameters.len(),
             widths: widths.to_vec(),
         });
-        self.parameter(name.to_owned(), &shape, start, penalized);
+        self.parameter(name.to_owned(), &shape, initializer, penalized);
     }
 
     /// From embeddings and numbers through the layers to the outputs.
@@ -272,8 +284,8 @@ impl Graph {
         if width > 0 {
             let embeddings = self.value(width);
             self.embeddings = Some(embeddings);
-            let start = Start::Uniform(EMBEDDING_RANGE);
-            self.add_table("embedding", entries.codes, start, false);
+            let initializer = Initializer::Uniform(EMBEDDING_RANGE);
+            self.add_table("embedding", entries.codes, initializer, false);
             parts.push(embeddings);
         }
         if let Some(numbers) = self.numbers {
@@ -281,8 +293,18 @@ impl Graph {
             let mut value = numbers;
             if network.batch_norm {
                 value = self.node(Operation::Affine, vec![value], count);
-                self.parameter("bn.gamma".into(), &[count], Start::Constant(1.0), false);
-                self.parameter("bn.beta".into(), &[count], Start::Constant(0.0), false);
+                self.parameter(
+                    "bn.gamma".into(),
+                    &[count],
+                    Initializer::Constant(1.0),
+                    false,
+                );
+                self.parameter(
+                    "bn.beta".into(),
+                    &[count],
+                    Initializer::Constant(0.0),
+                    false,
+                );
             }
             value = match network.numeric_embedding {
                 NumericEmbedding::None => value,
@@ -308,17 +330,25 @@ impl Graph {
     fn periodic(&mut self, from: Value, count: usize) -> Value {
         let (k, d) = (FREQUENCIES, PERIODIC_WIDTH - 1);
         let to = self.node(Operation::Periodic, vec![from], count * PERIODIC_WIDTH);
-        let mut parameter = |name: &str, shape: &[usize], start| {
-            self.parameter(format!("periodic.{name}"), shape, start, false);
+        let mut parameter = |name: &str, shape: &[usize], initializer| {
+            self.parameter(format!("periodic.{name}"), shape, initializer, false);
         };
-        parameter("frequency", &[count, k], Start::Normal(FREQUENCY_DEVIATION));
-        parameter("phase", &[count, k], Start::Uniform(std::f32::consts::PI));
+        parameter(
+            "frequency",
+            &[count, k],
+            Initializer::Normal(FREQUENCY_DEVIATION),
+        );
+        parameter(
+            "phase",
+            &[count, k],
+            Initializer::Uniform(std::f32::consts::PI),
+        );
         parameter(
             "kernel",
             &[count, k, d],
-            Start::Uniform((k as f32).sqrt().recip()),
+            Initializer::Uniform((k as f32).sqrt().recip()),
         );
-        parameter("bias", &[count, d], Start::Constant(0.0));
+        parameter("bias", &[count, d], Initializer::Constant(0.0));
         to
     }
 
@@ -328,13 +358,13 @@ impl Graph {
         let bins = Bins(bins.to_vec());
         let most = bins.most();
         let to = self.node(Operation::PiecewiseLinear(bins), vec![from], count * d);
-        let mut parameter = |name: &str, shape: &[usize], start| {
-            self.parameter(format!("piecewise.{name}"), shape, start, false);
+        let mut parameter = |name: &str, shape: &[usize], initializer| {
+            self.parameter(format!("piecewise.{name}"), shape, initializer, false);
         };
-        let start = Start::Uniform((d as f32).sqrt().recip());
-        parameter("weight", &[count, d], start);
-        parameter("bias", &[count, d], start);
-        parameter("kernel", &[count, most, d], Start::Constant(0.0));
+        let initializer = Initializer::Uniform((d as f32).sqrt().recip());
+        parameter("weight", &[count, d], initializer);
+        parameter("bias", &[count, d], initializer);
+        parameter("kernel", &[count, most, d], Initializer::Constant(0.0));
         to
     }
 
@@ -353,13 +383,18 @@ impl Graph {
             dropout: None,
         };
         let to = self.node(dense, vec![from], units);
-        let start = glorot(width, units);
-        self.parameter(format!("{name}.kernel"), &[width, units], start, penalized);
+        let initializer = glorot(width, units);
+        self.parameter(
+            format!("{name}.kernel"),
+            &[width, units],
+            initializer,
+            penalized,
+        );
         if bias {
             self.parameter(
                 format!("{name}.bias"),
                 &[units],
-                Start::Constant(0.0),
+                Initializer::Constant(0.0),
                 false,
             );
         }
@@ -402,9 +437,9 @@ impl Graph {
                 Layer::LayerNorm => {
                     let name = next(1, "norm");
                     let to = self.node(Operation::LayerNorm, vec![value], width);
-                    let one = Start::Constant(1.0);
+                    let one = Initializer::Constant(1.0);
                     self.parameter(format!("{name}.gamma"), &[width], one, false);
-                    let zero = Start::Constant(0.0);
+                    let zero = Initializer::Constant(0.0);
                     self.parameter(format!("{name}.beta"), &[width], zero, false);
                     to
                 }
@@ -445,7 +480,7 @@ impl Graph {
                     let to = self.node(Operation::Custom(custom), vec![value], to);
                     for own in parameters {
                         let name = format!("{path}.{}", own.name);
-                        self.parameter(name, &own.shape, own.start, own.penalized);
+                        self.parameter(name, &own.shape, own.initializer, own.penalized);
                     }
                     to
                 }
@@ -492,7 +527,7 @@ impl Graph {
         let from = self.numbers.into_iter().collect();
         let bias = !network.is_deep();
         let to = self.node(Operation::Linear { bias }, from, outputs);
-        let zero = Start::Constant(0.0);
+        let zero = Initializer::Constant(0.0);
         if !codes.is_empty() {
             let widths: Vec<_> = codes.iter().map(|(codes, _)| (*codes, outputs)).collect();
             self.add_table("linear.values", &widths, zero, true);
@@ -513,12 +548,12 @@ impl Graph {
         entries: Entries<'_>,
     ) -> Value {
         let outputs = entries.outputs;
-        let start = Start::Normal(FACTOR_DEVIATION);
+        let initializer = Initializer::Normal(FACTOR_DEVIATION);
         let mut from = Vec::with_capacity(2);
         if !widths.is_empty() {
             let value = self.value(widths.iter().map(|(_, width)| width).sum());
             self.factors = Some(value);
-            self.add_table("factors.values", widths, start, true);
+            self.add_table("factors.values", widths, initializer, true);
             from.push(value);
         }
         from.extend(self.numbers);
@@ -530,7 +565,7 @@ impl Graph {
         let to = self.node(interactions, from, outputs);
         if entries.numbers > 0 {
             let shape = [entries.numbers, factors * outputs];
-            self.parameter("factors.numbers".into(), &shape, start, true);
+            self.parameter("factors.numbers".into(), &shape, initializer, true);
         }
         to
     }

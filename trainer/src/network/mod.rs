@@ -22,7 +22,7 @@ mod norm;
 mod tensors;
 
 pub(crate) use architecture::{Architecture, Sizes, Table};
-pub use architecture::{Parameter, Start};
+pub use architecture::{Initializer, Parameter};
 pub(crate) use attribution::attribute;
 pub(crate) use compute::{Compute, Input};
 pub use custom::{CustomBatch, CustomLayer, CustomLayers, CustomOperation, check_layer};

@@ -363,7 +363,7 @@ pub(super) fn on_scaling(
 
 /// What a rank would start with.
 #[derive(Debug, Serialize, Deserialize)]
-enum Start {
+enum RankState {
     /// Hashes of its spec and its state.
     Ready {
         spec: u64,
@@ -384,11 +384,11 @@ pub(super) fn on_start<T>(
     let json = serde_json::to_vec(spec).expect("a spec is made of what JSON can say");
     let spec = XxHash64::oneshot(0, &json);
     let mine = match &prepared {
-        Ok((_, state)) => Start::Ready {
+        Ok((_, state)) => RankState::Ready {
             spec,
             state: *state,
         },
-        Err(error) => Start::Failed {
+        Err(error) => RankState::Failed {
             cause: error.chain(),
         },
     };
@@ -397,8 +397,8 @@ pub(super) fn on_start<T>(
     let mut hashes = Vec::new();
     for (rank, start) in all?.into_iter().enumerate() {
         match start {
-            Start::Ready { spec, state } => hashes.push((spec, state)),
-            Start::Failed { cause } => return Err(Error::Peer { rank, cause }),
+            RankState::Ready { spec, state } => hashes.push((spec, state)),
+            RankState::Failed { cause } => return Err(Error::Peer { rank, cause }),
         }
     }
     let differs = |what, of: fn(&(u64, u64)) -> u64| {

@@ -4,7 +4,7 @@
 use volley_proto::spec::TrainSpec;
 
 use super::optimizer::Optimizer as Inner;
-use crate::network::{Epilogue, Matrix, Parameter, Start, Workspace};
+use crate::network::{Epilogue, Initializer, Matrix, Parameter, Workspace};
 
 /// An optimizer on weights of its own, with a gradient that stays the same.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Optimizer {
         let kernel = Parameter {
             name: "kernel".into(),
             shape: vec![weights],
-            start: Start::Constant(0.5),
+            initializer: Initializer::Constant(0.5),
             penalized: true,
         };
         Self {

@@ -22,12 +22,12 @@ use super::batch::Batch;
 use super::coverage::{self, Covered};
 use super::finite::first_non_finite;
 use super::loss;
-use super::metrics::{Sums, Trained};
+use super::metrics::{EpochTotals, Sums};
 use super::optimizer::Optimizer;
 use super::pace;
 use super::rank::{Observer, Step};
 use super::schedule::{Place, Schedule, steps_per_epoch};
-use super::state::{Basis, Kept, Progress, Selected, TrainingState, Weights};
+use super::state::{Basis, EpochProgress, Kept, Selected, TrainingState, Weights};
 use super::trace::{Part, Slice, Trace};
 use crate::collective::{Buffer, Communicator};
 use crate::encode::{Scaling, Settled};
@@ -75,7 +75,7 @@ pub(super) struct Fit<'a, C: Compute> {
     optimizer: Optimizer,
     /// Whether the last step found nothing to change.
     converged: bool,
-    progress: Progress,
+    progress: EpochProgress,
     history: Vec<EpochRecord>,
     best: Option<Best>,
     /// What the epochs before a refit came to, in one.
@@ -510,7 +510,7 @@ impl<'a, C: Compute> Fit<'a, C> {
                 rows: account.covered.rows,
                 checksum: account.covered.hex(),
             });
-        let record = sums.record(Trained {
+        let record = sums.record(EpochTotals {
             epoch,
             steps,
             progress: self.progress,
@@ -559,7 +559,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             });
         }
         self.history.push(record);
-        self.progress = Progress::default();
+        self.progress = EpochProgress::default();
         self.own = Covered::default();
         self.earlier = Covered::default();
         self.position.epoch += 1;

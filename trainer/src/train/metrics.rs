@@ -5,7 +5,7 @@ use volley_proto::spec::{LabelTransform, Loss};
 use volley_proto::store::{Coverage, EpochRecord, LabelRecord, RankCoverage, Scale};
 
 use super::loss;
-use super::state::Progress;
+use super::state::EpochProgress;
 
 /// Rows whose label is below are left out of relative errors.
 const LEAST_RELATIVE_LABEL: f64 = 0.001;
@@ -50,12 +50,12 @@ pub(super) struct Sums(Vec<f64>);
 
 /// What an epoch's steps came to.
 #[derive(Debug, Default)]
-pub(super) struct Trained {
+pub(super) struct EpochTotals {
     pub(super) epoch: usize,
     /// Steps since training began.
     pub(super) steps: u64,
     /// Over all ranks and generations.
-    pub(super) progress: Progress,
+    pub(super) progress: EpochProgress,
     /// Of each rank of this generation.
     pub(super) ranks: Vec<RankCoverage>,
     pub(super) earlier: Option<Coverage>,
@@ -183,10 +183,10 @@ impl Sums {
     }
 
     /// The record of an epoch, from sums over all ranks.
-    pub(super) fn record(&self, trained: Trained) -> EpochRecord {
+    pub(super) fn record(&self, trained: EpochTotals) -> EpochRecord {
         let share =
             |sum| Some(self.of_all(sum) / self.of_all(Sum::EvalWeight)).filter(|x| !x.is_nan());
-        let Progress {
+        let EpochProgress {
             loss,
             weight,
             covered,
@@ -300,13 +300,13 @@ mod tests {
             rows: 3,
             checksum: 0xab,
         };
-        let record = sums.record(Trained {
-            progress: Progress {
+        let record = sums.record(EpochTotals {
+            progress: EpochProgress {
                 loss: 6.0,
                 weight: 3.0,
                 covered,
             },
-            ..Trained::default()
+            ..EpochTotals::default()
         });
         assert_eq!(record.checksum, "00000000000000ab");
         assert_eq!((record.loss, record.rows), (2.0, 3));
@@ -341,15 +341,15 @@ mod tests {
         };
         let mut sums = Sums::of(1);
         sums.evaluated(&of, &[1.0, 3.0, -1.0], &[0.0], 1.0);
-        let record = sums.record(Trained::default());
+        let record = sums.record(EpochTotals::default());
         // Of −1, 1 and 3: 0.1 · 1, 0.5 · 1 and 0.1 · 3, in units of 2.
         assert!((record.eval_loss.unwrap() - 2.0 * 0.9 / 3.0).abs() < 1e-12);
         assert!((record.eval_mae.unwrap() - 2.0).abs() < 1e-12);
         // A second row, of three times the weight, is beyond the interval.
         sums.evaluated(&of, &[1.0, 3.0, -1.0], &[3.5], 3.0);
-        let record = sums.record(Trained {
+        let record = sums.record(EpochTotals {
             quantiles: true,
-            ..Trained::default()
+            ..EpochTotals::default()
         });
         assert_eq!(record.eval_interval_coverage, Some(0.25));
     }
@@ -371,9 +371,9 @@ mod tests {
         let mut sums = Sums::of(2);
         sums.evaluated(&of, &[1.0, 2.0], &[0.0, 4.0], 1.0);
         sums.evaluated(&of, &[-1.0, 2.0], &[2.0, -4.0], 1.0);
-        let record = sums.record(Trained {
+        let record = sums.record(EpochTotals {
             labels: vec!["a".into(), "b".into()],
-            ..Trained::default()
+            ..EpochTotals::default()
         });
         // Squares of 1 and 9, and of 2 and 6, in standard deviations.
         assert_eq!(
@@ -415,9 +415,9 @@ mod tests {
         for label in [0.0, 1.0, 2.0, 2.0] {
             sums.evaluated(&of, &[1.0, 3.0, 2.0], &[label], 2.0);
         }
-        let record = sums.record(Trained {
+        let record = sums.record(EpochTotals {
             classes: true,
-            ..Trained::default()
+            ..EpochTotals::default()
         });
         let due = (Some(0.25), Some(0.5), None, None);
         let actual = (
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn nothing_evaluated_is_no_metric() {
-        let record = Sums::of(1).record(Trained::default());
+        let record = Sums::of(1).record(EpochTotals::default());
         assert_eq!((record.eval_loss, record.eval_r2), (None, None));
     }
 }

@@ -220,7 +220,7 @@ fn run<C: Compute>(
         train_seconds: start.elapsed().as_secs_f64(),
     };
     let artifacts = (communicator.rank() == 0).then(|| {
-        let trained = publish::Trained {
+        let trained = publish::FinishedTraining {
             spec,
             features,
             vocabularies: &vocabularies,

@@ -179,10 +179,14 @@ impl Optimizer {
         });
     }
 
-    /// Begins a step at a learning rate: every parameter is to be [updated](Step::update) once.
-    pub(super) fn step<'a>(&'a mut self, gradient: &'a [f32], learn_rate: f64) -> Step<'a> {
+    /// Begins a step at a learning rate: every parameter is to be [updated](OptimizerStep::update) once.
+    pub(super) fn step<'a>(
+        &'a mut self,
+        gradient: &'a [f32],
+        learn_rate: f64,
+    ) -> OptimizerStep<'a> {
         self.steps = self.steps.saturating_add(1);
-        Step {
+        OptimizerStep {
             learn_rate,
             gradient,
             optimizer: self,
@@ -192,13 +196,13 @@ impl Optimizer {
 
 /// One step under way.
 #[derive(Debug)]
-pub(super) struct Step<'a> {
+pub(super) struct OptimizerStep<'a> {
     learn_rate: f64,
     gradient: &'a [f32],
     optimizer: &'a mut Optimizer,
 }
 
-impl Step<'_> {
+impl OptimizerStep<'_> {
     /// Updates the weights of the parameter at this place in the order.
     pub(super) fn update(&mut self, parameter: usize, weights: &mut [f32]) {
         let Optimizer {

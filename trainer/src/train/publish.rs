@@ -19,7 +19,7 @@ use crate::network::Architecture;
 
 /// A finished training.
 #[derive(Debug)]
-pub(super) struct Trained<'a> {
+pub(super) struct FinishedTraining<'a> {
     pub(super) spec: &'a TrainSpec,
     /// Without vocabularies.
     pub(super) features: Vec<FeatureSummary>,
@@ -44,7 +44,7 @@ pub(super) struct Trained<'a> {
     pub(super) refit: Option<Refitted>,
 }
 
-impl Trained<'_> {
+impl FinishedTraining<'_> {
     /// The files and the manifest of the kept weights.
     pub(super) fn publish(mut self, mut weights: Weights) -> Artifacts {
         let parameters = self.architecture.parameters();

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use self::process::stop_all;
-use self::state::{Process, Role, State};
+use self::state::{Component, Process, State};
 use super::Ended;
 use super::config::{Cluster, ClusterAction};
 
@@ -69,11 +69,11 @@ async fn down(dir: &Path) -> anyhow::Result<Ended> {
 
 /// Stops the executors, then the scheduler, so that executors can say goodbye.
 async fn stop(state: &State) -> anyhow::Result<()> {
-    for role in [Role::Executor, Role::Scheduler] {
+    for component in [Component::Executor, Component::Scheduler] {
         let ours: Vec<_> = state
             .processes
             .iter()
-            .filter(|process| process.role == role)
+            .filter(|process| process.component == component)
             .collect();
         stop_all(&ours, GRACE).await?;
     }

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::{Instant, sleep};
 
-use super::state::{Process, Role};
+use super::state::{Component, Process};
 
 /// How often a process is looked at while something is awaited of it.
 pub(super) const POLL: Duration = Duration::from_millis(50);
@@ -19,11 +19,11 @@ pub(super) const POLL: Duration = Duration::from_millis(50);
 /// A process to start.
 #[derive(Debug)]
 pub(super) struct Launch {
-    pub(super) role: Role,
+    pub(super) component: Component,
     pub(super) id: String,
     /// Among `arguments`.
     pub(super) mark: PathBuf,
-    /// Its program, where that is not its role's.
+    /// Its program, where that is not its component's.
     pub(super) program: Option<PathBuf>,
     pub(super) arguments: Vec<String>,
 }
@@ -33,7 +33,7 @@ impl Launch {
     /// not reach it; its output goes to `DIR/ID.log`.
     pub(super) fn start(self, programs: &Path, dir: &Path) -> anyhow::Result<(Child, Process)> {
         let Self {
-            role,
+            component,
             id,
             mark,
             program: given,
@@ -48,7 +48,7 @@ impl Launch {
         let (stdout, stderr) = opened.with_context(|| format!("cannot write {}", log.display()))?;
         let name = given.as_ref().and_then(|program| program.file_name());
         let name = name.map(|name| name.to_string_lossy().into_owned());
-        let program = given.unwrap_or_else(|| programs.join(role.program()));
+        let program = given.unwrap_or_else(|| programs.join(component.program()));
         let child = Command::new(&program)
             .args(arguments)
             // The logs are files.
@@ -63,7 +63,7 @@ impl Launch {
         Ok((
             child,
             Process {
-                role,
+                component,
                 id,
                 pid,
                 address: None,
@@ -88,7 +88,7 @@ impl Process {
             .and_then(|path| Path::new(path).file_name());
         // Another program may be a script, whose name is its interpreter's and then that of what it runs.
         let is_program =
-            self.program.is_some() || program.is_some_and(|name| name == self.role.program());
+            self.program.is_some() || program.is_some_and(|name| name == self.component.program());
         is_program
             && arguments
                 .iter()
@@ -169,7 +169,7 @@ mod tests {
 
     fn executor(pid: u32) -> Process {
         Process {
-            role: Role::Executor,
+            component: Component::Executor,
             id: "executor-0".into(),
             pid,
             address: None,

@@ -20,7 +20,7 @@ pub(super) struct State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Process {
-    pub(super) role: Role,
+    pub(super) component: Component,
     /// Unique in the cluster.
     pub(super) id: String,
     pub(super) pid: u32,
@@ -29,7 +29,7 @@ pub(super) struct Process {
     pub(super) log: PathBuf,
     /// A path among its arguments that no other process has: what it is recognised by.
     pub(super) mark: PathBuf,
-    /// The file name of its program, where that is not its role's.
+    /// The file name of its program, where that is not its component's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) program: Option<String>,
 }
@@ -37,19 +37,19 @@ pub(super) struct Process {
 impl Process {
     /// The file name of its program.
     pub(super) fn program(&self) -> &str {
-        self.program.as_deref().unwrap_or(self.role.program())
+        self.program.as_deref().unwrap_or(self.component.program())
     }
 }
 
 /// What a process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Role {
+pub(super) enum Component {
     Scheduler,
     Executor,
 }
 
-impl Role {
+impl Component {
     /// The file name of its program, unless another is given.
     pub(super) fn program(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ impl State {
         let scheduler = self
             .processes
             .iter()
-            .find(|process| process.role == Role::Scheduler)?;
+            .find(|process| process.component == Component::Scheduler)?;
         scheduler.address.as_deref()
     }
 
@@ -146,7 +146,7 @@ mod tests {
 
     fn executor(dir: &Path) -> Process {
         Process {
-            role: Role::Executor,
+            component: Component::Executor,
             id: "executor-0".into(),
             pid: 4_000_000,
             address: Some("127.0.0.1:1234".into()),

@@ -15,7 +15,7 @@ use super::super::Ended;
 use super::super::config::ClusterUp;
 use super::super::signals::Interrupts;
 use super::process::{Launch, POLL};
-use super::state::{Process, Role, State};
+use super::state::{Component, Process, State};
 
 /// Starts the cluster.
 ///
@@ -83,11 +83,11 @@ impl<'a> Starting<'a> {
                 program.display()
             );
         }
-        for role in [Role::Scheduler, Role::Executor] {
-            if role == Role::Executor && up.executor_program.is_some() {
+        for component in [Component::Scheduler, Component::Executor] {
+            if component == Component::Executor && up.executor_program.is_some() {
                 continue;
             }
-            let program = programs.join(role.program());
+            let program = programs.join(component.program());
             ensure!(
                 program.is_file(),
                 "{} is missing: build all of Volley's programs with `cargo build --workspace`",
@@ -207,7 +207,7 @@ fn scheduler(up: &ClusterUp, address_file: &Path) -> Launch {
         .to_vec();
     arguments.extend(tls_options(up.tls.as_ref()));
     Launch {
-        role: Role::Scheduler,
+        component: Component::Scheduler,
         id: "scheduler".into(),
         mark: address_file.to_owned(),
         program: None,
@@ -232,7 +232,7 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
         .chain(tls_options(up.tls.as_ref()))
         .collect();
     Launch {
-        role: Role::Executor,
+        component: Component::Executor,
         id,
         mark: work_dir,
         program: up.executor_program.clone(),

@@ -1,7 +1,7 @@
 //! `volley doctor`: whether this machine and a cluster have what Volley needs, a line a finding, and a table of the
-//! ways between the cluster's processes.
+//! links between the cluster's processes.
 
-mod ways;
+mod links;
 
 use std::fmt;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use volley_proto::store::ModelStore;
 use volley_proto::tables::Executor;
 use volley_proto::tls::Tls;
 
-use self::ways::{faults, rows, summary};
+use self::links::{faults, rows, summary};
 use super::Ended;
 use super::config::{Doctor, EngineConfig};
 use super::engine::Engine;
@@ -29,13 +29,13 @@ const BASE: u64 = 128;
 
 /// What a check found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum CheckStatus {
     Fine,
     Careful,
     Wrong,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CheckStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Fine => "ok",
@@ -52,9 +52,9 @@ struct Findings {
 }
 
 impl Findings {
-    async fn say(&mut self, verdict: Verdict, what: &str, text: &str) -> anyhow::Result<()> {
-        self.failed += usize::from(verdict == Verdict::Wrong);
-        write(format!("{verdict:<8} {what:<12} {text}\n").as_bytes()).await?;
+    async fn say(&mut self, status: CheckStatus, what: &str, text: &str) -> anyhow::Result<()> {
+        self.failed += usize::from(status == CheckStatus::Wrong);
+        write(format!("{status:<8} {what:<12} {text}\n").as_bytes()).await?;
         Ok(())
     }
 
@@ -62,11 +62,11 @@ impl Findings {
     async fn check(
         &mut self,
         what: &str,
-        outcome: Result<(Verdict, String), String>,
+        outcome: Result<(CheckStatus, String), String>,
     ) -> anyhow::Result<()> {
         match outcome {
-            Ok((verdict, text)) => self.say(verdict, what, &text).await,
-            Err(text) => self.say(Verdict::Wrong, what, &text).await,
+            Ok((status, text)) => self.say(status, what, &text).await,
+            Err(text) => self.say(CheckStatus::Wrong, what, &text).await,
         }
     }
 }
@@ -79,11 +79,13 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
     let mut findings = Findings::default();
     let version = env!("CARGO_PKG_VERSION");
     findings
-        .say(Verdict::Fine, "version", &format!("volley {version}"))
+        .say(CheckStatus::Fine, "version", &format!("volley {version}"))
         .await?;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let cores_text = format!("{cores} cores");
-    findings.say(Verdict::Fine, "machine", &cores_text).await?;
+    findings
+        .say(CheckStatus::Fine, "machine", &cores_text)
+        .await?;
     findings.check("ports", ports()).await?;
     findings
         .check("scratch", disk(&std::env::temp_dir()))
@@ -93,7 +95,7 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
         EngineConfig::Scheduler(address) => cluster(&mut findings, doctor, address).await?,
         EngineConfig::Embedded(_) => {
             let text = "none named: --scheduler HOST:PORT looks at a running one";
-            findings.say(Verdict::Fine, "cluster", text).await?;
+            findings.say(CheckStatus::Fine, "cluster", text).await?;
             match Engine::open(&doctor.connection).await {
                 Ok(engine) => {
                     let outcome = exchange(&engine.session).await;
@@ -102,7 +104,7 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
                 }
                 Err(error) => {
                     let text = format!("{error:#}");
-                    findings.say(Verdict::Wrong, "embedded", &text).await?;
+                    findings.say(CheckStatus::Wrong, "embedded", &text).await?;
                 }
             }
         }
@@ -128,7 +130,7 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         Ok(session) => session,
         Err(error) => {
             return findings
-                .say(Verdict::Wrong, "scheduler", &error.to_string())
+                .say(CheckStatus::Wrong, "scheduler", &error.to_string())
                 .await;
         }
     };
@@ -138,20 +140,20 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         "{address}, connected{over} in {:?}",
         rounded(started.elapsed())
     );
-    findings.say(Verdict::Fine, "scheduler", &text).await?;
+    findings.say(CheckStatus::Fine, "scheduler", &text).await?;
     let credential = &doctor.connection.credential;
     let scheduler = SchedulerAddress::open(address, tls, credential)?;
     let executors: Vec<Executor> = match SystemTables::of(&scheduler).rows(Scope::All).await {
         Ok(executors) => executors,
         Err(error) => {
             return findings
-                .say(Verdict::Wrong, "executors", &error.to_string())
+                .say(CheckStatus::Wrong, "executors", &error.to_string())
                 .await;
         }
     };
     if executors.is_empty() {
         let text = "none has come: start volley-executor --scheduler and this address";
-        return findings.say(Verdict::Wrong, "executors", text).await;
+        return findings.say(CheckStatus::Wrong, "executors", text).await;
     }
     let tls = tls.cloned().map(Tls::open).transpose()?;
     for executor in &executors {
@@ -164,35 +166,35 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
     }
     // It would be tried again and again.
     let text = "no query is tried: the cluster's processes do not reach each other";
-    findings.say(Verdict::Careful, "exchange", text).await
+    findings.say(CheckStatus::Careful, "exchange", text).await
 }
 
-/// The ways between the cluster's processes. Returns whether all are well.
+/// The links between the cluster's processes. Returns whether all are well.
 async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyhow::Result<bool> {
-    let ways = match SystemTables::of(scheduler).ways().await {
-        Ok(ways) => ways,
+    let links = match SystemTables::of(scheduler).links().await {
+        Ok(links) => links,
         Err(error) => {
             let text = error.to_string();
-            findings.say(Verdict::Wrong, "network", &text).await?;
+            findings.say(CheckStatus::Wrong, "network", &text).await?;
             return Ok(false);
         }
     };
     let mut table = Formatter::new(Format::Table);
-    write(&table.push(&rows(&ways)?)?).await?;
+    write(&table.push(&rows(&links)?)?).await?;
     write(&table.finish()?).await?;
-    let faults: Vec<_> = ways.iter().flat_map(faults).collect();
+    let faults: Vec<_> = links.iter().flat_map(faults).collect();
     for text in &faults {
-        findings.say(Verdict::Wrong, "network", text).await?;
+        findings.say(CheckStatus::Wrong, "network", text).await?;
     }
     if faults.is_empty() {
-        let text = summary(&ways);
-        findings.say(Verdict::Fine, "network", &text).await?;
+        let text = summary(&links);
+        findings.say(CheckStatus::Fine, "network", &text).await?;
     }
     Ok(faults.is_empty())
 }
 
 /// Whether an executor's shuffle port is reached from here, as rows of results are.
-async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(Verdict, String), String> {
+async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(CheckStatus, String), String> {
     let Executor {
         executor_id,
         host,
@@ -218,8 +220,11 @@ async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(Verdict, Strin
             );
             let own = env!("CARGO_PKG_VERSION");
             Ok(match version == own {
-                true => (Verdict::Fine, text),
-                false => (Verdict::Careful, format!("{text}; this volley is {own}")),
+                true => (CheckStatus::Fine, text),
+                false => (
+                    CheckStatus::Careful,
+                    format!("{text}; this volley is {own}"),
+                ),
             })
         }
         Err(fault) if fault.kind == FaultKind::Silent => {
@@ -236,7 +241,7 @@ async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(Verdict, Strin
 }
 
 /// Sends numbers through an exchange between the executors.
-async fn exchange(session: &Session) -> Result<(Verdict, String), String> {
+async fn exchange(session: &Session) -> Result<(CheckStatus, String), String> {
     let values: Vec<_> = (0..BASE).map(|value| format!("({value})")).collect();
     let digits = format!("(VALUES {}) AS", values.join(", "));
     let sql = format!(
@@ -257,7 +262,7 @@ async fn exchange(session: &Session) -> Result<(Verdict, String), String> {
     let seconds = started.elapsed().as_secs_f64();
     let megabytes = (BASE.pow(3) * 8) as f64 / 1e6;
     Ok((
-        Verdict::Fine,
+        CheckStatus::Fine,
         format!(
             "{megabytes:.0} MB through a query's exchange in {seconds:.2} s: {:.0} MB/s, planning and \
              hashing included",
@@ -266,31 +271,31 @@ async fn exchange(session: &Session) -> Result<(Verdict, String), String> {
     ))
 }
 
-fn ports() -> Result<(Verdict, String), String> {
+fn ports() -> Result<(CheckStatus, String), String> {
     let listener = TcpListener::bind("127.0.0.1:0");
     let address = listener.and_then(|listener| listener.local_addr());
     match address {
         Ok(_) => Ok((
-            Verdict::Fine,
+            CheckStatus::Fine,
             "a free port on loopback can be listened on".to_owned(),
         )),
         Err(error) => Err(format!("no port on loopback can be listened on: {error}")),
     }
 }
 
-fn disk(dir: &Path) -> Result<(Verdict, String), String> {
+fn disk(dir: &Path) -> Result<(CheckStatus, String), String> {
     let stat = statvfs(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-    let verdict = if free < LITTLE {
-        Verdict::Careful
+    let status = if free < LITTLE {
+        CheckStatus::Careful
     } else {
-        Verdict::Fine
+        CheckStatus::Fine
     };
     let free = bytesize::ByteSize(free).display().iec();
-    Ok((verdict, format!("{free} free in {}", dir.display())))
+    Ok((status, format!("{free} free in {}", dir.display())))
 }
 
-async fn store(doctor: &Doctor) -> Result<(Verdict, String), String> {
+async fn store(doctor: &Doctor) -> Result<(CheckStatus, String), String> {
     let url = &doctor.connection.store;
     let models = async {
         let store = ModelStore::open(url)?;
@@ -299,7 +304,7 @@ async fn store(doctor: &Doctor) -> Result<(Verdict, String), String> {
     };
     match models.await {
         Ok(models) => Ok((
-            Verdict::Fine,
+            CheckStatus::Fine,
             format!("{url} can be written to and has {} models", models.len()),
         )),
         Err(error) => Err(error.to_string()),

@@ -7,7 +7,7 @@ use volley_proto::spec::{Loss, Task};
 use super::unread;
 use crate::Result;
 
-/// The loss as options have it so far.
+/// Options of the loss, as given.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LossOptions {
@@ -15,8 +15,8 @@ pub struct LossOptions {
     pub name: Option<LossName>,
     /// Huber's δ.
     pub huber_delta: Option<f64>,
-    /// The share of labels below a quantile, or those of several.
-    pub quantile: Option<QuantileShares>,
+    /// The level of a quantile, or those of several.
+    pub quantile: Option<QuantileLevels>,
     /// Tweedie's power.
     pub tweedie_power: Option<f64>,
     /// The focal loss' γ.
@@ -25,7 +25,7 @@ pub struct LossOptions {
 
 /// `quantile` in SQL: shares of labels below a prediction, each between 0 and 1.
 #[derive(Debug, Clone, PartialEq)]
-pub enum QuantileShares {
+pub enum QuantileLevels {
     /// `0.9`
     One(f64),
     /// `[0.05, 0.5, 0.95]`
@@ -74,7 +74,7 @@ impl LossOptions {
             Task::Classification => LogLoss,
         });
         let text = |number: Option<f64>| number.map(|number| number.to_string());
-        let quantile = self.quantile.as_ref().map(QuantileShares::to_string);
+        let quantile = self.quantile.as_ref().map(QuantileLevels::to_string);
         let of_losses = [
             ("huber_delta", text(self.huber_delta), Huber, "huber"),
             ("quantile", quantile, Quantile, "quantile"),
@@ -100,8 +100,8 @@ impl LossOptions {
             },
             Quantile => match &self.quantile {
                 None => Loss::Quantile { share: 0.5 },
-                Some(QuantileShares::One(share)) => Loss::Quantile { share: *share },
-                Some(QuantileShares::Several(shares)) => Loss::Quantiles {
+                Some(QuantileLevels::One(share)) => Loss::Quantile { share: *share },
+                Some(QuantileLevels::Several(shares)) => Loss::Quantiles {
                     shares: shares.clone(),
                 },
             },
@@ -131,7 +131,7 @@ impl LossOptions {
 }
 
 /// As in SQL.
-impl fmt::Display for QuantileShares {
+impl fmt::Display for QuantileLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(share) => share.fmt(f),
@@ -158,11 +158,11 @@ impl From<Loss> for LossOptions {
                 ..named(LossName::Huber)
             },
             Loss::Quantile { share } => Self {
-                quantile: Some(QuantileShares::One(share)),
+                quantile: Some(QuantileLevels::One(share)),
                 ..named(LossName::Quantile)
             },
             Loss::Quantiles { shares } => Self {
-                quantile: Some(QuantileShares::Several(shares)),
+                quantile: Some(QuantileLevels::Several(shares)),
                 ..named(LossName::Quantile)
             },
             Loss::Tweedie { power } => Self {
@@ -207,7 +207,7 @@ mod tests {
             assert!(options.settle(Task::Regression).is_err());
         }
         let unread = LossOptions {
-            quantile: Some(QuantileShares::Several(vec![0.05, 0.5])),
+            quantile: Some(QuantileLevels::Several(vec![0.05, 0.5])),
             ..LossOptions::default()
         };
         let error = unread.settle(Task::Regression).unwrap_err().to_string();

@@ -25,42 +25,42 @@ use volley_proto::spec::{
 
 use crate::Error;
 
-pub use loss::{LossName, LossOptions, QuantileShares};
+pub use loss::{LossName, LossOptions, QuantileLevels};
 pub use network::{Dropout, NetworkOptions};
-pub use optimizer::{DecayName, EarlyStopOptions, OptimizerOptions, RuleName};
+pub use optimizer::{EarlyStopOptions, OptimizerName, OptimizerOptions, ScheduleName};
 pub(crate) use settle::{Target, check_unambiguous, needed_columns};
 pub use table::{TrainOption, train_options};
 pub use value::OptionValue;
 pub use vocabulary::VocabularyOptions;
 pub use warm_start::WarmStart;
 
-/// Options as given so far; the rest at their defaults.
+/// Options as given; the others have their defaults.
 ///
 /// Column names are exact, as in the input's schema.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TrainOptions {
-    /// What is predicted of the label.
+    /// The task, such as regression or classification.
     pub task: Task,
     /// Whether the model is linear: without layers, by L-BFGS unless another optimizer is given.
     pub linear: bool,
     /// The labels' columns; one but of a regressor.
     pub labels: Vec<String>,
-    /// What the loss of each of several labels is multiplied by; 1 each, where none are given.
+    /// Weights of the labels' losses in their sum; 1 each, where none are given.
     pub loss_weights: Vec<f64>,
-    /// What the network predicts of the label.
+    /// Transform of the label, whose result the network is trained on.
     pub label_transform: LabelTransform,
-    /// Whether the network learns the label in standard deviations; where its output has no bounds, if not given.
+    /// Whether the label is standardized; where the output has no bounds, if not given.
     pub standardize_label: Option<bool>,
     /// How continuous features are scaled.
     pub numeric_transform: NumericTransform,
     /// How rows are split; follows from the other two where it is not given.
     pub split_method: Option<SplitMethod>,
-    /// The column that splits the rows.
+    /// The column of the train/evaluation split.
     pub split_column: Option<String>,
-    /// The share of rows that is evaluated.
+    /// The share of evaluation rows.
     pub split_fraction: Option<f64>,
-    /// Columns whose values decide where a row goes in a random split.
+    /// Columns whose hash decides a random split.
     pub split_key: Vec<String>,
     /// Features that pass through an embedding.
     pub categorical: Option<Vec<String>>,
@@ -77,58 +77,58 @@ pub struct TrainOptions {
     pub l2: Option<f64>,
     /// The loss; as the task has it, where it is not given.
     pub loss: LossOptions,
-    /// The column of the rows' weights.
+    /// The column of sample weights.
     pub sample_weight: Option<String>,
-    /// The weights of a classifier's classes.
+    /// Class weights of a classifier.
     pub class_weights: ClassWeights,
     /// The optimizer.
     pub optimizer: OptimizerOptions,
-    /// Rows of one rank in a step.
+    /// Batch size of one rank, in rows.
     pub batch_size: Option<usize>,
-    /// Rows of all ranks in a step; as the number of rows asks for, where neither is given.
+    /// Global batch size, in rows; by the number of training rows, where neither is given.
     pub global_batch_size: Option<usize>,
-    /// Backward passes of a step.
+    /// Gradient accumulation: backward passes of a step.
     pub accumulate: usize,
-    /// Passes over the training rows, at most; as the number of rows asks for, where it is not given.
+    /// Maximum number of epochs; by the number of training rows, where it is not given.
     pub epochs: Option<usize>,
-    /// When training ends before that.
+    /// Early stopping.
     pub early_stop: EarlyStopOptions,
     /// Which epoch's weights are published; the best's, but the last one's of L-BFGS, where it is not given.
     pub keep: Option<Keep>,
-    /// Whether the network is trained anew on all rows then; of a small table that is split at random, where it is not
-    /// given.
+    /// Whether the network is trained anew on all rows afterwards; of a small table that is split at random, where it is
+    /// not given.
     pub refit: Option<bool>,
-    /// How many ranks train.
+    /// The number of ranks.
     pub ranks: Ranks,
-    /// Training goes on with no fewer ranks.
+    /// Minimum number of ranks.
     pub min_ranks: usize,
-    /// It grows to no more; `ranks`, or no limit where those are all, where it is not given.
+    /// Maximum number of ranks; `ranks`, or no limit where those are all, where it is not given.
     pub max_ranks: Option<usize>,
-    /// How long a replacement for a lost rank is waited for.
+    /// Timeout of the wait for a replacement of a lost rank.
     pub regroup_timeout: Duration,
-    /// What happens when fewer than `min_ranks` could go on.
+    /// Policy when fewer executors are left than `min_ranks`.
     pub too_few: TooFew,
     /// Steps between checkpoints, besides the one after every epoch.
     pub checkpoint_every: Option<u64>,
-    /// Whether each rank notes what it did when; as the session is set where it is not given.
+    /// Whether ranks are traced; as the session is set, where it is not given.
     pub trace: Option<bool>,
-    /// Whether training goes on from the checkpoint of an unfinished run.
+    /// Whether training resumes from the checkpoint of an unfinished run.
     pub resume: bool,
     /// The model whose weights training starts from.
     pub warm_start: Option<WarmStart>,
     /// Virtual shards; 60, or the most ranks there may be, where it is not given.
     pub shards: Option<usize>,
-    /// Columns whose hash picks a row's shard.
+    /// Columns whose hash assigns rows to shards.
     pub shard_by: Vec<String>,
-    /// Where ranks compute.
+    /// Device of the ranks.
     pub device: Device,
     /// Seeds initial weights, row order and dropout masks.
     pub seed: u64,
-    /// How long ranks wait for each other to arrive.
+    /// Timeout of the rendezvous of all ranks.
     pub rendezvous_timeout: Duration,
-    /// How long one collective operation may wait for a peer.
+    /// Timeout of one collective operation.
     pub collective_timeout: Duration,
-    /// How long a rank that has streamed its shards waits for peers that still do.
+    /// Timeout of the wait of a rank that has loaded its shards for peers that still load.
     pub loading_timeout: Duration,
 }
 
@@ -137,11 +137,11 @@ pub struct TrainOptions {
 pub enum SplitMethod {
     /// All rows are trained on.
     NoSplit,
-    /// A column says.
+    /// By a column's values.
     Custom,
-    /// A share of the rows is drawn.
+    /// A random share of the rows.
     Random,
-    /// A share of the rows is the last by a column.
+    /// The last share of the rows, in the order of a column.
     Sequential,
 }
 

@@ -7,7 +7,7 @@ use volley_proto::spec::{
 use super::{refused, unread};
 use crate::Result;
 
-/// The network as options have it so far.
+/// Options of the network, as given.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct NetworkOptions {
@@ -15,13 +15,13 @@ pub struct NetworkOptions {
     pub embedding_dim: Option<EmbeddingWidth>,
     /// Whether continuous features pass through batch norm.
     pub batch_norm: Option<bool>,
-    /// How a number enters the layers.
+    /// Embedding of continuous features.
     pub numeric_embedding: Option<NumericEmbedding>,
     /// All layers, instead of the next three.
     pub layers: Option<Vec<Layer>>,
     /// Widths of the dense layers.
     pub hidden_units: Option<Vec<usize>>,
-    /// What each dense layer's units pass through.
+    /// Activation function of the dense layers.
     pub activation: Option<Activation>,
     /// Share of hidden layers' units zeroed in training.
     pub dropout: Option<Dropout>,
@@ -29,7 +29,7 @@ pub struct NetworkOptions {
     pub wide: Option<bool>,
     /// Width of a factorization machine's factors.
     pub factors: Option<usize>,
-    /// What the output passes through.
+    /// Activation function of the output.
     pub output: Output,
 }
 

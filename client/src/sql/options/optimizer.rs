@@ -5,13 +5,13 @@ use volley_proto::spec::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rul
 use super::unread;
 use crate::Result;
 
-/// The optimizer as options have it so far.
+/// Options of the optimizer, as given.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OptimizerOptions {
-    /// The rule by which weights follow their gradient; L-BFGS of linear models that it can solve, FTRL of those with an
+    /// Which optimizer; L-BFGS of linear models that it can solve, FTRL of those with an
     /// L1 penalty, and AdamW of others, where it is not given.
-    pub rule: Option<RuleName>,
+    pub name: Option<OptimizerName>,
     /// The learning rate before its schedule.
     pub learn_rate: Option<f64>,
     /// Decay of Adam's first moment.
@@ -40,8 +40,8 @@ pub struct OptimizerOptions {
     pub clip_value: Option<f64>,
     /// The share of the weights' average that a step keeps.
     pub ema_momentum: Option<f64>,
-    /// What becomes of the learning rate.
-    pub decay: Option<DecayName>,
+    /// The schedule of the learning rate.
+    pub schedule: Option<ScheduleName>,
     /// How it grows with the ranks.
     pub rate_scaling: RateScaling,
     /// Epochs in which it rises from 0.
@@ -57,7 +57,7 @@ pub struct OptimizerOptions {
 /// An optimizer's name: `optimizer` in SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum RuleName {
+pub enum OptimizerName {
     Adam,
     AdamW,
     Sgd,
@@ -70,7 +70,7 @@ pub enum RuleName {
 /// The name of a learning rate's schedule: `learn_rate_schedule` in SQL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum DecayName {
+pub enum ScheduleName {
     Constant,
     Step,
     Cosine,
@@ -79,7 +79,7 @@ pub enum DecayName {
     Plateau,
 }
 
-impl DecayName {
+impl ScheduleName {
     fn to_text(self) -> String {
         let name = match self {
             Self::Constant => "constant",
@@ -92,7 +92,7 @@ impl DecayName {
     }
 }
 
-/// Early stopping as options have it so far.
+/// Options of early stopping, as given.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct EarlyStopOptions {
@@ -115,10 +115,10 @@ impl OptimizerOptions {
     ///
     /// # Errors
     /// Names an option that is of another rule or schedule.
-    pub(super) fn settle(self, default: RuleName) -> Result<Optimizer> {
-        let name = self.rule.unwrap_or(default);
+    pub(super) fn settle(self, default: OptimizerName) -> Result<Optimizer> {
+        let name = self.name.unwrap_or(default);
         self.check(name)?;
-        let averages = self.rule.is_none() && name == RuleName::AdamW;
+        let averages = self.name.is_none() && name == OptimizerName::AdamW;
         let Rule::Adam {
             beta_1,
             beta_2,
@@ -140,21 +140,21 @@ impl OptimizerOptions {
         let epsilon = self.epsilon.unwrap_or(1e-7);
         let initial_accumulator = self.initial_accumulator.unwrap_or(0.1);
         let (rule, learn_rate) = match name {
-            RuleName::Lbfgs => (Rule::Lbfgs { memory: MEMORY }, 1.0),
-            RuleName::Adam => (adam(0.0), 4e-3),
-            RuleName::AdamW => (adam(self.weight_decay.unwrap_or(0.01)), 4e-3),
-            RuleName::Sgd => {
+            OptimizerName::Lbfgs => (Rule::Lbfgs { memory: MEMORY }, 1.0),
+            OptimizerName::Adam => (adam(0.0), 4e-3),
+            OptimizerName::AdamW => (adam(self.weight_decay.unwrap_or(0.01)), 4e-3),
+            OptimizerName::Sgd => {
                 let nesterov = self.nesterov.unwrap_or(false);
                 (Rule::Sgd { momentum, nesterov }, 1e-2)
             }
-            RuleName::Adagrad => {
+            OptimizerName::Adagrad => {
                 let adagrad = Rule::Adagrad {
                     initial_accumulator,
                     epsilon,
                 };
                 (adagrad, 1e-2)
             }
-            RuleName::RmsProp => {
+            OptimizerName::RmsProp => {
                 let rms_prop = Rule::RmsProp {
                     rho: self.rho.unwrap_or(0.9),
                     momentum,
@@ -162,7 +162,7 @@ impl OptimizerOptions {
                 };
                 (rms_prop, 4e-3)
             }
-            RuleName::Ftrl => {
+            OptimizerName::Ftrl => {
                 let ftrl = Rule::Ftrl {
                     initial_accumulator,
                 };
@@ -170,16 +170,16 @@ impl OptimizerOptions {
             }
         };
         let factor = self.decay_factor.unwrap_or(0.1);
-        let decay = match self.decay.unwrap_or_default() {
-            _ if name == RuleName::Lbfgs => Decay::Constant,
-            DecayName::Constant => Decay::Constant,
-            DecayName::Cosine => Decay::Cosine,
-            DecayName::OneCycle => Decay::OneCycle,
-            DecayName::Step => Decay::Step {
+        let decay = match self.schedule.unwrap_or_default() {
+            _ if name == OptimizerName::Lbfgs => Decay::Constant,
+            ScheduleName::Constant => Decay::Constant,
+            ScheduleName::Cosine => Decay::Cosine,
+            ScheduleName::OneCycle => Decay::OneCycle,
+            ScheduleName::Step => Decay::Step {
                 epochs: self.decay_epochs.unwrap_or(10),
                 factor,
             },
-            DecayName::Plateau => Decay::Plateau {
+            ScheduleName::Plateau => Decay::Plateau {
                 patience: self.plateau_patience.unwrap_or(10),
                 factor,
             },
@@ -199,16 +199,16 @@ impl OptimizerOptions {
     }
 
     /// Refuses options that nothing would read.
-    fn check(&self, rule: RuleName) -> Result<()> {
-        use DecayName::{Plateau, Step};
-        use RuleName::{Adagrad, Adam, AdamW, Ftrl, Lbfgs, RmsProp, Sgd};
+    fn check(&self, rule: OptimizerName) -> Result<()> {
+        use OptimizerName::{Adagrad, Adam, AdamW, Ftrl, Lbfgs, RmsProp, Sgd};
+        use ScheduleName::{Plateau, Step};
         let number = |x: Option<f64>| x.map(|x| x.to_string());
         let whole = |x: Option<usize>| x.map(|x| x.to_string());
         let form = |form| match form {
             AdamForm::Keras => "'keras'".to_owned(),
             AdamForm::Torch => "'torch'".to_owned(),
         };
-        let of_rules: [(&str, Option<String>, &[RuleName], &str); 11] = [
+        let of_rules: [(&str, Option<String>, &[OptimizerName], &str); 11] = [
             (
                 "adam_beta_1",
                 number(self.adam_beta_1),
@@ -275,7 +275,10 @@ impl OptimizerOptions {
         }
         let of_steps = [
             ("learn_rate", number(self.learn_rate)),
-            ("learn_rate_schedule", self.decay.map(DecayName::to_text)),
+            (
+                "learn_rate_schedule",
+                self.schedule.map(ScheduleName::to_text),
+            ),
             ("warmup_epochs", number(self.warmup_epochs)),
             ("clip_norm", number(self.clip_norm)),
             ("clip_value", number(self.clip_value)),
@@ -286,7 +289,7 @@ impl OptimizerOptions {
             let with = "another optimizer than 'lbfgs', which finds the length of its steps itself";
             return Err(unread(option, value, with.to_owned()));
         }
-        let of_schedules: [(&str, Option<String>, &[DecayName], &str); 3] = [
+        let of_schedules: [(&str, Option<String>, &[ScheduleName], &str); 3] = [
             ("decay_epochs", whole(self.decay_epochs), &[Step], "step"),
             (
                 "plateau_patience",
@@ -303,7 +306,7 @@ impl OptimizerOptions {
         ];
         for (option, given, schedules, names) in of_schedules {
             if let Some(value) =
-                given.filter(|_| !schedules.contains(&self.decay.unwrap_or_default()))
+                given.filter(|_| !schedules.contains(&self.schedule.unwrap_or_default()))
             {
                 let with = format!("learn_rate_schedule = '{names}'");
                 return Err(unread(option, value, with));
@@ -386,14 +389,14 @@ impl From<Optimizer> for OptimizerOptions {
                 options.adam_beta_2 = Some(beta_2);
                 options.adam_epsilon = Some(epsilon);
                 options.adam_form = Some(form);
-                options.rule = Some(RuleName::Adam);
+                options.name = Some(OptimizerName::Adam);
                 if weight_decay > 0.0 {
-                    options.rule = Some(RuleName::AdamW);
+                    options.name = Some(OptimizerName::AdamW);
                     options.weight_decay = Some(weight_decay);
                 }
             }
             Rule::Sgd { momentum, nesterov } => {
-                options.rule = Some(RuleName::Sgd);
+                options.name = Some(OptimizerName::Sgd);
                 options.momentum = Some(momentum);
                 options.nesterov = Some(nesterov);
             }
@@ -401,7 +404,7 @@ impl From<Optimizer> for OptimizerOptions {
                 initial_accumulator,
                 epsilon,
             } => {
-                options.rule = Some(RuleName::Adagrad);
+                options.name = Some(OptimizerName::Adagrad);
                 options.initial_accumulator = Some(initial_accumulator);
                 options.epsilon = Some(epsilon);
             }
@@ -410,7 +413,7 @@ impl From<Optimizer> for OptimizerOptions {
                 momentum,
                 epsilon,
             } => {
-                options.rule = Some(RuleName::RmsProp);
+                options.name = Some(OptimizerName::RmsProp);
                 options.rho = Some(rho);
                 options.momentum = Some(momentum);
                 options.epsilon = Some(epsilon);
@@ -418,27 +421,27 @@ impl From<Optimizer> for OptimizerOptions {
             Rule::Ftrl {
                 initial_accumulator,
             } => {
-                options.rule = Some(RuleName::Ftrl);
+                options.name = Some(OptimizerName::Ftrl);
                 options.initial_accumulator = Some(initial_accumulator);
             }
             Rule::Lbfgs { .. } => {
                 return Self {
-                    rule: Some(RuleName::Lbfgs),
+                    name: Some(OptimizerName::Lbfgs),
                     ..Self::default()
                 };
             }
         }
         match decay {
-            Decay::Constant => options.decay = Some(DecayName::Constant),
-            Decay::Cosine => options.decay = Some(DecayName::Cosine),
-            Decay::OneCycle => options.decay = Some(DecayName::OneCycle),
+            Decay::Constant => options.schedule = Some(ScheduleName::Constant),
+            Decay::Cosine => options.schedule = Some(ScheduleName::Cosine),
+            Decay::OneCycle => options.schedule = Some(ScheduleName::OneCycle),
             Decay::Step { epochs, factor } => {
-                options.decay = Some(DecayName::Step);
+                options.schedule = Some(ScheduleName::Step);
                 options.decay_epochs = Some(epochs);
                 options.decay_factor = Some(factor);
             }
             Decay::Plateau { patience, factor } => {
-                options.decay = Some(DecayName::Plateau);
+                options.schedule = Some(ScheduleName::Plateau);
                 options.plateau_patience = Some(patience);
                 options.decay_factor = Some(factor);
             }
@@ -507,27 +510,36 @@ mod tests {
                 ema_momentum: Some(0.5),
             };
             let options = OptimizerOptions::from(optimizer.clone());
-            assert_eq!(options.settle(RuleName::AdamW).unwrap(), optimizer);
+            assert_eq!(options.settle(OptimizerName::AdamW).unwrap(), optimizer);
         }
     }
 
     #[test]
     fn what_is_given_goes_before_the_default() {
-        let solved = OptimizerOptions::default().settle(RuleName::Lbfgs).unwrap();
+        let solved = OptimizerOptions::default()
+            .settle(OptimizerName::Lbfgs)
+            .unwrap();
         assert_eq!(solved.rule, Rule::Lbfgs { memory: MEMORY });
         let back = OptimizerOptions::from(solved.clone());
-        assert_eq!(back.settle(RuleName::AdamW).unwrap(), solved);
+        assert_eq!(back.settle(OptimizerName::AdamW).unwrap(), solved);
         let ftrl = OptimizerOptions {
-            rule: Some(RuleName::Ftrl),
+            name: Some(OptimizerName::Ftrl),
             ..Default::default()
         };
-        assert_eq!(ftrl.settle(RuleName::Lbfgs).unwrap().rule.name(), "ftrl");
+        assert_eq!(
+            ftrl.settle(OptimizerName::Lbfgs).unwrap().rule.name(),
+            "ftrl"
+        );
     }
 
     #[test]
     fn options_that_nothing_reads_are_refused() {
-        let refused =
-            |options: OptimizerOptions| options.settle(RuleName::AdamW).unwrap_err().to_string();
+        let refused = |options: OptimizerOptions| {
+            options
+                .settle(OptimizerName::AdamW)
+                .unwrap_err()
+                .to_string()
+        };
         let of_sgd = OptimizerOptions {
             momentum: Some(0.9),
             ..Default::default()
@@ -538,23 +550,26 @@ mod tests {
             "{error}"
         );
         let of_step = OptimizerOptions {
-            decay: Some(DecayName::Plateau),
+            schedule: Some(ScheduleName::Plateau),
             decay_epochs: Some(3),
             ..Default::default()
         };
         assert!(refused(of_step).contains("learn_rate_schedule = 'step'"));
         let alone = OptimizerOptions {
-            rule: Some(RuleName::Sgd),
+            name: Some(OptimizerName::Sgd),
             nesterov: Some(true),
             ..Default::default()
         };
         assert!(refused(alone).contains("with momentum"));
         let of_others = OptimizerOptions {
-            decay: Some(DecayName::OneCycle),
+            schedule: Some(ScheduleName::OneCycle),
             ..Default::default()
         };
-        assert!(of_others.clone().settle(RuleName::AdamW).is_ok());
-        let error = of_others.settle(RuleName::Lbfgs).unwrap_err().to_string();
+        assert!(of_others.clone().settle(OptimizerName::AdamW).is_ok());
+        let error = of_others
+            .settle(OptimizerName::Lbfgs)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("'one_cycle'") && error.contains("'lbfgs'"),
             "{error}"

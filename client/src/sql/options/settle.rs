@@ -8,7 +8,9 @@ use volley_proto::spec::{
 };
 use volley_proto::{ModelName, TrainId};
 
-use super::{DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, RuleName, SplitMethod, TrainOptions, unread};
+use super::{
+    DEFAULT_EVAL_FRACTION, DEFAULT_SHARDS, OptimizerName, SplitMethod, TrainOptions, unread,
+};
 use crate::{Error, Result};
 
 /// What is to be published where.
@@ -131,14 +133,14 @@ impl TrainOptions {
     }
 
     /// The rule, where none is given: a linear model is solved if it can be.
-    fn rule(&self, loss: &Loss) -> RuleName {
+    fn rule(&self, loss: &Loss) -> OptimizerName {
         let whole = self.batch_size.is_none() && self.global_batch_size.is_none();
         match self.linear {
-            true if self.l1 > 0.0 => RuleName::Ftrl,
+            true if self.l1 > 0.0 => OptimizerName::Ftrl,
             true if loss.is_smooth() && whole && self.network.output == Output::Identity => {
-                RuleName::Lbfgs
+                OptimizerName::Lbfgs
             }
-            _ => RuleName::AdamW,
+            _ => OptimizerName::AdamW,
         }
     }
 

@@ -5,7 +5,7 @@ use volley_proto::spec::VocabularyRule;
 use super::unread;
 use crate::Result;
 
-/// The rule as options have it so far.
+/// Options of the vocabularies, as given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyOptions {

@@ -21,6 +21,8 @@ use super::limits::JobLimits;
 use super::retention::Rows;
 use crate::control::Now;
 use crate::control::event::{AttemptEnd, DataLoss, Submission};
+use crate::control::placement::WaitReason;
+use crate::control::queues::Account;
 use crate::control::retained::Ends;
 
 /// Attempts that may lose data without progress in between.
@@ -34,6 +36,9 @@ pub(crate) struct Job {
     /// Who has submitted it.
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
+    /// Whose slots its tasks hold.
+    pub(crate) account: Account,
+    pub(crate) priority: i32,
     on_client_loss: OnClientLoss,
     limits: Option<JobLimits>,
     pub(crate) attempts: Vec<String>,
@@ -52,7 +57,7 @@ pub(crate) struct Job {
     /// Optimizer steps done when the last attempt ended.
     steps: u64,
     /// What it waits for, where none of its tasks runs.
-    pub(crate) waits: Option<String>,
+    pub(crate) waits: Option<WaitReason>,
     /// What is kept of it, once it has succeeded.
     pub(crate) rows: Option<Rows>,
 }
@@ -85,8 +90,12 @@ impl Job {
             train,
             on_client_loss,
             limits,
+            queue,
+            priority,
         } = submission;
         Self {
+            account: Account::new(&queue, &owner),
+            priority,
             attempts: vec![id.clone()],
             id,
             name,

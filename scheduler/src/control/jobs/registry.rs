@@ -55,11 +55,21 @@ pub(crate) enum AttemptOutcome {
 impl Jobs {
     /// The job of an id.
     pub(crate) fn get(&self, id: &str) -> Option<&Job> {
-        self.jobs.get(&id.to_owned())
+        self.jobs.get(id)
     }
 
     pub(in crate::control) fn get_mut(&mut self, id: &str) -> Option<&mut Job> {
-        self.jobs.get_mut(&id.to_owned())
+        self.jobs.get_mut(id)
+    }
+
+    /// The job of an attempt that is not to end: none, where it is not known. `None` where the attempt is to end.
+    pub(in crate::control) fn of_live_attempt(&self, attempt: &str) -> Option<Option<&Job>> {
+        let known = self.attempts.get(attempt);
+        if known.is_some_and(|attempt| matches!(attempt.state, AttemptState::Ending(_))) {
+            return None;
+        }
+        let job = known.and_then(|attempt| attempt.job.as_deref());
+        Some(self.jobs.get(job.unwrap_or(attempt)))
     }
 
     /// All of them, the oldest first.

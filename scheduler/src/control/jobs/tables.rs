@@ -35,8 +35,8 @@ impl Jobs {
 }
 
 impl Job {
-    /// The job as a row of its table.
-    pub(crate) fn row(&self, now: SystemTime) -> Row {
+    /// The job as a row of its table, with what it waits for as that is told.
+    pub(in crate::control) fn row(&self, waits: Option<String>, now: SystemTime) -> Row {
         let end = self.ended.unwrap_or(now);
         let lasted = end.duration_since(self.submitted).unwrap_or_default();
         Row {
@@ -50,7 +50,9 @@ impl Job {
             ended: self.ended.map(millis),
             seconds: lasted.as_secs_f64(),
             train_id: self.train.map(|train| train.to_string()),
-            waits: self.waits.clone(),
+            queue: self.account.queue.to_string(),
+            priority: i64::from(self.priority),
+            waits,
             error: self.shown_error().map(str::to_owned),
         }
     }

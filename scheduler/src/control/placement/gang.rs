@@ -6,10 +6,13 @@
 //!
 //! Not here: whose turn it is.
 
+use std::cmp::Ordering;
+
 use bytesize::ByteSize;
 use volley_proto::spec::{RankMemory, Ranks, TooFew};
 
-use super::{Decision, Executor, RankRequest, Role, Task, WaitReason, open_executors};
+use super::pool::{Executor, Offers, Pool};
+use super::{Decision, ExecutorRole, RankRequest, Task, WaitReason};
 
 /// What a gang's ranks take in memory, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,23 +31,22 @@ impl Memory {
     }
 
     /// How many of these offers suffice for one of so many ranks.
-    fn enough(&self, offers: &[u64], ranks: usize) -> usize {
-        let needed = self.needed(ranks);
-        offers.iter().filter(|offer| **offer >= needed).count()
+    fn enough(&self, offers: &Offers, ranks: usize) -> usize {
+        offers.at_least(self.needed(ranks))
     }
 
     /// The most ranks, up to so many, that as many of these offers suffice for.
-    fn fits(&self, offers: &[u64], most: usize) -> usize {
+    fn fits(&self, offers: &Offers, most: usize) -> usize {
         let fits = |ranks: &usize| self.enough(offers, *ranks) >= *ranks;
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
     /// That executors which offer so much have too little for so many ranks.
-    fn too_little(&self, offers: &[u64], ranks: usize) -> String {
+    fn too_little(&self, offers: &Offers, ranks: usize) -> String {
         let text = |bytes: u64| ByteSize(bytes).display().iec().to_string();
         let needed = self.needed(ranks);
         let enough = self.enough(offers, ranks);
-        let largest = offers.iter().max().copied().unwrap_or(0);
+        let largest = offers.largest();
         let rows = match self.rows {
             Some(rows) => format!(" with its share of {rows} rows"),
             None => String::new(),
@@ -54,15 +56,15 @@ impl Memory {
              executors offer a rank so much, {} at most: make the network or the batch smaller, spread the rows over \
              more ranks, or raise --rank-memory of volley-executor",
             text(needed),
-            offers.len(),
+            offers.executors(),
             text(largest),
         )
     }
 }
 
 /// Why a gang of this size can never run on executors that offer a rank so much memory each, or `None`.
-pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &[u64]) -> Option<String> {
-    let registered = offers.len();
+pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &Offers) -> Option<String> {
+    let registered = offers.executors();
     let (needed, least) = match ranks {
         Ranks::Exactly(needed) => (needed, needed),
         Ranks::All => (1, registered.max(1)),
@@ -76,35 +78,42 @@ pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &[u64]) -> Optio
     (memory.fits(offers, least) < needed).then(|| memory.too_little(offers, least))
 }
 
+/// Where a gang's ranks start, or why they do not.
 pub(super) fn place_gang(
-    executors: &mut [Executor],
+    pool: &Pool,
     request: RankRequest,
     shards: usize,
     memory: &Memory,
 ) -> Decision {
-    let offers =
-        |executors: &[&Executor]| -> Vec<u64> { executors.iter().map(|e| e.rank_memory).collect() };
-    let able: Vec<_> = executors.iter().filter(|e| e.role.runs_ranks()).collect();
-    let all = offers(&able);
-    let open: Vec<_> = able.into_iter().filter(|e| e.free > 0).collect();
-    let open = offers(&open);
-    let taken = match size(request, shards, memory, &all, &open) {
+    let mut open: Vec<_> = pool.open_to_ranks().collect();
+    let offers: Offers = open.iter().map(|e| e.capacity.rank_memory).collect();
+    let taken = match size(request, shards, memory, pool.able(), &offers) {
         Ok(taken) => taken,
         Err(decision) => return decision,
     };
     let needed = memory.needed(taken);
-    let task = |(rank, executor): (usize, &mut &mut Executor)| {
-        executor.take(1);
+    open.retain(|executor| executor.capacity.rank_memory >= needed);
+    open.sort_by(|a, b| open_order(a, b));
+    let task = |(rank, executor): (usize, &&Executor)| {
         let partitions = shards / taken + usize::from(rank < shards % taken);
         Task {
-            executor: executor.id.clone(),
+            executor: executor.id.to_string(),
             partitions,
             slots: 1,
         }
     };
-    let mut open = open_executors(executors, Role::runs_ranks);
-    open.retain(|executor| executor.rank_memory >= needed);
-    Decision::Start(open.iter_mut().take(taken).enumerate().map(task).collect())
+    Decision::Start(open.iter().take(taken).enumerate().map(task).collect())
+}
+
+/// Executors with a free slot as ranks take them: those that run nothing but ranks first, then idle ones, then the one
+/// with the most.
+fn open_order(a: &Executor, b: &Executor) -> Ordering {
+    let shared = |executor: &Executor| executor.capacity.role != ExecutorRole::Train;
+    shared(a)
+        .cmp(&shared(b))
+        .then_with(|| b.is_idle().cmp(&a.is_idle()))
+        .then_with(|| b.free().cmp(&a.free()))
+        .then_with(|| a.id.cmp(&b.id))
 }
 
 /// How many ranks start now, of what all executors offer a rank, and those with a free slot; or else what becomes of the
@@ -113,10 +122,10 @@ fn size(
     request: RankRequest,
     shards: usize,
     memory: &Memory,
-    all: &[u64],
-    open: &[u64],
+    all: &Offers,
+    open: &Offers,
 ) -> Result<usize, Decision> {
-    let registered = all.len();
+    let registered = all.executors();
     let slots = |needed: usize, free: usize| {
         Err(Decision::Wait(WaitReason::Slots {
             needed,
@@ -175,7 +184,7 @@ fn size(
             too_few,
         } => {
             let most = most.min(shards);
-            let free = memory.fits(open, open.len().min(most));
+            let free = memory.fits(open, open.executors().min(most));
             if free < wanted.min(most) && !patience_over {
                 return Err(Decision::Wait(WaitReason::Replacement {
                     wanted,
@@ -228,12 +237,12 @@ fn size(
 /// Bytes that a rank of a gang takes at least, whichever number of ranks starts: the more there are, the fewer rows has
 /// each.
 pub(super) fn least_memory(
-    executors: &[Executor],
+    pool: &Pool,
     request: RankRequest,
     shards: usize,
     memory: &Memory,
 ) -> u64 {
-    let able = executors.iter().filter(|e| e.role.runs_ranks()).count();
+    let able = pool.able().executors();
     let ranks = match request {
         RankRequest::Begin {
             ranks: Ranks::Exactly(ranks),
@@ -248,7 +257,7 @@ pub(super) fn least_memory(
 
 /// An executor by which a running gang could grow, once every demand has been served.
 pub(crate) fn grows_by<'a>(
-    executors: &'a [Executor],
+    pool: &'a Pool,
     ranks_on: &[String],
     most: usize,
     memory: &Memory,
@@ -257,11 +266,7 @@ pub(crate) fn grows_by<'a>(
         return None;
     }
     let needed = memory.needed(ranks_on.len() + 1);
-    let joins = |executor: &&Executor| {
-        executor.free > 0
-            && executor.role.runs_ranks()
-            && executor.rank_memory >= needed
-            && !ranks_on.contains(&executor.id)
-    };
-    executors.iter().find(joins).map(|joins| joins.id.as_str())
+    let is_on = |executor: &Executor| ranks_on.iter().any(|id| **id == *executor.id);
+    let joins = |executor: &&Executor| executor.capacity.rank_memory >= needed && !is_on(executor);
+    pool.open_to_ranks().find(joins).map(|joins| &*joins.id)
 }

@@ -1,10 +1,11 @@
 //! Placement: which stage gets which executors now, decided purely.
 //!
-//! Stages come in the order of their jobs, first come first served. An ordinary stage takes slices
-//! of its partitions wherever slots are free. A barrier stage is a *gang*: all of its ranks start
-//! at once, one task an executor, or none does. A gang that cannot start yet keeps a slot on every
-//! executor it could use (by role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. One
-//! that meets again has its place among jobs by its own arrival, also while its last generation ends.
+//! An ordinary stage takes slices of its partitions wherever slots are free; whose turn it is for a slot is said by
+//! [queues](super::queues). A barrier stage is a *gang*: all of its ranks start at once, one task an executor, or none
+//! does. Gangs come first come first served. One that cannot start yet keeps a slot on every executor it could use (by
+//! role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. One that meets again has its
+//! place among jobs by its own arrival, also while its last generation ends. A reservation that has held queries up for
+//! too long yields to them in one offer.
 //!
 //! ```text
 //!              enough executors with a free slot ──────────────────────► Start(executors)
@@ -19,39 +20,26 @@
 //! Not here: how a decision is carried out on Ballista's graphs, and the clock.
 
 mod gang;
+mod pool;
+mod reason;
+mod round;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
-use bytesize::ByteSize;
 use volley_proto::spec::{Ranks, TooFew};
 
 pub(crate) use gang::{Memory, grows_by, never_fits};
-use gang::{least_memory, place_gang};
+pub(crate) use pool::{Capacity, Pool};
+pub(crate) use reason::WaitReason;
+pub(crate) use round::{Shares, place};
 
-/// An executor as placement sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Executor {
-    pub(crate) id: String,
-    /// Slots (vcores) that no task holds.
-    pub(crate) free: usize,
-    /// Whether no task holds any.
-    pub(crate) idle: bool,
-    pub(crate) role: Role,
-    /// Bytes of memory that it offers each of its ranks.
-    pub(crate) rank_memory: u64,
-}
-
-impl Executor {
-    fn take(&mut self, slots: usize) {
-        (self.free, self.idle) = (self.free - slots, false);
-    }
-}
+use super::queues::Account;
 
 /// What an executor is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Role {
+pub(crate) enum ExecutorRole {
     #[default]
     Any,
     /// Queries only.
@@ -60,7 +48,7 @@ pub(crate) enum Role {
     Train,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for ExecutorRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Any => "any",
@@ -70,7 +58,7 @@ impl fmt::Display for Role {
     }
 }
 
-impl Role {
+impl ExecutorRole {
     pub(crate) fn runs_ranks(self) -> bool {
         self != Self::Query
     }
@@ -85,6 +73,12 @@ impl Role {
 pub(crate) struct Demand {
     pub(crate) job: String,
     pub(crate) stage: usize,
+    /// Whose slots its tasks will hold.
+    pub(crate) account: Account,
+    /// Of its user's stages, the highest comes first.
+    pub(crate) priority: i32,
+    /// Whether a task of its job runs.
+    pub(crate) runs: bool,
     pub(crate) kind: Kind,
 }
 
@@ -159,196 +153,4 @@ pub(crate) struct Task {
     pub(crate) partitions: usize,
     /// Slots it holds while it runs.
     pub(crate) slots: usize,
-}
-
-/// What a stage waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum WaitReason {
-    /// A slot for queries; a gang that waits may be ahead.
-    Slot { ahead: Option<String> },
-    /// Executors are there, but other tasks hold their slots.
-    Slots {
-        needed: usize,
-        free: usize,
-        registered: usize,
-    },
-    /// A gang ahead of it waits.
-    Turn { ahead: String },
-    /// Executors have left since the job was admitted.
-    Executors { needed: usize, registered: usize },
-    /// Too few executors offer a rank as much memory as it takes.
-    Memory {
-        needed: usize,
-        bytes: u64,
-        offer: usize,
-    },
-    /// Lost ranks may come back.
-    Replacement {
-        wanted: usize,
-        free: usize,
-        least: usize,
-    },
-    /// Ranks of the last generation have not ended yet.
-    Ending { running: usize },
-}
-
-impl fmt::Display for WaitReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Slot { ahead: None } => f.write_str("needs a free slot"),
-            Self::Slot { ahead: Some(job) } => {
-                write!(
-                    f,
-                    "the training of job {job}, which waits for its slots, goes first"
-                )
-            }
-            Self::Slots {
-                needed,
-                free,
-                registered,
-            } => write!(
-                f,
-                "needs a free slot on {needed} executors at once: {free} of {registered} have one"
-            ),
-            Self::Turn { ahead } => write!(f, "the training of job {ahead} is ahead"),
-            Self::Executors { needed, registered } => {
-                write!(f, "needs {needed} executors: {registered} are registered")
-            }
-            Self::Memory {
-                needed,
-                bytes,
-                offer,
-            } => write!(
-                f,
-                "needs {needed} executors that offer a rank {} (--rank-memory): {offer} do",
-                ByteSize(*bytes).display().iec()
-            ),
-            Self::Replacement {
-                wanted,
-                free,
-                least,
-            } => write!(
-                f,
-                "{wanted} executors with a free slot are needed to go on as before, {free} have \
-                 one; after regroup_timeout {least} will do"
-            ),
-            Self::Ending { running } => {
-                write!(f, "{running} of the last generation's ranks have not ended")
-            }
-        }
-    }
-}
-
-/// Decides for every demand, in their order, and takes what it gives from `executors`.
-pub(crate) fn place(executors: &mut [Executor], demands: &[Demand]) -> Vec<Decision> {
-    let mut waiting: Option<&str> = None;
-    demands
-        .iter()
-        .map(|demand| match &demand.kind {
-            Kind::Slices { pending, most } => {
-                tasks_or_wait(place_slices(executors, *pending, *most), waiting)
-            }
-            Kind::Whole => tasks_or_wait(place_whole(executors), waiting),
-            Kind::Gang {
-                request,
-                shards,
-                memory,
-                running,
-                done,
-            } => {
-                let decision = match waiting {
-                    _ if *running > 0 => Decision::Wait(WaitReason::Ending { running: *running }),
-                    _ if *done > 0 => Decision::Rerun(
-                        "a rank was lost after others had come to the end of training".to_owned(),
-                    ),
-                    Some(ahead) => Decision::Wait(WaitReason::Turn {
-                        ahead: ahead.to_owned(),
-                    }),
-                    None => place_gang(executors, *request, *shards, memory),
-                };
-                if waiting.is_none() && matches!(decision, Decision::Wait(_)) {
-                    waiting = Some(&demand.job);
-                    let needed = least_memory(executors, *request, *shards, memory);
-                    reserve(executors, needed);
-                }
-                decision
-            }
-        })
-        .collect()
-}
-
-fn tasks_or_wait(tasks: Vec<Task>, ahead: Option<&str>) -> Decision {
-    match tasks.is_empty() {
-        true => Decision::Wait(WaitReason::Slot {
-            ahead: ahead.map(str::to_owned),
-        }),
-        false => Decision::Tasks(tasks),
-    }
-}
-
-/// Spreads a stage's partitions evenly over the executors with free slots, idle ones first, then
-/// the emptiest.
-fn place_slices(executors: &mut [Executor], mut pending: usize, most: Option<usize>) -> Vec<Task> {
-    let mut tasks = Vec::new();
-    while pending > 0 {
-        let mut open = open_executors(executors, Role::runs_queries);
-        if open.is_empty() {
-            break;
-        }
-        let count = open.len();
-        for (taken, executor) in open.iter_mut().enumerate() {
-            let share = pending.div_ceil(count - taken);
-            let partitions = share.min(executor.free).min(most.unwrap_or(usize::MAX));
-            if partitions == 0 {
-                continue;
-            }
-            executor.take(partitions);
-            pending -= partitions;
-            tasks.push(Task {
-                executor: executor.id.clone(),
-                partitions,
-                slots: partitions,
-            });
-        }
-    }
-    tasks
-}
-
-fn place_whole(executors: &mut [Executor]) -> Vec<Task> {
-    let mut open = open_executors(executors, Role::runs_queries);
-    let Some(executor) = open.first_mut() else {
-        return Vec::new();
-    };
-    executor.take(1);
-    vec![Task {
-        executor: executor.id.clone(),
-        partitions: usize::MAX,
-        slots: 1,
-    }]
-}
-
-/// Keeps a slot on every executor that could run a rank of so much memory from the stages that come later.
-fn reserve(executors: &mut [Executor], memory: u64) {
-    let suits = |e: &&mut Executor| e.role.runs_ranks() && e.rank_memory >= memory;
-    for executor in executors.iter_mut().filter(suits) {
-        executor.free = executor.free.saturating_sub(1);
-    }
-}
-
-/// Executors with a free slot that suit, idle ones first, then the one with the most; for ranks,
-/// those that run nothing else come before all others.
-fn open_executors(executors: &mut [Executor], suits: fn(Role) -> bool) -> Vec<&mut Executor> {
-    let mut open: Vec<_> = executors
-        .iter_mut()
-        .filter(|executor| executor.free > 0 && suits(executor.role))
-        .collect();
-    open.sort_by(|a, b| {
-        let shared = |executor: &Executor| executor.role != Role::Train;
-        shared(a)
-            .cmp(&shared(b))
-            .then_with(|| b.idle.cmp(&a.idle))
-            .then_with(|| b.free.cmp(&a.free))
-            .then_with(|| a.id.cmp(&b.id))
-    });
-    open
 }

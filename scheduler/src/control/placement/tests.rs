@@ -1,32 +1,55 @@
 //! Scripts of placement: executors and demands in, decisions out.
 
+mod sharing;
+
+use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::spec::RankMemory;
 
+use super::round::Placed;
 use super::*;
+use crate::control::queues::{Queue, Queues, Usage};
 
-fn cluster(free: &[usize]) -> Vec<Executor> {
-    let executor = |(n, free): (usize, &usize)| Executor {
-        id: format!("e{n}"),
-        free: *free,
-        idle: false,
-        role: Role::Any,
-        rank_memory: u64::MAX,
-    };
-    free.iter().enumerate().map(executor).collect()
+/// Executors with so many free slots, each beside one that a task holds, changed by their number.
+fn cluster_with(free: &[usize], change: impl Fn(usize, &mut Capacity)) -> Pool {
+    let mut pool = Pool::default();
+    for (number, free) in free.iter().enumerate() {
+        let mut capacity = Capacity {
+            slots: free + 1,
+            held: 1,
+            role: ExecutorRole::Any,
+            rank_memory: u64::MAX,
+        };
+        change(number, &mut capacity);
+        pool.put(&format!("e{number}"), capacity);
+    }
+    pool
 }
 
-fn gang_with(job: &str, request: RankRequest, running: usize, done: usize) -> Demand {
+fn cluster(free: &[usize]) -> Pool {
+    cluster_with(free, |_, _| {})
+}
+
+/// A demand of user u in the queue `default`.
+fn demand(job: &str, kind: Kind) -> Demand {
     Demand {
         job: job.into(),
         stage: 1,
-        kind: Kind::Gang {
-            request,
-            shards: 10,
-            memory: Memory::default(),
-            running,
-            done,
-        },
+        account: Account::new(QUEUE_DEFAULT, "u"),
+        priority: 0,
+        runs: false,
+        kind,
     }
+}
+
+fn gang_with(job: &str, request: RankRequest, running: usize, done: usize) -> Demand {
+    let kind = Kind::Gang {
+        request,
+        shards: 10,
+        memory: Memory::default(),
+        running,
+        done,
+    };
+    demand(job, kind)
 }
 
 /// To begin with ranks, where too few executors have or have not been waited for for long enough.
@@ -56,14 +79,8 @@ fn regroup(patience_over: bool, too_few: TooFew) -> Demand {
 }
 
 fn slices(job: &str, pending: usize) -> Demand {
-    Demand {
-        job: job.into(),
-        stage: 1,
-        kind: Kind::Slices {
-            pending,
-            most: None,
-        },
-    }
+    let most = None;
+    demand(job, Kind::Slices { pending, most })
 }
 
 /// `executor:partitions` of the decision's tasks, or the reason.
@@ -81,11 +98,21 @@ fn script(decision: &Decision) -> String {
     }
 }
 
+/// Decisions on executors, with the queue `default` alone and nothing running.
+fn decide(mut executors: Pool, demands: &[Demand]) -> Vec<Decision> {
+    let shares = Shares {
+        queues: &Queues::default(),
+        usage: &Usage::default(),
+    };
+    place(&mut executors, demands, shares, false).decisions
+}
+
+fn run_in(executors: Pool, demands: &[Demand]) -> Vec<String> {
+    decide(executors, demands).iter().map(script).collect()
+}
+
 fn run(free: &[usize], demands: &[Demand]) -> Vec<String> {
-    place(&mut cluster(free), demands)
-        .iter()
-        .map(script)
-        .collect()
+    run_in(cluster(free), demands)
 }
 
 #[test]
@@ -195,12 +222,13 @@ fn a_generation_ends_before_the_next_begins() {
 
 #[test]
 fn roles_keep_ranks_and_queries_apart() {
-    let mut executors = cluster(&[2, 2, 2]);
-    (executors[0].role, executors[1].role) = (Role::Query, Role::Train);
+    let roles = [ExecutorRole::Query, ExecutorRole::Train, ExecutorRole::Any];
+    let executors = cluster_with(&[2, 2, 2], |number, executor| {
+        executor.role = roles[number];
+    });
     let demands = [slices("a", 6), gang("b", Ranks::All), slices("c", 6)];
-    let decisions: Vec<_> = place(&mut executors, &demands).iter().map(script).collect();
     assert_eq!(
-        decisions,
+        run_in(executors, &demands),
         [
             "tasks e0:2 e2:2",
             "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
@@ -231,8 +259,10 @@ fn a_gang_waits_for_executors_that_left() {
 
 #[test]
 fn admission_says_what_is_missing() {
-    let never =
-        |ranks, executors| never_fits(ranks, &Memory::default(), &vec![u64::MAX; executors]);
+    let never = |ranks, executors| {
+        let offers = std::iter::repeat_n(u64::MAX, executors).collect();
+        never_fits(ranks, &Memory::default(), &offers)
+    };
     assert_eq!(never(Ranks::Exactly(2), 2), None);
     assert!(
         never(Ranks::Exactly(4), 2)
@@ -264,11 +294,10 @@ fn gang_of(job: &str, request: RankRequest, memory: Memory) -> Demand {
 
 /// Decisions on executors with a free slot each that offer a rank so many MiB.
 fn run_on(offers: &[u64], demand: Demand) -> String {
-    let mut executors = cluster(&vec![1; offers.len()]);
-    for (executor, offer) in executors.iter_mut().zip(offers) {
-        executor.rank_memory = offer * MIB;
-    }
-    script(&place(&mut executors, &[demand])[0])
+    let executors = cluster_with(&vec![1; offers.len()], |number, executor| {
+        executor.rank_memory = offers[number] * MIB;
+    });
+    run_in(executors, &[demand]).remove(0)
 }
 
 #[test]
@@ -293,7 +322,10 @@ fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
         rows: None,
         ..memory
     };
-    let never = |offers: &[u64]| never_fits(Ranks::Exactly(2), &unknown, offers);
+    let never = |offers: &[u64]| {
+        let offers = offers.iter().copied().collect();
+        never_fits(Ranks::Exactly(2), &unknown, &offers)
+    };
     assert_eq!(never(&[0, 0]), None, "rows are not known at submission");
 }
 
@@ -358,21 +390,19 @@ fn slices_are_spread_evenly() {
 
 #[test]
 fn what_is_small_goes_to_an_executor_that_is_idle() {
-    let mut executors = cluster(&[3, 1, 2]);
-    executors[1].idle = true;
+    let executors = cluster_with(&[3, 1, 2], |number, executor| {
+        if number == 1 {
+            (executor.slots, executor.held) = (1, 0);
+        }
+    });
     let demands = [slices("a", 1), slices("b", 1), slices("c", 2)];
-    let decisions: Vec<_> = place(&mut executors, &demands).iter().map(script).collect();
+    let decisions = run_in(executors, &demands);
     assert_eq!(decisions, ["tasks e1:1", "tasks e0:1", "tasks e0:1 e2:1"]);
 }
 
 #[test]
 fn a_collapsing_stage_runs_as_one_task() {
-    let whole = Demand {
-        job: "a".into(),
-        stage: 1,
-        kind: Kind::Whole,
-    };
-    let decisions = place(&mut cluster(&[1, 3]), &[whole]);
+    let decisions = decide(cluster(&[1, 3]), &[demand("a", Kind::Whole)]);
     let task = Task {
         executor: "e1".into(),
         partitions: usize::MAX,
@@ -423,16 +453,13 @@ fn all_of_no_executors_is_waited_for_and_then_given_up() {
 
 #[test]
 fn a_waiting_gang_keeps_no_slot_where_its_ranks_have_too_little_memory() {
-    let mut executors = cluster(&[1, 1, 0]);
-    for (executor, offer) in executors.iter_mut().zip([32, 20, 32]) {
-        executor.rank_memory = offer * MIB;
-    }
+    let executors = cluster_with(&[1, 1, 0], |number, executor| {
+        executor.rank_memory = [32, 20, 32][number] * MIB;
+    });
     // 32 MiB each.
     let waits = gang_of("a", begin(Ranks::Exactly(2), false), of_rows(4 * MIB));
-    let decisions = place(&mut executors, &[waits, slices("b", 4)]);
-    let decisions: Vec<_> = decisions.iter().map(script).collect();
     assert_eq!(
-        decisions,
+        run_in(executors, &[waits, slices("b", 4)]),
         [
             "wait: needs a free slot on 2 executors at once: 1 of 3 have one",
             "tasks e1:1"

@@ -65,8 +65,7 @@ impl Trains {
     }
 
     fn waits(&self) -> String {
-        let waits = self.script.controller.job("t").unwrap().waits.clone();
-        waits.unwrap_or_default()
+        self.script.waits("t").unwrap_or_default()
     }
 }
 
@@ -183,7 +182,7 @@ fn a_gang_whose_last_generation_ends_keeps_its_slots_from_a_later_one() {
         barrier("u", &later, &[], true),
     ];
     assert!(trains.script.offer(&stages).is_empty());
-    let waits = trains.script.controller.job("u").unwrap().waits.clone();
+    let waits = trains.script.waits("u");
     assert_eq!(waits.as_deref(), Some("the training of job t is ahead"));
     // Another executor dies meanwhile, which has nothing of either.
     assert!(trains.script.loses("d", vec![]).is_empty());

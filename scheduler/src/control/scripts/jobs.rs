@@ -35,10 +35,11 @@ fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() 
         task: task("j", 0),
     };
     script.on(task_0);
-    script
-        .controller
-        .slots
-        .bind("b", task("j", 1), 1, slots::Holder::Query("j".into()));
+    let holder = slots::Holder::Query("j".into());
+    let account = queues::Account::new("default", "o");
+    let slots = &mut script.controller.slots;
+    slots.bind("b", task("j", 1), 1, (holder, account));
+    script.controller.refresh("b");
     script.loses("a", vec![effect("j", "a", None, true)]);
     let ended = script.ended("j", AttemptEnd::Cancelled);
     assert_eq!(ended, ["resubmit j", "offer"]);
@@ -47,9 +48,8 @@ fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() 
         script.offer(&[slices("k", 1)]).is_empty(),
         "b computes still"
     );
-    let waits = script.controller.job("j").unwrap().waits.clone();
     assert_eq!(
-        waits.as_deref(),
+        script.waits("j").as_deref(),
         Some("job j (over, but still computing) holds the only slot")
     );
     let failed = Event::TaskFailed {
@@ -221,7 +221,7 @@ fn a_job_without_executors_waits_for_a_while() {
     run.is_of(&gang(patient, Ranks::All, TooFew::Wait));
     let heard = |script: &mut Script| script.on(Event::ClientAsked { job: "j".into() });
     assert!(script.after(1).is_empty());
-    let waits = script.controller.job("j").unwrap().waits.clone();
+    let waits = script.waits("j");
     assert_eq!(waits.as_deref(), Some("no executor is registered"));
     script.after(20);
     heard(&mut script);

@@ -11,6 +11,13 @@ const LIMITS: Option<JobLimits> = Some(JobLimits {
     rows: Some(100),
 });
 
+fn limited(job: &str) -> Submission {
+    Submission {
+        limits: LIMITS,
+        ..Submission::query(job)
+    }
+}
+
 fn rows(rows: u64) -> AttemptEnd {
     AttemptEnd::Succeeded { rows: Some(rows) }
 }
@@ -18,7 +25,7 @@ fn rows(rows: u64) -> AttemptEnd {
 #[test]
 fn a_job_ends_with_an_error_when_its_time_is_over() {
     let mut script = Script::new(&["a"]);
-    script.submit_within("j", None, LIMITS);
+    script.submit_with(limited("j"));
     script.submit("k", None);
     script.offer(&[slices("j", 1)]);
     assert!(script.after(9).is_empty());
@@ -37,7 +44,7 @@ fn a_job_ends_with_an_error_when_its_time_is_over() {
 #[test]
 fn attempts_share_the_time_of_their_job() {
     let mut script = Script::new(&["a"]);
-    script.submit_within("j", None, LIMITS);
+    script.submit_with(limited("j"));
     script.after(6);
     let lost = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
     script.ended("j", lost);
@@ -50,7 +57,10 @@ fn attempts_share_the_time_of_their_job() {
 #[test]
 fn a_run_takes_its_time_too() {
     let mut script = Script::new(&["a"]);
-    script.submit_within("t", Some(TrainId::generate()), LIMITS);
+    script.submit_with(Submission {
+        train: Some(TrainId::generate()),
+        ..limited("t")
+    });
     // What a client says of its job lets it have no more.
     assert_eq!(script.after(10), ["release t", "cancel t"]);
     assert!(script.error("t").contains("query_time"));
@@ -59,11 +69,11 @@ fn a_run_takes_its_time_too() {
 #[test]
 fn a_result_of_too_many_rows_is_an_error_and_not_a_part_of_it() {
     let mut script = Script::new(&["a"]);
-    script.submit_within("j", None, LIMITS);
+    script.submit_with(limited("j"));
     assert_eq!(script.ended("j", rows(100)), ["release j"]);
     assert_eq!(script.state("j"), JobState::Succeeded);
 
-    script.submit_within("k", None, LIMITS);
+    script.submit_with(limited("k"));
     let ended = script.ended("k", rows(101));
     assert_eq!(ended, ["release k", "remove rows of k"]);
     let error = script.error("k");
@@ -74,11 +84,7 @@ fn a_result_of_too_many_rows_is_an_error_and_not_a_part_of_it() {
 
     // Where the engine is done before the job is known.
     assert!(script.ended("l", rows(101)).is_empty());
-    let submission = Submission {
-        limits: LIMITS,
-        ..Submission::query("l")
-    };
-    let ended = script.on(Event::JobSubmitted(submission));
+    let ended = script.on(Event::JobSubmitted(limited("l")));
     assert_eq!(ended, ["release l", "remove rows of l"]);
     assert!(script.error("l").contains("result_rows"));
 }

@@ -5,6 +5,7 @@
 mod gangs;
 mod jobs;
 mod limits;
+mod sharing;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use volley_proto::failure::DataLost;
 use volley_proto::spec::{Elastic, Ranks, TooFew};
 use volley_proto::tables::JobState;
 
-use super::placement::{Memory, Role};
+use super::placement::{ExecutorRole, Memory};
 use super::retained::Ends;
 use super::training::{Failure, RankReport, Resolution, RunEvent, StepReport};
 use super::*;
@@ -23,6 +24,7 @@ use super::*;
 /// Longer than other scripts last: their executors send no heartbeats.
 const EXECUTOR_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+const RESERVATION_LIMIT: Duration = Duration::from_secs(60);
 
 /// A controller, the time, and the tasks that it has had bound.
 struct Script {
@@ -35,6 +37,12 @@ struct Script {
 impl Script {
     /// Of executors that attend and are registered, with a slot each.
     fn new(executors: &[&str]) -> Self {
+        Self::sharing(executors, &[])
+    }
+
+    /// The same, with queues.
+    fn sharing(executors: &[&str], queues: &[&str]) -> Self {
+        let queues: Vec<Queue> = queues.iter().map(|text| text.parse().unwrap()).collect();
         let controller = Controller::new(Policy {
             executor_timeout: EXECUTOR_TIMEOUT,
             client_timeout: CLIENT_TIMEOUT,
@@ -42,6 +50,8 @@ impl Script {
                 unread: Duration::from_secs(300),
                 idle: Duration::from_secs(3600),
             },
+            queues: Queues::new(&queues).unwrap(),
+            reservation_limit: RESERVATION_LIMIT,
         });
         let mut script = Self {
             controller,
@@ -57,7 +67,7 @@ impl Script {
     /// An executor comes.
     fn joins(&mut self, executor: &str) {
         let profile = Profile {
-            role: Role::Any,
+            role: ExecutorRole::Any,
             device: "cpu".into(),
             memory_bytes: 1 << 30,
             rank_memory_bytes: 1 << 30,
@@ -90,16 +100,13 @@ impl Script {
     }
 
     fn submit(&mut self, job: &str, train: Option<TrainId>) {
-        self.submit_within(job, train, None);
+        self.submit_with(Submission {
+            train,
+            ..Submission::query(job)
+        });
     }
 
-    /// Of an owner whose role has limits.
-    fn submit_within(&mut self, job: &str, train: Option<TrainId>, limits: Option<JobLimits>) {
-        let submission = Submission {
-            train,
-            limits,
-            ..Submission::query(job)
-        };
+    fn submit_with(&mut self, submission: Submission) {
         assert!(self.on(Event::JobSubmitted(submission)).is_empty());
     }
 
@@ -164,6 +171,12 @@ impl Script {
 
     fn state(&self, job: &str) -> JobState {
         self.controller.job(job).unwrap().state
+    }
+
+    /// What a job waits for.
+    fn waits(&self, job: &str) -> Option<String> {
+        let job = self.controller.job(job).unwrap();
+        self.controller.waits(job)
     }
 
     /// Why a job failed.

@@ -32,7 +32,7 @@ pub(crate) struct StepReport {
 
 /// How far a run is.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct RunProgress {
     ranks: Vec<RankProgress>,
     /// What rank 0 told last.
     last: Option<StepReport>,
@@ -64,7 +64,7 @@ struct Spot {
     rate: f64,
 }
 
-impl Progress {
+impl RunProgress {
     /// A generation of so many ranks starts.
     pub(crate) fn starts(&mut self, ranks: usize, now: SystemTime) {
         self.ranks = vec![RankProgress::default(); ranks];
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn speed_and_what_is_left() {
-        let (mut progress, now) = (Progress::default(), SystemTime::now());
+        let (mut progress, now) = (RunProgress::default(), SystemTime::now());
         progress.starts(2, now);
         assert_eq!(progress.eta_seconds(), None);
         for total in [10, 20] {
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn long_curves_are_thinned() {
-        let (mut progress, now) = (Progress::default(), SystemTime::now());
+        let (mut progress, now) = (RunProgress::default(), SystemTime::now());
         progress.starts(1, now);
         for total in 1..=10_000 {
             progress.steps(1, 0, steps(total), now);
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn thinning_keeps_the_newest_point() {
-        let (mut progress, now) = (Progress::default(), SystemTime::now());
+        let (mut progress, now) = (RunProgress::default(), SystemTime::now());
         progress.starts(1, now);
         let full = 2 * POINTS as u64;
         for total in 1..=full + 1 {

@@ -17,7 +17,7 @@ use volley_proto::spec::{Ranks, TooFew};
 use volley_proto::{ModelName, Secret};
 
 use super::events::{EventLog, Failure, RunEvent, Shown};
-use super::progress::{Progress, StepReport};
+use super::progress::{RunProgress, StepReport};
 use crate::control::placement::RankRequest;
 use crate::control::retained::Ends;
 use crate::control::{Gang, Now};
@@ -61,7 +61,7 @@ pub(crate) struct Run {
     events: EventLog,
     /// What is trained, once a gang has been asked for.
     trains: Option<Trains>,
-    progress: Progress,
+    progress: RunProgress,
 }
 
 /// What a run trains.
@@ -467,7 +467,7 @@ impl Run {
     }
 
     /// How far it is.
-    pub(super) fn progress(&self) -> &Progress {
+    pub(super) fn progress(&self) -> &RunProgress {
         &self.progress
     }
 

@@ -1,4 +1,4 @@
-//! Probes: the scheduler has executors dial each other, and tells a client what each way is like.
+//! Probes: the scheduler has executors dial each other, and tells a client what each link is like.
 //!
 //! ```text
 //!   client ── Probe ──► Prober: who is there?
@@ -6,7 +6,7 @@
 //!                         │  Scheduler to one after the other ─► there and back over its own connection
 //!                         │  Dial in rounds: each dials one and is dialled by one
 //!                         ▼
-//!                       ways, as they are known
+//!                       links, as they are known
 //! ```
 //!
 //! What is asked goes over the stream that each executor keeps open ([`super::attendance`]), and what came of it comes

@@ -1,10 +1,10 @@
-//! The order in which ways are tried.
+//! The order in which links are tried.
 
-/// Every way from one of so many to another, once, in rounds in which each dials one and is dialled by one: what is
+/// Every link from one of so many to another, once, in rounds in which each dials one and is dialled by one: what is
 /// measured at once does not share an end in either direction.
 pub(super) fn rounds(count: usize) -> impl Iterator<Item = Vec<(usize, usize)>> {
-    let way = move |from: usize, step: usize| (from, (from + step) % count);
-    (1..count).map(move |step| (0..count).map(|from| way(from, step)).collect())
+    let link = move |from: usize, step: usize| (from, (from + step) % count);
+    (1..count).map(move |step| (0..count).map(|from| link(from, step)).collect())
 }
 
 #[cfg(test)]
@@ -22,7 +22,7 @@ mod tests {
                     round.iter().map(end).collect::<BTreeSet<_>>().len()
                 };
                 assert_eq!(
-                    (distinct(|way| way.0), distinct(|way| way.1)),
+                    (distinct(|link| link.0), distinct(|link| link.1)),
                     (count, count)
                 );
                 for (from, to) in round {

@@ -1,4 +1,4 @@
-//! All ways between the scheduler and its executors, one client's probe.
+//! All links between the scheduler and its executors, one client's probe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 use tokio::time::timeout;
 use tonic::Status;
 use uuid::Uuid;
-use volley_proto::probe::{Measured, Place, Port, Probe, Probed, Service, Target, Way, reach};
+use volley_proto::probe::{Link, LinkEnd, Measured, Port, Probe, Probed, Service, Target, reach};
 use volley_proto::tls::Tls;
 use volley_proto::wire::ProbeResponse;
 
@@ -19,12 +19,12 @@ use crate::handle::Control;
 
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
-/// Ways that a client has not taken yet.
+/// Links that a client has not taken yet.
 const AHEAD: usize = 64;
 
 type Answers = mpsc::Sender<Result<ProbeResponse, Status>>;
 
-/// Tries the ways of a cluster; cheap to clone.
+/// Tries the links of a cluster; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Prober {
     probes: Probes,
@@ -65,7 +65,7 @@ impl Prober {
         self.probes.clone()
     }
 
-    /// Begins to try all ways and streams what is found, until the receiver is dropped.
+    /// Begins to try all links and streams what is found, until the receiver is dropped.
     ///
     /// # Errors
     /// While another client is served.
@@ -75,32 +75,32 @@ impl Prober {
                 "another client is measuring the cluster: try again when it is done",
             )
         })?;
-        let (answers, ways) = mpsc::channel(AHEAD);
+        let (answers, links) = mpsc::channel(AHEAD);
         tokio::spawn(self.clone().run(answers, turn));
-        Ok(ways)
+        Ok(links)
     }
 
     async fn run(self, answers: Answers, _turn: OwnedMutexGuard<()>) {
         let trying = async {
             let peers = self.peers().await;
             for peer in &peers {
-                for way in self.with_scheduler(peer).await {
-                    tell(&answers, &way).await;
+                for link in self.with_scheduler(peer).await {
+                    tell(&answers, &link).await;
                 }
             }
             for round in rounds(peers.len()) {
-                let ways = round
+                let links = round
                     .into_iter()
                     .map(|(from, to)| self.between(&peers[from], &peers[to]));
-                for way in join_all(ways).await {
-                    tell(&answers, &way).await;
+                for link in join_all(links).await {
+                    tell(&answers, &link).await;
                 }
             }
         };
         tokio::select! {
             () = answers.closed() => {}
             tried = timeout(PATIENCE, trying) => if tried.is_err() {
-                let late = format!("not all ways were tried within {PATIENCE:?}");
+                let late = format!("not all links were tried within {PATIENCE:?}");
                 answers.send(Err(Status::deadline_exceeded(late))).await.ok();
             }
         }
@@ -146,8 +146,8 @@ impl Prober {
         join_all(peers).await
     }
 
-    /// The ways from the scheduler to an executor and back.
-    async fn with_scheduler(&self, peer: &Peer) -> [Way; 2] {
+    /// The links from the scheduler to an executor and back.
+    async fn with_scheduler(&self, peer: &Peer) -> [Link; 2] {
         let measured = match &peer.listens {
             Err(reason) => Err(reason.clone()),
             Ok(_) => self.measured(peer, &Probe::Scheduler).await,
@@ -170,18 +170,18 @@ impl Prober {
             ports: vec![port],
             ..there
         };
-        let executor = || Place::Executor(peer.id.clone());
+        let executor = || LinkEnd::Executor(peer.id.clone());
         [
-            Way {
-                from: Place::Scheduler,
+            Link {
+                from: LinkEnd::Scheduler,
                 to: executor(),
                 host: peer.host.clone(),
                 range: peer.range(),
                 outcome: Ok(there),
             },
-            Way {
+            Link {
                 from: executor(),
-                to: Place::Scheduler,
+                to: LinkEnd::Scheduler,
                 host: self.address.clone(),
                 range: None,
                 outcome: measured,
@@ -189,8 +189,8 @@ impl Prober {
         ]
     }
 
-    /// The way from one executor to another.
-    async fn between(&self, from: &Peer, to: &Peer) -> Way {
+    /// The link from one executor to another.
+    async fn between(&self, from: &Peer, to: &Peer) -> Link {
         let outcome = match (&from.listens, &to.listens) {
             (Ok(_), Ok((port, _))) => {
                 let dial = Probe::Dial(Target {
@@ -210,9 +210,9 @@ impl Prober {
             }
             (Err(reason), _) | (_, Err(reason)) => Err(reason.clone()),
         };
-        Way {
-            from: Place::Executor(from.id.clone()),
-            to: Place::Executor(to.id.clone()),
+        Link {
+            from: LinkEnd::Executor(from.id.clone()),
+            to: LinkEnd::Executor(to.id.clone()),
             host: to.host.clone(),
             range: to.range(),
             outcome,
@@ -239,9 +239,9 @@ fn unasked(executor: &str) -> String {
     format!("{executor} answers what it was not asked")
 }
 
-async fn tell(answers: &Answers, way: &Way) {
-    let way = serde_json::to_vec(way).map(|way| ProbeResponse { way });
-    let way = way.map_err(|error| Status::internal(error.to_string()));
+async fn tell(answers: &Answers, link: &Link) {
+    let link = serde_json::to_vec(link).map(|link| ProbeResponse { link });
+    let link = link.map_err(|error| Status::internal(error.to_string()));
     // Nobody may listen any more.
-    answers.send(way).await.ok();
+    answers.send(link).await.ok();
 }

@@ -55,7 +55,7 @@ pub(super) struct Dial {
 }
 
 /// What became of a dial.
-pub(super) enum Progress {
+pub(super) enum DialState {
     Pending,
     Linked(Box<dyn Link>),
     Refused(Refusal),
@@ -153,7 +153,7 @@ impl Dial {
     }
 
     /// Goes as far as it can without waiting.
-    pub(super) fn advance(&mut self, now: Instant) -> Progress {
+    pub(super) fn advance(&mut self, now: Instant) -> DialState {
         match self.try_advance(now) {
             Ok(progress) => progress,
             Err(error) => {
@@ -162,15 +162,15 @@ impl Dial {
                 self.state = State::Idle {
                     until: Some(now + PAUSE),
                 };
-                Progress::Pending
+                DialState::Pending
             }
         }
     }
 
-    fn try_advance(&mut self, now: Instant) -> io::Result<Progress> {
+    fn try_advance(&mut self, now: Instant) -> io::Result<DialState> {
         if let State::Idle { until } = self.state {
             if until.is_some_and(|until| now < until) {
-                return Ok(Progress::Pending);
+                return Ok(DialState::Pending);
             }
             self.unreached.get_or_insert(now);
             self.state = self.connect(now)?;
@@ -197,15 +197,15 @@ impl Dial {
             State::Greeting(greeting) => greeting,
             unfinished @ (State::Idle { .. } | State::Connecting { .. }) => {
                 self.state = unfinished;
-                return Ok(Progress::Pending);
+                return Ok(DialState::Pending);
             }
         };
         match greeting.advance(&self.secret)? {
-            Some(Some(refusal)) => Ok(Progress::Refused(refusal)),
-            Some(None) => Ok(Progress::Linked(greeting.link)),
+            Some(Some(refusal)) => Ok(DialState::Refused(refusal)),
+            Some(None) => Ok(DialState::Linked(greeting.link)),
             None => {
                 self.state = State::Greeting(greeting);
-                Ok(Progress::Pending)
+                Ok(DialState::Pending)
             }
         }
     }

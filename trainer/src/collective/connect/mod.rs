@@ -29,7 +29,7 @@ use volley_proto::tls::is_for_host;
 pub(super) use self::proof::{NONCE_BYTES, PROOF_BYTES};
 
 use self::admit::admit;
-use self::dial::{Dial, Progress};
+use self::dial::{Dial, DialState};
 use self::guest::{Guest, Heard};
 use super::endpoint::Listener;
 use super::error::{Error, Result};
@@ -162,9 +162,9 @@ impl<'a> Assembly<'a> {
         } = *self.membership;
         for mut dial in std::mem::take(&mut self.dials) {
             match dial.advance(now) {
-                Progress::Pending => self.dials.push(dial),
-                Progress::Linked(link) => self.link(dial.peer(), link),
-                Progress::Refused(refusal) => {
+                DialState::Pending => self.dials.push(dial),
+                DialState::Linked(link) => self.link(dial.peer(), link),
+                DialState::Refused(refusal) => {
                     return Err(Error::ConnectRefused {
                         rank,
                         generation,

@@ -25,7 +25,7 @@ const NOISE: f64 = 5e-4;
 /// Of a row alone and in a batch.
 const ROUNDING: f32 = 1e-5;
 
-/// Tries a layer on made-up rows of `width` numbers and parameters near where they start. Its outputs must be finite,
+/// Tries a layer on made-up rows of `width` numbers and parameters near their initial values. Its outputs must be finite,
 /// the same each time, and those of a row the same alone and among others; its gradients must be finite differences,
 /// where these have no kinks.
 ///
@@ -48,7 +48,7 @@ pub fn check_layer(
     let key = Key::new(0, Purpose::Content);
     let mut stream = key.with(0).stream();
     let values = parameters.iter().map(|parameter| {
-        let mut values = parameter.start.draw(parameter.len(), &mut stream);
+        let mut values = parameter.initializer.draw(parameter.len(), &mut stream);
         // What starts at 0 would hide what is multiplied by it.
         let values_mut = values.iter_mut();
         values_mut.for_each(|value| *value += stream.random_range(-0.25_f32..0.25));
@@ -220,7 +220,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{Parameter, Start};
+    use crate::network::{Initializer, Parameter};
     use crate::testing::Squash;
 
     type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -262,7 +262,7 @@ mod tests {
             vec![Parameter {
                 name: "bias".to_owned(),
                 shape: vec![self.1],
-                start: Start::Constant(0.0),
+                initializer: Initializer::Constant(0.0),
                 penalized: false,
             }]
         }

@@ -9,7 +9,7 @@ use volley_proto::spec::{Layer, Network};
 
 use super::{CustomLayer, CustomOperation};
 use crate::device::ResolvedDevice;
-use crate::network::{Parameter, Start};
+use crate::network::{Initializer, Parameter};
 use crate::{Error, Result};
 
 /// The custom layers of a binary, by name: none unless it registers some.
@@ -143,7 +143,10 @@ fn check(width: usize, parameters: &[Parameter]) -> Result<(), String> {
     }
     let mut names = HashSet::new();
     for Parameter {
-        name, shape, start, ..
+        name,
+        shape,
+        initializer,
+        ..
     } in parameters
     {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -158,13 +161,15 @@ fn check(width: usize, parameters: &[Parameter]) -> Result<(), String> {
         if shape.contains(&0) {
             return Err(format!("parameter {name:?} of shape {shape:?} is empty"));
         }
-        let can_be = match start {
-            Start::Constant(value) => value.is_finite(),
-            Start::Uniform(range) => range.is_finite() && *range > 0.0,
-            Start::Normal(deviation) => deviation.is_finite() && *deviation >= 0.0,
+        let can_be = match initializer {
+            Initializer::Constant(value) => value.is_finite(),
+            Initializer::Uniform(range) => range.is_finite() && *range > 0.0,
+            Initializer::Normal(deviation) => deviation.is_finite() && *deviation >= 0.0,
         };
         if !can_be {
-            return Err(format!("parameter {name:?} cannot start as {start:?}"));
+            return Err(format!(
+                "parameter {name:?} cannot start as {initializer:?}"
+            ));
         }
     }
     Ok(())
@@ -175,11 +180,11 @@ mod tests {
     use super::*;
     use crate::testing::{custom_layers, squash};
 
-    fn parameter(name: &str, shape: &[usize], start: Start) -> Parameter {
+    fn parameter(name: &str, shape: &[usize], initializer: Initializer) -> Parameter {
         Parameter {
             name: name.to_owned(),
             shape: shape.to_vec(),
-            start,
+            initializer,
             penalized: false,
         }
     }
@@ -221,20 +226,20 @@ mod tests {
 
     #[test]
     fn an_operation_that_cannot_be_is_refused() {
-        let start = Start::Constant(0.0);
+        let initializer = Initializer::Constant(0.0);
         let good = [
-            parameter("a", &[2, 3], start),
-            parameter("b", &[], Start::Normal(0.0)),
+            parameter("a", &[2, 3], initializer),
+            parameter("b", &[], Initializer::Normal(0.0)),
         ];
         assert_eq!(check(1, &good), Ok(()));
         check(0, &good).unwrap_err();
         for bad in [
-            parameter("a.b", &[2], start),
-            parameter("", &[2], start),
-            parameter("c", &[2, 0], start),
-            parameter("c", &[2], Start::Uniform(0.0)),
-            parameter("c", &[2], Start::Constant(f32::NAN)),
-            parameter("a", &[2], start),
+            parameter("a.b", &[2], initializer),
+            parameter("", &[2], initializer),
+            parameter("c", &[2, 0], initializer),
+            parameter("c", &[2], Initializer::Uniform(0.0)),
+            parameter("c", &[2], Initializer::Constant(f32::NAN)),
+            parameter("a", &[2], initializer),
         ] {
             let parameters = [good[0].clone(), bad];
             check(1, &parameters).unwrap_err();

@@ -18,7 +18,7 @@ use volley_proto::store::{
     Coverage, EpochRecord, LabelRecord, Position, Quantiles, RankCoverage, Scale,
 };
 
-use super::{Basis, Kept, Progress, Selected, TrainingState, Weights};
+use super::{Basis, EpochProgress, Kept, Selected, TrainingState, Weights};
 use crate::encode::{FeatureScale, Scaling};
 use crate::network::Normalization;
 use crate::train::coverage::Covered;
@@ -300,7 +300,7 @@ impl TrainingState {
             slots: (0..head.slots)
                 .map(|at| read_f32(&format!("optimizer.{at}"), &tensors))
                 .collect::<Result<_>>()?,
-            progress: Progress {
+            progress: EpochProgress {
                 loss: head.loss.into(),
                 weight: head.weight.into(),
                 covered: head.covered,

@@ -37,7 +37,7 @@ pub struct TrainingState {
     pub(super) weights: Weights,
     /// What the optimizer keeps of each weight, in the order of the parameters.
     pub(super) slots: Vec<Vec<f32>>,
-    pub(super) progress: Progress,
+    pub(super) progress: EpochProgress,
     /// The epochs that are over.
     pub(super) history: Vec<EpochRecord>,
     /// The best epoch so far, where the best is to be kept.
@@ -67,7 +67,7 @@ pub(super) struct Weights {
 
 /// What the epoch under way has come to, over all ranks and generations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Progress {
+pub(super) struct EpochProgress {
     /// The weighted sum of the losses of its rows.
     pub(super) loss: f64,
     /// The sum of their weights.
@@ -101,7 +101,7 @@ impl TrainingState {
             position: Position::START,
             weights,
             slots: fresh_slots(optimizer, len),
-            progress: Progress::default(),
+            progress: EpochProgress::default(),
             history: Vec::new(),
             kept: None,
             selected: None,
@@ -124,7 +124,7 @@ impl TrainingState {
                 kept: self.kept.map_or(epochs, |kept| kept.epoch),
             }),
             kept: None,
-            progress: Progress::default(),
+            progress: EpochProgress::default(),
             ..self
         }
     }

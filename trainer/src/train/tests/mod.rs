@@ -22,7 +22,7 @@ use super::trace::Trace;
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
-use crate::network::{Host, Parameter, Start};
+use crate::network::{Host, Initializer, Parameter};
 use crate::testing::{custom_layers, load_now, rows, shards, spec};
 
 type CpuFit<'a> = Fit<'a, Host>;
@@ -68,11 +68,11 @@ fn with_fit<R>(
 
 /// A parameter for the optimizer.
 pub(super) fn parameter(len: usize, penalized: bool) -> Parameter {
-    let start = Start::Constant(0.0);
+    let initializer = Initializer::Constant(0.0);
     Parameter {
         name: "w".into(),
         shape: vec![len],
-        start,
+        initializer,
         penalized,
     }
 }

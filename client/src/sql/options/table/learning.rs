@@ -2,7 +2,7 @@
 
 use volley_proto::spec::{AdamForm, Keep, RateScaling};
 
-use super::super::{DecayName, RuleName};
+use super::super::{OptimizerName, ScheduleName};
 use super::set::{choose, some_bool, some_number, some_whole, whole};
 use super::{TrainOption, option};
 
@@ -15,15 +15,15 @@ pub(super) const LEARNING: &[TrainOption] = &[
          all rows at once, and end where the gradient vanishes.",
         |to, value| {
             let choices = [
-                ("adam", Some(RuleName::Adam)),
-                ("adamw", Some(RuleName::AdamW)),
-                ("sgd", Some(RuleName::Sgd)),
-                ("adagrad", Some(RuleName::Adagrad)),
-                ("rmsprop", Some(RuleName::RmsProp)),
-                ("ftrl", Some(RuleName::Ftrl)),
-                ("lbfgs", Some(RuleName::Lbfgs)),
+                ("adam", Some(OptimizerName::Adam)),
+                ("adamw", Some(OptimizerName::AdamW)),
+                ("sgd", Some(OptimizerName::Sgd)),
+                ("adagrad", Some(OptimizerName::Adagrad)),
+                ("rmsprop", Some(OptimizerName::RmsProp)),
+                ("ftrl", Some(OptimizerName::Ftrl)),
+                ("lbfgs", Some(OptimizerName::Lbfgs)),
             ];
-            choose(&mut to.optimizer.rule, value, &choices)
+            choose(&mut to.optimizer.name, value, &choices)
         },
     ),
     option(
@@ -42,13 +42,13 @@ pub(super) const LEARNING: &[TrainOption] = &[
          decay_factor where the evaluation loss has not fallen for plateau_patience epochs.",
         |to, value| {
             let choices = [
-                ("constant", Some(DecayName::Constant)),
-                ("step", Some(DecayName::Step)),
-                ("cosine", Some(DecayName::Cosine)),
-                ("one_cycle", Some(DecayName::OneCycle)),
-                ("plateau", Some(DecayName::Plateau)),
+                ("constant", Some(ScheduleName::Constant)),
+                ("step", Some(ScheduleName::Step)),
+                ("cosine", Some(ScheduleName::Cosine)),
+                ("one_cycle", Some(ScheduleName::OneCycle)),
+                ("plateau", Some(ScheduleName::Plateau)),
             ];
-            choose(&mut to.optimizer.decay, value, &choices)
+            choose(&mut to.optimizer.schedule, value, &choices)
         },
     ),
     option(

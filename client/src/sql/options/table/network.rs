@@ -3,7 +3,7 @@
 use volley_proto::spec::{Activation, ClassWeights, EmbeddingWidth, NumericEmbedding, Output};
 
 use super::super::layers::layers;
-use super::super::{Dropout, LossName, OptionValue, QuantileShares};
+use super::super::{Dropout, LossName, OptionValue, QuantileLevels};
 use super::set::{choose, column, expected, number, set, some_bool, some_number, some_whole};
 use super::{Refusal, TrainOption, option};
 
@@ -173,8 +173,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "For 'quantile': the share of labels that are below the prediction; of several, one network has an output for each.",
         |to, value| {
             let shares = match (value.number(), value.list(OptionValue::number)) {
-                (Some(share), _) => QuantileShares::One(share),
-                (_, Some(shares)) => QuantileShares::Several(shares),
+                (Some(share), _) => QuantileLevels::One(share),
+                (_, Some(shares)) => QuantileLevels::Several(shares),
                 _ => {
                     return Err(expected(
                         "a number, or a list of them in ascending order, such as [0.05, 0.5, 0.95]",

@@ -7,7 +7,9 @@ use volley_proto::spec::{
     NumericEmbedding, NumericTransform, Output, Ranks, RateScaling, Start, Task, TooFew,
 };
 
-use super::super::{DecayName, LossName, QuantileShares, RuleName, SplitMethod, Target, WarmStart};
+use super::super::{
+    LossName, OptimizerName, QuantileLevels, ScheduleName, SplitMethod, Target, WarmStart,
+};
 use super::*;
 
 fn typed(sql: &str) -> OptionValue {
@@ -146,11 +148,11 @@ fn sets_what_was_typed() {
         }),
         ("loss", "'mae'", |o| o.loss.name == Some(LossName::Mae)),
         ("quantile", "0.9", |o| {
-            o.loss.quantile == Some(QuantileShares::One(0.9))
+            o.loss.quantile == Some(QuantileLevels::One(0.9))
         }),
         ("quantile", "[0.05, 0.5, 0.95]", |o| {
             let shares = vec![0.05, 0.5, 0.95];
-            o.loss.quantile == Some(QuantileShares::Several(shares))
+            o.loss.quantile == Some(QuantileLevels::Several(shares))
         }),
         ("class_weights", "[['yes', 2], [3, 0.5], [true, 1]]", |o| {
             let due = [("yes", 2.0), ("3", 0.5), ("true", 1.0)];
@@ -170,11 +172,11 @@ fn sets_what_was_typed() {
             o.optimizer.adam_form == Some(AdamForm::Torch)
         }),
         ("optimizer", "'SGD'", |o| {
-            o.optimizer.rule == Some(RuleName::Sgd)
+            o.optimizer.name == Some(OptimizerName::Sgd)
         }),
         ("nesterov", "true", |o| o.optimizer.nesterov == Some(true)),
         ("learn_rate_schedule", "'cosine'", |o| {
-            o.optimizer.decay == Some(DecayName::Cosine)
+            o.optimizer.schedule == Some(ScheduleName::Cosine)
         }),
         ("warmup_epochs", "0.5", |o| {
             o.optimizer.warmup_epochs == Some(0.5)

@@ -8,8 +8,8 @@ use datafusion::functions_aggregate::expr_fn::{count, sum};
 use datafusion::logical_expr::JoinType;
 use datafusion::prelude::*;
 
-use super::Error;
-use super::features::{sales, sales_store, stores, trends, weather_by_state};
+use crate::Error;
+use crate::features::{sales, sales_store, stores, trends, weather_by_state};
 
 /// Runs every join of the features and compares the rows before and after.
 ///

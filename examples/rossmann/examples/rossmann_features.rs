@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use anyhow::Context;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::prelude::SessionContext;
-use volley::rossmann;
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
@@ -19,19 +18,14 @@ fn main() -> anyhow::Result<()> {
     let out = arguments
         .next()
         .context("the second argument is a directory for the features")?;
-    // Planning is deeply recursive: unoptimized, it needs more stack than a thread has by default.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_stack_size(16 << 20)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async { runtime.spawn(write_features(data, out)).await? })
+    tokio::runtime::Runtime::new()?.block_on(write_features(data, out))
 }
 
 async fn write_features(data: PathBuf, out: PathBuf) -> anyhow::Result<()> {
     let ctx = SessionContext::new();
-    rossmann::register_tables(&ctx, &data).await?;
-    rossmann::check_joins(&ctx).await?;
-    let features = rossmann::features(&ctx).await?;
+    volley_rossmann::register_tables(&ctx, &data).await?;
+    volley_rossmann::check_joins(&ctx).await?;
+    let features = volley_rossmann::features(&ctx).await?;
     for (name, frame) in [("train", features.train), ("test", features.test)] {
         let path = out.join(format!("{name}.parquet"));
         let path = path.to_string_lossy();

@@ -49,7 +49,7 @@ pub enum Error {
 
 impl Error {
     /// For `map_err`: the engine failed at `action`.
-    pub(super) fn query(action: &'static str) -> impl FnOnce(DataFusionError) -> Self {
+    pub(crate) fn query(action: &'static str) -> impl FnOnce(DataFusionError) -> Self {
         move |source| Self::Query {
             action,
             source: Box::new(source),

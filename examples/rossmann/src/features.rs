@@ -22,7 +22,7 @@ use datafusion::logical_expr::{ExprFunctionExt, JoinType, WindowFrame, WindowFra
 use datafusion::logical_expr::{WindowFrameUnits, WindowFunctionDefinition};
 use datafusion::prelude::*;
 
-use super::Error;
+use crate::Error;
 
 /// The 18 categorical features, in the order in which a model reads them.
 pub const CATEGORICAL: [&str; 18] = [
@@ -144,7 +144,7 @@ async fn test_dates(ctx: &SessionContext) -> Result<DataFrame> {
 
 /// Train and test, one under the other: test rows have an `Id`, and train rows have `Sales`. A flag is
 /// held when its text is not "0"; null stays null.
-pub(super) async fn sales(ctx: &SessionContext) -> Result<DataFrame> {
+pub(crate) async fn sales(ctx: &SessionContext) -> Result<DataFrame> {
     let columns = |id: Expr, sales: Expr| {
         let flags = ["Open", "Promo", "StateHoliday", "SchoolHoliday"]
             .map(|flag| ident(flag).not_eq(lit("0")).alias(flag));
@@ -230,7 +230,7 @@ fn over_store(
 
 /// One row a store. Since when it has had a competitor, and has taken part in Promo2: null means
 /// not at all.
-pub(super) async fn stores(ctx: &SessionContext) -> Result<DataFrame> {
+pub(crate) async fn stores(ctx: &SessionContext) -> Result<DataFrame> {
     let states = ctx
         .table("store_states")
         .await?
@@ -282,7 +282,7 @@ fn part(part: &str, date: &str) -> Expr {
 
 /// One row a state and week, filed under the calendar year and the ISO week of its first day.
 /// The whole of Germany has no state.
-pub(super) async fn trends(ctx: &SessionContext) -> Result<DataFrame> {
+pub(crate) async fn trends(ctx: &SessionContext) -> Result<DataFrame> {
     let state = when(
         ident("file").eq(lit("Rossmann_DE")),
         lit(ScalarValue::Utf8(None)),
@@ -306,7 +306,7 @@ pub(super) async fn trends(ctx: &SessionContext) -> Result<DataFrame> {
 }
 
 /// One row a state and date.
-pub(super) async fn weather_by_state(ctx: &SessionContext) -> Result<DataFrame> {
+pub(crate) async fn weather_by_state(ctx: &SessionContext) -> Result<DataFrame> {
     let names = ctx.table("state_names").await?;
     let mut columns = vec![
         ident("State").alias("day_state"),
@@ -383,7 +383,7 @@ async fn state_days(ctx: &SessionContext) -> Result<DataFrame> {
 ///
 /// The projection keeps the optimizer from merging this join with the next and pairing every store
 /// with every day of its state first, which are as many rows as the sales.
-pub(super) async fn sales_store(ctx: &SessionContext) -> Result<DataFrame> {
+pub(crate) async fn sales_store(ctx: &SessionContext) -> Result<DataFrame> {
     let sales = sales_elapsed(sales(ctx).await?)?;
     let joined = stores(ctx).await?.join_on(
         sales,

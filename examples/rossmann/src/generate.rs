@@ -26,7 +26,7 @@ use sales::{Occasion, draw_sales, is_open};
 use stores::{Store, draw_stores};
 use weather::Weather;
 
-use super::Error;
+use crate::Error;
 
 /// Stores of the competition's tables.
 pub const FULL_SIZE: u32 = stores::FULL_SIZE;

@@ -1,61 +1,62 @@
-//! The ways between a cluster's processes, as a table, and what would mend those that are broken.
+//! The links between a cluster's processes, as a table, and what would mend those that are broken.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::error::ArrowError;
-use volley_proto::probe::{Fault, FaultKind, Port, Way};
+use volley_proto::probe::{Fault, FaultKind, Link, Port};
 
-/// A row a way.
-pub(super) fn rows(ways: &[Way]) -> Result<RecordBatch, ArrowError> {
-    let column = |of: &dyn Fn(&Way) -> String| -> ArrayRef {
+/// A row a link.
+pub(super) fn rows(links: &[Link]) -> Result<RecordBatch, ArrowError> {
+    let column = |of: &dyn Fn(&Link) -> String| -> ArrayRef {
         Arc::new(
-            ways.iter()
-                .map(|way| Some(of(way)))
+            links
+                .iter()
+                .map(|link| Some(of(link)))
                 .collect::<StringArray>(),
         )
     };
     RecordBatch::try_from_iter([
-        ("from", column(&|way| way.from.to_string())),
-        ("to", column(&|way| way.to.to_string())),
-        ("by", column(&|way| way.host.clone())),
+        ("from", column(&|link| link.from.to_string())),
+        ("to", column(&|link| link.to.to_string())),
+        ("by", column(&|link| link.host.clone())),
         ("ports", column(&ports)),
         (
             "round trip",
-            column(&|way| round_trip(way).map_or_else(String::new, milliseconds)),
+            column(&|link| round_trip(link).map_or_else(String::new, milliseconds)),
         ),
         (
             "bandwidth",
-            column(&|way| rate(way).map_or_else(String::new, megabytes)),
+            column(&|link| rate(link).map_or_else(String::new, megabytes)),
         ),
     ])
 }
 
-/// What is wrong with a way, and what would mend it.
-pub(super) fn faults(way: &Way) -> Vec<String> {
-    let about = format!("{} to {} ({})", way.from, way.to, way.host);
-    if let Err(reason) = &way.outcome {
+/// What is wrong with a link, and what would mend it.
+pub(super) fn faults(link: &Link) -> Vec<String> {
+    let about = format!("{} to {} ({})", link.from, link.to, link.host);
+    if let Err(reason) = &link.outcome {
         return vec![format!("{about} was not tried: {reason}")];
     }
     let said = |(port, fault): (&Port, &Fault)| {
         let Port {
             service, number, ..
         } = port;
-        let remedy = remedy(way, port, fault.kind);
+        let remedy = remedy(link, port, fault.kind);
         format!(
             "{about}: port {number} ({service}): {}: {remedy}",
             fault.text
         )
     };
-    way.faults().map(said).collect()
+    link.faults().map(said).collect()
 }
 
-/// All ways, in a line.
-pub(super) fn summary(ways: &[Way]) -> String {
-    let slowest = ways.iter().filter_map(round_trip).max();
-    let narrowest = ways.iter().filter_map(rate).reduce(f64::min);
-    let mut said = format!("{} ways, all reached", ways.len());
+/// All links, in a line.
+pub(super) fn summary(links: &[Link]) -> String {
+    let slowest = links.iter().filter_map(round_trip).max();
+    let narrowest = links.iter().filter_map(rate).reduce(f64::min);
+    let mut said = format!("{} links, all reached", links.len());
     if let Some(slowest) = slowest {
         said.push_str(&format!(
             "; a round trip takes {} at most",
@@ -68,8 +69,8 @@ pub(super) fn summary(ways: &[Way]) -> String {
     said
 }
 
-fn remedy(way: &Way, port: &Port, kind: FaultKind) -> String {
-    let Way { from, to, host, .. } = way;
+fn remedy(link: &Link, port: &Port, kind: FaultKind) -> String {
+    let Link { from, to, host, .. } = link;
     match kind {
         FaultKind::Unresolved => format!(
             "make the name {host} known where {from} runs (DNS or /etc/hosts), or start {to} with --advertise-host \
@@ -83,7 +84,7 @@ fn remedy(way: &Way, port: &Port, kind: FaultKind) -> String {
             format!("give {to} an --advertise-host that the host of {from} has a route to")
         }
         FaultKind::Silent => {
-            let ports = match &way.range {
+            let ports = match &link.range {
                 Some(range) => format!("ports {range} (its --ports)"),
                 None => format!(
                     "port {}, or start it with --ports FIRST-LAST and let these pass, for it takes others each time",
@@ -99,8 +100,8 @@ fn remedy(way: &Way, port: &Port, kind: FaultKind) -> String {
 }
 
 /// The ports that were dialled, and how that went.
-fn ports(way: &Way) -> String {
-    let measured = match &way.outcome {
+fn ports(link: &Link) -> String {
+    let measured = match &link.outcome {
         Ok(measured) => measured,
         Err(_) => return "not tried".to_owned(),
     };
@@ -127,12 +128,12 @@ fn ports(way: &Way) -> String {
     }
 }
 
-fn round_trip(way: &Way) -> Option<Duration> {
-    way.outcome.as_ref().ok()?.round_trip
+fn round_trip(link: &Link) -> Option<Duration> {
+    link.outcome.as_ref().ok()?.round_trip
 }
 
-fn rate(way: &Way) -> Option<f64> {
-    way.outcome.as_ref().ok()?.rate
+fn rate(link: &Link) -> Option<f64> {
+    link.outcome.as_ref().ok()?.rate
 }
 
 fn milliseconds(time: Duration) -> String {
@@ -148,19 +149,19 @@ fn megabytes(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::probe::{CONNECTING, Measured, Place, Service};
+    use volley_proto::probe::{CONNECTING, LinkEnd, Measured, Service};
 
     use super::*;
 
-    fn way(fault: Option<Fault>, range: Option<&str>) -> Way {
+    fn link(fault: Option<Fault>, range: Option<&str>) -> Link {
         let port = |service, number, fault| Port {
             service,
             number,
             fault,
         };
-        Way {
-            from: Place::Executor("e1".to_owned()),
-            to: Place::Executor("e2".to_owned()),
+        Link {
+            from: LinkEnd::Executor("e1".to_owned()),
+            to: LinkEnd::Executor("e2".to_owned()),
             host: "c".to_owned(),
             range: range.map(str::to_owned),
             outcome: Ok(Measured {
@@ -177,9 +178,9 @@ mod tests {
 
     #[test]
     fn a_fault_names_the_port_and_the_remedy() {
-        assert!(faults(&way(None, None)).is_empty());
+        assert!(faults(&link(None, None)).is_empty());
         let silent = || Some(Fault::silent(CONNECTING));
-        let said = faults(&way(silent(), Some("7000-7099"))).join("\n");
+        let said = faults(&link(silent(), Some("7000-7099"))).join("\n");
         for part in [
             "e1 to e2 (c)",
             "7002 (ranks)",
@@ -188,7 +189,7 @@ mod tests {
         ] {
             assert!(said.contains(part), "{said}");
         }
-        let said = faults(&way(silent(), None)).join("\n");
+        let said = faults(&link(silent(), None)).join("\n");
         assert!(said.contains("--ports FIRST-LAST"), "{said}");
         for (kind, part) in [
             (FaultKind::Unresolved, "/etc/hosts"),
@@ -197,12 +198,12 @@ mod tests {
             (FaultKind::Stranger, "--advertise-host"),
         ] {
             let text = "so it is".to_owned();
-            let said = faults(&way(Some(Fault { kind, text }), None)).join("\n");
+            let said = faults(&link(Some(Fault { kind, text }), None)).join("\n");
             assert!(said.contains(part) && said.contains("so it is"), "{said}");
         }
-        let untried = Way {
+        let untried = Link {
             outcome: Err("e2 has left the cluster".to_owned()),
-            ..way(None, None)
+            ..link(None, None)
         };
         assert_eq!(
             faults(&untried),
@@ -212,8 +213,11 @@ mod tests {
 
     #[test]
     fn ways_are_rows_and_a_line() {
-        let ways = [way(None, None), way(Some(Fault::silent(CONNECTING)), None)];
-        let rows = rows(&ways).unwrap();
+        let links = [
+            link(None, None),
+            link(Some(Fault::silent(CONNECTING)), None),
+        ];
+        let rows = rows(&links).unwrap();
         let cell = |column: &str, row: usize| {
             let column = rows.column_by_name(column).unwrap();
             column
@@ -229,10 +233,10 @@ mod tests {
             (cell("round trip", 0), cell("bandwidth", 0)),
             ("0.25 ms".into(), "1.5 MB/s".into())
         );
-        let said = summary(&ways[..1]);
+        let said = summary(&links[..1]);
         assert_eq!(
             said,
-            "1 ways, all reached; a round trip takes 0.25 ms at most; at least 1.5 MB/s"
+            "1 links, all reached; a round trip takes 0.25 ms at most; at least 1.5 MB/s"
         );
     }
 }

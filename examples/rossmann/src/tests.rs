@@ -12,11 +12,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext, ident};
 use datafusion::sql::parser::DFParser;
-use volley_proto::limits::STACK;
 
 use super::*;
 
-/// Planning is deeply recursive, and more so unoptimized: it needs more than a test's stack.
 fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
@@ -25,7 +23,7 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
             .unwrap()
     };
     std::thread::Builder::new()
-        .stack_size(STACK)
+        .stack_size(64 << 20)
         .spawn(move || runtime().block_on(test()))
         .unwrap()
         .join()

@@ -10,7 +10,7 @@ use datafusion::arrow::datatypes::DataType::{self, Date32, Float64, Int32, Utf8V
 use datafusion::arrow::datatypes::{Field, Schema};
 use datafusion::prelude::{CsvReadOptions, SessionContext};
 
-use super::Error;
+use crate::Error;
 
 /// A table's columns, in the order of its file.
 type Columns = &'static [(&'static str, DataType)];

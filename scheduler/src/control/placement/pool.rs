@@ -1,0 +1,287 @@
+//! The executors as placement sees them, kept in the order in which queries take their slots.
+//!
+//! What an executor has free is put in as it changes ([`Pool::put`]), at the cost of a look-up. What an offer takes and
+//! reserves is of that offer only: [`Pool::end`] forgets it, for tasks that are bound are told of as such. Nothing here
+//! goes through all executors but an offer in which some are silent.
+//!
+//! Not here: who gets a slot.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use super::ExecutorRole;
+
+/// What there is of an executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    pub(crate) slots: usize,
+    /// Slots that tasks hold.
+    pub(crate) held: usize,
+    pub(crate) role: ExecutorRole,
+    /// Bytes of memory that it offers each of its ranks.
+    pub(crate) rank_memory: u64,
+}
+
+/// Bytes of memory that executors offer a rank: how many offer how much.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Offers {
+    by_bytes: BTreeMap<u64, usize>,
+    executors: usize,
+}
+
+impl Offers {
+    /// How many executors there are.
+    pub(crate) fn executors(&self) -> usize {
+        self.executors
+    }
+
+    /// How many offer at least so much.
+    pub(super) fn at_least(&self, bytes: u64) -> usize {
+        self.by_bytes
+            .range(bytes..)
+            .map(|(_, executors)| executors)
+            .sum()
+    }
+
+    /// The most that one offers.
+    pub(super) fn largest(&self) -> u64 {
+        let largest = self.by_bytes.last_key_value();
+        largest.map_or(0, |(bytes, _)| *bytes)
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.executors += 1;
+        *self.by_bytes.entry(bytes).or_default() += 1;
+    }
+
+    fn remove(&mut self, bytes: u64) {
+        if let Some(executors) = self.by_bytes.get_mut(&bytes) {
+            self.executors -= 1;
+            *executors -= 1;
+            if *executors == 0 {
+                self.by_bytes.remove(&bytes);
+            }
+        }
+    }
+}
+
+impl FromIterator<u64> for Offers {
+    fn from_iter<I: IntoIterator<Item = u64>>(offers: I) -> Self {
+        let mut all = Self::default();
+        offers.into_iter().for_each(|bytes| all.add(bytes));
+        all
+    }
+}
+
+/// An executor, and what an offer has taken of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Executor {
+    pub(crate) id: Arc<str>,
+    pub(super) capacity: Capacity,
+    /// Slots taken in this offer.
+    taken: usize,
+    /// Whether a slot is kept for a gang.
+    reserved: bool,
+    /// Whether it has not been heard of lately.
+    silent: bool,
+}
+
+/// Executors with a free slot for queries: idle ones first, then the one with the most.
+type Openness = (Reverse<bool>, Reverse<usize>, Arc<str>);
+
+impl Executor {
+    /// Slots (vcores) that no task holds, and no gang.
+    pub(super) fn free(&self) -> usize {
+        let held = self.capacity.held + self.taken + usize::from(self.reserved);
+        self.capacity.slots.saturating_sub(held)
+    }
+
+    /// Whether no task holds any.
+    pub(super) fn is_idle(&self) -> bool {
+        self.capacity.held + self.taken == 0
+    }
+
+    /// Whether it may run ranks.
+    fn is_able(&self) -> bool {
+        !self.silent && self.capacity.role.runs_ranks()
+    }
+
+    /// Its place among those that are open to queries, if it is.
+    fn openness(&self) -> Option<Openness> {
+        let open = !self.silent && self.free() > 0 && self.capacity.role.runs_queries();
+        let id = || Arc::clone(&self.id);
+        open.then(|| (Reverse(self.is_idle()), Reverse(self.free()), id()))
+    }
+}
+
+/// The registered executors.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    executors: BTreeMap<Arc<str>, Executor>,
+    index: Index,
+    /// Slots of those that run queries.
+    query_slots: usize,
+    /// Those that this offer has changed.
+    touched: Vec<Arc<str>>,
+    /// Those on which this offer keeps a slot.
+    reserved: Vec<Arc<str>>,
+}
+
+/// Executors by what they are open to.
+#[derive(Debug, Default)]
+struct Index {
+    /// Those with a free slot for queries.
+    queries: BTreeSet<Openness>,
+    /// Those with a free slot for a rank.
+    ranks: BTreeSet<Arc<str>>,
+    /// What those that run ranks offer one.
+    able: Offers,
+}
+
+impl Index {
+    fn enter(&mut self, executor: &Executor) {
+        if let Some(open) = executor.openness() {
+            self.queries.insert(open);
+        }
+        if executor.is_able() {
+            self.able.add(executor.capacity.rank_memory);
+            if executor.free() > 0 {
+                self.ranks.insert(Arc::clone(&executor.id));
+            }
+        }
+    }
+
+    fn leave(&mut self, executor: &Executor) {
+        if let Some(open) = executor.openness() {
+            self.queries.remove(&open);
+        }
+        if executor.is_able() {
+            self.able.remove(executor.capacity.rank_memory);
+            self.ranks.remove(&executor.id);
+        }
+    }
+}
+
+impl Pool {
+    /// An executor is there, or has changed.
+    pub(crate) fn put(&mut self, id: &str, capacity: Capacity) {
+        self.query_slots += query_slots(&capacity);
+        if let Some(executor) = self.executors.get(id) {
+            self.query_slots -= query_slots(&executor.capacity);
+            self.change(id, |executor| executor.capacity = capacity);
+            return;
+        }
+        let id: Arc<str> = id.into();
+        let executor = Executor {
+            id: Arc::clone(&id),
+            capacity,
+            taken: 0,
+            reserved: false,
+            silent: false,
+        };
+        self.index.enter(&executor);
+        self.executors.insert(id, executor);
+    }
+
+    /// An executor is gone.
+    pub(crate) fn remove(&mut self, id: &str) {
+        if let Some(executor) = self.executors.remove(id) {
+            self.query_slots -= query_slots(&executor.capacity);
+            self.index.leave(&executor);
+        }
+    }
+
+    /// Slots of all executors that run queries.
+    pub(super) fn query_slots(&self) -> usize {
+        self.query_slots
+    }
+
+    /// An offer begins, in which these were heard of lately; all, where that is not known.
+    pub(crate) fn begin(&mut self, alive: Option<&HashSet<String>>) {
+        let Some(alive) = alive.filter(|alive| alive.len() < self.executors.len()) else {
+            return;
+        };
+        let ids = self.executors.keys().filter(|id| !alive.contains(&***id));
+        let silent: Vec<_> = ids.cloned().collect();
+        for id in silent {
+            self.change(&id, |executor| executor.silent = true);
+            self.touched.push(id);
+        }
+    }
+
+    /// An offer ends: nothing is taken or reserved any more.
+    pub(crate) fn end(&mut self) {
+        self.unreserve();
+        for id in std::mem::take(&mut self.touched) {
+            self.change(&id, |executor| {
+                (executor.taken, executor.silent) = (0, false);
+            });
+        }
+    }
+
+    /// What those that run ranks offer one.
+    pub(crate) fn able(&self) -> &Offers {
+        &self.index.able
+    }
+
+    /// Those with a free slot for a rank, by id.
+    pub(super) fn open_to_ranks(&self) -> impl Iterator<Item = &Executor> {
+        let ids = self.index.ranks.iter();
+        ids.filter_map(move |id| self.executors.get(id))
+    }
+
+    /// The executor that a query's next slot is of.
+    pub(super) fn first_open(&self) -> Option<Arc<str>> {
+        let (.., id) = self.index.queries.first()?;
+        Some(Arc::clone(id))
+    }
+
+    /// Takes a slot in this offer.
+    pub(super) fn take(&mut self, id: &Arc<str>) {
+        self.change(id, |executor| executor.taken += 1);
+        self.touched.push(Arc::clone(id));
+    }
+
+    /// Gives a slot back that was taken in this offer.
+    pub(super) fn give_back(&mut self, id: &str) {
+        self.change(id, |executor| {
+            executor.taken = executor.taken.saturating_sub(1);
+        });
+    }
+
+    /// Keeps a slot on every executor that could run a rank of so much memory; those without a free one have none to keep.
+    pub(super) fn reserve(&mut self, memory: u64) {
+        let open = self.open_to_ranks();
+        let suited = open.filter(|executor| executor.capacity.rank_memory >= memory);
+        let suited: Vec<_> = suited.map(|executor| Arc::clone(&executor.id)).collect();
+        for id in &suited {
+            self.change(id, |executor| executor.reserved = true);
+        }
+        self.reserved.extend(suited);
+    }
+
+    /// Keeps no slots any more.
+    pub(super) fn unreserve(&mut self) {
+        for id in std::mem::take(&mut self.reserved) {
+            self.change(&id, |executor| executor.reserved = false);
+        }
+    }
+
+    /// Changes an executor, and its places in the index.
+    fn change(&mut self, id: &str, change: impl FnOnce(&mut Executor)) {
+        let Some(executor) = self.executors.get_mut(id) else {
+            return;
+        };
+        self.index.leave(executor);
+        change(executor);
+        self.index.enter(executor);
+    }
+}
+
+fn query_slots(capacity: &Capacity) -> usize {
+    match capacity.role.runs_queries() {
+        true => capacity.slots,
+        false => 0,
+    }
+}

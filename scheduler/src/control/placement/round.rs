@@ -1,0 +1,264 @@
+//! One offer: a decision for every demand, in rounds of slots.
+//!
+//! ```text
+//!   for each gang, in the order of arrival:
+//!       queries ahead of it take what is theirs beside all others' claims ─► it starts │ waits, and reserves
+//!   all queries take slots that are not reserved
+//!   a gang waits: queries ahead of it take the reserved ones; all do where the reservation yields
+//! ```
+//!
+//! Every slot goes to the stage whose [turn](super::super::queues) it is, on the executor that is the most open. Not here:
+//! how many ranks a gang has.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::gang::{least_memory, place_gang};
+use super::{Decision, Demand, Kind, Pool, Task, WaitReason};
+use crate::control::queues::{Queues, Turns, Usage, Waiting};
+
+/// How slots are shared, and which are held.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shares<'a> {
+    pub(crate) queues: &'a Queues,
+    pub(crate) usage: &'a Usage,
+}
+
+/// What is decided in an offer.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// One for each demand.
+    pub(crate) decisions: Vec<Decision>,
+    /// Whether a query none of whose tasks runs waits behind a gang's reservation.
+    pub(crate) held_up: bool,
+    /// Whether the reservation has yielded a slot.
+    pub(crate) yielded: bool,
+}
+
+/// Decides for every demand, which are in the order of arrival, and takes what it gives from the pool. A gang's
+/// reservation may have to yield.
+pub(crate) fn place(
+    pool: &mut Pool,
+    demands: &[Demand],
+    shares: Shares<'_>,
+    yields: bool,
+) -> Placed {
+    let mut round = Round::new(pool, demands, shares);
+    let mut gangs: HashMap<usize, Decision> = HashMap::new();
+    let mut waiting: Option<usize> = None;
+    for (position, demand) in demands.iter().enumerate() {
+        let Kind::Gang {
+            request,
+            shards,
+            memory,
+            running,
+            done,
+        } = &demand.kind
+        else {
+            continue;
+        };
+        if waiting.is_none() && round.left[..position].iter().any(|left| *left > 0) {
+            round.give(|_| true, |query| query < position);
+        }
+        let decision = match waiting {
+            _ if *running > 0 => Decision::Wait(WaitReason::Ending { running: *running }),
+            _ if *done > 0 => Decision::Rerun(
+                "a rank was lost after others had come to the end of training".to_owned(),
+            ),
+            Some(ahead) => Decision::Wait(WaitReason::Turn {
+                ahead: demands[ahead].job.clone(),
+            }),
+            None => place_gang(round.pool, *request, *shards, memory),
+        };
+        if let Decision::Start(ranks) = &decision {
+            round.start(position, ranks);
+        }
+        if waiting.is_none() && matches!(decision, Decision::Wait(_)) {
+            waiting = Some(position);
+            let needed = least_memory(round.pool, *request, *shards, memory);
+            round.pool.reserve(needed);
+        }
+        gangs.insert(position, decision);
+    }
+    round.give(|_| true, |_| true);
+    let mut yielded = false;
+    if let Some(gang) = waiting {
+        round.pool.unreserve();
+        let given = round.given_after(gang);
+        round.give(|query| yields || query < gang, |_| true);
+        yielded = round.given_after(gang) > given;
+    }
+    round.decide(gangs, waiting, yielded)
+}
+
+/// What an offer has given so far.
+struct Round<'a> {
+    pool: &'a mut Pool,
+    demands: &'a [Demand],
+    queues: &'a Queues,
+    usage: Usage,
+    /// Slots that each demand still asks for; none of gangs.
+    left: Vec<usize>,
+    given: Vec<Vec<Task>>,
+    /// By demand and executor, the task there that takes further partitions.
+    growing: HashMap<(usize, Arc<str>), usize>,
+}
+
+impl<'a> Round<'a> {
+    fn new(pool: &'a mut Pool, demands: &'a [Demand], shares: Shares<'a>) -> Self {
+        let left = demands.iter().map(|demand| match &demand.kind {
+            Kind::Slices { pending, .. } => *pending,
+            Kind::Whole => 1,
+            Kind::Gang { .. } => 0,
+        });
+        Self {
+            pool,
+            demands,
+            queues: shares.queues,
+            usage: shares.usage.clone(),
+            left: left.collect(),
+            given: vec![Vec::new(); demands.len()],
+            growing: HashMap::new(),
+        }
+    }
+
+    /// Gives free slots to those of the queries that take part, as it is their turn. Those that are only claimed, by
+    /// queries that do not keep theirs, are free again afterwards.
+    fn give(&mut self, takes_part: impl Fn(usize) -> bool, keeps: impl Fn(usize) -> bool) {
+        if self.pool.first_open().is_none() {
+            return;
+        }
+        let left = &self.left;
+        let waiting = self.demands.iter().enumerate();
+        let waiting = waiting.filter(|(position, _)| left[*position] > 0 && takes_part(*position));
+        let waiting = waiting.map(|(position, demand)| Waiting {
+            account: &demand.account,
+            priority: demand.priority,
+            position,
+        });
+        let mut turns = Turns::new(self.queues, &self.usage, waiting);
+        let mut claimed = Vec::new();
+        while let Some(position) = turns.next() {
+            let Some(executor) = self.pool.first_open() else {
+                break;
+            };
+            self.pool.take(&executor);
+            self.left[position] -= 1;
+            turns.take(self.left[position] > 0);
+            match keeps(position) {
+                true => self.keep(position, executor),
+                false => claimed.push((position, executor)),
+            }
+        }
+        for (position, executor) in claimed {
+            self.pool.give_back(&executor);
+            self.left[position] += 1;
+        }
+    }
+
+    /// A demand keeps a slot: another partition of its task there, or another task.
+    fn keep(&mut self, position: usize, executor: Arc<str>) {
+        let demand = &self.demands[position];
+        self.usage.add(&demand.account, 1);
+        let tasks = &mut self.given[position];
+        let (most, partitions) = match &demand.kind {
+            Kind::Slices { most, .. } => (most.unwrap_or(usize::MAX), 1),
+            Kind::Whole | Kind::Gang { .. } => (1, usize::MAX),
+        };
+        let there = (position, executor);
+        if let Some(task) = self.growing.get(&there)
+            && let Some(task) = tasks.get_mut(*task)
+            && task.partitions < most
+        {
+            task.partitions += 1;
+            task.slots += 1;
+            return;
+        }
+        tasks.push(Task {
+            executor: there.1.to_string(),
+            partitions,
+            slots: 1,
+        });
+        self.growing.insert(there, tasks.len() - 1);
+    }
+
+    /// A gang starts with these ranks.
+    fn start(&mut self, position: usize, ranks: &[Task]) {
+        for rank in ranks {
+            self.pool.take(&Arc::from(rank.executor.as_str()));
+            self.usage.add(&self.demands[position].account, rank.slots);
+        }
+    }
+
+    /// Slots that queries have which came after a gang.
+    fn given_after(&self, gang: usize) -> usize {
+        let tasks = self.given[gang..].iter().flatten();
+        tasks.map(|task| task.slots).sum()
+    }
+
+    /// The decisions, where a gang waits and its reservation has yielded or not.
+    fn decide(
+        mut self,
+        mut gangs: HashMap<usize, Decision>,
+        waiting: Option<usize>,
+        yielded: bool,
+    ) -> Placed {
+        let mut held_up = false;
+        let mut active = None;
+        let mut decisions = Vec::with_capacity(self.demands.len());
+        for (position, demand) in self.demands.iter().enumerate() {
+            if let Some(decision) = gangs.remove(&position) {
+                decisions.push(decision);
+                continue;
+            }
+            let tasks = std::mem::take(&mut self.given[position]);
+            if !tasks.is_empty() {
+                decisions.push(Decision::Tasks(tasks));
+                continue;
+            }
+            let cap = self.queues.cap(&demand.account.queue);
+            let held = self.usage.of_user(&demand.account);
+            let ahead = waiting.filter(|gang| *gang < position);
+            let reason = match (cap, ahead) {
+                (Some(cap), _) if held >= cap => WaitReason::Cap {
+                    account: demand.account.clone(),
+                    held,
+                    cap,
+                },
+                (_, Some(gang)) => {
+                    held_up |= !demand.runs;
+                    WaitReason::Slot {
+                        ahead: Some(self.demands[gang].job.clone()),
+                    }
+                }
+                _ => self.share(demand, active.get_or_insert_with(|| self.active())),
+            };
+            decisions.push(Decision::Wait(reason));
+        }
+        Placed {
+            decisions,
+            held_up,
+            yielded,
+        }
+    }
+
+    /// The queues that have slots or wait for some.
+    fn active(&self) -> BTreeSet<Arc<str>> {
+        let wait = self.demands.iter().map(|demand| &demand.account.queue);
+        self.usage.active().chain(wait).cloned().collect()
+    }
+
+    /// That a query waits for its queue's turn, where there are others.
+    fn share(&self, demand: &Demand, active: &BTreeSet<Arc<str>>) -> WaitReason {
+        if active.len() < 2 {
+            return WaitReason::Slot { ahead: None };
+        }
+        let (queue, all) = (Arc::clone(&demand.account.queue), self.pool.query_slots());
+        WaitReason::Share {
+            held: self.usage.of_queue(&queue),
+            all,
+            share: self.queues.share(&queue, all, active),
+            queue,
+        }
+    }
+}

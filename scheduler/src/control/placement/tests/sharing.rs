@@ -1,0 +1,186 @@
+//! Scripts of slots that queues, users and gangs want at once.
+
+use super::*;
+
+fn queues(texts: &[&str]) -> Queues {
+    let queues: Vec<Queue> = texts.iter().map(|text| text.parse().unwrap()).collect();
+    Queues::new(&queues).unwrap()
+}
+
+/// Slices of a user in a queue.
+fn of(account: (&str, &str), job: &str, pending: usize) -> Demand {
+    Demand {
+        account: Account::new(account.0, account.1),
+        ..slices(job, pending)
+    }
+}
+
+fn decide_in(
+    queues: &Queues,
+    usage: &Usage,
+    free: &[usize],
+    demands: &[Demand],
+    yields: bool,
+) -> Placed {
+    place(
+        &mut cluster(free),
+        demands,
+        Shares { queues, usage },
+        yields,
+    )
+}
+
+fn scripts(placed: &Placed) -> Vec<String> {
+    placed.decisions.iter().map(script).collect()
+}
+
+/// Decisions where nothing runs and no reservation yields.
+fn share(queues: &Queues, free: &[usize], demands: &[Demand]) -> Vec<String> {
+    scripts(&decide_in(queues, &Usage::default(), free, demands, false))
+}
+
+#[test]
+fn a_large_job_does_not_keep_another_queue_waiting() {
+    let queues = queues(&["etl=1", "adhoc=3"]);
+    let large = of(("etl", "a"), "a", 100);
+    let small = of(("adhoc", "b"), "b", 100);
+    assert_eq!(
+        share(&queues, &[4, 4], &[large, small]),
+        ["tasks e0:2", "tasks e1:4 e0:2"]
+    );
+}
+
+#[test]
+fn a_user_waits_at_the_cap_and_is_told_so() {
+    let queues = queues(&["etl=1,user_slots=2"]);
+    let demands = [
+        of(("etl", "bob"), "a", 2),
+        of(("etl", "bob"), "b", 1),
+        of(("etl", "alice"), "c", 1),
+    ];
+    assert_eq!(
+        share(&queues, &[4], &demands),
+        [
+            "tasks e0:2",
+            "wait: user bob holds 2 slots, and the cap of queue etl is 2",
+            "tasks e0:1"
+        ]
+    );
+}
+
+#[test]
+fn who_waits_for_a_queues_turn_is_told_its_share() {
+    let queues = queues(&["etl=1"]);
+    let mut usage = Usage::default();
+    usage.add(&Account::new("etl", "a"), 4);
+    usage.add(&Account::new(QUEUE_DEFAULT, "b"), 3);
+    let demands = [of(("etl", "a"), "a", 1), of((QUEUE_DEFAULT, "b"), "b", 1)];
+    // Seven slots are held by tasks besides these: of the cluster's eight, one is free.
+    let mut executors = cluster_with(&[1], |_, executor| {
+        (executor.slots, executor.held) = (8, 7);
+    });
+    let shares = Shares {
+        queues: &queues,
+        usage: &usage,
+    };
+    let placed = place(&mut executors, &demands, shares, false);
+    assert_eq!(
+        scripts(&placed),
+        [
+            "wait: needs a free slot: queue etl has 4 of 8 slots, and its share is 4",
+            "tasks e0:1"
+        ]
+    );
+}
+
+#[test]
+fn of_one_user_the_job_of_the_highest_priority_goes_first() {
+    let urgent = Demand {
+        priority: 1,
+        ..slices("b", 1)
+    };
+    let demands = [slices("a", 1), urgent, slices("c", 1)];
+    assert_eq!(
+        share(&Queues::default(), &[1], &demands),
+        [
+            "wait: needs a free slot",
+            "tasks e0:1",
+            "wait: needs a free slot"
+        ]
+    );
+}
+
+#[test]
+fn a_gang_holds_slots_of_its_queue_and_waits_for_no_cap() {
+    let queues = queues(&["etl=1,user_slots=1"]);
+    let trains = Demand {
+        account: Account::new("etl", "bob"),
+        ..gang("t", Ranks::Exactly(2))
+    };
+    let demands = [trains, of(("etl", "bob"), "a", 1), slices("b", 1)];
+    assert_eq!(
+        share(&queues, &[2, 1], &demands),
+        [
+            "start e0:5 e1:5",
+            "wait: user bob holds 2 slots, and the cap of queue etl is 1",
+            "tasks e0:1"
+        ]
+    );
+}
+
+#[test]
+fn queues_share_also_while_a_gang_between_their_jobs_waits() {
+    let queues = queues(&["etl=1"]);
+    let demands = [
+        of(("etl", "a"), "a", 100),
+        gang("t", Ranks::Exactly(2)),
+        slices("b", 100),
+    ];
+    // A slot of e0 is reserved: only what was ahead takes it.
+    assert_eq!(
+        share(&queues, &[5, 0], &demands),
+        [
+            "tasks e0:4",
+            "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
+            "tasks e0:1"
+        ]
+    );
+}
+
+#[test]
+fn a_gang_starts_on_what_those_ahead_leave() {
+    let demands = [
+        slices("a", 1),
+        gang("t", Ranks::Exactly(2)),
+        slices("b", 100),
+    ];
+    assert_eq!(
+        run(&[2, 2], &demands),
+        ["tasks e0:1", "start e1:5 e0:5", "tasks e1:1"]
+    );
+}
+
+#[test]
+fn a_reservation_yields_when_it_has_to() {
+    let (queues, usage) = (Queues::default(), Usage::default());
+    let demands = [gang("t", Ranks::Exactly(2)), slices("b", 2)];
+    let kept = decide_in(&queues, &usage, &[1, 0], &demands, false);
+    assert!(kept.held_up && !kept.yielded);
+    let yielded = decide_in(&queues, &usage, &[1, 0], &demands, true);
+    assert_eq!(scripts(&yielded)[1], "tasks e0:1");
+    assert!(yielded.yielded && !yielded.held_up);
+    // Nothing is free: it has to the next time too.
+    let none = decide_in(&queues, &usage, &[0, 0], &demands, true);
+    assert!(none.held_up && !none.yielded);
+    // One that runs is not held up.
+    let runs = Demand {
+        runs: true,
+        ..slices("b", 2)
+    };
+    let demands = [gang("t", Ranks::Exactly(2)), runs];
+    assert!(!decide_in(&queues, &usage, &[1, 0], &demands, false).held_up);
+    // A gang that can start does, whatever has waited.
+    let demands = [gang("t", Ranks::Exactly(2)), slices("b", 2)];
+    let started = decide_in(&queues, &usage, &[1, 1], &demands, true);
+    assert_eq!(scripts(&started)[0], "start e0:5 e1:5");
+}

@@ -1,0 +1,23 @@
+//! Queues: whose turn it is for a free slot, among the queries of many users, decided purely.
+//!
+//! ```text
+//!   a free slot ──► the queue with the fewest slots per weight; of equals, the one served least recently
+//!                     └► its user with the fewest slots, below the cap
+//!                          └► their stage of the highest priority, then of the job that came first
+//! ```
+//!
+//! [`settings`] has the queues and their weights, [`usage`] what is held of them, kept beside the tasks that hold it
+//! ([`super::slots`]), and [`turns`] an order over the stages of one offer that have partitions left: a slot costs the
+//! logarithm of the queues, of the queue's users and of their stages.
+//! The slots of a gang count in both, and a gang itself waits for no share and no cap.
+//!
+//! Not here: which executor the slot is of, and gangs, which come first come first served: see [`super::placement`].
+
+mod settings;
+mod turns;
+mod usage;
+
+pub use settings::Queue;
+pub(crate) use settings::Queues;
+pub(crate) use turns::{Turns, Waiting};
+pub(crate) use usage::{Account, Usage};

@@ -1,0 +1,303 @@
+//! Whose turn it is for the next slot, among the stages of one offer.
+//!
+//! An order in three levels, each a sorted set: queues, the users of a queue, the stages of a user. Who has taken a slot is
+//! put back at another place in the first two. It is made anew for each offer, of the stages that have partitions left;
+//! it keeps nothing.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeSet, HashMap};
+
+use super::settings::Queues;
+use super::usage::{Account, Usage};
+
+/// A stage that waits for slots.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiting<'a> {
+    pub(crate) account: &'a Account,
+    pub(crate) priority: i32,
+    /// Its place in the order of arrival.
+    pub(crate) position: usize,
+}
+
+/// Whose turn it is for the next slot.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    queues: Vec<QueueTurns>,
+    /// Queues with a stage that may take a slot.
+    order: BTreeSet<Load>,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct QueueTurns {
+    weight: u32,
+    cap: usize,
+    slots: usize,
+    turn: u64,
+    users: Vec<UserTurns>,
+    /// Users below the cap with a stage that waits.
+    order: BTreeSet<UserTurn>,
+}
+
+/// A user's stages that wait: the highest priority first, then the first come.
+#[derive(Debug, Default)]
+struct UserTurns {
+    slots: usize,
+    waiting: BTreeSet<(Reverse<i32>, usize)>,
+}
+
+/// A user among those of a queue: slots, priority and position of their first stage, and which they are.
+type UserTurn = (usize, Reverse<i32>, usize, usize);
+
+/// A queue among the queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Load {
+    slots: usize,
+    weight: u32,
+    turn: u64,
+    queue: usize,
+}
+
+impl Ord for Load {
+    /// By slots per weight, without a division.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let product = |slots: usize, weight: u32| slots as u128 * u128::from(weight);
+        product(self.slots, other.weight)
+            .cmp(&product(other.slots, self.weight))
+            .then_with(|| self.turn.cmp(&other.turn))
+            .then_with(|| self.queue.cmp(&other.queue))
+    }
+}
+
+impl PartialOrd for Load {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Turns {
+    /// The order of these stages, where slots are held so.
+    pub(crate) fn new<'a>(
+        queues: &Queues,
+        usage: &Usage,
+        waiting: impl Iterator<Item = Waiting<'a>>,
+    ) -> Self {
+        let mut turns = Self {
+            queues: Vec::new(),
+            order: BTreeSet::new(),
+            turn: usage.turn,
+        };
+        let mut known: HashMap<&str, (usize, HashMap<&str, usize>)> = HashMap::new();
+        for stage in waiting {
+            let Account { queue, user } = stage.account;
+            let (queue, users) = known.entry(queue).or_insert_with(|| {
+                turns.queues.push(QueueTurns {
+                    weight: queues.weight(queue),
+                    cap: queues.cap(queue).unwrap_or(usize::MAX),
+                    slots: usage.of_queue(queue),
+                    turn: usage.turn_of(queue),
+                    users: Vec::new(),
+                    order: BTreeSet::new(),
+                });
+                (turns.queues.len() - 1, HashMap::new())
+            });
+            let queue = &mut turns.queues[*queue];
+            let user = *users.entry(user).or_insert_with(|| {
+                queue.users.push(UserTurns {
+                    slots: usage.of_user(stage.account),
+                    waiting: BTreeSet::new(),
+                });
+                queue.users.len() - 1
+            });
+            let place = (Reverse(stage.priority), stage.position);
+            queue.users[user].waiting.insert(place);
+        }
+        for queue in 0..turns.queues.len() {
+            for user in 0..turns.queues[queue].users.len() {
+                turns.queues[queue].enter(user);
+            }
+            turns.enter(queue);
+        }
+        turns
+    }
+
+    /// The position of the stage that the next slot goes to.
+    pub(crate) fn next(&self) -> Option<usize> {
+        let queue = &self.queues[self.order.first()?.queue];
+        let (_, _, position, _) = queue.order.first()?;
+        Some(*position)
+    }
+
+    /// The stage whose turn it is takes a slot, and waits for more or does not.
+    pub(crate) fn take(&mut self, more: bool) {
+        let Some(Load { queue: at, .. }) = self.order.pop_first() else {
+            return;
+        };
+        self.turn += 1;
+        let queue = &mut self.queues[at];
+        queue.turn = self.turn;
+        queue.slots += 1;
+        if let Some((_, priority, position, user)) = queue.order.pop_first() {
+            let of_user = &mut queue.users[user];
+            of_user.slots += 1;
+            if !more {
+                of_user.waiting.remove(&(priority, position));
+            }
+            queue.enter(user);
+        }
+        self.enter(at);
+    }
+
+    /// A queue is in the order where any of its users is in its own.
+    fn enter(&mut self, queue: usize) {
+        let QueueTurns {
+            weight,
+            slots,
+            turn,
+            ref order,
+            ..
+        } = self.queues[queue];
+        if !order.is_empty() {
+            self.order.insert(Load {
+                slots,
+                weight,
+                turn,
+                queue,
+            });
+        }
+    }
+}
+
+impl QueueTurns {
+    fn enter(&mut self, user: usize) {
+        let UserTurns { slots, waiting } = &self.users[user];
+        if *slots < self.cap
+            && let Some((priority, position)) = waiting.first()
+        {
+            self.order.insert((*slots, *priority, *position, user));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::settings::QUEUE_DEFAULT;
+
+    use super::super::settings::Queue;
+    use super::*;
+
+    fn queues(texts: &[&str]) -> Queues {
+        let queues: Vec<Queue> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        Queues::new(&queues).unwrap()
+    }
+
+    /// Stages as `queue/user` with a priority, each of which wants many slots; whose turn the next slots are.
+    fn turns(queues: &Queues, usage: &Usage, stages: &[(&str, i32)], slots: usize) -> Vec<usize> {
+        let account = |text: &str| {
+            let (queue, user) = text.split_once('/').unwrap();
+            Account::new(queue, user)
+        };
+        let accounts: Vec<_> = stages.iter().map(|(text, _)| account(text)).collect();
+        let waiting = stages.iter().zip(&accounts).enumerate();
+        let waiting = waiting.map(|(position, ((_, priority), account))| Waiting {
+            account,
+            priority: *priority,
+            position,
+        });
+        let mut turns = Turns::new(queues, usage, waiting);
+        let mut taken = Vec::new();
+        while let Some(position) = turns.next()
+            && taken.len() < slots
+        {
+            turns.take(true);
+            taken.push(position);
+        }
+        taken
+    }
+
+    fn count(taken: &[usize], stages: usize) -> Vec<usize> {
+        let of = |stage| taken.iter().filter(|taken| **taken == stage).count();
+        (0..stages).map(of).collect()
+    }
+
+    #[test]
+    fn slots_are_shared_by_weight() {
+        let queues = queues(&["etl=1", "adhoc=3"]);
+        let stages = [("etl/a", 0), ("adhoc/b", 0), ("default/c", 0)];
+        let taken = turns(&queues, &Usage::default(), &stages, 50);
+        assert_eq!(count(&taken, 3), [10, 30, 10]);
+        // What is held already counts.
+        let mut usage = Usage::default();
+        usage.add(&Account::new("adhoc", "x"), 30);
+        let taken = turns(&queues, &usage, &stages, 20);
+        assert_eq!(count(&taken, 3), [10, 0, 10]);
+    }
+
+    #[test]
+    fn a_queue_alone_has_all_slots() {
+        let taken = turns(&queues(&["etl=1"]), &Usage::default(), &[("etl/a", 0)], 8);
+        assert_eq!(taken, [0; 8]);
+    }
+
+    #[test]
+    fn on_one_slot_queues_take_turns() {
+        let (queues, mut usage) = (queues(&["etl=1"]), Usage::default());
+        let stages = [("etl/a", 0), ("default/b", 0)];
+        let mut taken = Vec::new();
+        for _ in 0..4 {
+            let turn = turns(&queues, &usage, &stages, 1)[0];
+            let (queue, user) = stages[turn].0.split_once('/').unwrap();
+            // It is held, and free again.
+            usage.add(&Account::new(queue, user), 1);
+            usage.remove(&Account::new(queue, user), 1);
+            taken.push(turn);
+        }
+        assert_eq!(taken, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn inside_a_queue_users_share_then_priority_then_arrival_decide() {
+        let queues = Queues::default();
+        let stages = [
+            ("default/a", 0),
+            ("default/a", 5),
+            ("default/b", 0),
+            ("default/a", 5),
+        ];
+        let taken = turns(&queues, &Usage::default(), &stages, 4);
+        assert_eq!(taken, [1, 2, 1, 2], "users in turn, a's highest priority");
+        let of_one = [("default/a", 0), ("default/a", 0)];
+        assert_eq!(turns(&queues, &Usage::default(), &of_one, 3), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_user_takes_no_more_than_the_cap() {
+        let queues = queues(&["etl=1,user_slots=3"]);
+        let mut usage = Usage::default();
+        usage.add(&Account::new("etl", "a"), 1);
+        let stages = [("etl/a", 9), ("etl/b", 0)];
+        let taken = turns(&queues, &usage, &stages, 100);
+        assert_eq!(count(&taken, 2), [2, 3]);
+        usage.remove(&Account::new("etl", "a"), 1);
+        let taken = turns(&queues, &usage, &stages, 100);
+        assert_eq!(count(&taken, 2), [3, 3]);
+    }
+
+    #[test]
+    fn who_wants_no_more_makes_room() {
+        let account = Account::new(QUEUE_DEFAULT, "a");
+        let waiting = [0, 1].map(|position| Waiting {
+            account: &account,
+            priority: 0,
+            position,
+        });
+        let usage = Usage::default();
+        let mut turns = Turns::new(&Queues::default(), &usage, waiting.into_iter());
+        assert_eq!(turns.next(), Some(0));
+        turns.take(false);
+        assert_eq!(turns.next(), Some(1));
+        turns.take(false);
+        assert_eq!(turns.next(), None);
+        turns.take(false);
+    }
+}
