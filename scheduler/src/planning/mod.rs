@@ -6,6 +6,7 @@
 //!     │  one_task    operators whose partitions share state have all of them in one task
 //!     │  cut         at each exchange: an exchange keeps partitions, and forgets orders
 //!     │  enforce     sorts where an order was forgotten
+//!     │  runs        of tiny batches, longer ones for the sorts
 //!     │  check       orders, distributions, shared state, and the way over the wire
 //!     ▼
 //!   StageExec ── exchange ── StageExec ── …      the engine below sees no operator to change
@@ -22,6 +23,7 @@ mod check;
 mod enforce;
 mod restrict;
 mod reuse;
+mod runs;
 mod stage;
 mod stages;
 #[cfg(test)]

@@ -28,6 +28,7 @@ use volley_proto::plan::{OneTaskExec, is_reread, spreads_over_threads};
 
 use super::check::{check, check_wire};
 use super::enforce::{enforce_order, enforce_orders};
+use super::runs::lengthen_runs;
 use super::stage::{StageExec, StageInput, partitions};
 
 /// The plan as stages, the last one on top. Its rows come in `order`, if one is asked for.
@@ -77,6 +78,7 @@ impl Planner<'_> {
         if let Some(order) = order {
             plan = enforce_order(plan, order.into())?;
         }
+        let plan = lengthen_runs(plan, self.context.session_config().batch_size())?;
         let message = check_wire(&plan, self.context)?;
         // What is known of values tells that rows are spread as they must be. But orders are concluded otherwise
         // where columns are known to be equal or constant, and those above were made without.

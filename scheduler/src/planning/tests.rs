@@ -8,7 +8,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::memory::MemorySourceConfig;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, NullEquality};
 use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::physical_expr::Partitioning;
@@ -297,6 +297,38 @@ async fn an_order_that_an_exchange_forgets_is_sorted_for_again() {
     let stage = staged.downcast_ref::<StageExec>().unwrap();
     let sort = find::<SortExec>(stage.plan().as_ref()).unwrap();
     assert!(sort.input().is::<StageInput>());
+}
+
+#[tokio::test]
+async fn each_sort_of_tiny_batches_has_longer_runs() {
+    let sql =
+        "(SELECT 'b' AS x, k AS n FROM a) UNION ALL (SELECT 'a' AS x, v AS n FROM b) ORDER BY x, n";
+    for (rows, lengthened) in [("1", true), ("511", true), ("512", false)] {
+        let (session, _dir) = session(&[("datafusion.execution.batch_size", rows)]).await;
+        let plan = plan(&session, sql).await;
+        let staged = stages(plan, None, &session.task_ctx()).unwrap();
+        let mut sorts = 0;
+        staged
+            .apply(|node| {
+                let Some(stage) = node.downcast_ref::<StageExec>() else {
+                    return Ok(TreeNodeRecursion::Continue);
+                };
+                stage.plan().apply(|node| {
+                    if let Some(sort) = node.downcast_ref::<SortExec>() {
+                        sorts += 1;
+                        let input = sort.input().name();
+                        assert_eq!(
+                            input == "CoalesceBatchesExec",
+                            lengthened,
+                            "{rows}: {input}"
+                        );
+                    }
+                    Ok(TreeNodeRecursion::Continue)
+                })
+            })
+            .unwrap();
+        assert!(sorts > 0);
+    }
 }
 
 #[tokio::test]

@@ -387,8 +387,8 @@ fn kind(message: &PhysicalPlanType) -> Option<&'static str> {
         Kind::Cooperative(_) => return None,
         // Rows and series travel as tables: see `tables`.
         Kind::MemoryScan(_) | Kind::GenerateSeries(_) => return None,
-        // Of streams without end, of functions of users, of no rule that is applied, or of older plans: what
-        // cannot be made by a query here, and is compared as any operator if it is made.
+        // Of streams without end, of functions of users, of no rule that is applied, or of the scheduler's own for
+        // stages: what cannot be made by a query here, and is compared as any operator if it is made.
         Kind::SymmetricHashJoin(_)
         | Kind::AsyncFunc(_)
         | Kind::Buffer(_)
