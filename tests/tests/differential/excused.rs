@@ -115,6 +115,10 @@ const KNOWN: &[(&str, &str)] = &[
         "an ordered nth_value panics over groups without rows",
     ),
     (
+        "Can't compare arrays of different types",
+        "a union of a dictionary and text, compared below IN",
+    ),
+    (
         "entered unreachable code",
         "distinct floats that are not numbers, in an order with a limit",
     ),

@@ -80,7 +80,7 @@ const PATIENCE: u32 = 10;
 const SPOILED: &str = "DataFusion alone takes what is constant on one side of an outer join for constant after it, \
                        one column for another of its name, a condition without columns for one below an \
                        aggregate, NULL for false where IN is asked, NULLs for equal or not in joins, each NaN for a group of its own, \
-                       or the finite for the greatest of floats";
+                       the finite for the greatest of floats, or floats for those of the statistics";
 
 impl Judge {
     pub(crate) fn new() -> Result<Self> {
