@@ -11,6 +11,11 @@ use volley_proto::tls::{self, Tls, TlsFiles};
 
 use crate::{Error, Result};
 
+/// How often the scheduler is asked whether it is there.
+const PINGED: Duration = Duration::from_secs(10);
+/// How long it may take to answer: a process that stands still for a moment is not lost.
+const ALIVE: Duration = Duration::from_secs(20);
+
 /// A scheduler's address, TLS files and credential.
 #[derive(Debug, Clone)]
 pub struct SchedulerAddress {
@@ -108,7 +113,12 @@ impl SchedulerAddress {
         grpc: Option<&GrpcClientConfig>,
     ) -> std::result::Result<Endpoint, tonic::transport::Error> {
         // Whether TLS is spoken is for who connects.
-        create_grpc_client_endpoint(tls::url(&self.address, false), grpc)
+        let endpoint = create_grpc_client_endpoint(tls::url(&self.address, false), grpc)?;
+        // A scheduler whose host is cut off closes nothing.
+        Ok(endpoint
+            .http2_keep_alive_interval(PINGED)
+            .keep_alive_timeout(ALIVE)
+            .keep_alive_while_idle(true))
     }
 }
 

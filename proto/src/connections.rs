@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use futures::stream::unfold;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -37,6 +38,8 @@ const GREETING: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(30);
 /// How long it may take to answer.
 const PONG: Duration = Duration::from_secs(30);
+/// How long a caller's host may leave what it is sent without acknowledgement.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// How long a connection may take no bytes that are to be sent.
 const STALL: Duration = Duration::from_secs(120);
 
@@ -131,6 +134,10 @@ impl Listener {
         // Answers are small: they must not wait for the acknowledgement of the one before.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection waits to fill its packets");
+        }
+        #[cfg(target_os = "linux")]
+        if let Err(error) = SockRef::from(&stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED)) {
+            tracing::debug!(%error, "a connection keeps the system's time for what is not acknowledged");
         }
         let until = Instant::now() + self.greeting;
         let connection = move |kind, peer| Connection {

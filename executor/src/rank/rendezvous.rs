@@ -80,7 +80,6 @@ impl Rendezvous {
         let join = wire::JoinRequest {
             train_id: self.train.to_string(),
             job_id: task.job_id.clone(),
-            stage_id: task.stage_id as u64,
             task_id: task.task_id as u64,
             executor_id: self.executor.clone(),
             endpoint: serde_json::to_vec(endpoint).map_err(malformed)?,
@@ -113,7 +112,6 @@ impl Rendezvous {
             rank,
             endpoints,
             secret,
-            ..
         } = joined.into_inner();
         let decode = |endpoint: &Vec<u8>| serde_json::from_slice(endpoint);
         let peers = endpoints
@@ -136,12 +134,11 @@ impl Rendezvous {
     }
 
     /// Keeps the rank's seat. Returns once its generation has ended, with the reason.
-    pub(super) async fn hold(&self, generation: u64, rank: usize) -> String {
+    pub(super) async fn hold(&self, generation: u64) -> String {
         loop {
             let mut request = tonic::Request::new(wire::HoldRequest {
                 train_id: self.train.to_string(),
                 generation,
-                rank: rank as u64,
             });
             request.set_timeout(REPORT_TIMEOUT);
             match self

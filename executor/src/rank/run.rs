@@ -9,13 +9,13 @@ use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray, UInt32Array,
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::execution::SendableRecordBatchStream;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use volley_proto::failure::chain;
 use volley_proto::plan::train_schema;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::ModelStore;
-use volley_trainer::collective::{Communicator, Listener, Membership, Options};
+use volley_trainer::collective::{self, Communicator, Listener, Membership, Options};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
     Artifacts, Interrupted, LoadedShards, Origin, Outcome, Rank, RankReport, ResolvedDevice, load,
@@ -92,10 +92,17 @@ impl RankRun<'_> {
             self.rendezvous.report(generation, rank, note).await;
         }
         let numbers: Vec<_> = shards.iter().map(|(shard, _)| *shard as u64).collect();
-        let loaded = match shards.first().map(|(_, rows)| rows.schema()) {
-            Some(schema) => load(self.spec, &schema, shards, &self.stop).await,
-            None => return Err(self.broken(&"its task has no shards")),
+        let Some(schema) = shards.first().map(|(_, rows)| rows.schema()) else {
+            return Err(self.broken(&"its task has no shards"));
         };
+        let limit = self.spec.loading_timeout;
+        let loaded = timeout(limit, load(self.spec, &schema, shards, &self.stop)).await;
+        let loaded = loaded.map_err(|_| {
+            let limit = humantime::format_duration(limit);
+            self.broken(&format!(
+                "its shards did not arrive within loading_timeout, which is {limit}"
+            ))
+        })?;
         if loaded.is_ok() {
             let report = Report::Streamed(numbers);
             self.rendezvous.report(generation, rank, report).await;
@@ -113,7 +120,7 @@ impl RankRun<'_> {
         let Seat {
             generation, rank, ..
         } = self.seat;
-        let reason = self.rendezvous.hold(generation, rank).await;
+        let reason = self.rendezvous.hold(generation).await;
         tracing::info!(train = %self.spec.train_id, generation, rank, reason, "generation ended");
         self.stop.cancel();
         std::future::pending().await
@@ -230,7 +237,11 @@ impl RankRun<'_> {
             tracing::info!(model = %self.spec.model, version = published, "model published");
             version = published.to_le_bytes().to_vec();
         }
-        let told = move || communicator.broadcast(0, &mut version).map(|()| version);
+        // The store takes as long as it takes.
+        let told = move || {
+            communicator.patiently(|peers| peers.broadcast(0, &mut version))?;
+            Ok::<_, collective::Error>(version)
+        };
         let version = tokio::task::spawn_blocking(told)
             .await
             .map_err(|panic| self.broken(&panic))?

@@ -188,7 +188,6 @@ impl From<Membership> for wire::Membership {
             generation: membership.generation,
             rank: membership.rank as u64,
             endpoints: membership.endpoints.into_iter().map(Into::into).collect(),
-            executors: membership.executors,
             secret: membership.secret.bytes().to_vec(),
         }
     }

@@ -76,17 +76,20 @@ pub(super) fn shared(mesh: &mut Mesh, call: &Call, views: Views<'_>) -> Result<(
     };
     meet(mesh, call)?;
     let segment = ring.segment(call.rank);
+    let mut terms = [0.0; BLOCK];
     for start in segment.clone().step_by(BLOCK) {
         let block = start..segment.end.min(start + BLOCK);
+        let terms = &mut terms[..block.len()];
         for peer in peers.iter().flatten() {
-            add(&mut own[block.clone()], &peer[block.clone()]);
+            peer.read(start, terms);
+            add(&mut own[block.clone()], terms);
         }
     }
     meet(mesh, call)?;
     for (rank, peer) in peers.iter().enumerate() {
         if let Some(peer) = peer {
             let segment = ring.segment(rank);
-            own[segment.clone()].copy_from_slice(&peer[segment]);
+            peer.read(segment.start, &mut own[segment]);
         }
     }
     meet(mesh, call)

@@ -2,16 +2,17 @@
 //! reads the others' in place.
 //!
 //! Ranks on one host have their numbers in anonymous files (`memfd_create(2)`) that the others map
-//! too. A rank writes only to its own. How sums come about is `all_reduce`'s; here is only the memory,
+//! too. A rank writes only to its own, and copies from those of others, which are never seen as slices: what a
+//! process sees as one must not change meanwhile. How sums come about is `all_reduce`'s; here is only the memory,
 //! and how ranks find each other's: each tells where its file is to be opened and which one it is,
 //! and unless every rank has every file, all have ordinary memory.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::{Deref, DerefMut};
 
 use bytes::{Buf, BufMut};
-use memmap2::{Mmap, MmapMut};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
 /// Numbers of one rank, for [`all_reduce_sum`](super::Communicator::all_reduce_sum).
 /// They are zero at first.
@@ -24,15 +25,38 @@ enum Memory {
     Shared {
         own: MmapMut,
         /// By rank; none at the own one.
-        peers: Vec<Option<Mmap>>,
+        peers: Vec<Option<PeerMemory>>,
     },
+}
+
+/// The numbers of another rank, which writes to them.
+#[derive(Debug)]
+pub(super) struct PeerMemory(MmapRaw);
+
+impl PeerMemory {
+    /// Copies the numbers from one on; between two meetings of an all-reduce in which the peer does not write to them,
+    /// for others it gives some numbers or other.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub(super) fn read(&self, start: usize, into: &mut [f32]) {
+        let numbers = self.0.len() / size_of::<f32>();
+        assert!(start <= numbers && into.len() <= numbers - start);
+        let from = self.0.as_ptr().cast::<f32>();
+        // SAFETY: the range is within the mapping, as asserted, whose size is sealed; a page is aligned, and any bits are a
+        // number. The peer writes to it between other meetings than those that this is called between.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.add(start), into.as_mut_ptr(), into.len());
+        }
+    }
 }
 
 /// What is shared, as an all-reduce uses it.
 pub(super) struct Views<'a> {
     pub(super) own: &'a mut [f32],
     /// By rank; none at the own one.
-    pub(super) peers: Vec<Option<&'a [f32]>>,
+    pub(super) peers: &'a [Option<PeerMemory>],
 }
 
 impl Buffer {
@@ -47,10 +71,7 @@ impl Buffer {
             Memory::Own(_) => None,
             Memory::Shared { own, peers } => Some(Views {
                 own: bytemuck::cast_slice_mut(own),
-                peers: peers
-                    .iter()
-                    .map(|peer| peer.as_deref().map(bytemuck::cast_slice))
-                    .collect(),
+                peers,
             }),
         }
     }
@@ -88,10 +109,11 @@ impl Offered {
     pub(super) fn new(len: usize) -> io::Result<Self> {
         let bytes = len * size_of::<f32>();
         let file = anonymous_file(bytes as u64)?;
-        // SAFETY: nobody else writes to these pages, peers map them to read, and the file cannot
-        // shrink under the mapping: its size is sealed.
+        // SAFETY: the file is this process's alone until a peer is told of it. By then its size is sealed, so that it
+        // does not shrink under the mapping, and so are further writes: no one else changes these pages.
         #[allow(unsafe_code)]
         let own = unsafe { MmapMut::map_mut(&file)? };
+        seal(&file)?;
         Ok(Self { file, own })
     }
 
@@ -111,37 +133,40 @@ impl Offered {
 
     /// The peer's file. Ranks in different containers may have the same process ids for different
     /// processes; what is opened must be the very file that was meant.
-    pub(super) fn open(&self, mut place: &[u8]) -> io::Result<Mmap> {
-        use std::os::unix::fs::MetadataExt;
+    pub(super) fn open(&self, mut place: &[u8]) -> io::Result<PeerMemory> {
+        use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
         const PLACE_BYTES: usize = 32;
         if place.len() != PLACE_BYTES {
             return Err(io::Error::other("the peer shares no memory"));
         }
         let (process, fd) = (place.get_u32_le(), place.get_i32_le());
         let meant = [place.get_u64_le(), place.get_u64_le(), place.get_u64_le()];
-        let file = File::open(format!("/proc/{process}/fd/{fd}"))?;
-        if !is_sealed(&file) {
-            return Err(io::Error::other("the peer's memory could be cut off"));
-        }
-        let metadata = file.metadata()?;
-        if meant != [metadata.dev(), metadata.ino(), metadata.size()] {
-            return Err(io::Error::other(
-                "another file is in the place of the peer's",
-            ));
-        }
         if meant[2] != self.own.len() as u64 {
             return Err(io::Error::other("the peer's memory has another size"));
         }
-        // SAFETY: the size is sealed, and the peer writes to its pages only between calls of an
-        // all-reduce, when nobody reads them, and within one only to what nobody else reads.
-        #[allow(unsafe_code)]
-        unsafe {
-            Mmap::map(&file)
+        let is_meant = |metadata: &Metadata| {
+            metadata.is_file() && meant == [metadata.dev(), metadata.ino(), metadata.size()]
+        };
+        let another = || io::Error::other("another file is in the place of the peer's");
+        let path = format!("/proc/{process}/fd/{fd}");
+        // Looked at before it is opened: that may wait, of a pipe for its other end, and acts on some devices.
+        if !is_meant(&fs::metadata(&path)?) {
+            return Err(another());
         }
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(nix::libc::O_NONBLOCK);
+        let file = file.open(&path)?;
+        if !is_meant(&file.metadata()?) {
+            return Err(another());
+        }
+        if !is_sealed(&file) {
+            return Err(io::Error::other("the peer's memory could be cut off"));
+        }
+        Ok(PeerMemory(MmapOptions::new().map_raw_read_only(&file)?))
     }
 
     /// The buffer over this file and the peers', by rank.
-    pub(super) fn share(self, peers: Vec<Option<Mmap>>) -> Buffer {
+    pub(super) fn share(self, peers: Vec<Option<PeerMemory>>) -> Buffer {
         Buffer(Memory::Shared {
             own: self.own,
             peers,
@@ -149,17 +174,24 @@ impl Offered {
     }
 }
 
-/// A file without a name, of so many zero bytes for good.
+/// A file without a name, of so many zero bytes.
 #[cfg(target_os = "linux")]
 fn anonymous_file(bytes: u64) -> io::Result<File> {
-    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = File::from(memfd_create("volley-buffer", flags)?);
     file.set_len(bytes)?;
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(file)
+}
+
+/// Has a file stay as long as it is, and be written to only by who has mapped it before.
+#[cfg(target_os = "linux")]
+fn seal(file: &File) -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    let future_write = SealFlag::from_bits_retain(nix::libc::F_SEAL_FUTURE_WRITE);
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | future_write;
+    fcntl(file, FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL))?;
+    Ok(())
 }
 
 /// Whether a file stays as long as it is: one that is cut off under a mapping ends the process.
@@ -177,6 +209,11 @@ fn is_sealed(_: &File) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
+fn seal(_: &File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
 fn anonymous_file(_: u64) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
@@ -190,8 +227,53 @@ mod tests {
         let mut near = Offered::new(3).unwrap();
         let far = Offered::new(3).unwrap();
         let seen = far.open(&near.place().unwrap()).unwrap();
-        near.own[..4].copy_from_slice(&1.5_f32.to_le_bytes());
-        assert_eq!(bytemuck::cast_slice::<u8, f32>(&seen), [1.5, 0.0, 0.0]);
+        let read = |start| {
+            let mut read = [7.0; 2];
+            seen.read(start, &mut read);
+            read
+        };
+        assert_eq!(read(0), [0.0; 2]);
+        near.own[4..8].copy_from_slice(&1.5_f32.to_le_bytes());
+        assert_eq!((read(0), read(1)), ([0.0, 1.5], [1.5, 0.0]));
+        assert!(std::panic::catch_unwind(|| read(2)).is_err(), "too far");
+    }
+
+    #[test]
+    fn no_one_else_can_write() {
+        let near = Offered::new(3).unwrap();
+        let path = format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&near.file)
+        );
+        let file = File::options().write(true).open(path).unwrap();
+        let written = std::os::unix::fs::FileExt::write_at(&file, &[1], 0);
+        assert!(written.is_err(), "{written:?}");
+    }
+
+    #[test]
+    fn a_pipe_is_refused_without_waiting_for_its_other_end() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let near = Offered::new(3).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Held open without its other end: to open it again by its number to read would wait.
+        let mut options = File::options();
+        let options = std::os::unix::fs::OpenOptionsExt::custom_flags(
+            options.read(true),
+            nix::libc::O_NONBLOCK,
+        );
+        let pipe = options.open(&path).unwrap();
+        let metadata = pipe.metadata().unwrap();
+        let mut place = Vec::new();
+        place.put_u32_le(std::process::id());
+        place.put_i32_le(pipe.as_raw_fd());
+        for number in [metadata.dev(), metadata.ino(), near.own.len() as u64] {
+            place.put_u64_le(number);
+        }
+        let error = near.open(&place).expect_err("is refused").to_string();
+        assert!(error.contains("another file"), "{error}");
     }
 
     #[test]

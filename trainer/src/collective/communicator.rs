@@ -34,6 +34,8 @@ pub struct Communicator {
     mesh: Mesh,
     chunk: usize,
     direct_below: usize,
+    /// How long calls take that are waited in patiently.
+    patience: Duration,
     broken: bool,
     /// Calls so far, and the number of the last one.
     calls: u64,
@@ -132,6 +134,7 @@ impl Communicator {
             rank,
             generation,
             mesh: Mesh::new(links, options.op_timeout, abort.clone()),
+            patience: options.connect_timeout.max(options.op_timeout),
             chunk: options.chunk.max(SMALLEST_CHUNK),
             direct_below: options.direct_below,
             broken: false,
@@ -298,6 +301,24 @@ impl Communicator {
         self.run(Op::Barrier, 0, |this, call| {
             all_reduce::meet(&mut this.mesh, call)
         })
+    }
+
+    /// Makes calls before which a peer may be busy for longer than an operation may take: writing a model, evaluating more rows
+    /// than others. A peer counts as stuck after [`Options::connect_timeout`] then. One that is lost is noticed as ever: its
+    /// host closes the connections of a process that ends, and says nothing when it is gone itself; a process that stands
+    /// still is for who hears of it otherwise to end, by the token that aborts calls.
+    ///
+    /// # Errors
+    ///
+    /// Those of the calls.
+    pub fn patiently<T, E>(
+        &mut self,
+        calls: impl FnOnce(&mut Self) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let usual = self.mesh.set_timeout(self.patience);
+        let outcome = calls(self);
+        self.mesh.set_timeout(usual);
+        outcome
     }
 
     fn all_reduce<T: Element>(&mut self, buffer: &mut [T]) -> Result<()> {

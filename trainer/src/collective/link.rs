@@ -9,10 +9,11 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use nix::poll::PollFlags;
 use rustls::pki_types::CertificateDer;
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 
 /// Bytes to ask of the kernel for what waits to be read by a peer on this host. A Unix socket has room
 /// for little more than a chunk by default: both sides would take turns. A TCP connection's room grows to
@@ -58,9 +59,20 @@ impl Link for UnixStream {
     }
 }
 
-/// Fits a TCP connection to be a link, or to carry one.
+/// How long a TCP connection that says nothing goes until the peer's host is asked whether it is there, and between questions.
+const PROBED: Duration = Duration::from_secs(5);
+/// How long the peer's host may leave bytes and questions unanswered until the connection is closed.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// Fits a TCP connection to be a link, or to carry one: a peer whose host does not answer any more closes it, also while
+/// nothing is sent.
 pub(super) fn tcp(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
+    let socket = SockRef::from(&stream);
+    let probes = TcpKeepalive::new().with_time(PROBED).with_interval(PROBED);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(SILENT))?;
     // The last chunk of a segment is small, and the next rank waits for it.
     stream.set_nodelay(true)?;
     Ok(stream)

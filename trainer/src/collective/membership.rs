@@ -52,7 +52,7 @@ impl Membership {
 /// Patience and sizes. All ranks of a group must have the same `direct_below`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long to wait for all ranks to connect.
+    /// How long to wait for all ranks to connect, and for a peer in [patient](super::Communicator::patiently) calls.
     pub connect_timeout: Duration,
     /// How long an operation may go without a byte moving before its peers count as stuck. It must
     /// outlast the slowest rank's step; a rank that dies is noticed at once, without it. As long as this,

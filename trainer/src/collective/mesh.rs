@@ -51,6 +51,11 @@ impl Mesh {
         self.links.len()
     }
 
+    /// Changes how long nothing may move, and returns how long it was.
+    pub(super) fn set_timeout(&mut self, timeout: Duration) -> Duration {
+        std::mem::replace(&mut self.timeout, timeout)
+    }
+
     /// Whether all peers are on this host.
     pub(super) fn is_local(&self) -> bool {
         self.links.iter().flatten().all(|link| link.is_local())

@@ -37,7 +37,7 @@ impl<C: Compute> Fit<'_, C> {
             self.put(&last);
         }
         evaluated?;
-        communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
+        communicator.patiently(|peers| peers.all_reduce_sum_f64(sums.as_mut_slice()))?;
         Ok(sums.mean_loss().unwrap_or_default())
     }
 

@@ -400,7 +400,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         }
         evaluated?;
         self.trace.ends(Part::Evaluate, self.position.steps);
-        communicator.all_reduce_sum_f64(sums.as_mut_slice())?;
+        // Ranks have more or fewer rows to evaluate.
+        communicator.patiently(|peers| peers.all_reduce_sum_f64(sums.as_mut_slice()))?;
         Ok(sums)
     }
 

@@ -122,7 +122,9 @@ fn run<C: Compute>(
     if let Ok(loaded) = &loaded {
         observer.loaded(loaded.rows(), loaded.seconds());
     }
-    let prepared = match prepare(spec, loaded, &origin, layers, communicator) {
+    // Ranks have more or fewer rows to settle.
+    let prepared = communicator.patiently(|peers| prepare(spec, loaded, &origin, layers, peers));
+    let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             let state = origin.into_state().map(Box::new);

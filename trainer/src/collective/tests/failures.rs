@@ -96,6 +96,29 @@ fn a_broadcast_that_is_cut_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_busy_rank_is_waited_for_in_patient_calls_alone() {
+    let busy = Duration::from_millis(600);
+    let options = patience(Duration::from_millis(150));
+    let calls = |patient: bool| {
+        let ranks = world(3, Transport::Unix, &options);
+        let outcomes = spawn(ranks, |mut rank| {
+            if rank.rank() == 0 {
+                thread::sleep(busy);
+            }
+            let call = |rank: &mut Communicator| rank.barrier();
+            let outcome = match patient {
+                true => rank.patiently(call),
+                false => call(&mut rank),
+            };
+            (outcome, rank)
+        });
+        outcomes.into_iter().map(|(outcome, _)| outcome)
+    };
+    assert!(calls(true).all(|outcome| outcome.is_ok()));
+    assert!(calls(false).any(|outcome| matches!(outcome, Err(Error::DeadlineExceeded { .. }))));
+}
+
+#[test]
 fn a_frozen_rank_is_named_at_the_deadline() {
     let options = patience(Duration::from_millis(100));
     for (name, operation) in OPERATIONS {
