@@ -24,7 +24,7 @@ pub struct SchedulerConfig {
     pub reader_timeout: Duration,
     /// The queues between which slots are shared, besides `default`, or in its place.
     pub queues: Vec<Queue>,
-    /// A reservation of a gang that waits yields to queries once it has held some up for this long.
+    /// Queries go ahead of a gang that waits once its reservation has held them up for this long.
     pub reservation_limit: Duration,
     /// Whose requests it answers.
     pub tokens: Tokens,

@@ -21,6 +21,9 @@ use volley_scheduler::{JwtConfig, Limits, Queue, Scheduler, SchedulerConfig, Tok
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// The environment variable of queues.
+const QUEUES: &str = "VOLLEY_QUEUES";
+
 /// Volley's scheduler: plans jobs, places tasks and gangs, and lets ranks meet.
 ///
 /// Executors register with it (`volley-executor --scheduler HOST:PORT`), clients submit to it
@@ -47,16 +50,11 @@ struct Args {
     /// Time that rows of a finished job are kept for a client that is there and reads nothing
     #[arg(long, env = "VOLLEY_READER_TIMEOUT", default_value = "1h", value_parser = humantime::parse_duration)]
     reader_timeout: Duration,
-    /// A queue, its weight, and the most slots that one user's queries hold of it; may be given several times [default:
-    /// `default=1` alone]
-    #[arg(
-        long = "queue",
-        env = "VOLLEY_QUEUES",
-        value_name = "NAME=WEIGHT[,user_slots=N]",
-        value_delimiter = ' '
-    )]
+    /// A queue, its weight, and the most slots of it that one user's queries hold; may be given several times [env:
+    /// VOLLEY_QUEUES, with spaces between them] [default: `default=1` alone]
+    #[arg(long = "queue", value_name = "NAME=WEIGHT[,user_slots=N]")]
     queues: Vec<Queue>,
-    /// Time after which the slots that are reserved for a waiting gang go to queries that have waited behind it, once
+    /// Time after which queries that the reservation of a waiting gang holds up go ahead of it, as many as there are slots
     #[arg(long, env = "VOLLEY_RESERVATION_LIMIT", default_value = "60s", value_parser = humantime::parse_duration)]
     reservation_limit: Duration,
     /// File of whose requests are answered: lines of a name, a role and a token's hash, as `volley cluster token` prints
@@ -156,7 +154,10 @@ async fn run(args: Args) -> anyhow::Result<()> {
         client_timeout: args.client_timeout,
         rows_timeout: args.rows_timeout,
         reader_timeout: args.reader_timeout,
-        queues: args.queues,
+        queues: match args.queues.is_empty() {
+            true => queues_of_environment()?,
+            false => args.queues,
+        },
         reservation_limit: args.reservation_limit,
         tokens: match args.tokens {
             Some(file) => Tokens::File(file),
@@ -190,6 +191,14 @@ async fn run(args: Args) -> anyhow::Result<()> {
     scheduler.run_until(told).await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The queues that the environment names, with white space between them.
+fn queues_of_environment() -> anyhow::Result<Vec<Queue>> {
+    let text = std::env::var(QUEUES).unwrap_or_default();
+    let queues = text.split_whitespace().map(str::parse);
+    let queues: Result<_, volley_proto::Error> = queues.collect();
+    queues.with_context(|| format!("environment variable {QUEUES}={text:?}"))
 }
 
 /// Writes the file whole or not at all, so that a reader never sees half an address.

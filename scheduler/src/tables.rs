@@ -85,7 +85,7 @@ impl Tables {
             Table::Jobs => rows!(|control| {
                 let (now, filter) = (SystemTime::now(), filter(only));
                 let jobs = control.jobs().wanted(&filter);
-                jobs.map(|job| control.row(job, now)).collect::<Vec<_>>()
+                control.rows(jobs, now)
             }),
             Table::Executors => rows!(Controller::executor_rows),
             Table::TrainingRuns => rows!(|control| {

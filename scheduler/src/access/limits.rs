@@ -7,7 +7,7 @@
 //!   result_rows     the rows of a job that has succeeded       control
 //! ```
 //!
-//! It reads them; those on the right keep them. They are a role's, not a principal's: there is no quota.
+//! It reads them; those on the right keep them. They are a role's; a user's slots are limited by queues (`user_slots`).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -232,6 +232,12 @@ impl SchedulerGrpc for JobGateway {
             return Err(caller.refused("submit", "a job whose states are pushed", &reason));
         }
         check_plan(request.get_ref())?;
+        let described = describe("", &caller, request.get_ref())?;
+        if described.queue != QUEUE_DEFAULT || described.priority != 0 {
+            return Err(Status::invalid_argument(format!(
+                "{QUEUE} and {PRIORITY} are for jobs whose client asks for their status: set ballista.client.pull to true"
+            )));
+        }
         self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(request.get_mut())?;
         identify(request.get_mut());

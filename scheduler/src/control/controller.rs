@@ -19,6 +19,7 @@ use super::event::{
     AttemptEnd, BoundTask, Command, DataLoss, Event, Gang, LossEffect, Submission, Topic,
 };
 use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
+use super::held_up::HeldUp;
 use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
 use super::offers::unknown_account;
@@ -41,7 +42,7 @@ pub(crate) struct Policy {
     /// How long rows that are not read are kept.
     pub(crate) retention: RetentionPolicy,
     pub(crate) queues: Queues,
-    /// How long a waiting gang's reservation may hold queries up before it yields to them.
+    /// How long a waiting gang's reservation may hold queries up before some of them go ahead of it.
     pub(crate) reservation_limit: Duration,
 }
 
@@ -55,8 +56,8 @@ pub(crate) struct Controller {
     pub(super) slots: Slots,
     /// The executors as placement sees them: what the registry and the slots say of each.
     pub(super) pool: Pool,
-    /// Since when a query has waited behind a gang's reservation, or since that yielded last.
-    pub(super) held_up_since: Option<Instant>,
+    /// Queries behind the reservation of a gang that waits.
+    pub(super) held_up: HeldUp,
     notices: NoticeLog,
     /// Since when no executor has been registered.
     empty_since: Option<Instant>,
@@ -73,7 +74,7 @@ impl Controller {
             executors: Executors::default(),
             slots: Slots::default(),
             pool: Pool::default(),
-            held_up_since: None,
+            held_up: HeldUp::default(),
             notices: NoticeLog::default(),
             empty_since: None,
             commands: Vec::new(),
@@ -192,9 +193,14 @@ impl Controller {
         self.jobs.iter().find(|job| job.train == Some(train))
     }
 
-    /// A job as a row of its table.
-    pub(crate) fn row(&self, job: &Job, now: SystemTime) -> tables::Job {
-        job.row(self.waits(job), now)
+    /// Jobs as rows of their table.
+    pub(crate) fn rows<'a>(
+        &self,
+        jobs: impl Iterator<Item = &'a Job>,
+        now: SystemTime,
+    ) -> Vec<tables::Job> {
+        let holders = self.holders();
+        jobs.map(|job| job.row(holders.waits(job), now)).collect()
     }
 
     /// All jobs, and the attempts that they are of.
@@ -203,14 +209,18 @@ impl Controller {
     }
 
     fn job_submitted(&mut self, submission: Submission, now: Now) {
-        let id = submission.job.clone();
-        if let Some(end) = self.jobs.open(Job::new(submission, now)) {
+        let (id, job) = (submission.job.clone(), Job::new(submission, now));
+        self.slots.count_to(&id, &job.account);
+        if let Some(end) = self.jobs.open(job) {
             self.attempt_ended(&id, end, now);
         }
     }
 
     fn job_resubmitted(&mut self, job: &str, attempt: &str, now: Now) {
         let (wanted, early) = self.jobs.resubmitted(job, attempt, now);
+        if let Some(job) = self.jobs.get(job) {
+            self.slots.count_to(attempt, &job.account);
+        }
         self.wake(Topic::Job(job.to_owned()));
         match early {
             Some(end) => self.attempt_ended(attempt, end, now),
@@ -234,6 +244,9 @@ impl Controller {
             self.wake(Topic::Endings);
         }
         let job = self.jobs.job_of(attempt).to_owned();
+        if self.jobs.get(&job).is_none() {
+            self.finish_runs_of(attempt);
+        }
         let train = self.jobs.get(&job).and_then(|job| job.train);
         let run = train.and_then(|train| self.runs.get(&train));
         let steps = run.map_or(0, Run::steps_done);
@@ -521,12 +534,15 @@ impl Controller {
         tasks: Vec<BoundTask>,
         now: Now,
     ) {
-        let holder = match gang {
-            Some(gang) => Holder::Training(gang.model.to_string()),
-            None => Holder::Query(self.jobs.job_of(attempt).to_owned()),
+        let id = self.jobs.job_of(attempt).to_owned();
+        let job = self.jobs.get(&id);
+        let (holder, account) = match gang {
+            Some(gang) => (Holder::Training(gang.model.to_string()), None),
+            None => {
+                let account = job.map_or_else(unknown_account, |job| job.account.clone());
+                (Holder::Query(id), Some(account))
+            }
         };
-        let job = self.jobs.get(self.jobs.job_of(attempt));
-        let account = job.map_or_else(unknown_account, |job| job.account.clone());
         for task in &tasks {
             let held = Task {
                 attempt: attempt.to_owned(),
@@ -538,6 +554,11 @@ impl Controller {
             self.refresh(&task.executor);
         }
         if let Some(gang) = gang {
+            // A client that is not Volley's may not have said what it trains.
+            let job = self.jobs.job_of(attempt).to_owned();
+            if let Some(job) = self.jobs.get_mut(&job) {
+                job.train.get_or_insert(gang.train);
+            }
             self.gang_starts(gang, attempt, tasks, now);
         }
     }

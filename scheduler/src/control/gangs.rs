@@ -70,6 +70,17 @@ impl Controller {
         Ok(())
     }
 
+    /// An attempt without a job has ended: nothing else ends what it trained.
+    pub(super) fn finish_runs_of(&mut self, attempt: &str) {
+        let runs = self
+            .runs
+            .iter()
+            .filter(|(_, run)| run.is_of_attempt(attempt));
+        for train in runs.map(|(train, _)| *train).collect::<Vec<_>>() {
+            self.change_run(train, Run::finishes);
+        }
+    }
+
     /// Checks that no other run of a model is alive, whose checkpoints a run that resumes would go on from.
     fn may_resume(&self, train: TrainId, model: &ModelName, store: &Url) -> Result<(), String> {
         let runs = self.runs.iter();
@@ -95,7 +106,8 @@ impl Controller {
             let grows = run.may_grow(now.instant);
             run.awaits_ranks() || grows.is_some_and(|ranks| ranks < executors)
         });
-        may_regroup || self.reservation_is_due(now)
+        let limit = self.policy.reservation_limit;
+        may_regroup || self.held_up.is_due(limit, now.instant)
     }
 
     /// Whether anything is to be decided about a gang whose shards are all taken: it meets again, or could grow.

@@ -6,7 +6,8 @@
 //!        jobs        an id from submission to end, over however many attempts; readers of its rows
 //!        training    runs: generations, seats, the root cause of a failure, progress
 //!        placement   which stage gets which executors now, what waits, and why
-//!        queues      whose turn it is for a slot: weights, users, caps, priorities
+//!        queues      weighted fair sharing of slots: queues, users, limits, priorities
+//!        held_up     queries behind a gang that waits, and when some go ahead of it
 //!        slots       which task holds which slots, until it has ended
 //!        executors   attendance, registration, roles and resources
 //!        notices     what executors warn of
@@ -21,6 +22,7 @@ mod controller;
 mod event;
 mod executors;
 mod gangs;
+mod held_up;
 mod jobs;
 mod notices;
 mod offers;

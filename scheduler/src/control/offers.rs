@@ -1,7 +1,10 @@
 //! Placement, as the controller goes about it: from stages that could run to tasks that are to be bound.
 //!
-//! An offer has the stages with partitions that no task has; no other job is looked at. What executors have free is put
-//! into the pool as tasks come and go.
+//! An offer has the stages with partitions that no task has, and costs as much as there are of those; no other job is
+//! looked at. What executors have free is put into the pool as tasks come and go.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
 use volley_proto::failure::DataLost;
 use volley_proto::settings::QUEUE_DEFAULT;
@@ -13,7 +16,8 @@ use super::event::{
 };
 use super::jobs::Job;
 use super::placement::{
-    Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Shares, WaitReason, grows_by, place,
+    Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Placed, Shares, WaitReason, grows_by,
+    place,
 };
 use super::queues::Account;
 use super::retained::Ends;
@@ -33,9 +37,49 @@ struct Running {
     ranks_on: Vec<String>,
 }
 
-/// Whose slots are those of an attempt that is of no job here: its states are pushed to its client.
+/// The account of attempts without a job: their states are pushed to their clients.
 pub(super) fn unknown_account() -> Account {
     Account::new(QUEUE_DEFAULT, "")
+}
+
+/// Who holds the slots that queries and ranks wait for, looked up once and only if it is told.
+pub(crate) struct Holders<'a> {
+    controller: &'a Controller,
+    of_queries: OnceCell<Option<String>>,
+    of_ranks: OnceCell<Option<String>>,
+}
+
+impl Holders<'_> {
+    /// What a job waits for.
+    pub(crate) fn waits(&self, job: &Job) -> Option<String> {
+        let reason = job.waits.as_ref()?;
+        let holders = match reason {
+            WaitReason::Slot { .. } | WaitReason::Share { .. } => self
+                .of_queries
+                .get_or_init(|| self.of(ExecutorRole::runs_queries)),
+            WaitReason::Slots { .. } => self
+                .of_ranks
+                .get_or_init(|| self.of(ExecutorRole::runs_ranks)),
+            _ => &None,
+        };
+        Some(match (reason, holders) {
+            (WaitReason::Slot { ahead: None }, Some(holders)) => holders.clone(),
+            (_, Some(holders)) => format!("{reason}; {holders}"),
+            (_, None) => reason.to_string(),
+        })
+    }
+
+    /// Who holds the slots of the executors of some roles.
+    fn of(&self, suits: fn(ExecutorRole) -> bool) -> Option<String> {
+        let Controller {
+            executors, slots, ..
+        } = self.controller;
+        let suited = executors.slots();
+        let suited = suited.filter(|(id, _)| suits(executors.role(id)));
+        let suited: Vec<_> = suited.collect();
+        let all = suited.iter().map(|(_, slots)| slots).sum();
+        slots.told(suited.iter().map(|(id, _)| *id), all)
+    }
 }
 
 impl Controller {
@@ -44,6 +88,15 @@ impl Controller {
     pub(crate) fn place(&mut self, offer: Offer, now: Now) -> Vec<Command> {
         let Offer { stages, alive } = offer;
         self.pool.begin(alive.as_ref());
+        let (limit, most) = (self.policy.reservation_limit, self.pool.query_slots());
+        let (jobs, slots) = (&self.jobs, &self.slots);
+        self.held_up.begin(limit, most, now.instant, |job| {
+            let is_offered = || stages.iter().any(|stage| stage.attempt == job);
+            match jobs.get(job) {
+                Some(job) => job.has_ended(),
+                None => !slots.runs(job) && !is_offered(),
+            }
+        });
         let mut running = Vec::new();
         let mut asked = Vec::with_capacity(stages.len());
         for stage in stages {
@@ -55,31 +108,31 @@ impl Controller {
             of.cmp(&(&other.job, &other_ask.attempt, other_ask.stage))
         });
         let (asked, demands): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
-        let yields = self.reservation_is_due(now);
         let shares = Shares {
             queues: &self.policy.queues,
             usage: self.slots.usage(),
         };
-        let placed = place(&mut self.pool, &demands, shares, yields);
-        self.held_up_since = match (placed.held_up, placed.yielded, self.held_up_since) {
-            (false, ..) => None,
-            (true, false, Some(since)) => Some(since),
-            (true, ..) => Some(now.instant),
-        };
+        let Placed {
+            decisions,
+            withheld,
+        } = place(&mut self.pool, &demands, shares);
+        self.held_up.end(withheld, now.instant);
+        let starts =
+            |decision: &Decision| matches!(decision, Decision::Tasks(_) | Decision::Start(_));
+        let started = demands.iter().zip(&decisions);
+        let started = started.filter(|(demand, decision)| demand.runs || starts(decision));
+        let running_jobs: BTreeSet<&str> = started.map(|(demand, _)| demand.job.as_str()).collect();
+        for job in &running_jobs {
+            self.job_waits(job, None);
+        }
         let asked = asked.into_iter().zip(&demands);
-        for ((ask, demand), decision) in asked.zip(placed.decisions) {
-            self.act(ask, demand, decision, now);
+        for ((ask, demand), decision) in asked.zip(decisions) {
+            let runs = running_jobs.contains(demand.job.as_str());
+            self.act(ask, (demand, runs), decision, now);
         }
         self.grow_gangs(&running, now);
         self.pool.end();
         self.take_commands()
-    }
-
-    /// Whether a gang's reservation is to yield.
-    pub(super) fn reservation_is_due(&self, now: Now) -> bool {
-        let limit = self.policy.reservation_limit;
-        let due = |since| now.instant - since >= limit;
-        self.held_up_since.is_some_and(due)
     }
 
     /// What a stage asks for; nothing, where its attempt is to end.
@@ -134,6 +187,7 @@ impl Controller {
             }
         };
         let demand = Demand {
+            ahead: self.held_up.goes_ahead(&job),
             job,
             stage,
             account,
@@ -150,7 +204,8 @@ impl Controller {
         Some((asked, demand))
     }
 
-    fn act(&mut self, asked: Asked, demand: &Demand, decision: Decision, now: Now) {
+    /// Carries a decision about a stage out, of a job some task of which runs or does not.
+    fn act(&mut self, asked: Asked, (demand, runs): (&Demand, bool), decision: Decision, now: Now) {
         let Asked {
             attempt,
             stage,
@@ -159,7 +214,6 @@ impl Controller {
         } = asked;
         match decision {
             Decision::Tasks(tasks) | Decision::Start(tasks) => {
-                self.job_waits(&demand.job, None);
                 self.command(Command::Bind(Binding {
                     attempt,
                     stage,
@@ -173,7 +227,7 @@ impl Controller {
                 {
                     self.wake(Topic::Run(gang.train));
                 }
-                if !demand.runs {
+                if !runs {
                     self.job_waits(&demand.job, Some(reason));
                 }
             }
@@ -217,30 +271,12 @@ impl Controller {
         self.policy.queues.check(queue)
     }
 
-    /// What a job waits for, as it is told when it is asked for.
-    pub(crate) fn waits(&self, job: &Job) -> Option<String> {
-        job.waits.as_ref().map(|reason| self.told(reason))
-    }
-
-    /// A reason, with who holds the slots.
-    fn told(&self, reason: &WaitReason) -> String {
-        let suits: fn(ExecutorRole) -> bool = match reason {
-            WaitReason::Slot { .. } | WaitReason::Share { .. } => ExecutorRole::runs_queries,
-            _ => ExecutorRole::runs_ranks,
-        };
-        let executors = self.executors.slots();
-        let suited: Vec<_> = executors
-            .filter(|(id, _)| suits(self.executors.role(id)))
-            .collect();
-        let all = suited.iter().map(|(_, slots)| slots).sum();
-        let holders = self.slots.told(suited.iter().map(|(id, _)| *id), all);
-        match (reason, holders) {
-            (WaitReason::Slot { ahead: None }, Some(holders)) => holders,
-            (
-                WaitReason::Slot { .. } | WaitReason::Share { .. } | WaitReason::Slots { .. },
-                Some(holders),
-            ) => format!("{reason}; {holders}"),
-            _ => reason.to_string(),
+    /// Who holds slots now, to tell of any number of jobs what they wait for.
+    pub(crate) fn holders(&self) -> Holders<'_> {
+        Holders {
+            controller: self,
+            of_queries: OnceCell::new(),
+            of_ranks: OnceCell::new(),
         }
     }
 

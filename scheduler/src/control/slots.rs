@@ -45,8 +45,8 @@ pub(crate) enum Holder {
 struct Held {
     slots: usize,
     holder: Holder,
-    /// Whom they are counted to.
-    account: Account,
+    /// Of a query, whom they are counted to.
+    account: Option<Account>,
     ending: Option<Ending>,
 }
 
@@ -93,19 +93,21 @@ impl Slots {
         self.executors.remove(executor);
     }
 
-    /// A task is about to be sent to an executor.
+    /// A task is about to be sent to an executor. A query's is counted to an account.
     pub(crate) fn bind(
         &mut self,
         executor: &str,
         task: Task,
         slots: usize,
-        (holder, account): (Holder, Account),
+        (holder, account): (Holder, Option<Account>),
     ) {
         if !self.executors.contains_key(executor) {
             return;
         }
         self.remove(executor, &task);
-        self.usage.add(&account, slots);
+        if let Some(account) = &account {
+            self.usage.add(account, slots);
+        }
         let attempt = self.attempts.entry(task.attempt.clone()).or_default();
         *attempt.entry(executor.to_owned()).or_default() += 1;
         let known = self.executors.entry(executor.to_owned()).or_default();
@@ -128,7 +130,9 @@ impl Slots {
             return;
         };
         known.held -= held.slots;
-        self.usage.remove(&held.account, held.slots);
+        if let Some(account) = &held.account {
+            self.usage.remove(account, held.slots);
+        }
         let Some(attempt) = self.attempts.get_mut(&task.attempt) else {
             return;
         };
@@ -163,25 +167,43 @@ impl Slots {
 
     /// What still runs of an attempt is to end. Returns whether anything does.
     pub(crate) fn attempt_ends(&mut self, attempt: &str, now: Instant) -> bool {
-        let Some(executors) = self.attempts.get(attempt) else {
-            return false;
-        };
+        let (since, said) = (now, false);
+        self.each_of(attempt, |held, _| {
+            held.ending.get_or_insert(Ending { since, said });
+        });
+        self.runs(attempt)
+    }
+
+    /// Counts what an attempt holds to this account, whatever it was counted to when it was bound: the engine may begin
+    /// with a job before it is known whose that is.
+    pub(crate) fn count_to(&mut self, attempt: &str, account: &Account) {
+        self.each_of(attempt, |held, usage| {
+            let counted = held.account.as_mut().filter(|counted| *counted != account);
+            if let Some(counted) = counted {
+                usage.remove(counted, held.slots);
+                usage.add(account, held.slots);
+                *counted = account.clone();
+            }
+        });
+    }
+
+    /// Visits what each task of an attempt holds, with the sums that it is in.
+    fn each_of(&mut self, attempt: &str, mut visit: impl FnMut(&mut Held, &mut Usage)) {
         let first = Task {
             attempt: attempt.to_owned(),
             stage: 0,
             number: 0,
         };
-        for executor in executors.keys() {
+        let executors = self.attempts.get(attempt).into_iter();
+        for executor in executors.flat_map(BTreeMap::keys) {
             let Some(known) = self.executors.get_mut(executor) else {
                 continue;
             };
             let tasks = known.tasks.range_mut::<Task, _>(&first..);
             for (_, held) in tasks.take_while(|(task, _)| task.attempt == attempt) {
-                let (since, said) = (now, false);
-                held.ending.get_or_insert(Ending { since, said });
+                visit(held, &mut self.usage);
             }
         }
-        true
     }
 
     /// The executor says that tasks have ended. Returns whether slots have become free.
@@ -234,7 +256,7 @@ impl Slots {
         self.executors.get(executor).map_or(0, |known| known.held)
     }
 
-    /// How many slots queues and users hold.
+    /// How many slots the queries of queues and users hold.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -307,8 +329,8 @@ mod tests {
         }
     }
 
-    fn query(job: &str) -> (Holder, Account) {
-        (Holder::Query(job.to_owned()), account())
+    fn query(job: &str) -> (Holder, Option<Account>) {
+        (Holder::Query(job.to_owned()), Some(account()))
     }
 
     fn account() -> Account {
@@ -395,7 +417,7 @@ mod tests {
             told.unwrap_or_default()
         };
         assert_eq!(told(&slots, 2), "");
-        let training = || (Holder::Training("m".to_owned()), account());
+        let training = || (Holder::Training("m".to_owned()), None);
         slots.bind("a", task("j", 0), 1, training());
         assert_eq!(told(&slots, 1), "training m holds the only slot");
         slots.bind("b", task("j", 1), 1, training());
@@ -426,7 +448,20 @@ mod tests {
         slots.attempt_ends("j", now);
         assert!(slots.ended("a", &[task("j", 0)]));
         assert!(!slots.runs("j"));
+        // Of another user, as turns out; what trains is of none.
+        let other = Account::new("etl", "v");
+        slots.bind("a", task("k", 1), 3, query("k"));
+        slots.bind(
+            "a",
+            task("k", 2),
+            4,
+            (Holder::Training("m".to_owned()), None),
+        );
+        slots.count_to("k", &other);
+        assert_eq!((user(&slots), slots.usage().of_user(&other)), (0, 4));
+        slots.leaves("a");
         slots.leaves("b");
+        assert_eq!(slots.usage().of_user(&other), 0);
         assert_eq!((user(&slots), slots.usage().of_queue("default")), (0, 0));
         assert!(!slots.runs("k"));
         assert!(slots.attempts.is_empty());

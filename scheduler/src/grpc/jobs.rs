@@ -50,7 +50,10 @@ impl Jobs for Service {
         let known = self.control.look(|control| {
             let job = control.job(&id)?;
             let notes = job.notes.iter().skip(seen).map(wire::Note::from);
-            Some((control.row(job, SystemTime::now()), notes.collect()))
+            let row = control
+                .rows(std::iter::once(job), SystemTime::now())
+                .pop()?;
+            Some((row, notes.collect()))
         });
         let (row, notes) = known.ok_or_else(|| unknown(&id))?;
         let job = serde_json::to_vec(&row);

@@ -220,6 +220,7 @@ impl Job {
             ),
             now,
         );
+        self.waits = None;
         self.state = JobState::Rerunning;
         true
     }

@@ -4,8 +4,8 @@
 //! [queues](super::queues). A barrier stage is a *gang*: all of its ranks start at once, one task an executor, or none
 //! does. Gangs come first come first served. One that cannot start yet keeps a slot on every executor it could use (by
 //! role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. One that meets again has its
-//! place among jobs by its own arrival, also while its last generation ends. A reservation that has held queries up for
-//! too long yields to them in one offer.
+//! place among jobs by its own arrival, also while its last generation ends. Queries that its reservation has held up for
+//! too long [go ahead](super::held_up) of it. One that lacks executors, or their memory, keeps no slots: they would not do.
 //!
 //! ```text
 //!              enough executors with a free slot ──────────────────────► Start(executors)
@@ -14,6 +14,7 @@
 //!              ranks of the last generation have not ended ────────────► Wait(reason), reserves
 //!              ranks were lost, and too few executors are left ────────► Fail(reason)
 //!              its ranks take more memory than executors offer ────────► Fail(reason), or Wait if asked to
+//!              too few executors are registered ───────────────────────► Fail(reason), or Wait if asked to
 //!              some ranks are done and others were lost ───────────────► Rerun(reason)
 //! ```
 //!
@@ -33,7 +34,7 @@ use volley_proto::spec::{Ranks, TooFew};
 pub(crate) use gang::{Memory, grows_by, never_fits};
 pub(crate) use pool::{Capacity, Pool};
 pub(crate) use reason::WaitReason;
-pub(crate) use round::{Shares, place};
+pub(crate) use round::{Placed, Shares, place};
 
 use super::queues::Account;
 
@@ -75,8 +76,10 @@ pub(crate) struct Demand {
     pub(crate) stage: usize,
     /// Whose slots its tasks will hold.
     pub(crate) account: Account,
-    /// Of its user's stages, the highest comes first.
+    /// The job's priority among its user's in the queue; the highest comes first.
     pub(crate) priority: i32,
+    /// Whether it goes ahead of a gang that came before it, by which it has been held up.
+    pub(crate) ahead: bool,
     /// Whether a task of its job runs.
     pub(crate) runs: bool,
     pub(crate) kind: Kind,

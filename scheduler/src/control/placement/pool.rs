@@ -1,8 +1,8 @@
 //! The executors as placement sees them, kept in the order in which queries take their slots.
 //!
 //! What an executor has free is put in as it changes ([`Pool::put`]), at the cost of a look-up. What an offer takes and
-//! reserves is of that offer only: [`Pool::end`] forgets it, for tasks that are bound are told of as such. Nothing here
-//! goes through all executors but an offer in which some are silent.
+//! reserves is of that offer only: [`Pool::end`] forgets it, for tasks that are bound are told of as such. All executors are
+//! gone through only in an offer in which some are silent, or in which a gang asks for ranks.
 //!
 //! Not here: who gets a slot.
 
@@ -87,7 +87,7 @@ pub(crate) struct Executor {
     silent: bool,
 }
 
-/// Executors with a free slot for queries: idle ones first, then the one with the most.
+/// The rank of an executor with a free slot among those for queries: idle ones first, then the one with the most free.
 type Openness = (Reverse<bool>, Reverse<usize>, Arc<str>);
 
 impl Executor {
@@ -193,7 +193,7 @@ impl Pool {
     }
 
     /// Slots of all executors that run queries.
-    pub(super) fn query_slots(&self) -> usize {
+    pub(crate) fn query_slots(&self) -> usize {
         self.query_slots
     }
 

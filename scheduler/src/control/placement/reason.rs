@@ -55,6 +55,13 @@ pub(crate) enum WaitReason {
     Ending { running: usize },
 }
 
+impl WaitReason {
+    /// Whether slots that become free bring what it waits for closer.
+    pub(super) fn is_of_slots(&self) -> bool {
+        !matches!(self, Self::Executors { .. } | Self::Memory { .. })
+    }
+}
+
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,10 +85,7 @@ impl fmt::Display for WaitReason {
             }
             Self::Slot { ahead: None } => f.write_str("needs a free slot"),
             Self::Slot { ahead: Some(job) } => {
-                write!(
-                    f,
-                    "the training of job {job}, which waits for its slots, goes first"
-                )
+                write!(f, "slots are reserved for the training of job {job}")
             }
             Self::Slots {
                 needed,

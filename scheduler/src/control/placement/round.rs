@@ -4,17 +4,19 @@
 //!   for each gang, in the order of arrival:
 //!       queries ahead of it take what is theirs beside all others' claims ─► it starts │ waits, and reserves
 //!   all queries take slots that are not reserved
-//!   a gang waits: queries ahead of it take the reserved ones; all do where the reservation yields
+//!   a gang waits: queries ahead of it take the reserved ones
 //! ```
 //!
-//! Every slot goes to the stage whose [turn](super::super::queues) it is, on the executor that is the most open. Not here:
-//! how many ranks a gang has.
+//! Ahead of a gang are those that came before it, and those that it has [held up](crate::control::held_up) for too long.
+//! Every slot goes to the stage that is first by [fair share](super::super::queues), on the executor that is the most open.
+//! Not here: how many ranks a gang has.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::gang::{least_memory, place_gang};
 use super::{Decision, Demand, Kind, Pool, Task, WaitReason};
+use crate::control::held_up::Withheld;
 use crate::control::queues::{Queues, Turns, Usage, Waiting};
 
 /// How slots are shared, and which are held.
@@ -29,23 +31,18 @@ pub(crate) struct Shares<'a> {
 pub(crate) struct Placed {
     /// One for each demand.
     pub(crate) decisions: Vec<Decision>,
-    /// Whether a query none of whose tasks runs waits behind a gang's reservation.
-    pub(crate) held_up: bool,
-    /// Whether the reservation has yielded a slot.
-    pub(crate) yielded: bool,
+    /// What the reservation of a gang keeps from queries, if one reserves.
+    pub(crate) withheld: Option<Withheld>,
 }
 
-/// Decides for every demand, which are in the order of arrival, and takes what it gives from the pool. A gang's
-/// reservation may have to yield.
-pub(crate) fn place(
-    pool: &mut Pool,
-    demands: &[Demand],
-    shares: Shares<'_>,
-    yields: bool,
-) -> Placed {
+/// Decides for every demand, which are in the order of arrival, and takes what it gives from the pool.
+pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> Placed {
     let mut round = Round::new(pool, demands, shares);
     let mut gangs: HashMap<usize, Decision> = HashMap::new();
     let mut waiting: Option<usize> = None;
+    let mut reserving: Option<usize> = None;
+    // Whether a query is ahead of a gang.
+    let precedes = |query: usize, gang: usize| query < gang || demands[query].ahead;
     for (position, demand) in demands.iter().enumerate() {
         let Kind::Gang {
             request,
@@ -57,8 +54,9 @@ pub(crate) fn place(
         else {
             continue;
         };
-        if waiting.is_none() && round.left[..position].iter().any(|left| *left > 0) {
-            round.give(|_| true, |query| query < position);
+        let asks = |query: usize| round.left[query] > 0 && precedes(query, position);
+        if waiting.is_none() && (0..demands.len()).any(asks) {
+            round.give(|_| true, |query| precedes(query, position));
         }
         let decision = match waiting {
             _ if *running > 0 => Decision::Wait(WaitReason::Ending { running: *running }),
@@ -71,24 +69,24 @@ pub(crate) fn place(
             None => place_gang(round.pool, *request, *shards, memory),
         };
         if let Decision::Start(ranks) = &decision {
-            round.start(position, ranks);
+            round.start(ranks);
         }
-        if waiting.is_none() && matches!(decision, Decision::Wait(_)) {
+        if let (None, Decision::Wait(reason)) = (waiting, &decision) {
             waiting = Some(position);
-            let needed = least_memory(round.pool, *request, *shards, memory);
-            round.pool.reserve(needed);
+            if reason.is_of_slots() {
+                reserving = Some(position);
+                let needed = least_memory(round.pool, *request, *shards, memory);
+                round.pool.reserve(needed);
+            }
         }
         gangs.insert(position, decision);
     }
     round.give(|_| true, |_| true);
-    let mut yielded = false;
-    if let Some(gang) = waiting {
+    if let Some(gang) = reserving {
         round.pool.unreserve();
-        let given = round.given_after(gang);
-        round.give(|query| yields || query < gang, |_| true);
-        yielded = round.given_after(gang) > given;
+        round.give(|query| precedes(query, gang), |_| true);
     }
-    round.decide(gangs, waiting, yielded)
+    round.decide(gangs, reserving)
 }
 
 /// What an offer has given so far.
@@ -183,27 +181,19 @@ impl<'a> Round<'a> {
     }
 
     /// A gang starts with these ranks.
-    fn start(&mut self, position: usize, ranks: &[Task]) {
+    fn start(&mut self, ranks: &[Task]) {
         for rank in ranks {
             self.pool.take(&Arc::from(rank.executor.as_str()));
-            self.usage.add(&self.demands[position].account, rank.slots);
         }
     }
 
-    /// Slots that queries have which came after a gang.
-    fn given_after(&self, gang: usize) -> usize {
-        let tasks = self.given[gang..].iter().flatten();
-        tasks.map(|task| task.slots).sum()
-    }
-
-    /// The decisions, where a gang waits and its reservation has yielded or not.
-    fn decide(
-        mut self,
-        mut gangs: HashMap<usize, Decision>,
-        waiting: Option<usize>,
-        yielded: bool,
-    ) -> Placed {
-        let mut held_up = false;
+    /// The decisions, where a gang reserves slots or none does.
+    fn decide(mut self, mut gangs: HashMap<usize, Decision>, reserving: Option<usize>) -> Placed {
+        // What is free now is so because it is reserved.
+        let mut withheld = reserving.map(|_| Withheld {
+            slot: self.pool.first_open().is_some(),
+            from: Vec::new(),
+        });
         let mut active = None;
         let mut decisions = Vec::with_capacity(self.demands.len());
         for (position, demand) in self.demands.iter().enumerate() {
@@ -218,7 +208,7 @@ impl<'a> Round<'a> {
             }
             let cap = self.queues.cap(&demand.account.queue);
             let held = self.usage.of_user(&demand.account);
-            let ahead = waiting.filter(|gang| *gang < position);
+            let ahead = reserving.filter(|gang| *gang < position && !demand.ahead);
             let reason = match (cap, ahead) {
                 (Some(cap), _) if held >= cap => WaitReason::Cap {
                     account: demand.account.clone(),
@@ -226,7 +216,12 @@ impl<'a> Round<'a> {
                     cap,
                 },
                 (_, Some(gang)) => {
-                    held_up |= !demand.runs;
+                    if let Some(Withheld { from, .. }) = &mut withheld
+                        && !demand.runs
+                        && from.last() != Some(&demand.job)
+                    {
+                        from.push(demand.job.clone());
+                    }
                     WaitReason::Slot {
                         ahead: Some(self.demands[gang].job.clone()),
                     }
@@ -237,8 +232,7 @@ impl<'a> Round<'a> {
         }
         Placed {
             decisions,
-            held_up,
-            yielded,
+            withheld,
         }
     }
 

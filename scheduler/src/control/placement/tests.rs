@@ -5,7 +5,6 @@ mod sharing;
 use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::spec::RankMemory;
 
-use super::round::Placed;
 use super::*;
 use crate::control::queues::{Queue, Queues, Usage};
 
@@ -36,6 +35,7 @@ fn demand(job: &str, kind: Kind) -> Demand {
         stage: 1,
         account: Account::new(QUEUE_DEFAULT, "u"),
         priority: 0,
+        ahead: false,
         runs: false,
         kind,
     }
@@ -104,7 +104,7 @@ fn decide(mut executors: Pool, demands: &[Demand]) -> Vec<Decision> {
         queues: &Queues::default(),
         usage: &Usage::default(),
     };
-    place(&mut executors, demands, shares, false).decisions
+    place(&mut executors, demands, shares).decisions
 }
 
 fn run_in(executors: Pool, demands: &[Demand]) -> Vec<String> {
@@ -145,7 +145,7 @@ fn a_waiting_gang_keeps_slots_from_later_jobs_but_not_from_earlier_ones() {
         run(&[1, 0], &[gang("a", Ranks::Exactly(2)), slices("b", 4)]),
         [
             "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
-            "wait: the training of job a, which waits for its slots, goes first"
+            "wait: slots are reserved for the training of job a"
         ]
     );
     assert_eq!(
@@ -232,7 +232,7 @@ fn roles_keep_ranks_and_queries_apart() {
         [
             "tasks e0:2 e2:2",
             "wait: needs a free slot on 2 executors at once: 1 of 2 have one",
-            "wait: the training of job b, which waits for its slots, goes first"
+            "wait: slots are reserved for the training of job b"
         ]
     );
 }
@@ -363,7 +363,7 @@ fn a_gang_whose_last_generation_ends_keeps_its_place() {
         [
             ends,
             "wait: the training of job a is ahead",
-            "wait: the training of job a, which waits for its slots, goes first"
+            "wait: slots are reserved for the training of job a"
         ]
     );
     assert_eq!(

@@ -1,15 +1,15 @@
-//! Queues: whose turn it is for a free slot, among the queries of many users, decided purely.
+//! Queues: weighted fair sharing of slots among the queries of many users, decided purely.
 //!
 //! ```text
 //!   a free slot ──► the queue with the fewest slots per weight; of equals, the one served least recently
-//!                     └► its user with the fewest slots, below the cap
+//!                     └► its user with the fewest slots, below the cap; of equals, the one served least recently
 //!                          └► their stage of the highest priority, then of the job that came first
 //! ```
 //!
 //! [`settings`] has the queues and their weights, [`usage`] what is held of them, kept beside the tasks that hold it
-//! ([`super::slots`]), and [`turns`] an order over the stages of one offer that have partitions left: a slot costs the
-//! logarithm of the queues, of the queue's users and of their stages.
-//! The slots of a gang count in both, and a gang itself waits for no share and no cap.
+//! ([`super::slots`]), and [`turns`] an order over the stages of one offer that have partitions left. That is made once for
+//! an offer, of all of them; a slot costs the logarithm of the queues, of the queue's users and of their stages.
+//! A gang waits for no share and no cap, and its slots count in none: it may hold them for days.
 //!
 //! Not here: which executor the slot is of, and gangs, which come first come first served: see [`super::placement`].
 

@@ -16,7 +16,7 @@ pub struct Queue {
     pub name: String,
     /// Its weight: slots are shared between queues in proportion to it.
     pub weight: u32,
-    /// The cap: the most slots of it that one user's queries hold; as many as there are, where it is not given.
+    /// The user limit: the most slots of it that one user's queries hold; as many as there are, where it is not given.
     pub user_slots: Option<usize>,
 }
 
@@ -45,6 +45,9 @@ impl FromStr for Queue {
         let weight = weight.ok_or_else(|| wrong("expected a weight of 1 or more"))?;
         let slots = |cap: &str| {
             let slots = cap.strip_prefix("user_slots=").ok_or_else(form)?;
+            if slots.contains(',') {
+                return Err(form());
+            }
             let slots = slots.parse::<usize>().ok().filter(|slots| *slots > 0);
             slots.ok_or_else(|| wrong("expected user_slots of 1 or more"))
         };
@@ -161,6 +164,10 @@ mod tests {
         for (text, expected) in [
             ("etl", "expected NAME=WEIGHT[,user_slots=N]"),
             ("etl=1,slots=4", "expected NAME=WEIGHT[,user_slots=N]"),
+            (
+                "etl=1,user_slots=4,x=1",
+                "expected NAME=WEIGHT[,user_slots=N]",
+            ),
             ("etl=0", "expected a weight of 1 or more"),
             ("etl=x", "expected a weight of 1 or more"),
             ("etl=1,user_slots=0", "expected user_slots of 1 or more"),

@@ -1,4 +1,4 @@
-//! Whose turn it is for the next slot, among the stages of one offer.
+//! The fair-share order of one offer's stages: which of them the next slot goes to.
 //!
 //! An order in three levels, each a sorted set: queues, the users of a queue, the stages of a user. Who has taken a slot is
 //! put back at another place in the first two. It is made anew for each offer, of the stages that have partitions left;
@@ -43,11 +43,12 @@ struct QueueTurns {
 #[derive(Debug, Default)]
 struct UserTurns {
     slots: usize,
+    turn: u64,
     waiting: BTreeSet<(Reverse<i32>, usize)>,
 }
 
-/// A user among those of a queue: slots, priority and position of their first stage, and which they are.
-type UserTurn = (usize, Reverse<i32>, usize, usize);
+/// A user among those of a queue: slots, when they were last served, position of their first stage, and which they are.
+type UserTurn = (usize, u64, usize, usize);
 
 /// A queue among the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +106,7 @@ impl Turns {
             let user = *users.entry(user).or_insert_with(|| {
                 queue.users.push(UserTurns {
                     slots: usage.of_user(stage.account),
+                    turn: usage.turn_of_user(stage.account),
                     waiting: BTreeSet::new(),
                 });
                 queue.users.len() - 1
@@ -124,7 +126,8 @@ impl Turns {
     /// The position of the stage that the next slot goes to.
     pub(crate) fn next(&self) -> Option<usize> {
         let queue = &self.queues[self.order.first()?.queue];
-        let (_, _, position, _) = queue.order.first()?;
+        let (.., user) = queue.order.first()?;
+        let (_, position) = queue.users[*user].waiting.first()?;
         Some(*position)
     }
 
@@ -137,11 +140,12 @@ impl Turns {
         let queue = &mut self.queues[at];
         queue.turn = self.turn;
         queue.slots += 1;
-        if let Some((_, priority, position, user)) = queue.order.pop_first() {
+        if let Some((.., user)) = queue.order.pop_first() {
             let of_user = &mut queue.users[user];
             of_user.slots += 1;
+            of_user.turn = self.turn;
             if !more {
-                of_user.waiting.remove(&(priority, position));
+                of_user.waiting.pop_first();
             }
             queue.enter(user);
         }
@@ -170,11 +174,15 @@ impl Turns {
 
 impl QueueTurns {
     fn enter(&mut self, user: usize) {
-        let UserTurns { slots, waiting } = &self.users[user];
+        let UserTurns {
+            slots,
+            turn,
+            waiting,
+        } = &self.users[user];
         if *slots < self.cap
-            && let Some((priority, position)) = waiting.first()
+            && let Some((_, position)) = waiting.first()
         {
-            self.order.insert((*slots, *priority, *position, user));
+            self.order.insert((*slots, *turn, *position, user));
         }
     }
 }
@@ -239,20 +247,34 @@ mod tests {
         assert_eq!(taken, [0; 8]);
     }
 
-    #[test]
-    fn on_one_slot_queues_take_turns() {
+    /// Which of these stages one slot goes to, each time that it is free again.
+    fn one_slot(stages: &[(&str, i32)], times: usize) -> Vec<usize> {
         let (queues, mut usage) = (queues(&["etl=1"]), Usage::default());
-        let stages = [("etl/a", 0), ("default/b", 0)];
         let mut taken = Vec::new();
-        for _ in 0..4 {
-            let turn = turns(&queues, &usage, &stages, 1)[0];
+        for _ in 0..times {
+            let turn = turns(&queues, &usage, stages, 1)[0];
             let (queue, user) = stages[turn].0.split_once('/').unwrap();
-            // It is held, and free again.
             usage.add(&Account::new(queue, user), 1);
             usage.remove(&Account::new(queue, user), 1);
             taken.push(turn);
         }
-        assert_eq!(taken, [0, 1, 0, 1]);
+        taken
+    }
+
+    #[test]
+    fn on_one_slot_queues_take_turns() {
+        assert_eq!(one_slot(&[("etl/a", 0), ("default/b", 0)], 4), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn on_one_slot_users_take_turns_whatever_their_priorities() {
+        let stages = [
+            ("etl/a", 100),
+            ("etl/a", 100),
+            ("etl/b", 0),
+            ("etl/c", -100),
+        ];
+        assert_eq!(one_slot(&stages, 6), [0, 2, 3, 0, 2, 3]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Which queues and users hold how many slots.
+//! How many slots the queries of queues and users hold, and when each was last served.
 //!
-//! A sum of what tasks hold, changed by the one who knows these ([`crate::control::slots`]) as a task comes or goes.
+//! A sum of what tasks of queries hold, changed by the one who knows these ([`crate::control::slots`]) as a task comes or
+//! goes. Ranks of gangs are not in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,10 @@ impl Account {
     }
 }
 
-/// Slots that tasks hold, by queue and user.
+/// Users of a queue who hold no slot, of whom it is known when they were last served; the others count as never served.
+const IDLE_USERS: usize = 1024;
+
+/// Slots that tasks of queries hold, by queue and user.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Usage {
     queues: BTreeMap<Arc<str>, QueueUsage>,
@@ -30,8 +34,16 @@ pub(crate) struct Usage {
 #[derive(Debug, Clone, Default)]
 struct QueueUsage {
     slots: usize,
-    /// Users that hold any.
-    users: BTreeMap<Arc<str>, usize>,
+    users: BTreeMap<Arc<str>, UserUsage>,
+    /// Users that hold none.
+    idle: usize,
+    /// When it last took some.
+    turn: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+struct UserUsage {
+    slots: usize,
     /// When it last took some.
     turn: u64,
 }
@@ -42,7 +54,16 @@ impl Usage {
         let queue = self.queues.entry(Arc::clone(&account.queue)).or_default();
         queue.turn = self.turn;
         queue.slots += slots;
-        *queue.users.entry(Arc::clone(&account.user)).or_default() += slots;
+        let user = queue.users.entry(Arc::clone(&account.user));
+        let user = user.or_insert_with(|| {
+            queue.idle += 1;
+            UserUsage::default()
+        });
+        if user.slots == 0 && slots > 0 {
+            queue.idle -= 1;
+        }
+        user.slots += slots;
+        user.turn = self.turn;
     }
 
     pub(crate) fn remove(&mut self, account: &Account, slots: usize) {
@@ -50,11 +71,16 @@ impl Usage {
             return;
         };
         queue.slots = queue.slots.saturating_sub(slots);
-        if let Some(held) = queue.users.get_mut(&account.user) {
-            *held = held.saturating_sub(slots);
-            if *held == 0 {
-                queue.users.remove(&account.user);
-            }
+        let Some(user) = queue.users.get_mut(&account.user) else {
+            return;
+        };
+        if user.slots > 0 && user.slots <= slots {
+            queue.idle += 1;
+        }
+        user.slots = user.slots.saturating_sub(slots);
+        if queue.idle > IDLE_USERS {
+            queue.users.retain(|_, user| user.slots > 0);
+            queue.idle = 0;
         }
     }
 
@@ -70,14 +96,43 @@ impl Usage {
 
     /// Slots of a user of a queue.
     pub(crate) fn of_user(&self, account: &Account) -> usize {
-        let queue = self.queues.get(&account.queue);
-        let held = queue.and_then(|queue| queue.users.get(&account.user));
-        held.copied().unwrap_or(0)
+        self.user(account).map_or(0, |user| user.slots)
+    }
+
+    /// The turn in which a user of a queue last took slots.
+    pub(super) fn turn_of_user(&self, account: &Account) -> u64 {
+        self.user(account).map_or(0, |user| user.turn)
+    }
+
+    fn user(&self, account: &Account) -> Option<&UserUsage> {
+        let queue = self.queues.get(&account.queue)?;
+        queue.users.get(&account.user)
     }
 
     /// Queues that have slots.
     pub(crate) fn active(&self) -> impl Iterator<Item = &Arc<str>> {
         let queues = self.queues.iter().filter(|(_, queue)| queue.slots > 0);
         queues.map(|(name, _)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_without_slots_are_forgotten_when_they_are_many() {
+        let mut usage = Usage::default();
+        let account = |user: usize| Account::new("etl", &format!("user-{user}"));
+        usage.add(&account(0), 2);
+        for user in 1..=10 * IDLE_USERS {
+            usage.add(&account(user), 1);
+            usage.remove(&account(user), 1);
+        }
+        let queue = &usage.queues["etl"];
+        assert!(queue.users.len() <= IDLE_USERS + 2, "{}", queue.users.len());
+        assert_eq!(queue.idle + 1, queue.users.len());
+        assert_eq!((usage.of_user(&account(0)), usage.of_queue("etl")), (2, 2));
+        assert!(usage.turn_of_user(&account(0)) > 0);
     }
 }

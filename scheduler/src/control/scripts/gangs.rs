@@ -326,3 +326,23 @@ fn executors_that_fall_silent_together_are_removed_at_once() {
     assert!(script.loses("a", vec![]).is_empty());
     assert_eq!(script.after(timeout - 2), [format!("remove b: {reason}")]);
 }
+
+#[test]
+fn what_a_job_trains_that_has_not_said_so_ends_with_it() {
+    for is_known in [true, false] {
+        let mut script = Script::new(&["a", "b"]);
+        let gang = gang(TrainId::generate(), Ranks::Exactly(2), TooFew::Fail);
+        if is_known {
+            script.submit("t", None);
+        }
+        assert_eq!(
+            script.offer(&[barrier("t", &gang, &[], true)]),
+            ["bind t: a b"]
+        );
+        let is_over =
+            |script: &Script| script.controller.runs().get(&gang.train).unwrap().is_over();
+        assert!(!is_over(&script));
+        script.ended("t", AttemptEnd::Cancelled);
+        assert!(is_over(&script), "known: {is_known}");
+    }
+}

@@ -176,7 +176,7 @@ impl Script {
     /// What a job waits for.
     fn waits(&self, job: &str) -> Option<String> {
         let job = self.controller.job(job).unwrap();
-        self.controller.waits(job)
+        self.controller.holders().waits(job)
     }
 
     /// Why a job failed.

@@ -72,39 +72,138 @@ fn a_job_of_a_higher_priority_goes_first() {
     assert_eq!(script.offer(&stages), ["bind k: a"]);
 }
 
-#[test]
-fn a_reservation_yields_to_queries_for_one_round() {
+/// Two executors, of which a query holds a while a gang of two waits, and other queries came later.
+fn behind_a_gang(later: &[&str]) -> (Script, Gang) {
     let mut script = Script::new(&["a", "b"]);
     script.submit("j", None);
     assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
     let gang = gang(TrainId::generate(), Ranks::Exactly(2), TooFew::Fail);
     script.submit("t", Some(gang.train));
-    script.submit("u", None);
-    let stages = || [barrier("t", &gang, &[], true), slices("u", 2)];
-    assert!(script.offer(&stages()).is_empty(), "b is reserved");
-    let waits = script.waits("u").unwrap();
-    assert!(waits.starts_with("the training of job t"), "{waits}");
-    let heard = |script: &mut Script| {
-        for job in ["j", "u"] {
+    for job in later {
+        script.submit(job, None);
+    }
+    (script, gang)
+}
+
+/// Time passes in which all clients are there; what is to be done at its end.
+fn passes(script: &mut Script, seconds: u64) -> Vec<String> {
+    let mut commands = Vec::new();
+    for _ in 0..seconds {
+        for job in ["j", "u", "v", "w"] {
             script.on(Event::ClientAsked { job: job.into() });
         }
-    };
-    for _ in 0..3 {
-        heard(&mut script);
-        script.after(19);
-        assert!(script.offer(&stages()).is_empty());
+        commands = script.after(1);
     }
-    heard(&mut script);
-    assert_eq!(script.after(3), ["offer"], "time alone ends that");
-    assert_eq!(script.offer(&stages()), ["bind u: b"]);
-    // The rest of u waits for the gang again.
-    let rest = || [barrier("t", &gang, &[], true), slices("u", 1)];
-    assert!(succeeds(&mut script, "b", task("u", 0), &rest()).is_empty());
-    // A gang that can start does.
+    commands
+}
+
+#[test]
+fn a_reservation_holds_queries_up_for_so_long() {
+    let (mut script, gang) = behind_a_gang(&["u", "v", "w"]);
+    let stages = |left: &[(&str, usize)]| -> Vec<Stage> {
+        let left = left.iter().map(|(job, pending)| slices(job, *pending));
+        [barrier("t", &gang, &[], true)]
+            .into_iter()
+            .chain(left)
+            .collect()
+    };
+    let all = stages(&[("u", 2), ("v", 1), ("w", 1)]);
+    assert!(script.offer(&all).is_empty(), "b is reserved");
+    let waits = script.waits("u").unwrap();
+    assert!(
+        waits.starts_with("slots are reserved for the training of job t"),
+        "{waits}"
+    );
+    assert!(passes(&mut script, 59).is_empty());
+    assert_eq!(passes(&mut script, 1), ["offer"], "time alone ends that");
+    // As many as there are slots go ahead, with all that they have; w does not.
+    assert_eq!(script.offer(&all), ["bind u: b"]);
     assert_eq!(
-        succeeds(&mut script, "a", task("j", 0), &rest()),
+        succeeds(
+            &mut script,
+            "b",
+            task("u", 0),
+            &stages(&[("u", 1), ("v", 1), ("w", 1)])
+        ),
+        ["bind u: b"]
+    );
+    assert_eq!(script.waits("u"), None);
+    let waits = script.waits("w").unwrap();
+    assert!(waits.starts_with("slots are reserved"), "{waits}");
+    // However long those take, no others follow: the gang starts when they have ended.
+    assert!(passes(&mut script, 300).is_empty());
+    assert_eq!(
+        succeeds(
+            &mut script,
+            "b",
+            task("u", 1),
+            &stages(&[("v", 1), ("w", 1)])
+        ),
+        ["bind v: b"]
+    );
+    for job in ["u", "v"] {
+        script.ended(job, AttemptEnd::Succeeded { rows: None });
+    }
+    assert!(succeeds(&mut script, "b", task("v", 0), &stages(&[("w", 1)])).is_empty());
+    assert_eq!(
+        succeeds(&mut script, "a", task("j", 0), &stages(&[("w", 1)])),
         ["bind t: a b"]
     );
+}
+
+#[test]
+fn a_gang_starts_beside_queries_that_take_longer_than_the_limit() {
+    let (mut script, gang) = behind_a_gang(&["u"]);
+    let stages = |left: usize| {
+        let query = (left > 0).then(|| slices("u", left));
+        let gang = barrier("t", &gang, &[], true);
+        [gang].into_iter().chain(query).collect::<Vec<_>>()
+    };
+    assert!(script.offer(&stages(9)).is_empty());
+    passes(&mut script, 60);
+    assert_eq!(script.offer(&stages(9)), ["bind u: b"]);
+    passes(&mut script, 90);
+    // u was let ahead, and has what is free until it ends.
+    assert_eq!(
+        succeeds(&mut script, "a", task("j", 0), &stages(8)),
+        ["bind u: a"]
+    );
+    passes(&mut script, 90);
+    assert!(succeeds(&mut script, "b", task("u", 0), &stages(0)).is_empty());
+    passes(&mut script, 90);
+    assert_eq!(
+        succeeds(&mut script, "a", task("u", 1), &stages(0)),
+        ["bind t: a b"]
+    );
+}
+
+#[test]
+fn slots_are_counted_to_their_user_also_where_the_job_is_known_late() {
+    let mut script = Script::sharing(&["a", "b"], &["etl=1,user_slots=1"]);
+    assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
+    script.submit_with(of("j", "etl", "bob"));
+    script.submit_with(of("k", "etl", "bob"));
+    assert!(script.offer(&[slices("k", 1)]).is_empty());
+    let waits = script.waits("k");
+    assert_eq!(
+        waits.as_deref(),
+        Some("user bob holds 1 slot, and the cap of queue etl is 1")
+    );
+}
+
+#[test]
+fn a_job_that_runs_waits_for_nothing() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    let second = Stage {
+        stage: 2,
+        ..slices("j", 1)
+    };
+    let stages = [slices("j", 1), second.clone()];
+    assert_eq!(script.offer(&stages), ["bind j: a"]);
+    assert_eq!(script.waits("j"), None);
+    assert!(script.offer(&[second]).is_empty());
+    assert_eq!(script.waits("j"), None);
 }
 
 #[test]

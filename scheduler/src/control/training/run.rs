@@ -439,6 +439,11 @@ impl Run {
         self.finished = true;
     }
 
+    /// Whether its generation is of an attempt.
+    pub(crate) fn is_of_attempt(&self, attempt: &str) -> bool {
+        self.attempt == attempt
+    }
+
     /// Optimizer steps done.
     pub(crate) fn steps_done(&self) -> u64 {
         self.steps

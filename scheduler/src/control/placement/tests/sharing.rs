@@ -1,6 +1,7 @@
 //! Scripts of slots that queues, users and gangs want at once.
 
 use super::*;
+use crate::control::held_up::Withheld;
 
 fn queues(texts: &[&str]) -> Queues {
     let queues: Vec<Queue> = texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -15,28 +16,18 @@ fn of(account: (&str, &str), job: &str, pending: usize) -> Demand {
     }
 }
 
-fn decide_in(
-    queues: &Queues,
-    usage: &Usage,
-    free: &[usize],
-    demands: &[Demand],
-    yields: bool,
-) -> Placed {
-    place(
-        &mut cluster(free),
-        demands,
-        Shares { queues, usage },
-        yields,
-    )
-}
-
 fn scripts(placed: &Placed) -> Vec<String> {
     placed.decisions.iter().map(script).collect()
 }
 
-/// Decisions where nothing runs and no reservation yields.
+/// Decisions where nothing runs.
 fn share(queues: &Queues, free: &[usize], demands: &[Demand]) -> Vec<String> {
-    scripts(&decide_in(queues, &Usage::default(), free, demands, false))
+    let usage = &Usage::default();
+    scripts(&place(
+        &mut cluster(free),
+        demands,
+        Shares { queues, usage },
+    ))
 }
 
 #[test]
@@ -83,7 +74,7 @@ fn who_waits_for_a_queues_turn_is_told_its_share() {
         queues: &queues,
         usage: &usage,
     };
-    let placed = place(&mut executors, &demands, shares, false);
+    let placed = place(&mut executors, &demands, shares);
     assert_eq!(
         scripts(&placed),
         [
@@ -111,20 +102,16 @@ fn of_one_user_the_job_of_the_highest_priority_goes_first() {
 }
 
 #[test]
-fn a_gang_holds_slots_of_its_queue_and_waits_for_no_cap() {
+fn a_gang_counts_in_no_share_and_no_cap() {
     let queues = queues(&["etl=1,user_slots=1"]);
     let trains = Demand {
         account: Account::new("etl", "bob"),
         ..gang("t", Ranks::Exactly(2))
     };
-    let demands = [trains, of(("etl", "bob"), "a", 1), slices("b", 1)];
+    let demands = [trains, of(("etl", "bob"), "a", 2), slices("b", 1)];
     assert_eq!(
-        share(&queues, &[2, 1], &demands),
-        [
-            "start e0:5 e1:5",
-            "wait: user bob holds 2 slots, and the cap of queue etl is 1",
-            "tasks e0:1"
-        ]
+        share(&queues, &[3, 2], &demands),
+        ["start e0:5 e1:5", "tasks e0:1", "tasks e0:1"]
     );
 }
 
@@ -160,27 +147,70 @@ fn a_gang_starts_on_what_those_ahead_leave() {
     );
 }
 
+/// What queries are kept from on executors with so many free slots, and the decisions.
+fn withheld(free: &[usize], demands: &[Demand]) -> (Option<Withheld>, Vec<String>) {
+    let shares = Shares {
+        queues: &Queues::default(),
+        usage: &Usage::default(),
+    };
+    let placed = place(&mut cluster(free), demands, shares);
+    let scripts = scripts(&placed);
+    (placed.withheld, scripts)
+}
+
 #[test]
-fn a_reservation_yields_when_it_has_to() {
-    let (queues, usage) = (Queues::default(), Usage::default());
-    let demands = [gang("t", Ranks::Exactly(2)), slices("b", 2)];
-    let kept = decide_in(&queues, &usage, &[1, 0], &demands, false);
-    assert!(kept.held_up && !kept.yielded);
-    let yielded = decide_in(&queues, &usage, &[1, 0], &demands, true);
-    assert_eq!(scripts(&yielded)[1], "tasks e0:1");
-    assert!(yielded.yielded && !yielded.held_up);
-    // Nothing is free: it has to the next time too.
-    let none = decide_in(&queues, &usage, &[0, 0], &demands, true);
-    assert!(none.held_up && !none.yielded);
-    // One that runs is not held up.
+fn queries_behind_a_reservation_are_told_of() {
     let runs = Demand {
         runs: true,
+        ..slices("c", 2)
+    };
+    let trains = || gang("t", Ranks::Exactly(2));
+    let demands = [slices("a", 1), trains(), slices("b", 2), runs];
+    let b = || vec!["b".to_owned()];
+    let (kept, _) = withheld(&[2, 0], &demands);
+    let (slot, from) = (true, b());
+    assert_eq!(kept, Some(Withheld { slot, from }), "c runs");
+    let (busy, _) = withheld(&[1, 0], &demands);
+    let (slot, from) = (false, b());
+    assert_eq!(busy, Some(Withheld { slot, from }), "a has the free one");
+    // A gang that can start does, whatever has waited; then nothing is reserved.
+    let (kept, decisions) = withheld(&[2, 2], &[trains(), slices("b", 2)]);
+    assert_eq!((kept, &*decisions[0]), (None, "start e0:5 e1:5"));
+}
+
+#[test]
+fn a_query_that_has_been_held_up_for_too_long_goes_ahead() {
+    let ahead = Demand {
+        ahead: true,
         ..slices("b", 2)
     };
-    let demands = [gang("t", Ranks::Exactly(2)), runs];
-    assert!(!decide_in(&queues, &usage, &[1, 0], &demands, false).held_up);
-    // A gang that can start does, whatever has waited.
-    let demands = [gang("t", Ranks::Exactly(2)), slices("b", 2)];
-    let started = decide_in(&queues, &usage, &[1, 1], &demands, true);
-    assert_eq!(scripts(&started)[0], "start e0:5 e1:5");
+    let demands = [gang("t", Ranks::Exactly(2)), ahead, slices("c", 1)];
+    let (_, decisions) = withheld(&[2, 0], &demands);
+    assert_eq!(
+        decisions,
+        [
+            "wait: needs a free slot on 2 executors at once: 0 of 2 have one",
+            "tasks e0:2",
+            "wait: slots are reserved for the training of job t"
+        ]
+    );
+}
+
+#[test]
+fn a_gang_that_lacks_executors_reserves_nothing() {
+    let request = RankRequest::Begin {
+        ranks: Ranks::Exactly(3),
+        most: usize::MAX,
+        patience_over: false,
+        too_few: TooFew::Wait,
+    };
+    let (kept, decisions) = withheld(&[1, 1], &[gang_with("t", request, 0, 0), slices("b", 2)]);
+    assert_eq!(
+        decisions,
+        [
+            "wait: needs 3 executors: 2 are registered",
+            "tasks e0:1 e1:1"
+        ]
+    );
+    assert_eq!(kept, None);
 }
