@@ -26,6 +26,7 @@ mod expand;
 mod filtered;
 mod filters;
 mod float_extremes;
+mod float_ranges;
 #[cfg(test)]
 mod fuzz;
 mod join_order;

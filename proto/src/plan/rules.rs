@@ -18,6 +18,7 @@ use super::estimates::estimate_scan;
 use super::expand::group_before_sets;
 use super::filters::{FILTER_PUSHDOWN, KeepFilters};
 use super::float_extremes::order_floats;
+use super::float_ranges::{forget_ranges, prune_by_others};
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::logical_rule::{LogicalRule, around, top_down};
@@ -42,6 +43,7 @@ const DYNAMIC_FILTERS: &str = "FilterPushdown(Post)";
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let mut rules = vec![
+        rule("forget_float_ranges", Rewrite::Each(forget_ranges)),
         rule("estimate_scans", Rewrite::Each(estimate_scan)),
         rule("order_joins", Rewrite::Whole(order_joins)),
     ];
@@ -62,6 +64,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Rewrite::Each(choose_dictionaries),
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
+    rules.push(rule("prune_without_floats", Rewrite::Each(prune_by_others)));
     let mut logical: Vec<LogicalRule> = vec![
         top_down("receive_repeated_names", receive_repeated_names),
         top_down("drop_endless_limits", drop_endless_limits),

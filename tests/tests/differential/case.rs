@@ -105,7 +105,7 @@ impl Case {
     }
 
     /// The same where DataFusion alone errs on how it is put: with its rules mended, `IN` spelled out, and without what it
-    /// takes statistics for, which leave out NaN: dynamic filters and constants.
+    /// takes statistics for, which leave out NaN.
     pub(crate) fn mended(&self, dir: &Path, out: &Path) -> Script {
         let mut case = self.clone();
         match &mut case.question {
@@ -115,6 +115,8 @@ impl Case {
         for key in [
             "datafusion.optimizer.enable_dynamic_filter_pushdown",
             "datafusion.execution.collect_statistics",
+            "datafusion.execution.parquet.pruning",
+            "datafusion.execution.parquet.enable_page_index",
         ] {
             case.settings.retain(|setting| setting.key != key);
             case.settings.push(Setting {
