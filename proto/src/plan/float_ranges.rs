@@ -13,7 +13,7 @@ use datafusion::common::Statistics;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::datasource::physical_plan::{
-    FileGroup, FileScanConfig, FileScanConfigBuilder, ParquetSource,
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
 };
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
@@ -62,8 +62,8 @@ pub(super) fn forget_ranges(node: &Plan, _: &ConfigOptions) -> Result<Option<Pla
 /// A scan that prunes by no condition on a float; to be made once filters are pushed down.
 pub(super) fn prune_by_others(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     Ok(change(node, |scan, source| {
-        let predicate = source.predicate()?;
-        let conditions = split_conjunction(predicate).into_iter();
+        let predicate = source.filter()?;
+        let conditions = split_conjunction(&predicate).into_iter();
         let (of_floats, others): (Vec<_>, Vec<_>) =
             conditions.partition(|condition| reads_floats(condition, scan.file_schema()));
         if of_floats.is_empty() {

@@ -1,7 +1,6 @@
 //! Asks the NVIDIA driver how many GPUs there are, without linking it.
 //!
-//! The one place of the crate with `unsafe`: two C functions, called by their published
-//! signatures. Kernels are compiled at run time, so the compiler, NVRTC, must be there as well.
+//! It calls two C functions by their published signatures, which is `unsafe`. Kernels are compiled at run time, so the compiler, NVRTC, must be there as well.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};
