@@ -40,6 +40,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::join_filter::stop_in_filter;
 use super::tasks::{Running, cancelled};
+use super::unspilled_joins::context_of;
 
 /// Bytes that a column's buffers may hold, whatever they show.
 const LITTLE: usize = 16 << 10;
@@ -143,6 +144,7 @@ impl ExecutionPlan for Cancellable {
     ) -> Result<SendableRecordBatchStream> {
         // What begins after the task was to stop does not.
         self.task.check()?;
+        let context = context_of(self.plan.as_ref(), context)?;
         let rows = self.plan.execute(partition, context)?;
         let wakes = self.wakes.then(|| {
             let cancel = self.task.cancel().clone();

@@ -15,6 +15,7 @@ mod runtime;
 pub(crate) mod shuffle_dir;
 mod task_server;
 mod tasks;
+mod unspilled_joins;
 
 pub(crate) use engine::data_lost;
 pub(crate) use process::{Process, connect, start};

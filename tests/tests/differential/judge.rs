@@ -241,12 +241,16 @@ impl Judge {
             (_, Outcome::Hang) => fails(What::Hang),
             (Outcome::Error(due), Outcome::Error(_)) => Verdict::BothFail(without_details(due)),
             (Outcome::Rows(due), Outcome::Error(error)) => {
-                let writes_none = |(_, other): (_, Outcome)| match other {
+                let writes_none = |other: &Outcome| match other {
                     Outcome::Rows(due) => due.rows.is_empty(),
-                    Outcome::Error(too) => excused::refused(&too, || true).is_some(),
+                    Outcome::Error(too) => excused::refused(too, || true).is_some(),
                     Outcome::Hang => false,
                 };
-                let no_rows = || due.rows.is_empty() || others().any(writes_none);
+                let no_rows = || {
+                    due.rows.is_empty()
+                        || others().any(|(_, other)| writes_none(&other))
+                        || mended().is_some_and(|other| writes_none(&other))
+                };
                 if let Some(refused) = excused::refused(error, no_rows) {
                     return Verdict::Unsettled(refused.to_owned());
                 }
