@@ -11,10 +11,10 @@ use volley_proto::tls::{self, Tls, TlsFiles};
 
 use crate::{Error, Result};
 
-/// How often the scheduler is asked whether it is there.
-const PINGED: Duration = Duration::from_secs(10);
-/// How long it may take to answer: a process that stands still for a moment is not lost.
-const ALIVE: Duration = Duration::from_secs(20);
+/// Interval of HTTP/2 keep-alive pings.
+const PING: Duration = Duration::from_secs(10);
+/// Timeout of a ping: a process that is frozen for a moment is not lost.
+const PONG: Duration = Duration::from_secs(20);
 
 /// A scheduler's address, TLS files and credential.
 #[derive(Debug, Clone)]
@@ -114,10 +114,10 @@ impl SchedulerAddress {
     ) -> std::result::Result<Endpoint, tonic::transport::Error> {
         // Whether TLS is spoken is for who connects.
         let endpoint = create_grpc_client_endpoint(tls::url(&self.address, false), grpc)?;
-        // A scheduler whose host is cut off closes nothing.
+        // A host that is cut off closes no connection.
         Ok(endpoint
-            .http2_keep_alive_interval(PINGED)
-            .keep_alive_timeout(ALIVE)
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PONG)
             .keep_alive_while_idle(true))
     }
 }

@@ -38,8 +38,8 @@ const GREETING: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(30);
 /// How long it may take to answer.
 const PONG: Duration = Duration::from_secs(30);
-/// How long a caller's host may leave what it is sent without acknowledgement.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+/// TCP user timeout: how long what is sent may stay unacknowledged until the connection is closed.
+const USER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may take no bytes that are to be sent.
 const STALL: Duration = Duration::from_secs(120);
 
@@ -136,8 +136,8 @@ impl Listener {
             tracing::debug!(%error, "a connection waits to fill its packets");
         }
         #[cfg(target_os = "linux")]
-        if let Err(error) = SockRef::from(&stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED)) {
-            tracing::debug!(%error, "a connection keeps the system's time for what is not acknowledged");
+        if let Err(error) = SockRef::from(&stream).set_tcp_user_timeout(Some(USER_TIMEOUT)) {
+            tracing::debug!(%error, "a connection keeps the default TCP user timeout");
         }
         let until = Instant::now() + self.greeting;
         let connection = move |kind, peer| Connection {

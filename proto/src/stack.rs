@@ -11,8 +11,7 @@ use std::pin::pin;
 
 use crate::limits::STACK;
 
-/// The red zone: work goes on with another stack where fewer bytes than these are left, for limits of nesting count on a
-/// whole one.
+/// The red zone: with fewer bytes left, another stack is allocated. Limits of nesting are for a whole one.
 const RED_ZONE: usize = STACK / 8 * 7;
 
 /// Runs a function on a deep stack.

@@ -24,7 +24,7 @@ pub struct SchedulerConfig {
     pub reader_timeout: Duration,
     /// The queues between which slots are shared, besides `default`, or in its place.
     pub queues: Vec<Queue>,
-    /// Queries go ahead of a gang that waits once its reservation has held them up for this long.
+    /// Queries are promoted ahead of a waiting gang once its reservation has starved them for this long.
     pub reservation_limit: Duration,
     /// Whose requests it answers.
     pub tokens: Tokens,

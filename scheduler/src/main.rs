@@ -54,7 +54,7 @@ struct Args {
     /// VOLLEY_QUEUES, with spaces between them] [default: `default=1` alone]
     #[arg(long = "queue", value_name = "NAME=WEIGHT[,user_slots=N]")]
     queues: Vec<Queue>,
-    /// Time after which queries that the reservation of a waiting gang holds up go ahead of it, as many as there are slots
+    /// Time after which queries that the reservation of a waiting gang starves are promoted ahead of it, as many jobs as slots
     #[arg(long, env = "VOLLEY_RESERVATION_LIMIT", default_value = "60s", value_parser = humantime::parse_duration)]
     reservation_limit: Duration,
     /// File of whose requests are answered: lines of a name, a role and a token's hash, as `volley cluster token` prints

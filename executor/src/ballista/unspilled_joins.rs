@@ -1,11 +1,11 @@
-//! Joins without keys that must not spill, as they lose rows then.
+//! Outer, semi and anti nested-loop joins without spilling, which loses rows.
 //!
-//! Where its left side does not fit into memory, DataFusion 55's nested-loop join goes over it in chunks. If memory runs
-//! out at the last of its batches, nothing is left for a chunk after that, and the join ends without the right rows that
-//! have found no partner; and unmatched left rows are told by each partition for itself. So joins that tell such rows
-//! have no files to spill to: one that does not fit is an error. Operators below it spill as ever.
+//! DataFusion 55 spills a left side that does not fit into memory, and joins it chunk by chunk. When memory runs out at the
+//! last of its batches, the chunk after that is empty, and the join ends without emitting unmatched right rows; and each
+//! partition emits unmatched left rows by its own matches alone. So these joins run with temporary files disabled, and
+//! fail with "Resources exhausted". Inner joins, and operators below any join, spill as ever.
 //!
-//! To be dropped when a release ends the last chunk as the others. Inner joins go on in chunks.
+//! To be dropped when a release emits unmatched rows after an empty last chunk.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
 use datafusion::prelude::SessionConfig;
 
-/// The task's runtime, for operators below one that is kept from it.
+/// The task's runtime environment, for operators below a join that has another.
 struct OfTask(Arc<RuntimeEnv>);
 
-/// The context that an operator runs with, of the one that it is given.
+/// The task context to execute an operator with, made of the one that its parent passes.
 ///
 /// # Errors
-/// When no runtime can be made.
+/// When no runtime environment can be made.
 pub(super) fn context_of(
     plan: &dyn ExecutionPlan,
     context: Arc<TaskContext>,

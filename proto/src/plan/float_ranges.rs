@@ -114,18 +114,15 @@ fn reads_floats(condition: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
 
 fn has_floats(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Float16 | DataType::Float32 | DataType::Float64 => true,
         DataType::Dictionary(_, values) => has_floats(values),
-        nested => match nested {
-            DataType::Struct(fields) => fields.iter().any(|field| has_floats(field.data_type())),
-            DataType::List(item)
-            | DataType::LargeList(item)
-            | DataType::ListView(item)
-            | DataType::LargeListView(item)
-            | DataType::FixedSizeList(item, _)
-            | DataType::Map(item, _) => has_floats(item.data_type()),
-            _ => false,
-        },
+        DataType::Struct(fields) => fields.iter().any(|field| has_floats(field.data_type())),
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => has_floats(item.data_type()),
+        other => other.is_floating(),
     }
 }
 

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant, SystemTime};
 use volley_proto::TrainId;
 use volley_proto::tables::{self, JobState, Line, millis};
 
+use super::aging::Aging;
 use super::clock::Now;
 use super::event::{
     AttemptEnd, BoundTask, Command, DataLoss, Event, Gang, LossEffect, Submission, Topic,
 };
 use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
-use super::held_up::HeldUp;
 use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
 use super::offers::unknown_account;
@@ -42,7 +42,7 @@ pub(crate) struct Policy {
     /// How long rows that are not read are kept.
     pub(crate) retention: RetentionPolicy,
     pub(crate) queues: Queues,
-    /// How long a waiting gang's reservation may hold queries up before some of them go ahead of it.
+    /// How long a waiting gang's reservation may starve queries before some of them are promoted ahead of it.
     pub(crate) reservation_limit: Duration,
 }
 
@@ -56,8 +56,8 @@ pub(crate) struct Controller {
     pub(super) slots: Slots,
     /// The executors as placement sees them: what the registry and the slots say of each.
     pub(super) pool: Pool,
-    /// Queries behind the reservation of a gang that waits.
-    pub(super) held_up: HeldUp,
+    /// Queries that the reservation of a waiting gang starves.
+    pub(super) aging: Aging,
     notices: NoticeLog,
     /// Since when no executor has been registered.
     empty_since: Option<Instant>,
@@ -74,7 +74,7 @@ impl Controller {
             executors: Executors::default(),
             slots: Slots::default(),
             pool: Pool::default(),
-            held_up: HeldUp::default(),
+            aging: Aging::default(),
             notices: NoticeLog::default(),
             empty_since: None,
             commands: Vec::new(),
@@ -292,10 +292,16 @@ impl Controller {
         self.command(Command::Release { job });
     }
 
-    /// Cancels a job. False when there is no such job.
+    /// Cancels a job; of one that has succeeded, gives up the rows. False when there is no such job.
     pub(crate) fn cancel(&mut self, id: &str, now: Now) -> bool {
         self.end_job(id, None, now);
-        self.jobs.get(id).is_some()
+        let Some(job) = self.jobs.get_mut(id) else {
+            return false;
+        };
+        if let Some(rows) = &mut job.rows {
+            rows.given_up();
+        }
+        true
     }
 
     /// A reader of a job's rows says how far it is. Returns why they are not kept any more, if so; `None` when there is no

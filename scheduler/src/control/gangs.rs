@@ -107,7 +107,7 @@ impl Controller {
             run.awaits_ranks() || grows.is_some_and(|ranks| ranks < executors)
         });
         let limit = self.policy.reservation_limit;
-        may_regroup || self.held_up.is_due(limit, now.instant)
+        may_regroup || self.aging.is_due(limit, now.instant)
     }
 
     /// Whether anything is to be decided about a gang whose shards are all taken: it meets again, or could grow.

@@ -6,8 +6,8 @@
 //!        jobs        an id from submission to end, over however many attempts; readers of its rows
 //!        training    runs: generations, seats, the root cause of a failure, progress
 //!        placement   which stage gets which executors now, what waits, and why
-//!        queues      weighted fair sharing of slots: queues, users, limits, priorities
-//!        held_up     queries behind a gang that waits, and when some go ahead of it
+//!        queues      weighted fair sharing of slots: queues, users, caps, priorities
+//!        aging       queries that a gang's reservation starves, promoted ahead of it after a while
 //!        slots       which task holds which slots, until it has ended
 //!        executors   attendance, registration, roles and resources
 //!        notices     what executors warn of
@@ -17,12 +17,12 @@
 //! method of [`Controller`]; it may leave commands too. Whoever holds the controller carries the commands out: see
 //! [`crate::handle`]. So everything here is tested by scripts, events in and commands out.
 
+mod aging;
 mod clock;
 mod controller;
 mod event;
 mod executors;
 mod gangs;
-mod held_up;
 mod jobs;
 mod notices;
 mod offers;

@@ -90,7 +90,7 @@ impl Controller {
         self.pool.begin(alive.as_ref());
         let (limit, most) = (self.policy.reservation_limit, self.pool.query_slots());
         let (jobs, slots) = (&self.jobs, &self.slots);
-        self.held_up.begin(limit, most, now.instant, |job| {
+        self.aging.begin(limit, most, now.instant, |job| {
             let is_offered = || stages.iter().any(|stage| stage.attempt == job);
             match jobs.get(job) {
                 Some(job) => job.has_ended(),
@@ -112,11 +112,8 @@ impl Controller {
             queues: &self.policy.queues,
             usage: self.slots.usage(),
         };
-        let Placed {
-            decisions,
-            withheld,
-        } = place(&mut self.pool, &demands, shares);
-        self.held_up.end(withheld, now.instant);
+        let Placed { decisions, starved } = place(&mut self.pool, &demands, shares);
+        self.aging.end(starved, now.instant);
         let starts =
             |decision: &Decision| matches!(decision, Decision::Tasks(_) | Decision::Start(_));
         let started = demands.iter().zip(&decisions);
@@ -187,7 +184,7 @@ impl Controller {
             }
         };
         let demand = Demand {
-            ahead: self.held_up.goes_ahead(&job),
+            promoted: self.aging.is_promoted(&job),
             job,
             stage,
             account,

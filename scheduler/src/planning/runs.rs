@@ -1,8 +1,8 @@
-//! Runs of sorts: fewer and longer ones where a session's batches are tiny.
+//! Sorted runs: fewer and longer ones where a session's batch size is tiny.
 //!
-//! Each batch that DataFusion's sort receives is a run of its own, and all runs are merged at once: for each batch that it
-//! returns, the merge looks at all of them, once for each column and each field of a struct. That is quadratic in the
-//! rows where batches are tiny. To be dropped when a release bounds the runs of a merge.
+//! Each input batch of DataFusion's sort is a run, and one merge has all of them: for each output batch it visits every
+//! run, once for each column and each field of a struct. That is quadratic in the rows where batches are tiny. To be
+//! dropped when a release bounds the fan-in of a merge.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-/// Rows of a run, at least; larger batches are sorted as they come.
+/// Minimum rows of a run; batches of as many are sorted as they come.
 const LEAST_ROWS: usize = 512;
 
 /// The plan of a session with batches of so many rows, with longer runs in its sorts.

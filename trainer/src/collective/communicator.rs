@@ -34,7 +34,7 @@ pub struct Communicator {
     mesh: Mesh,
     chunk: usize,
     direct_below: usize,
-    /// How long calls take that are waited in patiently.
+    /// The timeout of patient calls.
     patience: Duration,
     broken: bool,
     /// Calls so far, and the number of the last one.
@@ -303,10 +303,10 @@ impl Communicator {
         })
     }
 
-    /// Makes calls before which a peer may be busy for longer than an operation may take: writing a model, evaluating more rows
-    /// than others. A peer counts as stuck after [`Options::connect_timeout`] then. One that is lost is noticed as ever: its
-    /// host closes the connections of a process that ends, and says nothing when it is gone itself; a process that stands
-    /// still is for who hears of it otherwise to end, by the token that aborts calls.
+    /// Makes calls with [`Options::connect_timeout`] as their timeout, for peers that are busy for longer than an operation may
+    /// take: writing a model, evaluating more rows than others. Lost peers are detected as ever: connections of a process that
+    /// ends are closed, and those to a host that is gone fail TCP's keepalive. A frozen process is not; heartbeats detect
+    /// it, and the abort token ends the call.
     ///
     /// # Errors
     ///

@@ -59,20 +59,21 @@ impl Link for UnixStream {
     }
 }
 
-/// How long a TCP connection that says nothing goes until the peer's host is asked whether it is there, and between questions.
-const PROBED: Duration = Duration::from_secs(5);
-/// How long the peer's host may leave bytes and questions unanswered until the connection is closed.
-const SILENT: Duration = Duration::from_secs(30);
+/// TCP keepalive: idle time until the first probe, and between probes.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// TCP user timeout: how long bytes and probes may stay unacknowledged until the connection is closed.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Fits a TCP connection to be a link, or to carry one: a peer whose host does not answer any more closes it, also while
-/// nothing is sent.
+/// Fits a TCP connection to be a link, or to carry one, which fails when the peer's host is gone.
 pub(super) fn tcp(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     let socket = SockRef::from(&stream);
-    let probes = TcpKeepalive::new().with_time(PROBED).with_interval(PROBED);
+    let probes = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE);
     socket.set_tcp_keepalive(&probes)?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(SILENT))?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     // The last chunk of a segment is small, and the next rank waits for it.
     stream.set_nodelay(true)?;
     Ok(stream)

@@ -1,7 +1,7 @@
 //! How long the rows of a job that has succeeded are kept, decided purely.
 //!
 //! ```text
-//!   succeeded ──► kept ──┬ all who read them have what they wanted ──────► removed
+//!   succeeded ──► kept ──┬ read, or given up by a cancellation ───────────► removed
 //!                        ├ nobody has asked for them for a while ────────► removed, with a reason
 //!                        └ who reads them reads nothing for a long time ─► removed, with a reason
 //! ```
@@ -33,7 +33,7 @@ pub(crate) struct Rows {
     /// When somebody was last heard of who wants them.
     asked: Instant,
     readers: HashMap<u64, Reader>,
-    /// Whether some reader has had all that it wanted.
+    /// Whether some reader has had all that it wanted, or the client has given them up.
     read: bool,
     /// Why they are not kept any more.
     removed: Option<String>,
@@ -105,6 +105,11 @@ impl Rows {
             }
         }
         self.removed.as_deref()
+    }
+
+    /// The client gives them up; readers that are there go on.
+    pub(crate) fn given_up(&mut self) {
+        self.read = true;
     }
 
     /// Whether they are to be removed now, and what is worth saying about it.
@@ -220,6 +225,20 @@ mod tests {
         let now = script.at(403);
         let told = script.rows.reads(reading, now).map(str::to_owned);
         assert_eq!(told.as_deref(), Some("nobody has asked for them for 5m"));
+    }
+
+    #[test]
+    fn rows_that_are_given_up_are_removed_soon_but_not_from_a_reader() {
+        let mut script = Script::new();
+        script.rows.given_up();
+        assert_eq!(script.due(10), None, "others may have begun");
+        assert_eq!(script.due(16).as_deref(), Some("-"));
+        let mut script = Script::new();
+        script.reads(1, 1, 1, false);
+        script.rows.given_up();
+        assert_eq!(script.due(100), None);
+        script.reads(100, 1, 2, true);
+        assert_eq!(script.due(116).as_deref(), Some("-"));
     }
 
     #[test]

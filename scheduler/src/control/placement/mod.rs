@@ -4,8 +4,8 @@
 //! [queues](super::queues). A barrier stage is a *gang*: all of its ranks start at once, one task an executor, or none
 //! does. Gangs come first come first served. One that cannot start yet keeps a slot on every executor it could use (by
 //! role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. One that meets again has its
-//! place among jobs by its own arrival, also while its last generation ends. Queries that its reservation has held up for
-//! too long [go ahead](super::held_up) of it. One that lacks executors, or their memory, keeps no slots: they would not do.
+//! place among jobs by its own arrival, also while its last generation ends. Queries that its reservation has starved for
+//! too long are [promoted](super::aging) ahead of it. One that lacks executors, or their memory, keeps no slots: they would not do.
 //!
 //! ```text
 //!              enough executors with a free slot ──────────────────────► Start(executors)
@@ -78,8 +78,8 @@ pub(crate) struct Demand {
     pub(crate) account: Account,
     /// The job's priority among its user's in the queue; the highest comes first.
     pub(crate) priority: i32,
-    /// Whether it goes ahead of a gang that came before it, by which it has been held up.
-    pub(crate) ahead: bool,
+    /// Whether it has been promoted ahead of gangs that came before it.
+    pub(crate) promoted: bool,
     /// Whether a task of its job runs.
     pub(crate) runs: bool,
     pub(crate) kind: Kind,

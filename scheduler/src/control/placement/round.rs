@@ -7,7 +7,7 @@
 //!   a gang waits: queries ahead of it take the reserved ones
 //! ```
 //!
-//! Ahead of a gang are those that came before it, and those that it has [held up](crate::control::held_up) for too long.
+//! Ahead of a gang are those that came before it, and those [promoted](crate::control::aging) after it has starved them.
 //! Every slot goes to the stage that is first by [fair share](super::super::queues), on the executor that is the most open.
 //! Not here: how many ranks a gang has.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::gang::{least_memory, place_gang};
 use super::{Decision, Demand, Kind, Pool, Task, WaitReason};
-use crate::control::held_up::Withheld;
+use crate::control::aging::Starved;
 use crate::control::queues::{Queues, Turns, Usage, Waiting};
 
 /// How slots are shared, and which are held.
@@ -31,8 +31,8 @@ pub(crate) struct Shares<'a> {
 pub(crate) struct Placed {
     /// One for each demand.
     pub(crate) decisions: Vec<Decision>,
-    /// What the reservation of a gang keeps from queries, if one reserves.
-    pub(crate) withheld: Option<Withheld>,
+    /// What the reservation of a gang withholds from queries, if one reserves.
+    pub(crate) starved: Option<Starved>,
 }
 
 /// Decides for every demand, which are in the order of arrival, and takes what it gives from the pool.
@@ -42,7 +42,7 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
     let mut waiting: Option<usize> = None;
     let mut reserving: Option<usize> = None;
     // Whether a query is ahead of a gang.
-    let precedes = |query: usize, gang: usize| query < gang || demands[query].ahead;
+    let precedes = |query: usize, gang: usize| query < gang || demands[query].promoted;
     for (position, demand) in demands.iter().enumerate() {
         let Kind::Gang {
             request,
@@ -190,9 +190,9 @@ impl<'a> Round<'a> {
     /// The decisions, where a gang reserves slots or none does.
     fn decide(mut self, mut gangs: HashMap<usize, Decision>, reserving: Option<usize>) -> Placed {
         // What is free now is so because it is reserved.
-        let mut withheld = reserving.map(|_| Withheld {
+        let mut starved = reserving.map(|_| Starved {
             slot: self.pool.first_open().is_some(),
-            from: Vec::new(),
+            jobs: Vec::new(),
         });
         let mut active = None;
         let mut decisions = Vec::with_capacity(self.demands.len());
@@ -208,7 +208,7 @@ impl<'a> Round<'a> {
             }
             let cap = self.queues.cap(&demand.account.queue);
             let held = self.usage.of_user(&demand.account);
-            let ahead = reserving.filter(|gang| *gang < position && !demand.ahead);
+            let ahead = reserving.filter(|gang| *gang < position && !demand.promoted);
             let reason = match (cap, ahead) {
                 (Some(cap), _) if held >= cap => WaitReason::Cap {
                     account: demand.account.clone(),
@@ -216,11 +216,11 @@ impl<'a> Round<'a> {
                     cap,
                 },
                 (_, Some(gang)) => {
-                    if let Some(Withheld { from, .. }) = &mut withheld
+                    if let Some(Starved { jobs, .. }) = &mut starved
                         && !demand.runs
-                        && from.last() != Some(&demand.job)
+                        && jobs.last() != Some(&demand.job)
                     {
-                        from.push(demand.job.clone());
+                        jobs.push(demand.job.clone());
                     }
                     WaitReason::Slot {
                         ahead: Some(self.demands[gang].job.clone()),
@@ -230,10 +230,7 @@ impl<'a> Round<'a> {
             };
             decisions.push(Decision::Wait(reason));
         }
-        Placed {
-            decisions,
-            withheld,
-        }
+        Placed { decisions, starved }
     }
 
     /// The queues that have slots or wait for some.

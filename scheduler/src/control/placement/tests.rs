@@ -35,7 +35,7 @@ fn demand(job: &str, kind: Kind) -> Demand {
         stage: 1,
         account: Account::new(QUEUE_DEFAULT, "u"),
         priority: 0,
-        ahead: false,
+        promoted: false,
         runs: false,
         kind,
     }

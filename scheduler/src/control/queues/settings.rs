@@ -16,7 +16,7 @@ pub struct Queue {
     pub name: String,
     /// Its weight: slots are shared between queues in proportion to it.
     pub weight: u32,
-    /// The user limit: the most slots of it that one user's queries hold; as many as there are, where it is not given.
+    /// The cap: the most slots of it that one user's queries hold; as many as there are, where it is not given.
     pub user_slots: Option<usize>,
 }
 

@@ -20,7 +20,7 @@ impl Account {
     }
 }
 
-/// Users of a queue who hold no slot, of whom it is known when they were last served; the others count as never served.
+/// Users of a queue without slots whose last turn is known, at most about; the others count as never served.
 const IDLE_USERS: usize = 1024;
 
 /// Slots that tasks of queries hold, by queue and user.
@@ -35,8 +35,6 @@ pub(crate) struct Usage {
 struct QueueUsage {
     slots: usize,
     users: BTreeMap<Arc<str>, UserUsage>,
-    /// Users that hold none.
-    idle: usize,
     /// When it last took some.
     turn: u64,
 }
@@ -54,14 +52,7 @@ impl Usage {
         let queue = self.queues.entry(Arc::clone(&account.queue)).or_default();
         queue.turn = self.turn;
         queue.slots += slots;
-        let user = queue.users.entry(Arc::clone(&account.user));
-        let user = user.or_insert_with(|| {
-            queue.idle += 1;
-            UserUsage::default()
-        });
-        if user.slots == 0 && slots > 0 {
-            queue.idle -= 1;
-        }
+        let user = queue.users.entry(Arc::clone(&account.user)).or_default();
         user.slots += slots;
         user.turn = self.turn;
     }
@@ -74,13 +65,10 @@ impl Usage {
         let Some(user) = queue.users.get_mut(&account.user) else {
             return;
         };
-        if user.slots > 0 && user.slots <= slots {
-            queue.idle += 1;
-        }
         user.slots = user.slots.saturating_sub(slots);
-        if queue.idle > IDLE_USERS {
+        // No more users than slots hold any.
+        if queue.users.len() > queue.slots + IDLE_USERS {
             queue.users.retain(|_, user| user.slots > 0);
-            queue.idle = 0;
         }
     }
 
@@ -131,7 +119,6 @@ mod tests {
         }
         let queue = &usage.queues["etl"];
         assert!(queue.users.len() <= IDLE_USERS + 2, "{}", queue.users.len());
-        assert_eq!(queue.idle + 1, queue.users.len());
         assert_eq!((usage.of_user(&account(0)), usage.of_queue("etl")), (2, 2));
         assert!(usage.turn_of_user(&account(0)) > 0);
     }

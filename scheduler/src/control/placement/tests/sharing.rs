@@ -1,7 +1,7 @@
 //! Scripts of slots that queues, users and gangs want at once.
 
 use super::*;
-use crate::control::held_up::Withheld;
+use crate::control::aging::Starved;
 
 fn queues(texts: &[&str]) -> Queues {
     let queues: Vec<Queue> = texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -148,14 +148,14 @@ fn a_gang_starts_on_what_those_ahead_leave() {
 }
 
 /// What queries are kept from on executors with so many free slots, and the decisions.
-fn withheld(free: &[usize], demands: &[Demand]) -> (Option<Withheld>, Vec<String>) {
+fn starved(free: &[usize], demands: &[Demand]) -> (Option<Starved>, Vec<String>) {
     let shares = Shares {
         queues: &Queues::default(),
         usage: &Usage::default(),
     };
     let placed = place(&mut cluster(free), demands, shares);
     let scripts = scripts(&placed);
-    (placed.withheld, scripts)
+    (placed.starved, scripts)
 }
 
 #[test]
@@ -167,25 +167,25 @@ fn queries_behind_a_reservation_are_told_of() {
     let trains = || gang("t", Ranks::Exactly(2));
     let demands = [slices("a", 1), trains(), slices("b", 2), runs];
     let b = || vec!["b".to_owned()];
-    let (kept, _) = withheld(&[2, 0], &demands);
-    let (slot, from) = (true, b());
-    assert_eq!(kept, Some(Withheld { slot, from }), "c runs");
-    let (busy, _) = withheld(&[1, 0], &demands);
-    let (slot, from) = (false, b());
-    assert_eq!(busy, Some(Withheld { slot, from }), "a has the free one");
+    let (kept, _) = starved(&[2, 0], &demands);
+    let (slot, jobs) = (true, b());
+    assert_eq!(kept, Some(Starved { slot, jobs }), "c runs");
+    let (busy, _) = starved(&[1, 0], &demands);
+    let (slot, jobs) = (false, b());
+    assert_eq!(busy, Some(Starved { slot, jobs }), "a has the free one");
     // A gang that can start does, whatever has waited; then nothing is reserved.
-    let (kept, decisions) = withheld(&[2, 2], &[trains(), slices("b", 2)]);
+    let (kept, decisions) = starved(&[2, 2], &[trains(), slices("b", 2)]);
     assert_eq!((kept, &*decisions[0]), (None, "start e0:5 e1:5"));
 }
 
 #[test]
-fn a_query_that_has_been_held_up_for_too_long_goes_ahead() {
+fn a_promoted_query_is_ahead_of_the_gang() {
     let ahead = Demand {
-        ahead: true,
+        promoted: true,
         ..slices("b", 2)
     };
     let demands = [gang("t", Ranks::Exactly(2)), ahead, slices("c", 1)];
-    let (_, decisions) = withheld(&[2, 0], &demands);
+    let (_, decisions) = starved(&[2, 0], &demands);
     assert_eq!(
         decisions,
         [
@@ -204,7 +204,7 @@ fn a_gang_that_lacks_executors_reserves_nothing() {
         patience_over: false,
         too_few: TooFew::Wait,
     };
-    let (kept, decisions) = withheld(&[1, 1], &[gang_with("t", request, 0, 0), slices("b", 2)]);
+    let (kept, decisions) = starved(&[1, 1], &[gang_with("t", request, 0, 0), slices("b", 2)]);
     assert_eq!(
         decisions,
         [
