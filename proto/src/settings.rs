@@ -1,7 +1,7 @@
-//! Settings of a session that the scheduler reads with each job, by their keys.
+//! Settings of Volley's: their keys, as users set them, and the one message that a job's travel in.
 //!
-//! They travel among the engine's own settings; a scheduler of the engine's that does not know
-//! them ignores them.
+//! Among the engine's own settings the message is one more, [`JOB`]; a scheduler of the engine's that does not know it
+//! ignores it.
 
 use std::any::Any;
 use std::fmt;
@@ -10,10 +10,13 @@ use std::str::FromStr;
 use ballista_core::config::{BALLISTA_CLIENT_GRPC_MAX_MESSAGE_SIZE, BallistaConfig};
 use ballista_core::extension::SessionConfigExt;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
+use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionConfig;
+use serde::{Deserialize, Serialize};
 
 use crate::limits::MESSAGE_LIMIT;
-use crate::{Error, Result};
+use crate::object_stores::Declared;
+use crate::{Error, Result, TrainId};
 
 /// The prefix of Volley's own settings.
 pub const PREFIX: &str = "volley";
@@ -29,15 +32,8 @@ pub const SINGLE_TASK_BYTES: &str = "volley.single_task_bytes";
 pub const QUEUE: &str = "volley.queue";
 /// Which of a user's queries comes first: see [`priority`].
 pub const PRIORITY: &str = "volley.priority";
-/// The training run that a job is, set by the client with the job.
-pub const TRAIN_ID: &str = "volley.train_id";
-/// An id of the job's own, set by the scheduler: the same when the job is run again.
-pub const JOB_ID: &str = "volley.job_id";
-
-/// What the names of options in the URLs of a job's tables stand for, as JSON: see
-/// [`Stores`](crate::object_stores::Stores). It is no setting of a plan: the scheduler takes it away before anybody is
-/// shown any.
-pub const STORES: &str = "volley.stores";
+/// The setting whose value is a job's [`JobSettings`], as JSON.
+pub const JOB: &str = "volley.job";
 
 /// Another stage takes about as long as reading and hashing so many bytes.
 pub const STAGE_BYTES_DEFAULT: u64 = 8 << 20;
@@ -101,28 +97,94 @@ pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's 
 /// What [`PRIORITY`] says, for lists of settings.
 pub const PRIORITY_MEANS: &str =
     "Which of a user's queries in a queue comes first: the one of the highest priority";
+/// What [`JOB`] says, for lists of settings.
+pub const JOB_MEANS: &str =
+    "A job's settings as they are sent with it, from those above: not to be set";
 /// What a number of bytes is to be.
 pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
 
-/// What planning on the scheduler knows of the job that it plans.
-#[derive(Debug, Clone)]
+/// What the scheduler is told of a job besides its plan and the engine's settings, and what planning there knows of it: one
+/// message, as [`JOB`].
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct JobSettings {
-    /// See [`JOB_ID`].
-    pub id: Option<String>,
+    /// What it is called in lists; `ballista.job.name` where it is empty.
+    pub name: String,
+    /// The training run that it is, if it is one.
+    pub train_id: Option<TrainId>,
+    /// What becomes of it when its client is gone.
+    pub on_client_loss: OnClientLoss,
+    /// See [`QUEUE`].
+    pub queue: String,
+    /// See [`PRIORITY`].
+    #[serde(deserialize_with = "checked_priority")]
+    pub priority: i32,
     /// See [`STAGE_BYTES`].
     pub stage_bytes: u64,
     /// See [`SINGLE_TASK_BYTES`].
     pub single_task_bytes: u64,
+    /// What the names of options in the URLs of its tables stand for: see [`Stores`](crate::object_stores::Stores). The
+    /// scheduler takes it away before anybody is shown any settings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<Declared>,
+    /// An id of its own, which the scheduler sets: the same when it is run again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 impl Default for JobSettings {
     fn default() -> Self {
         Self {
-            id: None,
+            name: String::new(),
+            train_id: None,
+            on_client_loss: OnClientLoss::Auto,
+            queue: QUEUE_DEFAULT.to_owned(),
+            priority: 0,
             stage_bytes: STAGE_BYTES_DEFAULT,
             single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
+            stores: Vec::new(),
+            id: None,
         }
     }
+}
+
+/// Without the options of stores, which have secrets.
+impl fmt::Debug for JobSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobSettings")
+            .field("name", &self.name)
+            .field("train_id", &self.train_id)
+            .field("on_client_loss", &self.on_client_loss)
+            .field("queue", &self.queue)
+            .field("priority", &self.priority)
+            .field("stage_bytes", &self.stage_bytes)
+            .field("single_task_bytes", &self.single_task_bytes)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl JobSettings {
+    /// Reads what [`JOB`] says.
+    ///
+    /// # Errors
+    /// When it is none, or a value is none that users may set.
+    pub fn parse(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|error| Error::malformed(JOB, error))
+    }
+
+    /// What [`JOB`] says.
+    pub fn text(&self) -> String {
+        // All keys are text, and nothing in it fails.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn checked_priority<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<i32, D::Error> {
+    let given = i32::deserialize(deserializer)?;
+    priority(&given.to_string()).map_err(serde::de::Error::custom)
 }
 
 impl ConfigExtension for JobSettings {
@@ -142,35 +204,22 @@ impl ExtensionOptions for JobSettings {
         Box::new(self.clone())
     }
 
-    /// The others are read with the job, and no plan depends on them.
     fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
-        match format!("{PREFIX}.{key}").as_str() {
-            JOB_ID => self.id = Some(value.to_owned()),
-            STAGE_BYTES => self.stage_bytes = bytes(STAGE_BYTES, value)?,
-            SINGLE_TASK_BYTES => self.single_task_bytes = bytes(SINGLE_TASK_BYTES, value)?,
-            _ => {}
+        let full = format!("{PREFIX}.{key}");
+        if full != JOB {
+            let reason = format!("{full} is set by clients: a job's settings are {JOB}");
+            return Err(DataFusionError::Configuration(reason));
         }
+        *self = Self::parse(value)?;
         Ok(())
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
-        vec![
-            ConfigEntry {
-                key: JOB_ID.to_owned(),
-                value: self.id.clone(),
-                description: "The job, the same when it is run again",
-            },
-            ConfigEntry {
-                key: STAGE_BYTES.to_owned(),
-                value: Some(self.stage_bytes.to_string()),
-                description: STAGE_BYTES_MEANS,
-            },
-            ConfigEntry {
-                key: SINGLE_TASK_BYTES.to_owned(),
-                value: Some(self.single_task_bytes.to_string()),
-                description: SINGLE_TASK_BYTES_MEANS,
-            },
-        ]
+        vec![ConfigEntry {
+            key: JOB.to_owned(),
+            value: Some(self.text()),
+            description: JOB_MEANS,
+        }]
     }
 }
 
@@ -188,16 +237,9 @@ pub fn priority(value: &str) -> Result<i32> {
     })
 }
 
-fn bytes(key: &str, value: &str) -> Result<u64> {
-    value.parse().map_err(|_| Error::Option {
-        option: key.into(),
-        value: value.into(),
-        expected: BYTES_EXPECTED.into(),
-    })
-}
-
 /// What becomes of a job whose client has not been heard of for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnClientLoss {
     /// Training runs on; queries are cancelled, for nobody would read their rows.
     Auto,

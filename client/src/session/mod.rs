@@ -41,6 +41,7 @@ use std::time::Duration;
 use ballista_core::planner::scans_only_information_schema;
 use datafusion::config::SqlParserOptions;
 use datafusion::dataframe::DataFrame;
+use datafusion::execution::SessionState;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
@@ -59,7 +60,7 @@ pub(crate) use transform::Rows as TrainingRows;
 use self::planner::ClusterPlanner;
 use self::settings::JobDescription;
 use crate::cluster::Cluster;
-use crate::sql::{self, Dialect, Kind, Manifests, MlPlanner, Reference, Statement};
+use crate::sql::{self, Dialect, Kind, MlPlanner, NamedModels, Reference, Statement};
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress, SessionConfig};
 
@@ -70,7 +71,6 @@ use crate::{Error, Result, SchedulerAddress, SessionConfig};
 pub struct Session {
     context: SessionContext,
     store: ModelStore,
-    manifests: Arc<Manifests>,
     system_tables: Arc<SystemTables>,
     cluster: Arc<Cluster>,
 }
@@ -99,12 +99,8 @@ impl Session {
             cluster: Arc::clone(&cluster),
         };
         let context = connect::context(&config.settings, slots, planner)?;
-        let manifests = Arc::new(Manifests::default());
-        let relations = MlPlanner {
-            store: store.url().clone(),
-            manifests: Arc::clone(&manifests),
-        };
-        context.register_relation_planner(Arc::new(relations))?;
+        // Says to the context's own `sql` that it knows no models.
+        context.register_relation_planner(ml_planner(&store, NamedModels::default()))?;
         let tables = tables::SystemSchema {
             system_tables: Arc::clone(&system_tables),
             store: store.clone(),
@@ -121,7 +117,6 @@ impl Session {
         Ok(Self {
             context,
             store,
-            manifests,
             system_tables,
             cluster,
         })
@@ -296,28 +291,12 @@ impl Session {
 
     /// Plans a statement, with the models it names as they are in the store now.
     async fn plan(&self, mut statement: DfStatement) -> Result<LogicalPlan> {
-        let state = self.context.state();
-        let normalize = state
-            .config()
-            .options()
-            .sql_parser
-            .enable_ident_normalization;
-        for Reference { model, history } in sql::named_models(&statement, normalize)? {
-            let (name, version) = &model;
-            if history && version.is_none() {
-                let epochs = self.training_now(name).await;
-                let is_trained = epochs.is_some();
-                self.manifests.renew_under_way(name, epochs);
-                if is_trained {
-                    continue;
-                }
-            }
-            let manifest = self.store.manifest(name, *version).await?;
-            self.manifests.renew(model, manifest);
-        }
+        let mut state = self.context.state();
+        let models = self.named_models(&statement, &state).await?;
+        state.register_relation_planner(ml_planner(&self.store, models))?;
         let tables = state.resolve_table_references(&statement)?;
         let planned = async {
-            let _view = values::plan_apart(&self.context, &mut statement).await?;
+            let _view = values::plan_apart(&self.context, &state, &mut statement).await?;
             state.statement_to_plan(statement).await
         };
         let plan = match planned.await {
@@ -331,6 +310,33 @@ impl Session {
         Ok(copy::carry_options(plan, &state)?)
     }
 
+    /// The models that a statement names.
+    async fn named_models(
+        &self,
+        statement: &DfStatement,
+        state: &SessionState,
+    ) -> Result<NamedModels> {
+        let normalize = state
+            .config()
+            .options()
+            .sql_parser
+            .enable_ident_normalization;
+        let mut models = NamedModels::default();
+        for Reference { model, history } in sql::named_models(statement, normalize)? {
+            let (name, version) = &model;
+            if history
+                && version.is_none()
+                && let Some(epochs) = self.training_now(name).await
+            {
+                models.under_way(name.clone(), epochs);
+                continue;
+            }
+            let manifest = self.store.manifest(name, *version).await?;
+            models.published(model, manifest);
+        }
+        Ok(models)
+    }
+
     /// The epochs so far of a model that the cluster trains now.
     async fn training_now(&self, model: &ModelName) -> Option<Vec<Epoch>> {
         let runs: Vec<Run> = self.system_tables.rows(Scope::All).await.ok()?;
@@ -338,6 +344,11 @@ impl Session {
         let train = runs.iter().find(now)?.train_id.parse().ok()?;
         self.system_tables.rows(Scope::Training(train)).await.ok()
     }
+}
+
+fn ml_planner(store: &ModelStore, models: NamedModels) -> Arc<MlPlanner> {
+    let store = store.url().clone();
+    Arc::new(MlPlanner { store, models })
 }
 
 impl fmt::Debug for Session {

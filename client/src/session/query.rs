@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use ballista_core::extension::SessionConfigExt;
+use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
-use ballista_core::serde::protobuf::{ExecuteQueryParams, KeyValuePair};
 use ballista_core::utils::GrpcClientConfig;
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, FieldRef, Fields, Schema};
@@ -36,7 +36,6 @@ use uuid::Uuid;
 use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, declared_stores};
-use volley_proto::settings::STORES;
 use volley_proto::stack::deep;
 
 use super::loss::{Effects, Verdict, judge};
@@ -118,16 +117,10 @@ impl ClusterQuery {
             LogicalPlanNode::try_from_logical_plan(&self.plan, &codec)?.try_encode(&mut encoded)?;
             Ok::<_, DataFusionError>(encoded)
         })?;
-        let mut settings = settings::to_send(config);
+        let mut job = settings::job(config);
         let stores = Stores::of(config).map_err(DataFusionError::from)?;
-        let declared = declared_stores(&self.plan, &stores)?;
-        if !declared.is_empty() {
-            let declared = serde_json::to_string(&declared);
-            settings.push(KeyValuePair {
-                key: STORES.to_owned(),
-                value: Some(declared.map_err(|e| DataFusionError::External(e.into()))?),
-            });
-        }
+        job.stores = declared_stores(&self.plan, &stores)?;
+        let settings = settings::to_send(config, &job);
         let query = ExecuteQueryParams {
             query: Some(Query::LogicalPlan(plan)),
             settings,

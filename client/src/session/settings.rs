@@ -1,8 +1,9 @@
 //! Settings: Volley's own, those of a single job, and those that would make the engine go wrong.
 //!
 //! All of them lie in DataFusion's configuration, and what differs there from what the scheduler begins
-//! with goes along with a job ([`to_send`]). So what the scheduler is to know of a job is written into
-//! the copy of the configuration that the job is submitted with ([`JobDescription::note`]), never into the session's.
+//! with goes along with a job ([`to_send`]); Volley's own do so as one message ([`JobSettings`]). So what the scheduler is to
+//! know of a job is written into the copy of the configuration that the job is submitted with
+//! ([`JobDescription::note`]), never into the session's.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -20,10 +21,9 @@ use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_proto::object_stores::redacted;
 use volley_proto::settings::{
-    BYTES_EXPECTED, ON_CLIENT_LOSS, OnClientLoss, PREFIX, PRIORITY, PRIORITY_MEANS, QUEUE,
-    QUEUE_DEFAULT, QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_DEFAULT,
-    SINGLE_TASK_BYTES_MEANS, STAGE_BYTES, STAGE_BYTES_DEFAULT, STAGE_BYTES_MEANS, TRACE, TRAIN_ID,
-    priority, session_config, set_defaults,
+    BYTES_EXPECTED, JOB, JOB_MEANS, JobSettings, ON_CLIENT_LOSS, OnClientLoss, PREFIX, PRIORITY,
+    PRIORITY_MEANS, QUEUE, QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES,
+    STAGE_BYTES_MEANS, TRACE, priority, session_config, set_defaults,
 };
 use volley_proto::{TrainId, did_you_mean};
 
@@ -145,8 +145,8 @@ pub(super) fn not_taken(
     Error::Setting { key, value, reason }
 }
 
-/// What the scheduler is to be told: settings that are not what it begins with.
-pub(super) fn to_send(config: &SessionConfig) -> Vec<KeyValuePair> {
+/// What the scheduler is to be told: settings of the engine's that are not what it begins with, and the job's.
+pub(super) fn to_send(config: &SessionConfig, job: &JobSettings) -> Vec<KeyValuePair> {
     static KNOWN: LazyLock<HashMap<String, Option<String>>> = LazyLock::new(|| {
         let entries = session_config().options().entries().into_iter();
         let here = |entry: &ConfigEntry| OF_THE_MACHINE.contains(&entry.key.as_str());
@@ -156,10 +156,21 @@ pub(super) fn to_send(config: &SessionConfig) -> Vec<KeyValuePair> {
     let entries = config.options().entries().into_iter();
     // What has no value cannot be sent.
     let entries = entries.filter(|entry| entry.value.is_some());
-    let entries = entries.filter(|entry| KNOWN.get(&entry.key) != Some(&entry.value));
-    entries
-        .map(|ConfigEntry { key, value, .. }| KeyValuePair { key, value })
-        .collect()
+    let own = |entry: &ConfigEntry| entry.key.split('.').next() == Some(PREFIX);
+    let entries =
+        entries.filter(|entry| !own(entry) && KNOWN.get(&entry.key) != Some(&entry.value));
+    let engine = entries.map(|ConfigEntry { key, value, .. }| KeyValuePair { key, value });
+    let job = KeyValuePair {
+        key: JOB.to_owned(),
+        value: Some(job.text()),
+    };
+    engine.chain([job]).collect()
+}
+
+/// What the scheduler is told of a job that is submitted with a configuration.
+pub(super) fn job(config: &SessionConfig) -> JobSettings {
+    let volley = config.options().extensions.get::<VolleySettings>();
+    volley.map_or_else(JobSettings::default, |volley| volley.job.clone())
 }
 
 /// Whether training leaves a trace where its options do not say.
@@ -232,45 +243,23 @@ impl JobDescription {
     /// set stays.
     pub(super) fn note(&self, config: &mut SessionConfig) {
         let extensions = &mut config.options_mut().extensions;
-        if let Some(ballista) = extensions.get_mut::<BallistaConfig>()
-            && !ballista.settings().contains_key(BALLISTA_JOB_NAME)
-        {
-            let key = BALLISTA_JOB_NAME.trim_start_matches("ballista.");
-            let set = ballista.set(key, &self.name);
-            debug_assert!(set.is_ok(), "Ballista's jobs have names: {set:?}");
-        }
-        if let Some(volley) = extensions.get_mut::<VolleySettings>() {
-            volley.train_id = self.train_id;
-            volley.on_client_loss = self.on_client_loss.unwrap_or(volley.on_client_loss);
+        let ballista = extensions.get::<BallistaConfig>();
+        let given = ballista.and_then(|ballista| ballista.settings().get(BALLISTA_JOB_NAME));
+        let name = given.unwrap_or(&self.name).clone();
+        if let Some(VolleySettings { job, .. }) = extensions.get_mut::<VolleySettings>() {
+            job.name = name;
+            job.train_id = self.train_id;
+            job.on_client_loss = self.on_client_loss.unwrap_or(job.on_client_loss);
         }
     }
 }
 
 /// Settings under `volley.`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct VolleySettings {
-    on_client_loss: OnClientLoss,
     trace: bool,
-    stage_bytes: u64,
-    single_task_bytes: u64,
-    queue: String,
-    priority: i32,
-    /// Of one job only.
-    train_id: Option<TrainId>,
-}
-
-impl Default for VolleySettings {
-    fn default() -> Self {
-        Self {
-            on_client_loss: OnClientLoss::Auto,
-            trace: false,
-            stage_bytes: STAGE_BYTES_DEFAULT,
-            single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
-            queue: QUEUE_DEFAULT.to_owned(),
-            priority: 0,
-            train_id: None,
-        }
-    }
+    /// Those that go along with a job, and what is noted of one.
+    job: JobSettings,
 }
 
 impl ConfigExtension for VolleySettings {
@@ -295,7 +284,7 @@ impl ExtensionOptions for VolleySettings {
         let reason = match full.as_str() {
             ON_CLIENT_LOSS => match value.parse() {
                 Ok(then) => {
-                    self.on_client_loss = then;
+                    self.job.on_client_loss = then;
                     return Ok(());
                 }
                 Err(volley_proto::Error::Option { expected, .. }) => expected,
@@ -310,14 +299,14 @@ impl ExtensionOptions for VolleySettings {
             },
             STAGE_BYTES => match value.parse() {
                 Ok(bytes) => {
-                    self.stage_bytes = bytes;
+                    self.job.stage_bytes = bytes;
                     return Ok(());
                 }
                 Err(_) => BYTES_EXPECTED.to_owned(),
             },
             SINGLE_TASK_BYTES => match value.parse() {
                 Ok(bytes) => {
-                    self.single_task_bytes = bytes;
+                    self.job.single_task_bytes = bytes;
                     return Ok(());
                 }
                 Err(_) => BYTES_EXPECTED.to_owned(),
@@ -325,18 +314,18 @@ impl ExtensionOptions for VolleySettings {
             // Which queues there are is known to the scheduler, which refuses others when a job is submitted.
             QUEUE if value.is_empty() => "expected a queue's name".to_owned(),
             QUEUE => {
-                self.queue = value.to_owned();
+                self.job.queue = value.to_owned();
                 return Ok(());
             }
             PRIORITY => match priority(value) {
                 Ok(priority) => {
-                    self.priority = priority;
+                    self.job.priority = priority;
                     return Ok(());
                 }
                 Err(volley_proto::Error::Option { expected, .. }) => expected,
                 Err(other) => other.to_string(),
             },
-            TRAIN_ID => "CREATE MODEL sets it".to_owned(),
+            JOB => "it is made of the others".to_owned(),
             _ => {
                 let known = [
                     ON_CLIENT_LOSS,
@@ -356,7 +345,7 @@ impl ExtensionOptions for VolleySettings {
     fn entries(&self) -> Vec<ConfigEntry> {
         let on_client_loss = ConfigEntry {
             key: ON_CLIENT_LOSS.to_owned(),
-            value: Some(self.on_client_loss.to_string()),
+            value: Some(self.job.on_client_loss.to_string()),
             description: "What becomes of a job whose client is gone: auto (training runs on, \
                           queries are cancelled), cancel or keep",
         };
@@ -365,29 +354,30 @@ impl ExtensionOptions for VolleySettings {
             value: Some(self.trace.to_string()),
             description: "Whether ranks note what they do when, where a model's options do not say",
         };
-        let train_id = self.train_id.map(|id| ConfigEntry {
-            key: TRAIN_ID.to_owned(),
-            value: Some(id.to_string()),
-            description: "The training run that the job is",
-        });
+        // Ballista's own clients send what is listed here.
+        let job = ConfigEntry {
+            key: JOB.to_owned(),
+            value: Some(self.job.text()),
+            description: JOB_MEANS,
+        };
         let stage_bytes = ConfigEntry {
             key: STAGE_BYTES.to_owned(),
-            value: Some(self.stage_bytes.to_string()),
+            value: Some(self.job.stage_bytes.to_string()),
             description: STAGE_BYTES_MEANS,
         };
         let single_task_bytes = ConfigEntry {
             key: SINGLE_TASK_BYTES.to_owned(),
-            value: Some(self.single_task_bytes.to_string()),
+            value: Some(self.job.single_task_bytes.to_string()),
             description: SINGLE_TASK_BYTES_MEANS,
         };
         let queue = ConfigEntry {
             key: QUEUE.to_owned(),
-            value: Some(self.queue.clone()),
+            value: Some(self.job.queue.clone()),
             description: QUEUE_MEANS,
         };
         let priority = ConfigEntry {
             key: PRIORITY.to_owned(),
-            value: Some(self.priority.to_string()),
+            value: Some(self.job.priority.to_string()),
             description: PRIORITY_MEANS,
         };
         [
@@ -397,34 +387,44 @@ impl ExtensionOptions for VolleySettings {
             single_task_bytes,
             stage_bytes,
             trace,
+            job,
         ]
-        .into_iter()
-        .chain(train_id)
-        .collect()
+        .into()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use volley_proto::settings::QUEUE_DEFAULT;
+
     use super::*;
 
     fn config() -> SessionConfig {
         with_defaults(SessionConfig::new_with_ballista())
     }
 
+    fn all_sent(config: &SessionConfig) -> Vec<KeyValuePair> {
+        to_send(config, &job(config))
+    }
+
     fn sent(config: &SessionConfig, key: &str) -> Option<String> {
-        let sent = to_send(config).into_iter().find(|entry| entry.key == key);
+        let sent = all_sent(config).into_iter().find(|entry| entry.key == key);
         sent.and_then(|entry| entry.value)
+    }
+
+    /// A job's settings as the scheduler reads them.
+    fn job_sent(config: &SessionConfig) -> JobSettings {
+        JobSettings::parse(&sent(config, JOB).unwrap()).unwrap()
     }
 
     #[test]
     fn what_the_scheduler_begins_with_is_not_sent() {
         const BATCH: &str = "datafusion.execution.batch_size";
         let mut config = config();
-        let own = |entry: &KeyValuePair| !entry.key.starts_with(PREFIX);
+        let engine = |entry: &KeyValuePair| entry.key != JOB;
         let keys = |config: &SessionConfig| -> Vec<String> {
-            let sent = to_send(config).into_iter();
-            sent.filter(own).map(|entry| entry.key).collect()
+            let sent = all_sent(config).into_iter();
+            sent.filter(engine).map(|entry| entry.key).collect()
         };
         // What Volley has set, and what the scheduler's machine may have more or less of.
         let always = keys(&config);
@@ -447,9 +447,9 @@ mod tests {
     #[test]
     fn what_becomes_of_a_job_without_its_client_can_be_set() {
         let mut config = config();
-        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("auto"));
+        assert_eq!(job_sent(&config).on_client_loss, OnClientLoss::Auto);
         set(&mut config, ON_CLIENT_LOSS, "keep").unwrap();
-        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("keep"));
+        assert_eq!(job_sent(&config).on_client_loss, OnClientLoss::Keep);
         for (key, value, message) in [
             (
                 ON_CLIENT_LOSS,
@@ -484,11 +484,7 @@ mod tests {
                 "SET volley.priority = high: expected a whole number from -100 to 100",
             ),
             (QUEUE, "", "SET volley.queue = : expected a queue's name"),
-            (
-                TRAIN_ID,
-                "1",
-                "SET volley.train_id = 1: CREATE MODEL sets it",
-            ),
+            (JOB, "{}", "SET volley.job = {}: it is made of the others"),
         ] {
             let error = set(&mut config, key, value).unwrap_err();
             assert_eq!(error.to_string(), message);
@@ -498,12 +494,16 @@ mod tests {
     #[test]
     fn a_jobs_queue_and_priority_go_along_with_it() {
         let mut config = config();
-        assert_eq!(sent(&config, QUEUE).as_deref(), Some(QUEUE_DEFAULT));
-        assert_eq!(sent(&config, PRIORITY).as_deref(), Some("0"));
+        let sent = |config: &SessionConfig| {
+            let job = job_sent(config);
+            (job.queue, job.priority)
+        };
+        assert_eq!(sent(&config), (QUEUE_DEFAULT.to_owned(), 0));
         set(&mut config, QUEUE, "etl").unwrap();
         set(&mut config, PRIORITY, "-7").unwrap();
-        assert_eq!(sent(&config, QUEUE).as_deref(), Some("etl"));
-        assert_eq!(sent(&config, PRIORITY).as_deref(), Some("-7"));
+        assert_eq!(sent(&config), ("etl".to_owned(), -7));
+        assert!(JobSettings::parse(r#"{"priority": 101}"#).is_err());
+        assert!(JobSettings::parse(r#"{"queu": "etl"}"#).is_err());
     }
 
     #[test]
@@ -531,18 +531,19 @@ mod tests {
             ..JobDescription::of("CREATE\n  MODEL m …")
         };
         job.note(&mut config);
-        let name = sent(&config, BALLISTA_JOB_NAME);
-        assert_eq!(name.as_deref(), Some("CREATE MODEL m …"));
-        assert_eq!(sent(&config, TRAIN_ID), Some(train_id.to_string()));
-        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("auto"));
+        let noted = job_sent(&config);
+        assert_eq!(noted.name, "CREATE MODEL m …");
+        assert_eq!(noted.train_id, Some(train_id));
+        assert_eq!(noted.on_client_loss, OnClientLoss::Auto);
         let kept = JobDescription {
             on_client_loss: Some(OnClientLoss::Keep),
             ..JobDescription::of("other")
         };
+        set(&mut config, BALLISTA_JOB_NAME, "mine").unwrap();
         kept.note(&mut config);
-        assert_eq!(sent(&config, BALLISTA_JOB_NAME), name);
-        assert_eq!(sent(&config, TRAIN_ID), None);
-        assert_eq!(sent(&config, ON_CLIENT_LOSS).as_deref(), Some("keep"));
+        let noted = job_sent(&config);
+        assert_eq!((noted.name.as_str(), noted.train_id), ("mine", None));
+        assert_eq!(noted.on_client_loss, OnClientLoss::Keep);
     }
 
     #[test]

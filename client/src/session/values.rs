@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use datafusion::datasource::ViewTable;
 use datafusion::error::Result;
+use datafusion::execution::SessionState;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::{Query, SetExpr, Statement, Visit, Visitor};
@@ -31,12 +32,13 @@ impl Drop for View<'_> {
     }
 }
 
-/// Puts a view in the place of the query whose rows go into a table, if it has `VALUES` within.
+/// Puts a view in the place of the query whose rows go into a table, if it has `VALUES` within; `state` plans it.
 ///
 /// # Errors
 /// When the query cannot be planned.
 pub(super) async fn plan_apart<'a>(
     context: &'a SessionContext,
+    state: &SessionState,
     statement: &mut DfStatement,
 ) -> Result<Option<View<'a>>> {
     let DfStatement::Statement(statement) = statement else {
@@ -57,7 +59,7 @@ pub(super) async fn plan_apart<'a>(
         .and_then(|mut parser| parser.parse_query())?;
     let apart = std::mem::replace(query, select);
     let apart = DfStatement::Statement(Box::new(Statement::Query(apart)));
-    let plan = context.state().statement_to_plan(apart).await?;
+    let plan = state.statement_to_plan(apart).await?;
     context.register_table(name.as_str(), Arc::new(ViewTable::new(plan, None)))?;
     Ok(Some(View { context, name }))
 }

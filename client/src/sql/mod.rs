@@ -37,7 +37,7 @@ pub use options::{
 };
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, parse, parse_transform};
-pub(crate) use plan::{Manifests, MlPlanner, predict};
+pub(crate) use plan::{MlPlanner, NamedModels, predict};
 pub use statement::Statement;
 pub(crate) use statement::{CreateModel, Kind};
 pub(crate) use transform::{Clause, Columns, cut_query, expressions, only};

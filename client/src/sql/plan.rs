@@ -1,7 +1,7 @@
 //! Plans `ML` calls: DataFusion asks for every relation in FROM, this answers for its own.
 //!
-//! Planning is synchronous, so the manifests of the models that a statement names are read before
-//! and lie here. A view keeps the versions that were current when it was made.
+//! Planning is synchronous, so the manifests of the models that a statement names are read before, and each statement is
+//! planned by a planner that has them. A view keeps the versions that were current when it was made.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use datafusion::logical_expr::planner::{
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, Query, TableFactor};
-use parking_lot::Mutex;
 use url::Url;
 use volley_proto::plan::PredictNode;
 use volley_proto::spec::Transform;
@@ -32,44 +31,35 @@ use crate::{Error, Result};
 /// How many features a prediction is explained by where nobody says, as in BigQuery ML.
 const TOP_FEATURES: usize = 5;
 
-/// The manifests that planning may need, by what names them, and the epochs of models that are
-/// being trained. Renewed for every statement.
+/// The models that a statement names, as they are when it is planned.
 #[derive(Debug, Default)]
-pub(crate) struct Manifests {
-    published: Mutex<HashMap<Named, Arc<Manifest>>>,
-    under_way: Mutex<HashMap<ModelName, Vec<Epoch>>>,
+pub(crate) struct NamedModels {
+    published: HashMap<Named, Manifest>,
+    /// The epochs so far of those that are being trained, where a statement asks for these.
+    under_way: HashMap<ModelName, Vec<Epoch>>,
 }
 
-impl Manifests {
-    pub(crate) fn renew(&self, model: Named, manifest: Manifest) {
-        self.published.lock().insert(model, Arc::new(manifest));
+impl NamedModels {
+    pub(crate) fn published(&mut self, model: Named, manifest: Manifest) {
+        self.published.insert(model, manifest);
     }
 
-    /// Notes how far the training of a model is, if it is trained.
-    pub(crate) fn renew_under_way(&self, model: &ModelName, epochs: Option<Vec<Epoch>>) {
-        let mut under_way = self.under_way.lock();
-        match epochs {
-            Some(epochs) => under_way.insert(model.clone(), epochs),
-            None => under_way.remove(model),
-        };
-    }
-
-    fn of(&self, model: &Named) -> Option<Arc<Manifest>> {
-        self.published.lock().get(model).cloned()
+    pub(crate) fn under_way(&mut self, model: ModelName, epochs: Vec<Epoch>) {
+        self.under_way.insert(model, epochs);
     }
 
     /// The epochs of the training that a call asks about, if that is under way.
-    fn under_way(&self, function: Function, (name, version): &Named) -> Option<Vec<Epoch>> {
+    fn epochs_of(&self, function: Function, (name, version): &Named) -> Option<&[Epoch]> {
         let asks = function == Function::TrainingInfo && version.is_none();
-        asks.then(|| self.under_way.lock().get(name).cloned())?
+        asks.then(|| self.under_way.get(name).map(Vec::as_slice))?
     }
 }
 
-/// Plans `ML` calls with the manifests at hand.
+/// Plans the `ML` calls of one statement.
 #[derive(Debug)]
 pub(crate) struct MlPlanner {
     pub(crate) store: Url,
-    pub(crate) manifests: Arc<Manifests>,
+    pub(crate) models: NamedModels,
 }
 
 impl RelationPlanner for MlPlanner {
@@ -88,19 +78,23 @@ impl RelationPlanner for MlPlanner {
             .enable_ident_normalization;
         let name = ident_name(call.model.clone(), &IdentNormalizer::new(normalize))?;
         let model = (name, call.version);
-        if let Some(epochs) = self.manifests.under_way(call.function, &model) {
-            let plan = training_info::under_way(&epochs)?;
+        if let Some(epochs) = self.models.epochs_of(call.function, &model) {
+            let plan = training_info::under_way(epochs)?;
             return Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(
                 plan, call.alias,
             ))));
         }
-        let manifest = self.manifests.of(&model).ok_or_else(|| Error::MlFunction {
-            function: call.function.name().to_owned(),
-            reason: format!(
-                "model {} was not read before planning: use Session::sql",
-                model.0
-            ),
-        })?;
+        let manifest = self
+            .models
+            .published
+            .get(&model)
+            .ok_or_else(|| Error::MlFunction {
+                function: call.function.name().to_owned(),
+                reason: format!(
+                    "model {} was not read before planning: use Session::sql",
+                    model.0
+                ),
+            })?;
         let given = || {
             call.input.clone().ok_or_else(|| {
                 datafusion::error::DataFusionError::Internal("a checked call has its query".into())
@@ -115,7 +109,7 @@ impl RelationPlanner for MlPlanner {
             Function::Predict => {
                 let rows = planned(context, given()?)?;
                 let mut expression = |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
-                predict(&manifest, &self.store, rows, &mut expression)?
+                predict(manifest, &self.store, rows, &mut expression)?
             }
             Function::ExplainPredict => {
                 let columns = PredictedColumns {
@@ -124,7 +118,7 @@ impl RelationPlanner for MlPlanner {
                 };
                 let rows = planned(context, given()?)?;
                 let mut expression = |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
-                predict_as(&manifest, columns, &self.store, rows, &mut expression)?
+                predict_as(manifest, columns, &self.store, rows, &mut expression)?
             }
             Function::Evaluate
             | Function::ConfusionMatrix
@@ -132,17 +126,17 @@ impl RelationPlanner for MlPlanner {
             | Function::Calibration => {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
-                let (query, labels) = transform::labelled(&manifest, given()?, schema)?;
+                let (query, labels) = transform::labelled(manifest, given()?, schema)?;
                 let rows = planned(context, query.clone())?;
-                evaluate::check_labels(&manifest, &labels, &rows)?;
+                evaluate::check_labels(manifest, &labels, &rows)?;
                 let names = IdentNormalizer::new(normalize);
-                let by = evaluate::groups(&manifest, &call.by, &names, &rows)?;
+                let by = evaluate::groups(manifest, &call.by, &names, &rows)?;
                 match &manifest.classes {
                     None if call.function == Function::Evaluate => {
                         let mut expression =
                             |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
-                        let predicted = predict(&manifest, &self.store, rows, &mut expression)?;
-                        evaluate::metrics(&manifest, &labels, predicted, &by)?
+                        let predicted = predict(manifest, &self.store, rows, &mut expression)?;
+                        evaluate::metrics(manifest, &labels, predicted, &by)?
                     }
                     None => {
                         let function = call.function.name().to_owned();
@@ -157,7 +151,7 @@ impl RelationPlanner for MlPlanner {
                             label: labels.first().map_or("", String::as_str),
                             by: &by,
                         };
-                        let query = class_queries::query(&manifest, classes, &call, judged)?;
+                        let query = class_queries::query(manifest, classes, &call, judged)?;
                         planned(context, query)?
                     }
                 }
@@ -165,27 +159,27 @@ impl RelationPlanner for MlPlanner {
             Function::GlobalExplain => {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
-                let (rows, labels) = transform::labelled(&manifest, given()?, schema)?;
-                evaluate::check_labels(&manifest, &labels, &planned(context, rows.clone())?)?;
+                let (rows, labels) = transform::labelled(manifest, given()?, schema)?;
+                evaluate::check_labels(manifest, &labels, &planned(context, rows.clone())?)?;
                 let label = labels.first().map_or("", String::as_str);
-                let query = global_explain::query(&manifest, &call, label, rows)?;
+                let query = global_explain::query(manifest, &call, label, rows)?;
                 planned(context, query)?
             }
             Function::FeatureInfo => match &call.input {
-                None => feature_info::published(&manifest)?,
+                None => feature_info::published(manifest)?,
                 Some(rows) => {
                     let mut rows = rows.clone();
                     if let Some(of_rows) = &manifest.spec.transform {
                         let schema = planned(context, rows.clone())?;
                         let schema = schema.schema().as_arrow();
-                        rows = transform::prepared(&manifest, of_rows, rows, schema)?;
+                        rows = transform::prepared(manifest, of_rows, rows, schema)?;
                     }
                     let schema = planned(context, rows.clone())?;
                     manifest.check_input(schema.schema().as_arrow())?;
-                    planned(context, feature_info::query(&manifest, rows)?)?
+                    planned(context, feature_info::query(manifest, rows)?)?
                 }
             },
-            Function::TrainingInfo => training_info::published(&manifest)?,
+            Function::TrainingInfo => training_info::published(manifest)?,
             Function::Transform => {
                 let Some(of_rows) = &manifest.spec.transform else {
                     let function = call.function.name().to_owned();
@@ -196,7 +190,7 @@ impl RelationPlanner for MlPlanner {
                 };
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
-                let query = transform::prepared(&manifest, of_rows, given()?, schema)?;
+                let query = transform::prepared(manifest, of_rows, given()?, schema)?;
                 planned(context, query)?
             }
         };

@@ -23,14 +23,10 @@ use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use futures::{Stream, TryStreamExt};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
-use volley_proto::TrainId;
 use volley_proto::access::ClusterSecret;
 use volley_proto::nesting;
-use volley_proto::object_stores::{Declared, Stores};
-use volley_proto::settings::{
-    JOB_ID, ON_CLIENT_LOSS, OnClientLoss, PRIORITY, QUEUE, QUEUE_DEFAULT, STORES, TRAIN_ID,
-    priority,
-};
+use volley_proto::object_stores::Stores;
+use volley_proto::settings::{JOB, JobSettings, PREFIX, PRIORITY, QUEUE, QUEUE_DEFAULT};
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
@@ -76,21 +72,6 @@ impl JobGateway {
             .map_err(|reason| Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}")))
     }
 
-    /// Takes what a submission says of stores out of its settings, which others are shown.
-    fn receive_stores(&self, submission: &mut ExecuteQueryParams) -> Result<(), Status> {
-        let invalid = || Status::invalid_argument(format!("{STORES}: malformed options of stores"));
-        for setting in &mut submission.settings {
-            if setting.key != STORES {
-                continue;
-            }
-            let declared = setting.value.take().unwrap_or_default();
-            let declared: Vec<Declared> = serde_json::from_str(&declared).map_err(|_| invalid())?;
-            self.stores.receive(declared);
-        }
-        submission.settings.retain(|setting| setting.key != STORES);
-        Ok(())
-    }
-
     /// The current attempt of a job.
     fn attempt(&self, id: String) -> String {
         let attempt = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
@@ -109,37 +90,54 @@ fn job_limits(caller: &Caller) -> Option<JobLimits> {
     (time.is_some() || rows.is_some()).then_some(JobLimits { role, time, rows })
 }
 
-/// What the scheduler wants to know of a caller's submission.
-fn describe(
-    id: &str,
-    caller: &Caller,
-    submission: &ExecuteQueryParams,
-) -> Result<Submission, Status> {
+/// What a submission says of its job.
+///
+/// # Errors
+/// When it is malformed.
+fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> {
     let setting = |key: &str| {
         let mut settings = submission.settings.iter();
-        settings
-            .find(|setting| setting.key == key)
-            .and_then(|setting| setting.value.as_deref())
-            .filter(|value| !value.is_empty())
+        let setting = settings.find(|setting| setting.key == key);
+        setting.and_then(|setting| setting.value.as_deref())
     };
-    let invalid = |error: volley_proto::Error| Status::invalid_argument(error.to_string());
-    let train = setting(TRAIN_ID).map(str::parse::<TrainId>).transpose();
-    let on_client_loss = setting(ON_CLIENT_LOSS)
-        .map(str::parse::<OnClientLoss>)
-        .transpose();
-    let priority = setting(PRIORITY).map(priority).transpose();
-    Ok(Submission {
+    let job = setting(JOB).map(JobSettings::parse).transpose();
+    let mut job = job
+        .map_err(|error| Status::invalid_argument(error.to_string()))?
+        .unwrap_or_default();
+    if job.name.is_empty() {
+        // A client that is not Volley's.
+        job.name = setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned();
+    }
+    job.id = Some(Uuid::now_v7().simple().to_string());
+    Ok(job)
+}
+
+/// Puts a job's settings into its submission, as plans of all of its attempts know them.
+fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSettings) {
+    let own = |setting: &KeyValuePair| setting.key.split('.').next() == Some(PREFIX);
+    let settings = &mut submission.settings;
+    settings.retain(|setting| !own(setting) && setting.key != BALLISTA_JOB_NAME);
+    let name = (!job.name.is_empty()).then(|| (BALLISTA_JOB_NAME, job.name.clone()));
+    for (key, value) in name.into_iter().chain([(JOB, job.text())]) {
+        settings.push(KeyValuePair {
+            key: key.to_owned(),
+            value: Some(value),
+        });
+    }
+}
+
+/// A caller's job that the engine has taken.
+fn submitted(id: &str, caller: &Caller, job: JobSettings) -> Submission {
+    Submission {
         job: id.to_owned(),
         owner: caller.principal.name.clone(),
-        name: setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned(),
-        train: train.map_err(invalid)?,
-        on_client_loss: on_client_loss
-            .map_err(invalid)?
-            .unwrap_or(OnClientLoss::Auto),
+        name: job.name,
+        train: job.train_id,
+        on_client_loss: job.on_client_loss,
         limits: job_limits(caller),
-        queue: setting(QUEUE).unwrap_or(QUEUE_DEFAULT).to_owned(),
-        priority: priority.map_err(invalid)?.unwrap_or(0),
-    })
+        queue: job.queue,
+        priority: job.priority,
+    }
 }
 
 /// Refuses a plan that nests so deeply that decoding it would end the process.
@@ -173,15 +171,6 @@ fn with_tickets(status: &mut GetJobStatusResult, secret: &ClusterSecret) {
     }
 }
 
-/// Gives a submission an id, which plans of all of its attempts know.
-fn identify(submission: &mut ExecuteQueryParams) {
-    submission.settings.retain(|setting| setting.key != JOB_ID);
-    submission.settings.push(KeyValuePair {
-        key: JOB_ID.to_owned(),
-        value: Some(Uuid::now_v7().simple().to_string()),
-    });
-}
-
 /// Whether an attempt with this status has ended.
 fn has_ended(status: &JobStatus) -> bool {
     matches!(
@@ -201,17 +190,17 @@ impl SchedulerGrpc for JobGateway {
     ) -> Result<Response<ExecuteQueryResult>, Status> {
         let caller = Caller::of(&request)?;
         check_plan(request.get_ref())?;
-        let described = describe("", &caller, request.get_ref())?;
-        self.check_queue(&described.queue)?;
+        let mut job = job_settings(request.get_ref())?;
+        self.check_queue(&job.queue)?;
         self.permissions.check(&caller, request.get_ref())?;
-        self.receive_stores(request.get_mut())?;
-        identify(request.get_mut());
+        self.stores.receive(std::mem::take(&mut job.stores));
+        put_settings(request.get_mut(), &job);
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
-            let job = describe(&success.job_id, &caller, &submission)?;
             caller.did("submit", &success.job_id);
             self.submissions.keep(&success.job_id, submission);
+            let job = submitted(&success.job_id, &caller, job);
             self.control.on(Event::JobSubmitted(job));
         }
         Ok(response)
@@ -232,15 +221,15 @@ impl SchedulerGrpc for JobGateway {
             return Err(caller.refused("submit", "a job whose states are pushed", &reason));
         }
         check_plan(request.get_ref())?;
-        let described = describe("", &caller, request.get_ref())?;
-        if described.queue != QUEUE_DEFAULT || described.priority != 0 {
+        let mut job = job_settings(request.get_ref())?;
+        if job.queue != QUEUE_DEFAULT || job.priority != 0 {
             return Err(Status::invalid_argument(format!(
                 "{QUEUE} and {PRIORITY} are for jobs whose client asks for their status: set ballista.client.pull to true"
             )));
         }
         self.permissions.check(&caller, request.get_ref())?;
-        self.receive_stores(request.get_mut())?;
-        identify(request.get_mut());
+        self.stores.receive(std::mem::take(&mut job.stores));
+        put_settings(request.get_mut(), &job);
         let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;
         caller.did("submit", "a job whose states are pushed");
         let secret = self.secret.clone();

@@ -25,7 +25,7 @@ use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use tempfile::TempDir;
 use volley_proto::plan::{VolleyQueryPlanner, with_rules};
-use volley_proto::settings::session_config;
+use volley_proto::settings::{JOB, session_config};
 
 use super::check::check;
 use super::restrict::restrict;
@@ -34,6 +34,9 @@ use super::stages::{order_to_keep, stages};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
+/// Of jobs with exchanges, though their tables are small.
+const EXCHANGES: &str = r#"{"single_task_bytes": 0}"#;
+
 /// A session as the scheduler plans in, and its tables of CSV files: `a` of two, `b` of one, `e` of two without
 /// rows, `s` of three in the order of `k`.
 pub(super) async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempDir) {
@@ -41,8 +44,7 @@ pub(super) async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempD
     let mut config = session_config()
         .with_target_partitions(3)
         .with_repartition_file_min_size(1)
-        // The tables are small.
-        .set_str("volley.single_task_bytes", "0");
+        .set_str(JOB, EXCHANGES);
     for (key, value) in settings {
         config = config.set_str(key, value);
     }
@@ -246,7 +248,7 @@ async fn tasks_that_share_nothing_make_the_rows_of_the_plan() {
 
 #[tokio::test]
 async fn a_semi_join_reduction_has_the_rows_of_the_join() {
-    let (reduced, _dir) = session(&[("volley.stage_bytes", "0")]).await;
+    let (reduced, _dir) = session(&[(JOB, r#"{"single_task_bytes": 0, "stage_bytes": 0}"#)]).await;
     let (plain, _plain) = session(&[]).await;
     let context = reduced.task_ctx();
     for sql in [
