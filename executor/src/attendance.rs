@@ -3,15 +3,15 @@
 //!
 //! When it ends, or no sign of life comes any more, the two have lost each other: the scheduler
 //! has given up what ran here, so the executor ends it and starts over. The only file here that
-//! knows the wire of it.
+//! knows the wire of it, and what is told over it: tasks, notices and probes, whoever they are from.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Streaming};
 use volley_proto::TrainId;
 use volley_proto::access::{Authorized, ClusterSecret};
-use volley_proto::probe::{Measured, Probed};
+use volley_proto::probe::{Probe, Probed};
 use volley_proto::tables::millis;
 use volley_proto::tls::disagreement;
 use volley_proto::wire::attendance_client::AttendanceClient;
@@ -20,21 +20,39 @@ use volley_proto::wire::{
 };
 use volley_trainer::resolve_device;
 
-use crate::ballista::TaskKey;
 use crate::config::ExecutorRole;
-use crate::notices::Notice;
-use crate::probe::{Asked, median};
 use crate::{Error, ExecutorConfig, Result};
 
 /// How long the scheduler may take to hear what it is told.
 const TELLING: Duration = Duration::from_secs(10);
 /// Between two attempts to be let in.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Round trips to the scheduler that are measured.
-const ECHOES: usize = 11;
-/// Bytes that are sent at once to measure a bandwidth, and for how long.
-const ECHOED: usize = 1 << 20;
-const ECHOING: Duration = Duration::from_millis(300);
+
+/// A task by its attempt, stage and number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TaskKey {
+    pub(crate) attempt: String,
+    pub(crate) stage: u64,
+    pub(crate) number: u64,
+}
+
+/// A warning or an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) at: SystemTime,
+    /// The attempt that it is about.
+    pub(crate) job: Option<String>,
+    /// Whether it is an error.
+    pub(crate) failure: bool,
+    pub(crate) text: String,
+}
+
+/// A probe that the scheduler asks for, by its number.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) id: u64,
+    pub(crate) probe: Probe,
+}
 
 /// Tells the scheduler what the executor warns of.
 pub(crate) async fn tell(
@@ -87,40 +105,21 @@ pub(crate) async fn probed(
     heard(config, client.probed(request)).await.map(drop)
 }
 
-/// Measures the way to the scheduler, over the connection that there is.
-pub(crate) async fn measure(config: &ExecutorConfig, channel: Authorized) -> Result<Measured> {
-    let client = AttendanceClient::new(channel);
-    let echo = async |bytes: usize, wanted: usize| {
-        let request = EchoRequest {
-            executor_id: config.id.clone(),
-            payload: vec![0; bytes],
-            wanted: wanted as u64,
-        };
-        let started = Instant::now();
-        let answer = heard(config, client.clone().echo(request)).await?;
-        Ok::<_, Error>((started.elapsed(), answer.into_inner().payload.len()))
+/// Has the scheduler answer so many bytes with as many as are wanted. Returns how many came.
+pub(crate) async fn echo(
+    config: &ExecutorConfig,
+    channel: Authorized,
+    bytes: usize,
+    wanted: usize,
+) -> Result<usize> {
+    let request = EchoRequest {
+        executor_id: config.id.clone(),
+        payload: vec![0; bytes],
+        wanted: wanted as u64,
     };
-    let mut round_trips = Vec::with_capacity(ECHOES);
-    for _ in 0..ECHOES {
-        round_trips.push(echo(0, 0).await?.0);
-    }
-    let started = Instant::now();
-    let (mut there, mut back) = (0, 0);
-    while started.elapsed() < ECHOING {
-        echo(ECHOED, 0).await?;
-        there += ECHOED;
-    }
-    let rate = there as f64 / started.elapsed().as_secs_f64();
-    let started = Instant::now();
-    while started.elapsed() < ECHOING {
-        back += echo(0, ECHOED).await?.1;
-    }
-    Ok(Measured {
-        ports: Vec::new(),
-        round_trip: median(round_trips),
-        rate: Some(rate),
-        rate_back: Some(back as f64 / started.elapsed().as_secs_f64()),
-    })
+    let mut client = AttendanceClient::new(channel);
+    let answer = heard(config, client.echo(request)).await?;
+    Ok(answer.into_inner().payload.len())
 }
 
 /// What the scheduler answers, in time.

@@ -21,7 +21,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::attendance::tell;
+use crate::attendance::{Notice, tell};
 use crate::ballista::connect;
 use crate::{ExecutorConfig, Result};
 
@@ -31,17 +31,6 @@ const QUEUE: usize = 256;
 const AT_ONCE: usize = 64;
 /// Between two attempts to tell.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// A warning or an error.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Notice {
-    pub(crate) at: SystemTime,
-    /// The attempt that it is about.
-    pub(crate) job: Option<String>,
-    /// Whether it is an error.
-    pub(crate) failure: bool,
-    pub(crate) text: String,
-}
 
 /// A layer that collects warnings and errors, and those that it has collected.
 pub fn notices() -> (Collector, Notices) {

@@ -3,6 +3,7 @@
 //! A row is a struct here, JSON on the wire and in the browser, and a row of an Arrow batch in SQL.
 //! What is in a table is the scheduler's to say, and how it is shown is the client's.
 
+mod models;
 mod states;
 
 use std::fmt;

@@ -19,4 +19,3 @@ mod unspilled_joins;
 
 pub(crate) use engine::data_lost;
 pub(crate) use process::{Process, connect, start};
-pub(crate) use tasks::TaskKey;

@@ -45,10 +45,10 @@ use super::proof::Proven;
 use super::runner::{Runner, Scheduler, heartbeats, tell_statuses};
 use super::runtime::TaskRuntimes;
 use super::task_server::{self, TaskServer};
-use super::tasks::{TaskKey, Tasks};
+use super::tasks::Tasks;
 use super::{flight, shuffle_dir};
-use crate::attendance::{self, Attendance};
-use crate::probe::{self, Asked};
+use crate::attendance::{self, Asked, Attendance, TaskKey};
+use crate::probe;
 use crate::{Error, ExecutorConfig, Result};
 
 /// How often the connection with the scheduler is tried at most.

@@ -19,18 +19,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 use volley_proto::runtime::TaskIdentity;
 
+use crate::attendance::TaskKey;
+
 use ballista_core::error::BallistaError;
 
 /// Tasks that were told to stop before they began are remembered, this many.
 const REMEMBERED: usize = 4096;
-
-/// A task by its attempt, stage and number.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TaskKey {
-    pub(crate) attempt: String,
-    pub(crate) stage: u64,
-    pub(crate) number: u64,
-}
 
 /// The tasks; cheap to clone.
 #[derive(Debug, Clone)]

@@ -16,22 +16,23 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use volley_proto::access::Authorized;
-use volley_proto::probe::{Probe, Probed};
+use volley_proto::probe::{Measured, Probe, Probed};
 
-use crate::{ExecutorConfig, attendance};
+use crate::attendance::{self, Asked};
+use crate::{Error, ExecutorConfig, Result};
 
 /// Probes under way at once; more are not answered.
 const AT_ONCE: usize = 32;
 /// How long an executor listens at most, whatever it is asked.
 const MOST: Duration = Duration::from_secs(15 * 60);
 
-/// A probe that the scheduler asks for, by its number.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) id: u64,
-    pub(crate) probe: Probe,
-}
+/// Round trips to the scheduler that are measured.
+const ECHOES: usize = 11;
+/// Bytes that are sent at once to measure a bandwidth, and for how long.
+const ECHOED: usize = 1 << 20;
+const ECHOING: Duration = Duration::from_millis(300);
 
 /// Answers probes for as long as this is polled; dropping it ends them.
 pub(crate) async fn answer(
@@ -83,7 +84,7 @@ async fn answer_one(config: ExecutorConfig, channel: Authorized, Asked { id, pro
         },
         Probe::Dial(target) => Probed::Measured(dial::dial(&target, config.tls.as_ref()).await),
         Probe::Stop => return,
-        Probe::Scheduler => match attendance::measure(&config, channel.clone()).await {
+        Probe::Scheduler => match measure(&config, &channel).await {
             Ok(measured) => Probed::Measured(measured),
             Err(error) => Probed::Failed(error.to_string()),
         },
@@ -95,6 +96,36 @@ async fn answer_one(config: ExecutorConfig, channel: Authorized, Asked { id, pro
     if let Some((listener, token, patience)) = listener {
         listen::serve(listener, &token, patience).await;
     }
+}
+
+/// Measures the way to the scheduler, over the connection that there is.
+async fn measure(config: &ExecutorConfig, channel: &Authorized) -> Result<Measured> {
+    let echo = async |bytes: usize, wanted: usize| {
+        let started = Instant::now();
+        let came = attendance::echo(config, channel.clone(), bytes, wanted).await?;
+        Ok::<_, Error>((started.elapsed(), came))
+    };
+    let mut round_trips = Vec::with_capacity(ECHOES);
+    for _ in 0..ECHOES {
+        round_trips.push(echo(0, 0).await?.0);
+    }
+    let started = Instant::now();
+    let (mut there, mut back) = (0, 0);
+    while started.elapsed() < ECHOING {
+        echo(ECHOED, 0).await?;
+        there += ECHOED;
+    }
+    let rate = there as f64 / started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    while started.elapsed() < ECHOING {
+        back += echo(0, ECHOED).await?.1;
+    }
+    Ok(Measured {
+        ports: Vec::new(),
+        round_trip: median(round_trips),
+        rate: Some(rate),
+        rate_back: Some(back as f64 / started.elapsed().as_secs_f64()),
+    })
 }
 
 /// The middle one of some durations.

@@ -26,7 +26,6 @@ mod quantiles;
 mod remote_tests;
 #[cfg(test)]
 mod requests;
-mod rows;
 #[cfg(test)]
 mod scene;
 #[cfg(test)]

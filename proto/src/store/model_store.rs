@@ -287,7 +287,7 @@ impl ModelStore {
     }
 
     /// Whether a version's report is kept.
-    pub(super) async fn has_report(&self, name: &ModelName, version: u32) -> Result<bool> {
+    pub(crate) async fn has_report(&self, name: &ModelName, version: u32) -> Result<bool> {
         self.exists(&self.file(name, version, REPORT)).await
     }
 

@@ -1,5 +1,5 @@
-//! The one direction of dependencies, between the crates and inside of the scheduler, what each crate links, and what
-//! comes from others.
+//! The one direction of dependencies, between the crates and inside of them, what each crate links, and what comes from
+//! others.
 
 #![allow(clippy::unwrap_used)]
 
@@ -86,71 +86,142 @@ const PLAN_ONLY: &[&str] = &[
     "object_stores::Stores",
 ];
 
-/// What each folder, or file, at the root of the scheduler's sources may name of the others.
-const SCHEDULER: &[(&str, &[&str])] = &[
-    ("access", &[]),
-    ("control", &[]),
-    ("planning", &[]),
-    ("handle", &["control"]),
-    ("tables", &["control", "handle"]),
-    ("grpc", &["access", "control", "handle", "tables"]),
-    ("web", &["access", "tables"]),
-    (
-        "ballista",
-        &["access", "control", "handle", "planning", "tables"],
-    ),
-    ("config", &["access", "control"]),
-    ("simulation", &["control"]),
-    ("error", &[]),
-];
+/// The rules inside of a crate.
+struct Inside {
+    /// Its folder.
+    folder: &'static str,
+    /// What puts it together, and may name all of it.
+    roots: &'static [&'static str],
+    /// What each other folder, or file, at the root of its sources may name of the others.
+    parts: &'static [(&'static str, &'static [&'static str])],
+    /// Words that must not be in the code of a part.
+    forbidden: &'static [(&'static str, &'static [&'static str])],
+}
 
-/// What puts the scheduler together, and may name all of it.
-const SCHEDULER_ROOT: &[&str] = &["lib", "main", "server"];
+const INSIDE: &[Inside] = &[SCHEDULER, EXECUTOR, TRAINER];
 
-/// Words that must not be in the code of a part of the scheduler.
-const SCHEDULER_FORBIDDEN: &[(&str, &[&str])] = &[
-    (
-        "access",
-        &["ballista_core", "ballista_scheduler", "datafusion"],
-    ),
-    (
-        "control",
-        &[
-            "tokio",
-            "tonic",
-            "axum",
-            "async",
-            "datafusion",
-            "ballista_core",
-            "ballista_scheduler",
-            "volley_proto::wire",
-            "volley_proto::plan",
-        ],
-    ),
-    (
-        "grpc",
-        &["ballista_core", "ballista_scheduler", "datafusion"],
-    ),
-    (
-        "planning",
-        &[
-            "tokio::spawn",
-            "tokio::sync",
-            "tokio::task",
-            "tokio::time",
-            "tonic",
-            "ballista_scheduler::state",
-        ],
-    ),
-    (
-        "tables",
-        &["ballista_core", "ballista_scheduler", "datafusion"],
-    ),
-    (
-        "web",
-        &["ballista_core", "ballista_scheduler", "datafusion"],
-    ),
-];
+const SCHEDULER: Inside = Inside {
+    folder: "scheduler",
+    roots: &["lib", "main", "server"],
+    parts: &[
+        ("access", &[]),
+        ("control", &[]),
+        ("planning", &[]),
+        ("handle", &["control"]),
+        ("tables", &["control", "handle"]),
+        ("grpc", &["access", "control", "handle", "tables"]),
+        ("web", &["access", "tables"]),
+        (
+            "ballista",
+            &["access", "control", "handle", "planning", "tables"],
+        ),
+        ("config", &["access", "control"]),
+        ("simulation", &["control"]),
+        ("error", &[]),
+    ],
+    forbidden: &[
+        (
+            "access",
+            &["ballista_core", "ballista_scheduler", "datafusion"],
+        ),
+        (
+            "control",
+            &[
+                "tokio",
+                "tonic",
+                "axum",
+                "async",
+                "datafusion",
+                "ballista_core",
+                "ballista_scheduler",
+                "volley_proto::wire",
+                "volley_proto::plan",
+            ],
+        ),
+        (
+            "grpc",
+            &["ballista_core", "ballista_scheduler", "datafusion"],
+        ),
+        (
+            "planning",
+            &[
+                "tokio::spawn",
+                "tokio::sync",
+                "tokio::task",
+                "tokio::time",
+                "tonic",
+                "ballista_scheduler::state",
+            ],
+        ),
+        (
+            "tables",
+            &["ballista_core", "ballista_scheduler", "datafusion"],
+        ),
+        (
+            "web",
+            &["ballista_core", "ballista_scheduler", "datafusion"],
+        ),
+    ],
+};
+
+const EXECUTOR: Inside = Inside {
+    folder: "executor",
+    roots: &["lib", "main", "command"],
+    parts: &[
+        ("attendance", &["config"]),
+        ("ballista", &["attendance", "files", "probe"]),
+        ("config", &["memory"]),
+        ("error", &[]),
+        ("executor", &["ballista", "models", "rank"]),
+        ("files", &[]),
+        ("memory", &[]),
+        ("models", &[]),
+        ("notices", &["attendance", "ballista"]),
+        ("probe", &["attendance"]),
+        ("rank", &["ballista", "error"]),
+    ],
+    forbidden: &[
+        ("attendance", &["ballista_core", "datafusion"]),
+        ("probe", &["ballista_core", "datafusion"]),
+        // Steps, gradients and how ranks meet are the trainer's.
+        ("rank", &["Communicator", "Options"]),
+    ],
+};
+
+const TRAINER: Inside = Inside {
+    folder: "trainer",
+    roots: &["lib"],
+    parts: &[
+        ("bin", &[]),
+        ("collective", &[]),
+        ("device", &[]),
+        ("encode", &["network", "random", "testing"]),
+        ("error", &["collective", "encode"]),
+        ("gang", &["collective", "train"]),
+        ("model", &["encode", "network", "testing"]),
+        ("network", &["device", "random", "testing"]),
+        ("random", &[]),
+        // Of tests.
+        ("testing", &["collective", "network", "random", "train"]),
+        (
+            "train",
+            &[
+                "collective",
+                "device",
+                "encode",
+                "model",
+                "network",
+                "random",
+                "testing",
+            ],
+        ),
+    ],
+    forbidden: &[
+        ("encode", &["Communicator"]),
+        ("network", &["Communicator", "arrow"]),
+        ("collective", &["arrow"]),
+    ],
+};
 
 #[test]
 fn dependencies_go_one_way() {
@@ -264,45 +335,67 @@ fn what_is_without_plans_names_no_engine() {
 }
 
 #[test]
-fn the_scheduler_points_one_way() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scheduler/src");
-    let mut parts = BTreeSet::new();
-    for file in sources(&root) {
-        let path = file.strip_prefix(&root).unwrap().with_extension("");
-        let part = path.iter().next().unwrap().to_str().unwrap().to_owned();
-        if SCHEDULER_ROOT.contains(&part.as_str()) {
-            continue;
+fn crates_point_one_way_inside() {
+    for Inside {
+        folder,
+        roots,
+        parts: rules,
+        forbidden,
+    } in INSIDE
+    {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{folder}/src"));
+        let mut parts = BTreeSet::new();
+        for file in sources(&root) {
+            let path = file.strip_prefix(&root).unwrap().with_extension("");
+            let part = path.iter().next().unwrap().to_str().unwrap().to_owned();
+            if roots.contains(&part.as_str()) {
+                continue;
+            }
+            // Modules that the file is in, its own among them.
+            let depth = path.iter().filter(|name| *name != "mod").count();
+            let path = format!("{folder}/src/{}", path.display());
+            let code = code(&fs::read_to_string(&file).unwrap());
+            let rule = rules.iter().find(|(name, _)| *name == part);
+            let (_, allowed) = rule.unwrap_or_else(|| panic!("{path} has no rule"));
+            for named in named(&code, depth) {
+                let is_part = rules.iter().any(|(name, _)| *name == named);
+                let is_root = roots.contains(&named.as_str());
+                let is_allowed = named == part || allowed.contains(&named.as_str());
+                assert!(
+                    is_allowed || !(is_part || is_root),
+                    "{path} must not name crate::{named}: {part} may name {allowed:?} only"
+                );
+            }
+            let forbidden = forbidden.iter().filter(|(name, _)| *name == part);
+            for word in forbidden.flat_map(|(_, words)| *words) {
+                assert!(!has_word(&code, word), "{path} must not name {word}");
+            }
+            parts.insert(part);
         }
-        // Modules that the file is in, its own among them.
-        let depth = path.iter().filter(|name| *name != "mod").count();
-        let code = code(&fs::read_to_string(&file).unwrap());
-        let rule = SCHEDULER.iter().find(|(name, _)| *name == part);
-        let (_, allowed) = rule.unwrap_or_else(|| panic!("scheduler/src/{part} has no rule"));
-        for named in named(&code, depth) {
-            let is_part = SCHEDULER.iter().any(|(name, _)| *name == named);
-            let is_root = SCHEDULER_ROOT.contains(&named.as_str());
-            let is_allowed = named == part || allowed.contains(&named.as_str());
-            assert!(
-                is_allowed || !(is_part || is_root),
-                "{} must not name crate::{named}: {part} may name {allowed:?} only",
-                path.display()
-            );
-        }
-        let forbidden = SCHEDULER_FORBIDDEN.iter().filter(|(name, _)| *name == part);
-        for word in forbidden.flat_map(|(_, words)| *words) {
-            assert!(
-                !has_word(&code, word),
-                "{} must not name {word}",
-                path.display()
-            );
-        }
-        parts.insert(part);
+        let ruled: BTreeSet<_> = rules.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(parts, ruled, "every part of {folder} has a rule");
     }
-    let ruled: BTreeSet<_> = SCHEDULER
-        .iter()
-        .map(|(name, _)| (*name).to_owned())
-        .collect();
-    assert_eq!(parts, ruled, "every part of the scheduler has a rule");
+}
+
+/// That nothing that parts may name leads back to them; errors are of all.
+#[test]
+fn no_rule_inside_a_crate_allows_a_circle() {
+    for Inside { folder, parts, .. } in INSIDE {
+        let mut left: BTreeMap<&str, BTreeSet<&str>> = parts
+            .iter()
+            .filter(|(part, _)| !["error", "testing"].contains(part))
+            .map(|(part, names)| (*part, names.iter().copied().collect()))
+            .collect();
+        while !left.is_empty() {
+            let free = left.iter().find(|(_, names)| {
+                let mut names = names.iter();
+                names.all(|name| !left.contains_key(name))
+            });
+            let free = free.map(|(part, _)| *part);
+            let free = free.unwrap_or_else(|| panic!("{folder}: a circle among {left:?}"));
+            left.remove(free);
+        }
+    }
 }
 
 /// The Rust files under a folder.
@@ -338,10 +431,10 @@ fn named(code: &str, depth: usize) -> BTreeSet<String> {
             }
             let rest = &code[at + path.len()..];
             let items = match rest.strip_prefix('{') {
-                Some(group) => group.split('}').next().unwrap_or_default(),
-                None => rest.split([',', ';', '}']).next().unwrap_or_default(),
+                Some(group) => items(group),
+                None => vec![rest.split([',', ';', '}']).next().unwrap_or_default()],
             };
-            for item in items.split(',') {
+            for item in items {
                 let item = item.trim();
                 let end = item.find(|c: char| !(c.is_alphanumeric() || c == '_'));
                 named.insert(item[..end.unwrap_or(item.len())].to_owned());
@@ -350,6 +443,27 @@ fn named(code: &str, depth: usize) -> BTreeSet<String> {
     }
     named.remove("");
     named
+}
+
+/// What a group of imports has, up to its closing brace: groups within are of their item.
+fn items(group: &str) -> Vec<&str> {
+    let (mut items, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                items.push(&group[start..at]);
+                break;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                items.push(&group[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    items
 }
 
 /// Whether code has a word, and not only as a part of another.
@@ -369,6 +483,10 @@ fn what_a_file_names_is_found() {
     assert_eq!(
         names("use crate::{Error, web::Hosts};", 1),
         ["Error", "web"]
+    );
+    assert_eq!(
+        names("use crate::{a::{B, c::D}, e};\nuse crate::{f};", 1),
+        ["a", "e", "f"]
     );
     assert!(names("// see crate::ballista", 1).is_empty());
     assert_eq!(names("use super::super::grpc::index;", 2), ["grpc"]);

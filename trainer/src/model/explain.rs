@@ -19,8 +19,8 @@ use volley_proto::store::PredictedColumns;
 use super::Model;
 use super::predict::Encoder;
 use crate::Result;
+use crate::network::likeliest;
 use crate::network::{self, Input, Scratch};
-use crate::train::likeliest;
 
 /// Rows that are explained at once.
 const BATCH: usize = 256;

@@ -16,7 +16,7 @@ use volley_proto::store::{Classes, Manifest, PredictedColumns};
 use super::{files, sound};
 use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, numbers};
 use crate::network::{self, Architecture, CustomLayers, Input, Normalization, Scratch, Sizes};
-use crate::train::{likeliest, probabilities, rearrange};
+use crate::network::{likeliest, probabilities, rearrange};
 use crate::{Error, Result};
 
 /// Rows that go through the network at once.

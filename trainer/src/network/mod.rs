@@ -18,6 +18,7 @@ mod graph;
 mod host;
 mod matmul;
 mod norm;
+mod outputs;
 #[cfg(any(test, feature = "cuda"))]
 mod tensors;
 
@@ -30,5 +31,6 @@ pub(crate) use graph::Dropout;
 pub(crate) use host::{Host, Scratch, predict};
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};
+pub(crate) use outputs::{likeliest, probabilities, rearrange, sigmoid};
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) use tensors::Tensors;

@@ -6,6 +6,8 @@
 use volley_proto::spec::Loss;
 use volley_proto::store::Scale;
 
+use crate::network::sigmoid;
+
 /// The loss of a row with these outputs, and its derivative by each of them.
 ///
 /// Of a label that is a class, outputs are logits: the second class' of two, or one for each of more.
@@ -112,41 +114,6 @@ fn deviance(power: f64, log_mean: f64, y: f64) -> (f64, f64) {
     let of_y = if y > 0.0 { y.powf(second) } else { 0.0 };
     let value = of_y / (first * second) - y * of_mean[0] / first + of_mean[1] / second;
     (2.0 * value, 2.0 * (of_mean[1] - y * of_mean[0]))
-}
-
-/// Appends the probability of each class, by the outputs.
-pub(crate) fn probabilities(outputs: &[f32], shares: &mut Vec<f32>) {
-    if let [logit] = outputs {
-        let second = sigmoid(f64::from(*logit)) as f32;
-        shares.extend([1.0 - second, second]);
-        return;
-    }
-    let largest = outputs.iter().copied().fold(f32::MIN, f32::max);
-    let share = |z: &f32| f64::from(z - largest).exp();
-    let sum: f64 = outputs.iter().map(share).sum();
-    shares.extend(outputs.iter().map(|z| (share(z) / sum) as f32));
-}
-
-/// The probability of the second class, by its logit.
-fn sigmoid(z: f64) -> f64 {
-    1.0 / (1.0 + (-z).exp())
-}
-
-/// The class that these outputs take for the likeliest.
-pub(crate) fn likeliest(outputs: &[f32]) -> usize {
-    match outputs {
-        [logit] => usize::from(*logit > 0.0),
-        logits => {
-            let better = |best: usize, at: usize| if logits[at] > logits[best] { at } else { best };
-            (0..logits.len()).reduce(better).unwrap_or(0)
-        }
-    }
-}
-
-/// Puts a row's quantiles in ascending order, so that none cross; they are no further from the true ones then
-/// (Chernozhukov, Fernández-Val & Galichon 2010, doi:10.3982/ECTA7880).
-pub(crate) fn rearrange(quantiles: &mut [f32]) {
-    quantiles.sort_unstable_by(f32::total_cmp);
 }
 
 /// What a loss of 1 between scaled labels is between labels as they are. Huber's δ is one unit of the scale.
@@ -291,7 +258,7 @@ mod tests {
         assert_eq!(slopes, due);
         let mut outputs = [4.0, -1.0, 2.5];
         let crossed = of_row(&quantiles, &outputs, 3.0, &mut slopes);
-        rearrange(&mut outputs);
+        crate::network::rearrange(&mut outputs);
         assert_eq!(outputs, [-1.0, 2.5, 4.0]);
         assert!(of_row(&quantiles, &outputs, 3.0, &mut slopes) < crossed);
     }
@@ -339,11 +306,5 @@ mod tests {
             of_row(&Loss::LogLoss, &[1000.0], 0.0, &mut slopes[..1]),
             1000.0
         );
-        let mut shares = vec![];
-        probabilities(&[0.0], &mut shares);
-        probabilities(&[1.0, 1.0, -1000.0], &mut shares);
-        assert_eq!(shares, [0.5, 0.5, 0.5, 0.5, 0.0]);
-        assert_eq!([likeliest(&[0.5]), likeliest(&[-0.5])], [1, 0]);
-        assert_eq!(likeliest(&[0.5, 3.0, 3.0]), 1);
     }
 }

@@ -6,6 +6,7 @@ use volley_proto::store::{Coverage, EpochRecord, LabelRecord, RankCoverage, Scal
 
 use super::loss;
 use super::state::EpochProgress;
+use crate::network::{likeliest, rearrange};
 
 /// Rows whose label is below are left out of relative errors.
 const LEAST_RELATIVE_LABEL: f64 = 0.001;
@@ -101,7 +102,7 @@ impl Sums {
         self.add(Sum::EvalWeight, weight);
         let sorted = of.loss.shares().map(|_| {
             let mut quantiles = outputs.to_vec();
-            loss::rearrange(&mut quantiles);
+            rearrange(&mut quantiles);
             quantiles
         });
         let outputs = sorted.as_deref().unwrap_or(outputs);
@@ -116,7 +117,7 @@ impl Sums {
         if let Some(majority) = of.majority {
             let class = labels.first().map_or(0, |label| *label as usize);
             let counts = |other: usize| weight * f64::from(u8::from(other == class));
-            self.add(Sum::EvalCorrect, counts(loss::likeliest(outputs)));
+            self.add(Sum::EvalCorrect, counts(likeliest(outputs)));
             self.add(Sum::EvalMajority, counts(majority));
             return;
         }

@@ -59,7 +59,6 @@ use volley_proto::did_you_mean;
 use volley_proto::spec::{ClassWeights, FeatureKind, TrainSpec};
 use volley_proto::store::{Classes, FeatureSummary, Refitted};
 
-pub(crate) use loss::{likeliest, probabilities, rearrange};
 pub use origin::{Beginning, Origin};
 pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step};
 pub use state::TrainingState;

@@ -1,8 +1,8 @@
 //! What is in a store, as rows of the table of models.
 
-use super::ModelStore;
+use super::{Model, millis};
 use crate::Result;
-use crate::tables::{Model, millis};
+use crate::store::ModelStore;
 
 impl ModelStore {
     /// The versions of all models, by name and version.
