@@ -137,13 +137,6 @@ pub(crate) enum RankError {
         executor: String,
         message: String,
     },
-    /// The model could not be published.
-    #[error("cannot publish model {model}")]
-    Publish {
-        model: String,
-        #[source]
-        source: volley_proto::Error,
-    },
     /// The rank could not start: no device, no such custom layer, or no socket to listen on.
     #[error("a rank cannot start on executor {executor}")]
     Start {

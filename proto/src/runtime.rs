@@ -5,6 +5,7 @@
 //! error that says so: the scheduler and the client plan these nodes, they never run them.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,6 +13,7 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
 use tokio_util::sync::CancellationToken;
 
 use crate::ModelRef;
@@ -57,16 +59,30 @@ pub trait RankRuntime: Send + Sync + Debug {
 }
 
 /// One rank's task.
-#[allow(missing_debug_implementations)] // streams have no Debug
+#[derive(Debug)]
 pub struct RankTask {
     /// What to train.
     pub spec: Arc<TrainSpec>,
     /// Which task of the barrier stage this is.
     pub identity: TaskIdentity,
-    /// The rows of each of its virtual shards, in the order of `identity.partitions`.
-    pub shards: Vec<SendableRecordBatchStream>,
+    /// What gives the rows of its virtual shards: a partition each, in the order of `identity.partitions`.
+    pub input: Arc<dyn ExecutionPlan>,
+    /// What the input is executed in.
+    pub context: Arc<TaskContext>,
+    /// Where it may leave files for later tasks of its stage here. They go with the job's data; the folder is not made.
+    pub folder: PathBuf,
     /// Cancelled when the job is, or when nobody waits for the rank any more.
     pub cancel: CancellationToken,
+}
+
+impl RankTask {
+    /// Opens the rows of the virtual shard at a place of `identity.partitions`.
+    ///
+    /// # Errors
+    /// When they cannot be opened.
+    pub fn rows(&self, at: usize) -> Result<SendableRecordBatchStream> {
+        self.input.execute(at, Arc::clone(&self.context))
+    }
 }
 
 /// Which task of which job and stage a plan runs in.

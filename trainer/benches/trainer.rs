@@ -230,7 +230,8 @@ fn world(ranks: usize) -> Vec<Communicator> {
 fn loaded(spec: &TrainSpec, rows: &[RecordBatch]) -> LoadedShards {
     let shards = rows.chunks(rows.len().div_ceil(SHARDS)).map(|rows| {
         let rows = rows.iter().cloned().map(Ok::<_, ArrowError>);
-        stream::iter(rows.collect::<Vec<_>>())
+        let rows = stream::iter(rows.collect::<Vec<_>>());
+        || Ok(rows)
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -241,6 +242,7 @@ fn loaded(spec: &TrainSpec, rows: &[RecordBatch]) -> LoadedShards {
             spec,
             &rows[0].schema(),
             shards,
+            None,
             &CancellationToken::new(),
         ))
         .expect("the rows suit the spec")

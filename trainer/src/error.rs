@@ -241,6 +241,14 @@ pub enum Error {
     /// A collective operation failed.
     #[error("the ranks lost each other")]
     Collective(#[source] collective::Error),
+    /// The model could not be published.
+    #[error("cannot publish model {model}")]
+    Publish {
+        /// The model.
+        model: String,
+        /// The publisher's error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// Training was cancelled.
     #[error("training was cancelled")]
     Cancelled,

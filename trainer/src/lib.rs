@@ -9,9 +9,10 @@
 //! [`load`] turns streams of Arrow batches into encoded shards; [`train`](train()) agrees with the
 //! other ranks on vocabularies, steps and the state to start from, fits the network, and hands rank 0
 //! the files to publish, or every rank the [`TrainingState`] to go on from when it is interrupted;
-//! [`Model`] predicts from those files. [`custom`] is for layers of users. It knows Arrow and, for
-//! GPUs, Burn; and nothing of SQL, of Ballista or of how ranks find each other: it is given streams and
-//! a connected [`collective::Communicator`].
+//! [`Model`] predicts from those files. [`run_rank`] is the whole of it for a rank that has found its
+//! [membership](collective::Membership): it connects the peers, trains, and has the model published.
+//! [`custom`] is for layers of users. It knows Arrow and, for GPUs, Burn; and nothing of SQL, of Ballista, of stores or of
+//! how ranks find each other: it is given streams, a membership and a [`Publisher`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -24,6 +25,7 @@ mod allocations;
 mod device;
 mod encode;
 mod error;
+mod gang;
 mod model;
 mod network;
 mod random;
@@ -44,8 +46,9 @@ pub mod custom {
 }
 
 pub use device::{ResolvedDevice, resolve_device};
-pub use encode::{Defect, LoadedShards, Rule, load};
+pub use encode::{Defect, LoadedShards, Rule, ShardFolder, load};
 pub use error::{Error, Result};
+pub use gang::{GangRank, Published, Publisher, run_rank};
 pub use model::{Model, VOCABULARIES, WEIGHTS};
 #[doc(hidden)]
 pub use train::bench;

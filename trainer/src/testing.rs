@@ -25,7 +25,7 @@ use crate::network::{
 use crate::random::{Key, Purpose};
 use crate::{
     Beginning, Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice,
-    Result, Step, load, train,
+    Result, ShardFolder, Step, load, train,
 };
 
 /// A small network over [`rows`]: MSE on the label itself, split by column.
@@ -341,23 +341,34 @@ pub(crate) fn load_now(
     spec: &TrainSpec,
     shards: Vec<(usize, Vec<RecordBatch>)>,
 ) -> Result<LoadedShards> {
+    load_kept(spec, shards, None, |_| {})
+}
+
+/// Loads shards that are in memory or in a folder, and tells of each that is opened.
+pub(crate) fn load_kept(
+    spec: &TrainSpec,
+    shards: Vec<(usize, Vec<RecordBatch>)>,
+    kept: Option<&ShardFolder>,
+    opened: impl Fn(usize),
+) -> Result<LoadedShards> {
     let schema = shards
         .iter()
         .find_map(|(_, batches)| batches.first())
         .map_or_else(schema, RecordBatch::schema);
-    let streams = shards
-        .into_iter()
-        .map(|(id, batches)| {
-            (
-                id,
-                stream::iter(batches.into_iter().map(Ok::<_, ArrowError>)),
-            )
-        })
-        .collect();
+    let opened = &opened;
+    let open = |(id, batches): (usize, Vec<RecordBatch>)| {
+        let open = move || {
+            opened(id);
+            Ok(stream::iter(batches.into_iter().map(Ok::<_, ArrowError>)))
+        };
+        (id, open)
+    };
+    let shards = shards.into_iter().map(open).collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    runtime.block_on(load(spec, &schema, streams, &CancellationToken::new()))
+    let cancel = CancellationToken::new();
+    runtime.block_on(load(spec, &schema, shards, kept, &cancel))
 }
 
 /// Hears nothing.

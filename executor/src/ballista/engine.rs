@@ -10,7 +10,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -95,7 +95,11 @@ impl VolleyEngine {
         (identity, running): (&TaskIdentity, &Running),
     ) -> Transformed<Arc<dyn ExecutionPlan>> {
         if let Some(train) = node.downcast_ref::<TrainExec>() {
-            let train = train.in_task(identity.clone(), running.cancel().clone());
+            let TaskIdentity {
+                job_id, stage_id, ..
+            } = identity;
+            let folder = Path::new(work_dir).join(job_id).join(stage_id.to_string());
+            let train = train.in_task(identity.clone(), folder, running.cancel().clone());
             return Transformed::yes(Arc::new(train));
         }
         let pool = || Arc::clone(&self.connections);

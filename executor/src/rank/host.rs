@@ -6,9 +6,6 @@ use async_trait::async_trait;
 use ballista_core::error::BallistaError;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::TryStreamExt;
 use volley_proto::access::Authorized;
 use volley_proto::address::ListenAddress;
 use volley_proto::runtime::{RankRuntime, RankTask};
@@ -22,7 +19,6 @@ use super::parking::Parking;
 use super::rendezvous::{Rendezvous, Seat};
 use super::run::RankRun;
 use crate::ExecutorConfig;
-use crate::ballista::data_lost;
 use crate::error::RankError;
 
 /// Runs ranks on this executor.
@@ -56,15 +52,15 @@ impl RankHost {
         let RankTask {
             spec,
             identity,
-            shards,
             cancel,
-        } = task;
+            ..
+        } = &task;
         let train = spec.train_id;
         let start = |source| RankError::Start {
             executor: self.executor.clone(),
             source,
         };
-        let device = self.device(&spec).map_err(start)?;
+        let device = self.device(spec).map_err(start)?;
         // Before rows are streamed.
         let checked = self.layers.check(&spec.network, device);
         checked.map_err(start)?;
@@ -73,12 +69,17 @@ impl RankHost {
             train: train.to_string(),
             executor: self.executor.clone(),
         })?;
-        let rendezvous = Rendezvous::new(self.scheduler.clone(), train, self.executor.clone());
+        let rendezvous = Rendezvous::new(
+            self.scheduler.clone(),
+            train,
+            identity.clone(),
+            self.executor.clone(),
+        );
         let listener = Listener::bind(&self.listen, Some(&self.socket_dir))
             .map_err(|source| start(source.into()))?
             .with_tls(self.tls.clone());
         let membership = rendezvous
-            .join(&identity, listener.endpoint(), spec.rendezvous_timeout)
+            .join(listener.endpoint(), spec.rendezvous_timeout)
             .await?;
         let run = RankRun {
             executor: &self.executor,
@@ -86,15 +87,13 @@ impl RankHost {
             layers: &self.layers,
             seat: Seat::of(&membership),
             rendezvous: &rendezvous,
-            spec: &spec,
+            spec,
             // Also the end of the generation stops the rank.
             stop: cancel.child_token(),
         };
         tracing::info!(%train, seat = ?run.seat, "rank joined");
-        let shards = shards.into_iter().map(mark_lost);
-        let shards = identity.partitions.iter().copied().zip(shards).collect();
         let trained = tokio::select! {
-            trained = run.run(listener, membership, shards, place) => trained,
+            trained = run.run(listener, membership, &task, place) => trained,
             never = run.hold_seat() => match never {},
             error = run.overstay() => Err(error),
         };
@@ -128,14 +127,4 @@ impl RankRuntime for RankHost {
             error => DataFusionError::External(Box::new(error)),
         })
     }
-}
-
-/// Rows whose loss is marked before anything wraps it.
-fn mark_lost(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
-    let schema = rows.schema();
-    let marked = rows.map_err(|error| match data_lost(&error) {
-        Some(lost) => DataFusionError::External(Box::new(lost)),
-        None => error,
-    });
-    Box::pin(RecordBatchStreamAdapter::new(schema, marked))
 }

@@ -1,18 +1,20 @@
-//! Progress from the rank's thread to the scheduler and the store, without making the thread wait.
+//! What a rank's thread tells: progress to the scheduler and states to the store, without making the thread wait, and at
+//! last the model, which it waits for.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::oneshot;
 use volley_proto::failure::chain;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::{EpochRecord, ModelStore, Position, Writer};
 use volley_proto::wire::Steps;
 use volley_proto::{Error, Result, TrainId};
-use volley_trainer::{Beginning, Observer, Step};
+use volley_trainer::{Artifacts, Beginning, Observer, Publisher, Step};
 
-use super::rendezvous::Rendezvous;
+use super::rendezvous::{Rendezvous, Seat};
 
 /// How often rank 0 tells of its steps, and how often the others do.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
@@ -35,11 +37,18 @@ pub(super) enum Report {
 /// A store that has taken no checkpoint for so long is said to be busy: epochs may be shorter than a write.
 const LATE: Duration = Duration::from_secs(10);
 
-/// The rank thread's end: an observer that passes everything on.
+/// What the store is to take, in the order in which it is told.
+#[derive(Debug)]
+enum Write {
+    Checkpoint(Position, Bytes),
+    Model(Box<Artifacts>, oneshot::Sender<Result<u32>>),
+}
+
+/// The rank thread's end: an observer and publisher that passes everything on.
 #[derive(Debug)]
 pub(super) struct Reporter {
     reports: mpsc::UnboundedSender<Report>,
-    checkpoints: mpsc::Sender<(Position, Bytes)>,
+    writes: mpsc::Sender<Write>,
     rank: usize,
     untold: Mutex<Untold>,
     /// When the store last took a checkpoint, or was said to be busy.
@@ -67,32 +76,40 @@ impl Untold {
     }
 }
 
-/// Where a rank's checkpoints go.
+/// Where a rank's checkpoints and its model go.
 #[derive(Debug)]
-pub(super) struct Checkpoints<'a> {
+pub(super) struct RunStore<'a> {
     pub(super) spec: &'a TrainSpec,
     pub(super) generation: u64,
     /// The run that this one continues; its checkpoints go once this one has one.
     pub(super) continues: Option<TrainId>,
 }
 
-/// An observer, and the work of sending on what it observes, which ends when it is dropped.
+/// A reporter, and the work of sending on what it is told, which ends when it is dropped.
 pub(super) fn reporter(
     rendezvous: Rendezvous,
-    rank: usize,
-    mut store: Checkpoints<'_>,
+    seat: Seat,
+    mut store: RunStore<'_>,
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
     // One is written while one waits.
-    let (checkpoints, mut waiting) = mpsc::channel::<(Position, Bytes)>(1);
-    let (told, generation) = (rendezvous.clone(), store.generation);
+    let (writes, mut waiting) = mpsc::channel::<Write>(1);
+    let told = rendezvous.clone();
     let send = async move {
         while let Some(report) = received.recv().await {
-            rendezvous.report(generation, rank, report).await;
+            rendezvous.report(&seat, report).await;
         }
     };
-    let save = async move {
-        while let Some((position, state)) = waiting.recv().await {
+    let write = async move {
+        while let Some(write) = waiting.recv().await {
+            let (position, state) = match write {
+                Write::Checkpoint(position, state) => (position, state),
+                Write::Model(artifacts, done) => {
+                    // The thread that waits is gone only where it has panicked.
+                    done.send(store.publish(*artifacts).await).ok();
+                    continue;
+                }
+            };
             if let Err(error) = store.save(position, state).await {
                 if let Error::Superseded { .. } = error {
                     // A later generation has the checkpoints; this one ends.
@@ -104,24 +121,24 @@ pub(super) fn reporter(
                 let note = format!(
                     "cannot write the checkpoint at {position}: {cause}; training goes on without"
                 );
-                told.report(generation, rank, Report::Note(note)).await;
+                told.report(&seat, Report::Note(note)).await;
             }
         }
     };
     let reporter = Reporter {
         reports,
-        checkpoints,
-        rank,
+        writes,
+        rank: seat.rank,
         untold: Mutex::new(Untold::from(Duration::ZERO)),
         last_checkpoint: Mutex::new(Instant::now()),
     };
     let work = async move {
-        tokio::join!(send, save);
+        tokio::join!(send, write);
     };
     (reporter, work)
 }
 
-impl Checkpoints<'_> {
+impl RunStore<'_> {
     async fn save(&mut self, position: Position, state: Bytes) -> Result<()> {
         let TrainSpec {
             model,
@@ -141,6 +158,14 @@ impl Checkpoints<'_> {
             store.drop_checkpoints(model, run).await?;
         }
         Ok(())
+    }
+
+    async fn publish(&self, artifacts: Artifacts) -> Result<u32> {
+        let Artifacts { manifest, files } = artifacts;
+        let store = ModelStore::open(&self.spec.store)?;
+        let version = store.publish(self.generation, manifest, files).await?;
+        tracing::info!(model = %self.spec.model, version, "model published");
+        Ok(version)
     }
 }
 
@@ -202,7 +227,7 @@ impl Observer for Reporter {
 
     fn checkpoint(&self, position: Position, state: Bytes) {
         // Training does not wait for a store: the next checkpoint will be newer.
-        let sent = self.checkpoints.try_send((position, state));
+        let sent = self.writes.try_send(Write::Checkpoint(position, state));
         let mut last = self.last_checkpoint.lock();
         match sent {
             Err(TrySendError::Full(_)) if last.elapsed() > LATE => {
@@ -214,5 +239,19 @@ impl Observer for Reporter {
             Ok(()) => *last = Instant::now(),
             Err(_) => {}
         }
+    }
+}
+
+impl Publisher for Reporter {
+    fn publish(
+        &self,
+        artifacts: Artifacts,
+    ) -> std::result::Result<u32, Box<dyn std::error::Error + Send + Sync>> {
+        let (done, published) = oneshot::channel();
+        let write = Write::Model(Box::new(artifacts), done);
+        // Whoever writes is gone once the rank is to end.
+        let gone = || "the rank ends before its store has taken the model";
+        self.writes.blocking_send(write).map_err(|_| gone())?;
+        Ok(published.blocking_recv().map_err(|_| gone())??)
     }
 }

@@ -38,11 +38,12 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts to reach the scheduler.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The scheduler's rendezvous, for one training run and executor.
+/// The scheduler's rendezvous, for one task of a training run.
 #[derive(Debug, Clone)]
 pub(super) struct Rendezvous {
     client: RendezvousClient<Authorized>,
     train: TrainId,
+    task: TaskIdentity,
     executor: String,
 }
 
@@ -58,18 +59,33 @@ pub(super) enum Told {
 }
 
 impl Rendezvous {
-    pub(super) fn new(channel: Authorized, train: TrainId, executor: String) -> Self {
+    pub(super) fn new(
+        channel: Authorized,
+        train: TrainId,
+        task: TaskIdentity,
+        executor: String,
+    ) -> Self {
         Self {
             client: RendezvousClient::new(channel),
             train,
+            task,
             executor,
         }
+    }
+
+    fn seat(&self, seat: &Seat) -> Option<wire::Seat> {
+        Some(wire::Seat {
+            train_id: self.train.to_string(),
+            job_id: self.task.job_id.clone(),
+            generation: seat.generation,
+            rank: seat.rank as u64,
+            executor_id: self.executor.clone(),
+        })
     }
 
     /// Joins the gang; returns once all of its ranks have.
     pub(super) async fn join(
         &self,
-        task: &TaskIdentity,
         endpoint: &Endpoint,
         timeout: Duration,
     ) -> Result<Membership, RankError> {
@@ -79,8 +95,8 @@ impl Rendezvous {
         };
         let join = wire::JoinRequest {
             train_id: self.train.to_string(),
-            job_id: task.job_id.clone(),
-            task_id: task.task_id as u64,
+            job_id: self.task.job_id.clone(),
+            task_id: self.task.task_id as u64,
             executor_id: self.executor.clone(),
             endpoint: serde_json::to_vec(endpoint).map_err(malformed)?,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
@@ -134,11 +150,10 @@ impl Rendezvous {
     }
 
     /// Keeps the rank's seat. Returns once its generation has ended, with the reason.
-    pub(super) async fn hold(&self, generation: u64) -> String {
+    pub(super) async fn hold(&self, seat: &Seat) -> String {
         loop {
             let mut request = tonic::Request::new(wire::HoldRequest {
-                train_id: self.train.to_string(),
-                generation,
+                seat: self.seat(seat),
             });
             request.set_timeout(REPORT_TIMEOUT);
             match self
@@ -162,7 +177,7 @@ impl Rendezvous {
     }
 
     /// Tells what the rank has done. A report that is lost is no reason to stop.
-    pub(super) async fn report(&self, generation: u64, rank: usize, report: Report) {
+    pub(super) async fn report(&self, seat: &Seat, report: Report) {
         let event = match report {
             Report::Streamed(shards) => {
                 progress_request::Event::Streamed(wire::Streamed { shards })
@@ -178,9 +193,7 @@ impl Rendezvous {
             Report::Note(note) => progress_request::Event::Note(note),
         };
         let mut request = tonic::Request::new(wire::ProgressRequest {
-            train_id: self.train.to_string(),
-            generation,
-            rank: rank as u64,
+            seat: self.seat(seat),
             event: Some(event),
         });
         request.set_timeout(REPORT_TIMEOUT);
@@ -192,10 +205,7 @@ impl Rendezvous {
     /// Tells why the rank failed, and hears what the failure really is.
     pub(super) async fn fail(&self, seat: &Seat, error: String, peer_lost: bool) -> Told {
         let mut request = tonic::Request::new(wire::FailRequest {
-            train_id: self.train.to_string(),
-            generation: seat.generation,
-            rank: seat.rank as u64,
-            executor_id: self.executor.clone(),
+            seat: self.seat(seat),
             error,
             peer_lost,
         });

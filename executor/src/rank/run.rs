@@ -7,25 +7,29 @@ use std::time::Duration;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array};
 use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::TryStreamExt;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use volley_proto::failure::chain;
 use volley_proto::plan::train_schema;
+use volley_proto::runtime::RankTask;
 use volley_proto::spec::TrainSpec;
-use volley_proto::store::ModelStore;
-use volley_trainer::collective::{self, Communicator, Listener, Membership, Options};
+use volley_trainer::collective::{Listener, Membership};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
-    Artifacts, Interrupted, LoadedShards, Origin, Outcome, Rank, RankReport, ResolvedDevice, load,
-    train,
+    GangRank, Interrupted, LoadedShards, Origin, Published, RankReport, ResolvedDevice,
+    ShardFolder, load, run_rank,
 };
 
 use super::origin::{Found, look_up};
 use super::parking::Place;
-use super::progress::{Checkpoints, Report, reporter};
+use super::progress::{Report, RunStore, reporter};
 use super::rendezvous::{Rendezvous, Seat, Told};
+use crate::ballista::data_lost;
 use crate::error::RankError;
 
 /// Autodiff recurses; a rank's thread has room.
@@ -33,8 +37,8 @@ const STACK: usize = 16 * 1024 * 1024;
 /// How long what is under way may take once the rank is to end.
 pub(super) const LEAVING: Duration = Duration::from_secs(20);
 
-/// What a rank's thread hands back: its outcome, and the peers for the last word.
-type Trained = Result<(Outcome, Communicator), volley_trainer::Error>;
+/// Where in a stage's folder its encoded shards are kept.
+const SHARDS: &str = "shards";
 
 /// Of what was left here and what was found in the store, what training goes on from.
 fn newest(left: Option<Origin>, found: Option<Origin>) -> Origin {
@@ -64,18 +68,15 @@ pub(super) struct RankRun<'a> {
 }
 
 impl RankRun<'_> {
-    /// Streams the shards, connects the peers, trains and publishes. Returns the rank's row.
+    /// Loads the shards and trains. Returns the rank's row.
     pub(super) async fn run(
         &self,
         listener: Listener,
         membership: Membership,
-        shards: Vec<(usize, SendableRecordBatchStream)>,
+        task: &RankTask,
         place: Place,
     ) -> Result<RecordBatch, RankError> {
-        let Seat {
-            generation, rank, ..
-        } = self.seat;
-        let found = if rank == 0 {
+        let found = if self.seat.rank == 0 {
             match look_up(self.spec, self.layers).await {
                 Ok(found) => Some(found),
                 Err(error) if place.has_state() => {
@@ -89,30 +90,45 @@ impl RankRun<'_> {
         };
         for note in found.iter().flat_map(|found| &found.notes) {
             let note = Report::Note(note.clone());
-            self.rendezvous.report(generation, rank, note).await;
+            self.rendezvous.report(&self.seat, note).await;
         }
-        let numbers: Vec<_> = shards.iter().map(|(shard, _)| *shard as u64).collect();
-        let Some(schema) = shards.first().map(|(_, rows)| rows.schema()) else {
-            return Err(self.broken(&"its task has no shards"));
-        };
+        let numbers = task.identity.partitions.iter();
+        let numbers = numbers.map(|shard| *shard as u64).collect();
+        let loaded = self.load(task).await?;
+        if loaded.is_ok() {
+            let report = Report::Streamed(numbers);
+            self.rendezvous.report(&self.seat, report).await;
+        }
+        let Published { version, report } = self
+            .train(listener, membership, loaded, found, place)
+            .await?;
+        self.row(&self.device, version, &report)
+            .map_err(|error| self.broken(&error))
+    }
+
+    /// Loads the task's shards: those that a rank before it has kept here, and the rows of the others.
+    async fn load(
+        &self,
+        task: &RankTask,
+    ) -> Result<Result<LoadedShards, volley_trainer::Error>, RankError> {
         let limit = self.spec.loading_timeout;
-        let loaded = timeout(limit, load(self.spec, &schema, shards, &self.stop)).await;
-        let loaded = loaded.map_err(|_| {
+        let shards = task.identity.partitions.iter().enumerate();
+        let shards = shards.map(|(at, shard)| (*shard, move || task.rows(at).map(mark_lost)));
+        let kept = ShardFolder::new(task.folder.join(SHARDS));
+        let schema = task.input.schema();
+        let loaded = load(
+            self.spec,
+            &schema,
+            shards.collect(),
+            Some(&kept),
+            &self.stop,
+        );
+        timeout(limit, loaded).await.map_err(|_| {
             let limit = humantime::format_duration(limit);
             self.broken(&format!(
                 "its shards did not arrive within loading_timeout, which is {limit}"
             ))
-        })?;
-        if loaded.is_ok() {
-            let report = Report::Streamed(numbers);
-            self.rendezvous.report(generation, rank, report).await;
-        }
-        // Peers that take longer to stream are waited for here, not in a collective.
-        let communicator = self.connect(listener, membership).await?;
-        let (outcome, communicator) = self.train(communicator, loaded, found, place).await?;
-        let version = self.publish(outcome.artifacts, communicator).await?;
-        self.row(&self.device, version, &outcome.report)
-            .map_err(|error| self.broken(&error))
+        })
     }
 
     /// Stops the rank once its generation has ended.
@@ -120,7 +136,7 @@ impl RankRun<'_> {
         let Seat {
             generation, rank, ..
         } = self.seat;
-        let reason = self.rendezvous.hold(generation).await;
+        let reason = self.rendezvous.hold(&self.seat).await;
         tracing::info!(train = %self.spec.train_id, generation, rank, reason, "generation ended");
         self.stop.cancel();
         std::future::pending().await
@@ -133,73 +149,51 @@ impl RankRun<'_> {
         self.broken(&"it does not stop; see the executor's log")
     }
 
-    async fn connect(
+    /// Trains with the peers on a thread of its own, and reports and stores meanwhile what it says. However the thread
+    /// ends, and whoever still waits for it, the state goes back to the rank's place.
+    async fn train(
         &self,
         listener: Listener,
         membership: Membership,
-    ) -> Result<Communicator, RankError> {
-        let options = Options {
-            // The loss of a peer's executor is noticed long before.
-            connect_timeout: self.spec.loading_timeout,
-            op_timeout: self.spec.collective_timeout,
-            ..Options::default()
-        };
-        let abort = self.stop.clone();
-        let connect = move || Communicator::connect(listener, &membership, &options, &abort);
-        tokio::task::spawn_blocking(connect)
-            .await
-            .map_err(|panic| self.broken(&panic))?
-            .map_err(|source| self.failed(source.into()))
-    }
-
-    /// Trains on a thread of its own, and reports meanwhile what it does. However the thread ends,
-    /// and whoever still waits for it, the state goes back to the rank's place.
-    async fn train(
-        &self,
-        mut communicator: Communicator,
         loaded: Result<LoadedShards, volley_trainer::Error>,
         found: Option<Found>,
         mut place: Place,
-    ) -> Result<(Outcome, Communicator), RankError> {
-        let Seat {
-            generation, rank, ..
-        } = self.seat;
+    ) -> Result<Published, RankError> {
         let (found, continues) = found.map(|found| (found.origin, found.continues)).unzip();
-        let checkpoints = Checkpoints {
+        let store = RunStore {
             spec: self.spec,
-            generation,
+            generation: self.seat.generation,
             continues: continues.flatten(),
         };
-        let (reporter, send) = reporter(self.rendezvous.clone(), rank, checkpoints);
+        let (reporter, send) = reporter(self.rendezvous.clone(), self.seat, store);
         let (spec, stop, device) = (Arc::clone(self.spec), self.stop.clone(), self.device);
         let layers = self.layers.clone();
-        let (done, trained) = oneshot::channel::<Trained>();
+        let (done, trained) = oneshot::channel();
         let span = tracing::Span::current();
         let work = move || {
             let _about = span.enter();
             let left = place.take().map(|state| Origin::State(*state));
-            let origin = newest(left, found);
-            let rank = Rank {
-                communicator: &mut communicator,
+            let rank = GangRank {
+                listener,
+                membership: &membership,
                 device,
                 layers: &layers,
                 observer: &reporter,
+                publisher: &reporter,
                 cancel: &stop,
-                origin,
+                origin: newest(left, found),
             };
-            let outcome = match train(&spec, loaded, rank) {
-                Ok(outcome) => Ok((outcome, communicator)),
-                Err(Interrupted { error, state }) => {
-                    place.put(state);
-                    Err(error)
-                }
-            };
+            let trained = run_rank(&spec, loaded, rank);
+            let trained = trained.map_err(|Interrupted { error, state }| {
+                place.put(state);
+                error
+            });
             drop(place);
             // Nobody waits when the task was cancelled.
-            done.send(outcome).ok();
+            done.send(trained).ok();
         };
         std::thread::Builder::new()
-            .name(format!("rank-{rank}"))
+            .name(format!("rank-{}", self.seat.rank))
             .stack_size(STACK)
             .spawn(work)
             .map_err(|error| self.broken(&error))?;
@@ -217,38 +211,6 @@ impl RankRun<'_> {
         trained
             .map_err(|_| self.broken(&"its thread panicked; see the executor's log"))?
             .map_err(|source| self.failed(source))
-    }
-
-    /// Rank 0 publishes the model; the others succeed only once it has.
-    async fn publish(
-        &self,
-        artifacts: Option<Artifacts>,
-        mut communicator: Communicator,
-    ) -> Result<u32, RankError> {
-        let mut version = Vec::new();
-        if let Some(Artifacts { manifest, files }) = artifacts {
-            let store = ModelStore::open(&self.spec.store);
-            let generation = self.seat.generation;
-            let published = async { store?.publish(generation, manifest, files).await };
-            let published = published.await.map_err(|source| RankError::Publish {
-                model: self.spec.model.to_string(),
-                source,
-            })?;
-            tracing::info!(model = %self.spec.model, version = published, "model published");
-            version = published.to_le_bytes().to_vec();
-        }
-        // The store takes as long as it takes.
-        let told = move || {
-            communicator.patiently(|peers| peers.broadcast(0, &mut version))?;
-            Ok::<_, collective::Error>(version)
-        };
-        let version = tokio::task::spawn_blocking(told)
-            .await
-            .map_err(|panic| self.broken(&panic))?
-            .map_err(|source| self.failed(source.into()))?;
-        <[u8; 4]>::try_from(version.as_slice())
-            .map(u32::from_le_bytes)
-            .map_err(|_| self.broken(&"rank 0 sent a version that is none"))
     }
 
     /// Reports a failure; where it is only the loss of a peer or the end of the generation, what
@@ -339,4 +301,14 @@ impl RankRun<'_> {
             ],
         )
     }
+}
+
+/// Rows whose loss is marked before anything wraps it.
+fn mark_lost(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
+    let schema = rows.schema();
+    let marked = rows.map_err(|error| match data_lost(&error) {
+        Some(lost) => DataFusionError::External(Box::new(lost)),
+        None => error,
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, marked))
 }

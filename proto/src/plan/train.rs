@@ -8,6 +8,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
@@ -150,7 +151,7 @@ pub struct TrainExec {
     spec: Arc<TrainSpec>,
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
-    identity: Option<TaskIdentity>,
+    task: Option<(TaskIdentity, PathBuf)>,
     cancel: CancellationToken,
 }
 
@@ -176,7 +177,7 @@ impl TrainExec {
             spec,
             input,
             properties,
-            identity: None,
+            task: None,
             cancel: CancellationToken::new(),
         }
     }
@@ -186,10 +187,15 @@ impl TrainExec {
         &self.spec
     }
 
-    /// The same node as run by one task, stopped by its token.
-    pub fn in_task(&self, identity: TaskIdentity, cancel: CancellationToken) -> Self {
+    /// The same node as run by one task, stopped by its token; tasks of its stage leave each other files in the folder.
+    pub fn in_task(
+        &self,
+        identity: TaskIdentity,
+        folder: PathBuf,
+        cancel: CancellationToken,
+    ) -> Self {
         Self {
-            identity: Some(identity),
+            task: Some((identity, folder)),
             cancel,
             ..self.clone()
         }
@@ -233,9 +239,9 @@ impl ExecutionPlan for TrainExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let input = shard(&self.spec, only(children)?)?;
         let renewed = Self::over(Arc::clone(&self.spec), input);
-        let (identity, cancel) = (self.identity.clone(), self.cancel.clone());
+        let (task, cancel) = (self.task.clone(), self.cancel.clone());
         Ok(Arc::new(Self {
-            identity,
+            task,
             cancel,
             ..renewed
         }))
@@ -250,16 +256,15 @@ impl ExecutionPlan for TrainExec {
             return Ok(Box::pin(EmptyRecordBatchStream::new(train_schema())));
         }
         let runtimes = Runtimes::of(&context)?;
-        let identity = self.identity.clone().ok_or_else(|| {
+        let (identity, folder) = self.task.clone().ok_or_else(|| {
             DataFusionError::Internal("a rank was started outside of a barrier stage".into())
         })?;
-        let shards = (0..self.input.output_partitioning().partition_count())
-            .map(|shard| self.input.execute(shard, Arc::clone(&context)))
-            .collect::<Result<Vec<_>>>()?;
         let task = RankTask {
             spec: Arc::clone(&self.spec),
             identity,
-            shards,
+            input: Arc::clone(&self.input),
+            context,
+            folder,
             cancel: self.cancel.clone(),
         };
         let run = async move { runtimes.ranks.run(task).await };

@@ -7,7 +7,7 @@ use ballista_scheduler::cluster::BoundTask;
 use ballista_scheduler::state::execution_graph::{
     ExecutionGraphBox, TaskDescription, create_task_info,
 };
-use ballista_scheduler::state::execution_stage::RunningStage;
+use ballista_scheduler::state::execution_stage::{PendingPartitions, RunningStage};
 use datafusion::physical_plan::replace_children_if_necessary;
 use volley_proto::object_stores::Stores;
 
@@ -32,8 +32,9 @@ pub(super) fn carry_out(
         return Vec::new();
     };
     let (mut bound, mut tasks) = (Vec::new(), Vec::new());
-    for task in &binding.tasks {
-        match bind(stage, &session_id, &job_id, task) {
+    for (at, task) in binding.tasks.iter().enumerate() {
+        let shards = binding.gang.as_ref().map(|gang| &gang.shards[at][..]);
+        match bind(stage, &session_id, &job_id, (task, shards)) {
             Ok(Some((executor, description))) => {
                 tasks.push(control::BoundTask {
                     executor: executor.clone(),
@@ -57,7 +58,7 @@ pub(super) fn carry_out(
     bound
 }
 
-/// Takes the task's partitions off the stage and describes it for launch; `None` where there are none.
+/// Takes the task's partitions off the stage, the next or these, and describes it for launch; `None` where there are none.
 ///
 /// # Errors
 /// Why the task cannot run, or cannot be sent.
@@ -65,9 +66,12 @@ fn bind(
     stage: &mut RunningStage,
     session_id: &str,
     job_id: &ballista_core::JobId,
-    task: &PlacedTask,
+    (task, shards): (&PlacedTask, Option<&[usize]>),
 ) -> Result<Option<BoundTask>, String> {
-    let mut partitions = stage.pending.next_slice(task.partitions);
+    let mut partitions = match shards {
+        Some(shards) => take(&mut stage.pending, shards)?,
+        None => stage.pending.next_slice(task.partitions),
+    };
     if partitions.is_empty() {
         return Ok(None);
     }
@@ -103,4 +107,18 @@ fn bind(
         session_config: Arc::clone(&stage.session_config),
     };
     Ok(Some((task.executor.clone(), description)))
+}
+
+/// Takes these partitions from those that are pending.
+///
+/// # Errors
+/// Names one that is not.
+fn take(pending: &mut PendingPartitions, wanted: &[usize]) -> Result<Vec<usize>, String> {
+    let all = pending.next_slice(usize::MAX);
+    if let Some(missing) = wanted.iter().find(|shard| !all.contains(shard)) {
+        pending.reschedule(all);
+        return Err(format!("shard {missing} is to be bound and is taken"));
+    }
+    pending.reschedule(all.into_iter().filter(|shard| !wanted.contains(shard)));
+    Ok(wanted.to_vec())
 }

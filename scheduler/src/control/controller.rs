@@ -17,7 +17,7 @@ use volley_proto::tables::{self, JobState, Line, millis};
 use super::aging::Aging;
 use super::clock::Now;
 use super::event::{
-    AttemptEnd, BoundTask, Command, DataLoss, Event, Gang, LossEffect, Submission, Topic,
+    AttemptEnd, BoundTask, Command, DataLoss, Event, GangBinding, LossEffect, Submission, Topic,
 };
 use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
 use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
@@ -27,7 +27,7 @@ use super::placement::{Pool, WaitReason};
 use super::queues::Queues;
 use super::retained::Ends;
 use super::slots::{Holder, Slots, Task};
-use super::training::{Run, Runs};
+use super::training::{BoundRank, Run, Runs};
 
 /// How long a job waits on a cluster without a single executor.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
@@ -157,7 +157,7 @@ impl Controller {
                 train,
                 generation,
                 report,
-            } => self.rank_reported(train, generation, report, now),
+            } => self.rank_reported(train, &generation, report, now),
         }
         self.take_commands()
     }
@@ -536,14 +536,14 @@ impl Controller {
         &mut self,
         attempt: &str,
         stage: usize,
-        gang: Option<&Gang>,
+        gang: Option<&GangBinding>,
         tasks: Vec<BoundTask>,
         now: Now,
     ) {
         let id = self.jobs.job_of(attempt).to_owned();
         let job = self.jobs.get(&id);
         let (holder, account) = match gang {
-            Some(gang) => (Holder::Training(gang.model.to_string()), None),
+            Some(GangBinding { gang, .. }) => (Holder::Training(gang.model.to_string()), None),
             None => {
                 let account = job.map_or_else(unknown_account, |job| job.account.clone());
                 (Holder::Query(id), Some(account))
@@ -559,13 +559,19 @@ impl Controller {
             self.slots.bind(&task.executor, held, task.slots, holder);
             self.refresh(&task.executor);
         }
-        if let Some(gang) = gang {
+        if let Some(GangBinding { gang, shards }) = gang {
             // A client that is not Volley's may not have said what it trains.
             let job = self.jobs.job_of(attempt).to_owned();
             if let Some(job) = self.jobs.get_mut(&job) {
                 job.train.get_or_insert(gang.train);
             }
-            self.gang_starts(gang, attempt, tasks, now);
+            let ranks = tasks.into_iter().zip(shards);
+            let rank = |(task, shards): (BoundTask, &Vec<usize>)| BoundRank {
+                task: task.number,
+                executor: task.executor,
+                shards: shards.clone(),
+            };
+            self.gang_starts(gang, attempt, ranks.map(rank).collect(), now);
         }
     }
 

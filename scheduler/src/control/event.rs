@@ -15,7 +15,7 @@ use super::jobs::JobLimits;
 use super::notices::Notice;
 use super::placement::{self, Memory};
 use super::slots::Task;
-use super::training::RankReport;
+use super::training::{Generation, RankReport};
 
 /// Something that has happened.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ pub(crate) enum Event {
     /// A rank of a generation tells of itself.
     RankReported {
         train: TrainId,
-        generation: u64,
+        generation: Generation,
         report: RankReport,
     },
 }
@@ -241,7 +241,15 @@ pub(crate) struct Binding {
     pub(crate) stage: usize,
     pub(crate) tasks: Vec<placement::Task>,
     /// Set where they are the ranks of a gang.
-    pub(crate) gang: Option<Box<Gang>>,
+    pub(crate) gang: Option<Box<GangBinding>>,
+}
+
+/// The gang that tasks are the ranks of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GangBinding {
+    pub(crate) gang: Gang,
+    /// Of each task, the shards that it takes.
+    pub(crate) shards: Vec<Vec<usize>>,
 }
 
 /// A task that has been bound.

@@ -7,10 +7,10 @@ use volley_proto::{ModelName, TrainId};
 
 use super::clock::Now;
 use super::controller::Controller;
-use super::event::{BoundTask, Gang, Topic};
+use super::event::{Gang, Topic};
 use super::jobs::Job;
 use super::placement::{Memory, never_fits};
-use super::training::{Failure, RankReport, Resolution, Run, Runs};
+use super::training::{BoundRank, Failure, Generation, RankReport, Resolution, Run, Runs};
 
 impl Controller {
     /// A training run.
@@ -121,13 +121,11 @@ impl Controller {
         &mut self,
         gang: &Gang,
         attempt: &str,
-        tasks: Vec<BoundTask>,
+        ranks: Vec<BoundRank>,
         now: Now,
     ) {
         let train = gang.train;
-        tracing::info!(%train, attempt, ranks = tasks.len(), "gang bound");
-        let ranks = tasks.into_iter();
-        let ranks = ranks.map(|task| (task.number, task.executor)).collect();
+        tracing::info!(%train, attempt, ranks = ranks.len(), "gang bound");
         let run = self.runs.entry(&train);
         run.is_of(gang);
         run.starts(attempt, ranks, now);
@@ -146,14 +144,14 @@ impl Controller {
         task: (&str, usize),
         executor: &str,
         endpoint: Bytes,
-    ) -> Option<Result<u64, String>> {
+    ) -> Option<Result<Generation, String>> {
         self.change_run(train, |run| run.joins(task, executor, endpoint))
     }
 
     pub(super) fn rank_reported(
         &mut self,
         train: TrainId,
-        generation: u64,
+        generation: &Generation,
         report: RankReport,
         now: Now,
     ) {
@@ -164,7 +162,7 @@ impl Controller {
     pub(crate) fn rank_failed(
         &mut self,
         train: TrainId,
-        generation: u64,
+        generation: &Generation,
         failure: Failure,
         peer_lost: bool,
         now: Now,
@@ -176,7 +174,7 @@ impl Controller {
     pub(crate) fn resolve(
         &mut self,
         train: TrainId,
-        generation: u64,
+        generation: &Generation,
         failure: &Failure,
         now: Now,
     ) -> Option<Resolution> {

@@ -48,5 +48,5 @@ pub use queues::Queue;
 pub(crate) use queues::Queues;
 pub(crate) use slots::Task;
 pub(crate) use training::{
-    Failure, Membership, RankReport, Resolution, RunEvent, Shown, StepReport,
+    Failure, Generation, Membership, RankReport, Resolution, RunEvent, Shown, StepReport,
 };

@@ -12,12 +12,12 @@ use volley_proto::settings::QUEUE_DEFAULT;
 use super::clock::Now;
 use super::controller::Controller;
 use super::event::{
-    AttemptEnd, Binding, Command, DataLoss, Gang, GangStage, Offer, Stage, Topic, Work,
+    AttemptEnd, Binding, Command, DataLoss, Gang, GangBinding, GangStage, Offer, Stage, Topic, Work,
 };
 use super::jobs::Job;
 use super::placement::{
-    Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Placed, Shares, WaitReason, grows_by,
-    place,
+    Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Placed, Shares, Task, WaitReason,
+    grows_by, place,
 };
 use super::queues::Account;
 use super::retained::Ends;
@@ -211,11 +211,18 @@ impl Controller {
         } = asked;
         match decision {
             Decision::Tasks(tasks) | Decision::Start(tasks) => {
+                let (tasks, gang) = match gang {
+                    Some(gang) => {
+                        let (tasks, gang) = self.share_shards(gang, &attempt, tasks);
+                        (tasks, Some(Box::new(gang)))
+                    }
+                    None => (tasks, None),
+                };
                 self.command(Command::Bind(Binding {
                     attempt,
                     stage,
                     tasks,
-                    gang: gang.map(Box::new),
+                    gang,
                 }));
             }
             Decision::Wait(reason) => {
@@ -237,6 +244,27 @@ impl Controller {
                 self.rerun(&attempt, DataLoss { loss, written });
             }
         }
+    }
+
+    /// Shares a gang's shards among its ranks' tasks, which are ranks by the first shard of each: so are sums, whichever
+    /// executors take them.
+    fn share_shards(
+        &mut self,
+        gang: Gang,
+        attempt: &str,
+        tasks: Vec<Task>,
+    ) -> (Vec<Task>, GangBinding) {
+        let shards = tasks.iter().map(|task| task.partitions).sum();
+        let executors: Vec<_> = tasks.iter().map(|task| task.executor.as_str()).collect();
+        let run = self.runs.entry(&gang.train);
+        let assigned = run.assign(attempt, shards, &executors);
+        let mut ranks: Vec<_> = assigned.into_iter().zip(tasks).collect();
+        ranks.sort_by(|(shards, _), (others, _)| shards.first().cmp(&others.first()));
+        let (shards, mut tasks): (Vec<Vec<usize>>, Vec<Task>) = ranks.into_iter().unzip();
+        for (task, shards) in tasks.iter_mut().zip(&shards) {
+            task.partitions = shards.len();
+        }
+        (tasks, GangBinding { gang, shards })
     }
 
     /// Notes what a job waits for, or that it does not any more.

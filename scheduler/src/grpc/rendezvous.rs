@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use tonic::{Request, Response, Status};
-use volley_proto::Error;
 use volley_proto::wire::rendezvous_server::{Rendezvous, RendezvousServer};
 use volley_proto::wire::{self, progress_request};
+use volley_proto::{Error, TrainId};
 
 use super::{index, invalid, train_id, unknown_run};
 use crate::control::{
-    Controller, Event, Failure, Membership, RankReport, Resolution, RunEvent, StepReport, Topic,
-    shortened,
+    Controller, Event, Failure, Generation, Membership, RankReport, Resolution, RunEvent,
+    StepReport, Topic, shortened,
 };
 use crate::handle::Control;
 
@@ -27,6 +27,34 @@ pub(crate) fn rendezvous_service(control: Control) -> RendezvousServer<Service> 
 #[derive(Debug)]
 pub(crate) struct Service {
     control: Control,
+}
+
+/// Which rank says something.
+struct Seat {
+    train: TrainId,
+    generation: Generation,
+    rank: usize,
+    executor: String,
+}
+
+impl Seat {
+    fn of(seat: Option<wire::Seat>) -> Result<Self, Status> {
+        let seat =
+            seat.ok_or_else(|| Status::invalid_argument("a rank that does not say which"))?;
+        let wire::Seat {
+            train_id: train,
+            job_id: attempt,
+            generation: number,
+            rank,
+            executor_id: executor,
+        } = seat;
+        Ok(Self {
+            train: train_id(&train)?,
+            generation: Generation { attempt, number },
+            rank: index(rank)?,
+            executor,
+        })
+    }
 }
 
 #[tonic::async_trait]
@@ -58,7 +86,7 @@ impl Rendezvous for Service {
             let Some(run) = control.run(train) else {
                 return Some(Err(unknown_run(train)));
             };
-            match (run.ended(generation), run.root()) {
+            match (run.ended(&generation), run.root()) {
                 // Not a failure of this rank's: it meets the others again.
                 (Some(reason), _) => Some(Err(Status::cancelled(reason))),
                 (None, Some(failure)) => Some(Err(Status::aborted(describe(failure)))),
@@ -83,8 +111,12 @@ impl Rendezvous for Service {
         request: Request<wire::ProgressRequest>,
     ) -> Result<Response<wire::ProgressResponse>, Status> {
         let progress = request.into_inner();
-        let train = train_id(&progress.train_id)?;
-        let rank = index(progress.rank)?;
+        let Seat {
+            train,
+            generation,
+            rank,
+            ..
+        } = Seat::of(progress.seat)?;
         let report = match progress.event {
             Some(progress_request::Event::Loaded(wire::Loaded { rows, seconds })) => {
                 RankReport::Event(RunEvent::Loaded {
@@ -111,7 +143,7 @@ impl Rendezvous for Service {
         };
         self.control.on(Event::RankReported {
             train,
-            generation: progress.generation,
+            generation,
             report,
         });
         Ok(Response::new(wire::ProgressResponse {}))
@@ -122,18 +154,22 @@ impl Rendezvous for Service {
         request: Request<wire::FailRequest>,
     ) -> Result<Response<wire::FailResponse>, Status> {
         let fail = request.into_inner();
-        let train = train_id(&fail.train_id)?;
-        let rank = index(fail.rank)?;
-        tracing::warn!(%train, rank, executor = %fail.executor_id, error = %fail.error, "rank failed");
+        let Seat {
+            train,
+            generation,
+            rank,
+            executor,
+        } = Seat::of(fail.seat)?;
+        tracing::warn!(%train, rank, executor, error = %fail.error, "rank failed");
         let failure = Failure {
             rank,
-            executor: fail.executor_id,
+            executor,
             error: fail.error,
         };
-        let (generation, peer_lost) = (fail.generation, fail.peer_lost);
+        let peer_lost = fail.peer_lost;
         let told = failure.clone();
         self.control.ask(|control, now| {
-            control.rank_failed(train, generation, told, peer_lost, now);
+            control.rank_failed(train, &generation, told, peer_lost, now);
         });
         let patience = if peer_lost {
             ROOT_CAUSE_PATIENCE
@@ -143,7 +179,7 @@ impl Rendezvous for Service {
         let known = self.control.wait(Topic::Run(train), patience, |control| {
             let run = control.run(train);
             match run {
-                Some(run) => run.resolution(generation, rank).map(Ok),
+                Some(run) => run.resolution(&generation, rank).map(Ok),
                 None => Some(Err(unknown_run(train))),
             }
         });
@@ -152,7 +188,7 @@ impl Rendezvous for Service {
             None => {
                 let resolved = self
                     .control
-                    .ask(|control, now| control.resolve(train, generation, &failure, now));
+                    .ask(|control, now| control.resolve(train, &generation, &failure, now));
                 resolved.ok_or_else(|| unknown_run(train))?
             }
         };
@@ -168,12 +204,13 @@ impl Rendezvous for Service {
         &self,
         request: Request<wire::HoldRequest>,
     ) -> Result<Response<wire::HoldResponse>, Status> {
-        let hold = request.into_inner();
-        let train = train_id(&hold.train_id)?;
+        let Seat {
+            train, generation, ..
+        } = Seat::of(request.into_inner().seat)?;
         let void = self.control.wait(Topic::Run(train), HOLD, |control| {
             let run = control.run(train);
             match run {
-                Some(run) => run.void(hold.generation).map(Ok),
+                Some(run) => run.void(&generation).map(Ok),
                 None => Some(Err(unknown_run(train))),
             }
         });

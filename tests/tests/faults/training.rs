@@ -210,6 +210,24 @@ fn joins() {
     assert_eq!(fit.await_generation(2).len(), 2);
     trained_at_once(fit, &cluster);
     scene::is_well(&cluster, 3);
+    // Half of the shards have moved, and the others are not streamed again.
+    let (stays, comes) = (loads(&mut cluster, 1), loads(&mut cluster, 2));
+    assert!(
+        stays.windows(2).any(|both| both == [(60, 0), (0, 30)]),
+        "{stays:?}"
+    );
+    assert!(comes.contains(&(30, 0)), "{comes:?}");
+}
+
+/// How many shards an executor's ranks have streamed, and how many they had kept, as often as they loaded some.
+fn loads(cluster: &mut Cluster, executor: usize) -> Vec<(usize, usize)> {
+    let log = cluster.executors()[executor].output();
+    let loads = log.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" shards streamed, ")?;
+        let streamed = before.rsplit([' ', 'm']).next()?.parse().ok()?;
+        Some((streamed, after.split(' ').next()?.parse().ok()?))
+    });
+    loads.collect()
 }
 
 fn one_after_the_other() {

@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::categories::{Categories, Class};
 use super::tally::{Counted, Tally};
 use super::vocabulary::{Vocabulary, bucket_of_text, bucket_of_whole};
 
 /// Values and their local codes.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dictionary {
     class: Class,
     /// What values are hashed into, if they are.

@@ -13,6 +13,7 @@ use volley_proto::store::FeatureSummary;
 use super::categories::Class;
 use super::columns::Columns;
 use super::defect::{self, Defect};
+use super::kept::ShardFolder;
 use super::shard::LocalShard;
 use super::tally::Tally;
 use crate::{Error, Result};
@@ -97,36 +98,47 @@ impl fmt::Debug for LoadedShards {
     }
 }
 
-/// Encodes the rows of each shard, given by its global number, as they come.
+/// Encodes the rows of each shard, given by its global number and what opens it, as they come; those that `kept` has are
+/// read there instead, and what is encoded is kept there.
 ///
 /// All streams have the same `schema`. Rows that cannot be trained on are no error here: they are
 /// counted, and [`train`](crate::train()) refuses them on all ranks.
 ///
 /// # Errors
 /// When a stream fails, a column does not suit its role, or `cancel` is cancelled.
-pub async fn load<S, E>(
+pub async fn load<O, S, E>(
     spec: &TrainSpec,
     schema: &Schema,
-    shards: Vec<(usize, S)>,
+    shards: Vec<(usize, O)>,
+    kept: Option<&ShardFolder>,
     cancel: &CancellationToken,
 ) -> Result<LoadedShards>
 where
+    O: FnOnce() -> Result<S, E>,
     S: Stream<Item = Result<RecordBatch, E>> + Send + Unpin,
     E: std::error::Error + Send + Sync + 'static,
 {
     let start = Instant::now();
     let columns = Columns::try_new(spec, schema)?;
     let encoded = stream::iter(shards)
-        .map(|(id, rows)| encode(id, rows, &columns))
+        .map(|(id, open)| find_or_encode(id, open, kept, &columns))
         .buffer_unordered(CONCURRENT_SHARDS)
         .try_collect::<Vec<_>>();
     let mut shards = cancel
         .run_until_cancelled(encoded)
         .await
         .ok_or(Error::Cancelled)??;
-    shards.sort_by_key(|shard| shard.id);
+    shards.sort_by_key(|(shard, _)| shard.id);
+    let (shards, found): (Vec<_>, Vec<_>) = shards.into_iter().unzip();
     let rows = shards.iter().map(|shard| shard.rows() as u64).sum();
     let seconds = start.elapsed().as_secs_f64();
+    let found = found.into_iter().filter(|found| *found).count();
+    let streamed = shards.len() - found;
+    tracing::info!(
+        rows,
+        seconds,
+        "{streamed} shards streamed, {found} had been kept"
+    );
     let categories = columns
         .categorical
         .iter()
@@ -142,18 +154,42 @@ where
     })
 }
 
-async fn encode<S, E>(id: usize, mut rows: S, columns: &Columns) -> Result<LocalShard>
+/// A shard, and whether it was kept.
+async fn find_or_encode<O, S, E>(
+    id: usize,
+    open: O,
+    kept: Option<&ShardFolder>,
+    columns: &Columns,
+) -> Result<(LocalShard, bool)>
 where
+    O: FnOnce() -> Result<S, E>,
     S: Stream<Item = Result<RecordBatch, E>> + Unpin,
     E: std::error::Error + Send + Sync + 'static,
 {
+    let Some(folder) = kept else {
+        return Ok((encode(id, open, columns).await?, false));
+    };
+    if let Some(shard) = folder.find(id).await {
+        return Ok((shard, true));
+    }
+    let shard = encode(id, open, columns).await?;
+    Ok((folder.keep(shard).await, false))
+}
+
+async fn encode<O, S, E>(id: usize, open: O, columns: &Columns) -> Result<LocalShard>
+where
+    O: FnOnce() -> Result<S, E>,
+    S: Stream<Item = Result<RecordBatch, E>> + Unpin,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let failed = |error: E| Error::Input {
+        shard: id,
+        source: Box::new(error),
+    };
+    let mut rows = open().map_err(failed)?;
     let mut shard = LocalShard::new(id, columns);
     while let Some(batch) = rows.next().await {
-        let batch = batch.map_err(|e| Error::Input {
-            shard: id,
-            source: Box::new(e),
-        })?;
-        shard.push(&batch, columns)?;
+        shard.push(&batch.map_err(failed)?, columns)?;
         // A stream that is always ready would keep its thread, and never hear of a cancellation.
         tokio::task::yield_now().await;
     }

@@ -7,6 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
 use arrow::compute::{cast, filter};
 use arrow::datatypes::{DataType, Float64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
+use bytemuck::{CheckedBitPattern, NoUninit};
 use volley_proto::spec::{LabelTransform, split};
 
 use super::categories::{Categories, Class, numbers};
@@ -18,7 +19,8 @@ use super::tally::Tally;
 use crate::{Error, Result};
 
 /// What a row is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit, CheckedBitPattern)]
+#[repr(u8)]
 pub(super) enum Part {
     /// To be trained on.
     Train,

@@ -9,11 +9,14 @@ use arrow::array::{
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{Field, Int8Type, Schema};
 use arrow::record_batch::RecordBatch;
-use volley_proto::spec::{FeatureKind, LabelTransform, Split, TrainSpec, VocabularyRule, split};
+use parking_lot::Mutex;
+use volley_proto::spec::{
+    FeatureKind, LabelTransform, Split, Task, TrainSpec, VocabularyRule, split,
+};
 
-use super::{Defect, LoadedShards, Rule, Settled, settle};
+use super::{Defect, LoadedShards, Rule, Settled, ShardFolder, settle};
 use crate::random::{Key, Purpose};
-use crate::testing::{load_now, rows, shards, spec};
+use crate::testing::{load_kept, load_now, rows, shards, spec};
 use crate::{Error, Result};
 
 /// A batch of these columns.
@@ -141,6 +144,84 @@ fn the_order_of_arrival_leaves_no_trace() {
     let [forwards, backwards] =
         [forwards, backwards].map(|shards| format!("{:?}", settled(shards)));
     assert!(forwards == backwards);
+}
+
+/// What a shard holds, as text: numbers that are not known are equal there.
+fn contents(loaded: &LoadedShards) -> String {
+    let tallies = loaded.tallies();
+    let rows = loaded.shards.iter().map(|shard| {
+        let (numbers, labels) = (&shard.continuous, &shard.labels);
+        let (weights, parts, sequence) = (&shard.weights, &shard.parts, &shard.sequence);
+        format!(
+            "{numbers:?} {labels:?} {weights:?} {parts:?} {sequence:?} {:?}",
+            shard.codes
+        )
+    });
+    format!(
+        "{tallies:?} {:?} {:?}",
+        rows.collect::<Vec<_>>(),
+        loaded.defects()
+    )
+}
+
+#[test]
+fn kept_shards_are_not_streamed_again_and_are_the_same() {
+    let text = Arc::new(StringArray::from(vec![
+        Some("a"),
+        None,
+        Some("b"),
+        Some("a"),
+    ]));
+    let classes = Arc::new(StringArray::from(vec![
+        Some("no"),
+        Some("yes"),
+        None,
+        Some("no"),
+    ]));
+    let places = Arc::new(Int64Array::from(vec![Some(3), Some(-1), None, Some(2)]));
+    let columns = vec![
+        ("f", text as ArrayRef),
+        ("y", classes),
+        ("w", labels(&[1.0, 0.5, 2.0, -1.0])),
+        ("s", places),
+    ];
+    let sequential = Split::Sequential {
+        column: "s".into(),
+        share: 0.5,
+    };
+    let classifier = TrainSpec {
+        task: Task::Classification,
+        sample_weight: Some("w".into()),
+        ..narrow(sequential)
+    };
+    for (spec, batches) in [
+        (spec(), shards(&rows(0..100), 4)),
+        (classifier, vec![(7, vec![batch(columns)])]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = ShardFolder::new(folder.path().join("not/yet/there"));
+        let first = load_kept(&spec, batches.clone(), Some(&kept), |_| {}).unwrap();
+        // One has moved here, and one has been cut short.
+        let file = |id: usize| folder.path().join("not/yet/there").join(id.to_string());
+        let moved = batches[0].0;
+        std::fs::remove_file(file(moved)).unwrap();
+        let mut streamed = vec![moved];
+        if let Some((cut, _)) = batches.get(2) {
+            let bytes = std::fs::read(file(*cut)).unwrap();
+            std::fs::write(file(*cut), &bytes[..bytes.len() - 1]).unwrap();
+            streamed.push(*cut);
+        }
+        let opened = Mutex::new(vec![]);
+        let again = load_kept(&spec, batches.clone(), Some(&kept), |id| {
+            opened.lock().push(id)
+        });
+        assert_eq!(contents(&again.unwrap()), contents(&first));
+        assert_eq!(opened.into_inner(), streamed);
+        let all = load_kept(&spec, batches, Some(&kept), |id| {
+            panic!("shard {id} is kept")
+        });
+        assert_eq!(contents(&all.unwrap()), contents(&first));
+    }
 }
 
 #[test]

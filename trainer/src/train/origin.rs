@@ -84,7 +84,7 @@ impl Origin {
         }
     }
 
-    pub(super) fn into_state(self) -> Option<TrainingState> {
+    pub(crate) fn into_state(self) -> Option<TrainingState> {
         match self {
             Self::State(state) => Some(state),
             Self::Fresh | Self::Warm(_) => None,

@@ -33,7 +33,7 @@ impl Trains {
         let controller = &mut self.script.controller;
         let seat = controller.join(self.gang.train, (attempt, task), executor, "X".into());
         controller.take_commands();
-        seat.unwrap()
+        seat.unwrap().map(|generation| generation.number)
     }
 
     /// Executor b is lost, on which there was a rank, and data perhaps.
@@ -42,22 +42,22 @@ impl Trains {
         self.script.loses("b", vec![effect])
     }
 
-    fn report(&mut self, generation: u64, report: RankReport) {
+    fn report(&mut self, number: u64, report: RankReport) {
         let train = self.gang.train;
         self.script.on(Event::RankReported {
             train,
-            generation,
+            generation: generation(number),
             report,
         });
     }
 
     /// A rank tells of so many steps.
-    fn steps(&mut self, generation: u64, total: u64) {
+    fn steps(&mut self, number: u64, total: u64) {
         let steps = StepReport {
             total,
             ..StepReport::default()
         };
-        self.report(generation, RankReport::Steps { rank: 0, steps });
+        self.report(number, RankReport::Steps { rank: 0, steps });
     }
 
     fn run(&self) -> &training::Run {
@@ -74,7 +74,7 @@ fn ranks_of_a_gang_that_lost_one_meet_again_where_there_is_a_replacement() {
     let mut trains = Trains::new(&["a", "b", "c"], TooFew::Fail);
     assert!(trains.loses_b(false).is_empty(), "the attempt goes on");
     assert_eq!(
-        trains.run().ended(1).unwrap(),
+        trains.run().ended(&generation(1)).unwrap(),
         "rank 1 was lost with executor b"
     );
     assert!(trains.offer(&["a"], true).is_empty(), "a has not ended");
@@ -83,7 +83,7 @@ fn ranks_of_a_gang_that_lost_one_meet_again_where_there_is_a_replacement() {
     trains.script.on(Event::TaskFailed { executor, task });
     assert_eq!(trains.offer(&[], true), ["bind t: a c"]);
     assert_eq!(trains.run().generation(), 2);
-    assert_eq!(trains.run().ended(2), None);
+    assert_eq!(trains.run().ended(&generation(2)), None);
 }
 
 #[test]
@@ -140,7 +140,10 @@ fn an_executor_that_dies_while_a_gang_is_bound_ends_the_generation() {
     let executor = "b".to_owned();
     script.on(Event::ExecutorLost { executor, effects });
     let run = script.controller.run(gang.train).unwrap();
-    assert_eq!(run.ended(1).unwrap(), "rank 1 was lost with executor b");
+    assert_eq!(
+        run.ended(&generation(1)).unwrap(),
+        "rank 1 was lost with executor b"
+    );
     assert_eq!(
         script.controller.size(),
         (1, 1, 0),
@@ -226,11 +229,11 @@ fn late_words_of_a_dead_generation_change_nothing() {
     };
     let (train, now) = (trains.gang.train, trains.script.now);
     let controller = &mut trains.script.controller;
-    controller.rank_failed(train, 1, failure(1), false, now);
-    let resolved = controller.resolve(train, 1, &failure(1), now);
+    controller.rank_failed(train, &generation(1), failure(1), false, now);
+    let resolved = controller.resolve(train, &generation(1), &failure(1), now);
     assert_eq!(resolved, Some(Resolution::Regroup), "it ends its task");
     assert_eq!(trains.run().root(), None);
-    assert_eq!(trains.run().ended(2), None, "the next goes on");
+    assert_eq!(trains.run().ended(&generation(2)), None, "the next goes on");
     // So does what belongs to an attempt that is over.
     assert!(
         trains
@@ -253,8 +256,11 @@ fn a_gang_grows_once_it_has_taken_steps_for_a_while() {
     assert!(trains.script.after(4).is_empty());
     assert_eq!(trains.script.after(1), ["offer"]);
     assert!(trains.offer(&["a", "b"], false).is_empty());
-    assert_eq!(trains.run().ended(1).unwrap(), "executor c joins");
-    let resolved = trains.run().resolution(1, 0);
+    assert_eq!(
+        trains.run().ended(&generation(1)).unwrap(),
+        "executor c joins"
+    );
+    let resolved = trains.run().resolution(&generation(1), 0);
     assert_eq!(resolved, Some(Resolution::Regroup));
 }
 

@@ -285,7 +285,7 @@ fn a_scheduler_that_starts_anew_takes_late_words_for_what_they_are() {
         },
         Event::RankReported {
             train,
-            generation: 3,
+            generation: generation(3),
             report,
         },
         Event::ExecutorDisconnected {
@@ -303,7 +303,10 @@ fn a_scheduler_that_starts_anew_takes_late_words_for_what_they_are() {
         executor: "a".into(),
         error: "closed".into(),
     };
-    assert_eq!(controller.resolve(train, 3, &failure, now), None);
+    assert_eq!(
+        controller.resolve(train, &generation(3), &failure, now),
+        None
+    );
     assert!(controller.job("old").is_none() && controller.run(train).is_none());
     script.joins("a");
     script.submit("j", None);

@@ -223,6 +223,14 @@ fn task(attempt: &str, number: usize) -> Task {
     }
 }
 
+/// A generation of attempt `t`.
+fn generation(number: u64) -> Generation {
+    Generation {
+        attempt: "t".into(),
+        number,
+    }
+}
+
 /// A stage with partitions that no task has.
 fn slices(attempt: &str, pending: usize) -> Stage {
     Stage {

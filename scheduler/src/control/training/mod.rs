@@ -9,18 +9,20 @@
 //!                                                                   the generation is over
 //! ```
 //!
-//! [`run`] is the state machine of one run, [`progress`] how far it is, [`events`] what has happened to it.
+//! [`run`] is the state machine of one run, [`shards`] which of them each rank takes, [`progress`] how far it is, [`events`]
+//! what has happened to it.
 
 mod events;
 mod progress;
 mod run;
+mod shards;
 mod tables;
 
 use volley_proto::TrainId;
 
 pub(crate) use events::{Failure, RunEvent, Shown};
 pub(crate) use progress::StepReport;
-pub(crate) use run::{Membership, RankReport, Resolution, Run};
+pub(crate) use run::{BoundRank, Generation, Membership, RankReport, Resolution, Run};
 
 /// The training runs of this scheduler.
 pub(crate) type Runs = super::retained::Retained<TrainId, Run>;

@@ -18,6 +18,7 @@ use volley_proto::{ModelName, Secret};
 
 use super::events::{EventLog, Failure, RunEvent, Shown};
 use super::progress::{RunProgress, StepReport};
+use super::shards::assign;
 use crate::control::placement::RankRequest;
 use crate::control::retained::Ends;
 use crate::control::{Gang, Now};
@@ -78,9 +79,25 @@ struct Trains {
 /// A rank's task in the current generation; its index is its rank.
 #[derive(Debug, Clone)]
 struct Member {
-    task: usize,
-    executor: String,
+    bound: BoundRank,
     endpoint: Option<Bytes>,
+}
+
+/// A rank that has been bound to a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BoundRank {
+    /// The task's number in its stage.
+    pub(crate) task: usize,
+    pub(crate) executor: String,
+    /// The shards that it takes.
+    pub(crate) shards: Vec<usize>,
+}
+
+/// A generation, as those of it name it: numbers begin anew with each scheduler, attempts do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Generation {
+    pub(crate) attempt: String,
+    pub(crate) number: u64,
 }
 
 /// A generation's membership as one rank gets it.
@@ -215,8 +232,21 @@ impl Run {
         (settled && goes_on && is_room).then_some(ranks)
     }
 
+    /// Which of so many shards the next generation's ranks on these executors take, in the attempt.
+    pub(crate) fn assign(
+        &self,
+        attempt: &str,
+        shards: usize,
+        executors: &[&str],
+    ) -> Vec<Vec<usize>> {
+        // What is kept goes with its attempt.
+        let members = self.members.iter().filter(|_| self.attempt == attempt);
+        let had = members.map(|member| (&*member.bound.executor, &member.bound.shards[..]));
+        assign(shards, executors, &had.collect::<Vec<_>>())
+    }
+
     /// A new generation has been bound to these tasks of an attempt.
-    pub(crate) fn starts(&mut self, attempt: &str, tasks: Vec<(usize, String)>, now: Now) {
+    pub(crate) fn starts(&mut self, attempt: &str, ranks: Vec<BoundRank>, now: Now) {
         self.generation += 1;
         self.secret = Some(Secret::random());
         self.attempt = attempt.to_owned();
@@ -225,13 +255,12 @@ impl Run {
         self.since = Some(now.instant);
         self.over = None;
         self.root = None;
-        let executors = tasks.iter().map(|(_, executor)| executor.clone()).collect();
-        let member = |(task, executor)| Member {
-            task,
-            executor,
+        let executors = ranks.iter().map(|rank| rank.executor.clone()).collect();
+        let member = |bound| Member {
+            bound,
             endpoint: None,
         };
-        self.members = tasks.into_iter().map(member).collect();
+        self.members = ranks.into_iter().map(member).collect();
         self.progress.starts(self.members.len(), now.time);
         let generation = self.generation;
         let started = RunEvent::Started {
@@ -250,7 +279,7 @@ impl Run {
         (attempt, task): (&str, usize),
         executor: &str,
         endpoint: Bytes,
-    ) -> Result<u64, String> {
+    ) -> Result<Generation, String> {
         let generation = self.generation;
         if attempt != self.attempt {
             return Err(format!(
@@ -258,22 +287,24 @@ impl Run {
                 self.attempt
             ));
         }
-        let mine = |member: &&mut Member| member.task == task && member.executor == executor;
+        let mine =
+            |member: &&mut Member| member.bound.task == task && member.bound.executor == executor;
         let member = self.members.iter_mut().find(mine);
         let member = member.ok_or_else(|| format!("generation {generation} has no such task"))?;
         member.endpoint = Some(endpoint);
-        Ok(generation)
+        Ok(self.current())
     }
 
     /// The membership for a task, once all have joined.
     pub(crate) fn membership(&self, task: usize) -> Option<Membership> {
-        let rank = self.members.iter().position(|member| member.task == task)?;
+        let mut members = self.members.iter();
+        let rank = members.position(|member| member.bound.task == task)?;
         let endpoints = self
             .members
             .iter()
             .map(|m| m.endpoint.clone())
             .collect::<Option<_>>()?;
-        let executors = self.members.iter().map(|m| m.executor.clone()).collect();
+        let executors = self.executors().into_iter().map(str::to_owned).collect();
         Some(Membership {
             generation: self.generation,
             rank,
@@ -290,7 +321,7 @@ impl Run {
             .iter()
             .enumerate()
             .filter(|(_, member)| member.endpoint.is_none())
-            .map(|(rank, member)| format!("rank {rank} on executor {}", member.executor))
+            .map(|(rank, member)| format!("rank {rank} on executor {}", member.bound.executor))
             .collect();
         missing.join(", ")
     }
@@ -300,16 +331,32 @@ impl Run {
         self.generation
     }
 
+    fn current(&self) -> Generation {
+        Generation {
+            attempt: self.attempt.clone(),
+            number: self.generation,
+        }
+    }
+
+    fn is_current(&self, generation: &Generation) -> bool {
+        generation.number == self.generation && generation.attempt == self.attempt
+    }
+
     /// Why the ranks of this generation meet again, if they do.
-    pub(crate) fn ended(&self, generation: u64) -> Option<String> {
-        if generation != self.generation {
+    pub(crate) fn ended(&self, generation: &Generation) -> Option<String> {
+        if !self.is_current(generation) {
             return Some(format!("generation {} has begun", self.generation));
         }
         self.over.clone()
     }
 
+    /// Why the current generation has ended, if it has.
+    pub(super) fn over(&self) -> Option<&str> {
+        self.over.as_deref()
+    }
+
     /// Why a seat of this generation is void, if it is.
-    pub(crate) fn void(&self, generation: u64) -> Option<String> {
+    pub(crate) fn void(&self, generation: &Generation) -> Option<String> {
         let failed = |root: &Failure| format!("rank {} failed: {}", root.rank, root.error);
         let ended = self.ended(generation);
         ended.or_else(|| self.root.as_ref().map(failed))
@@ -329,7 +376,10 @@ impl Run {
     /// An executor is gone. Ends the generation if it had a rank there. If too many have ended without progress, the run
     /// ends, and this is why.
     pub(crate) fn loses(&mut self, executor: &str, now: Now) -> Option<String> {
-        let rank = self.members.iter().position(|m| m.executor == executor)?;
+        let rank = self
+            .members
+            .iter()
+            .position(|m| m.bound.executor == executor)?;
         let reason = format!("rank {rank} was lost with executor {executor}");
         let is_under_way = self.over.is_none() && self.root.is_none() && !self.finished;
         if !(is_under_way && self.is_fruitless()) {
@@ -346,7 +396,7 @@ impl Run {
             executor: executor.to_owned(),
             error: error.clone(),
         };
-        self.fails(self.generation, failure, false, now);
+        self.fails(&self.current(), failure, false, now);
         Some(error)
     }
 
@@ -356,8 +406,8 @@ impl Run {
     }
 
     /// A rank of a generation tells of itself. Reports of other generations are dropped.
-    pub(crate) fn reports(&mut self, generation: u64, report: RankReport, now: Now) {
-        if generation != self.generation {
+    pub(crate) fn reports(&mut self, generation: &Generation, report: RankReport, now: Now) {
+        if !self.is_current(generation) {
             return;
         }
         match report {
@@ -375,7 +425,7 @@ impl Run {
                     self.steps = steps.total;
                     self.fruitless = 0;
                 }
-                self.progress.steps(generation, rank, steps, now.time);
+                self.progress.steps(self.generation, rank, steps, now.time);
             }
             RankReport::Event(event) => {
                 match &event {
@@ -397,8 +447,14 @@ impl Run {
     }
 
     /// A rank reports its failure. The first that is not the loss of a peer is the root cause.
-    pub(crate) fn fails(&mut self, generation: u64, failure: Failure, peer_lost: bool, now: Now) {
-        let current = generation == self.generation && self.over.is_none();
+    pub(crate) fn fails(
+        &mut self,
+        generation: &Generation,
+        failure: Failure,
+        peer_lost: bool,
+        now: Now,
+    ) {
+        let current = self.is_current(generation) && self.over.is_none();
         if current && self.root.is_none() && !peer_lost {
             self.tell(RunEvent::Failed(failure.clone()), now.time);
             self.root = Some(failure);
@@ -406,7 +462,7 @@ impl Run {
     }
 
     /// What a rank that lost a peer is to do; `None` while that is not known.
-    pub(crate) fn resolution(&self, generation: u64, rank: usize) -> Option<Resolution> {
+    pub(crate) fn resolution(&self, generation: &Generation, rank: usize) -> Option<Resolution> {
         match &self.root {
             _ if self.ended(generation).is_some() => Some(Resolution::Regroup),
             Some(root) if root.rank == rank => Some(Resolution::Own),
@@ -416,7 +472,12 @@ impl Run {
     }
 
     /// Ranks lost each other, and nobody knows why: they meet again, but not for ever.
-    pub(crate) fn gives_up(&mut self, generation: u64, failure: &Failure, now: Now) -> Resolution {
+    pub(crate) fn gives_up(
+        &mut self,
+        generation: &Generation,
+        failure: &Failure,
+        now: Now,
+    ) -> Resolution {
         if let Some(resolution) = self.resolution(generation, failure.rank) {
             return resolution;
         }
@@ -468,7 +529,9 @@ impl Run {
     /// Where the current generation's ranks are, by rank.
     pub(super) fn executors(&self) -> Vec<&str> {
         let members = self.members.iter();
-        members.map(|member| member.executor.as_str()).collect()
+        members
+            .map(|member| member.bound.executor.as_str())
+            .collect()
     }
 
     /// How far it is.

@@ -120,7 +120,7 @@ impl Run {
             format!("rank {rank} on executor {executor}: {error}")
         });
         failed
-            .or_else(|| self.ended(self.generation()))
+            .or_else(|| self.over().map(str::to_owned))
             .or_else(waits)
     }
 

@@ -5,23 +5,44 @@ use volley_proto::spec::Elastic;
 
 use super::*;
 
+/// A generation of attempt `j`.
+fn generation(number: u64) -> Generation {
+    Generation {
+        attempt: "j".into(),
+        number,
+    }
+}
+
+/// Ranks of these tasks on these executors, with a shard each.
+fn ranks(of: &[(usize, &str)]) -> Vec<BoundRank> {
+    let rank = |(rank, (task, executor)): (usize, &(usize, &str))| BoundRank {
+        task: *task,
+        executor: (*executor).to_owned(),
+        shards: vec![rank],
+    };
+    of.iter().enumerate().map(rank).collect()
+}
+
 fn bound(now: Now) -> Run {
     let mut run = Run::default();
-    run.starts("j", vec![(0, "a".into()), (1, "b".into())], now);
+    run.starts("j", ranks(&[(0, "a"), (1, "b")]), now);
     run
 }
 
 fn joined(now: Now) -> Run {
     let mut run = bound(now);
     for (task, executor) in [(0, "a"), (1, "b")] {
-        assert_eq!(run.joins(("j", task), executor, "X".into()), Ok(1));
+        assert_eq!(
+            run.joins(("j", task), executor, "X".into()),
+            Ok(generation(1))
+        );
     }
     run
 }
 
 /// The next generation of the same attempt, on the same executors.
 fn again(run: &mut Run, now: Now) {
-    run.starts("j", vec![(0, "a".into()), (1, "b".into())], now);
+    run.starts("j", ranks(&[(0, "a"), (1, "b")]), now);
 }
 
 fn step_report(total: u64) -> RankReport {
@@ -70,7 +91,7 @@ fn membership_is_handed_out_once_all_have_joined() {
     assert_eq!(membership.executors, ["a", "b"]);
     let other = run.membership(0).unwrap();
     assert_eq!(membership.secret, other.secret, "one of the generation");
-    run.starts("k", vec![(0, "a".into())], Now::read());
+    run.starts("k", ranks(&[(0, "a")]), Now::read());
     assert!(run.joins(("k", 0), "a", "A".into()).is_ok());
     let next = run.membership(0).unwrap();
     assert_ne!(membership.secret, next.secret, "another generation's");
@@ -89,41 +110,53 @@ fn strangers_do_not_join() {
 fn a_late_task_of_a_dead_attempt_takes_no_seat() {
     let now = Now::read();
     let mut run = joined(now);
-    run.starts("k", vec![(0, "a".into()), (1, "b".into())], now);
+    run.starts("k", ranks(&[(0, "a"), (1, "b")]), now);
     let late = run.joins(("j", 0), "a", "dead".into()).unwrap_err();
     assert_eq!(late, "its attempt is over: generation 2 is of attempt k");
     assert_eq!(run.missing(), "rank 0 on executor a, rank 1 on executor b");
-    assert_eq!(run.joins(("k", 0), "a", "A".into()), Ok(2));
+    assert_eq!(
+        run.joins(("k", 0), "a", "A".into()).map(|of| of.number),
+        Ok(2)
+    );
 }
 
 #[test]
 fn a_new_generation_starts_without_members_endpoints() {
     let now = Now::read();
     let mut run = joined(now);
-    run.starts("j", vec![(2, "a".into()), (3, "c".into())], now);
+    run.starts("j", ranks(&[(2, "a"), (3, "c")]), now);
     assert_eq!(run.membership(2), None);
     let stale = RunEvent::Note("stale".into());
-    run.reports(1, RankReport::Event(stale.clone()), now);
+    let dead = Generation {
+        attempt: "i".into(),
+        number: 2,
+    };
+    for of in [generation(1), dead] {
+        run.reports(&of, RankReport::Event(stale.clone()), now);
+        run.fails(&of, failure(0, "stale"), false, now);
+        assert!(run.void(&of).is_some());
+    }
     assert!(run.events().iter().all(|(_, event)| *event != stale));
-    assert_eq!(run.ended(1).unwrap(), "generation 2 has begun");
-    assert_eq!(run.ended(2), None);
+    assert_eq!(run.root(), None);
+    assert_eq!(run.ended(&generation(1)).unwrap(), "generation 2 has begun");
+    assert_eq!(run.ended(&generation(2)), None);
 }
 
 #[test]
 fn the_root_cause_is_the_first_failure_that_is_not_a_lost_peer() {
     let now = Now::read();
     let mut run = bound(now);
-    run.fails(1, failure(0, "peer 1 closed"), true, now);
-    assert_eq!(run.resolution(1, 0), None);
-    run.fails(1, failure(1, "label is null"), false, now);
-    run.fails(1, failure(0, "other"), false, now);
+    run.fails(&generation(1), failure(0, "peer 1 closed"), true, now);
+    assert_eq!(run.resolution(&generation(1), 0), None);
+    run.fails(&generation(1), failure(1, "label is null"), false, now);
+    run.fails(&generation(1), failure(0, "other"), false, now);
     assert_eq!(run.root().unwrap().error, "label is null");
     assert_eq!(
-        run.resolution(1, 0),
+        run.resolution(&generation(1), 0),
         Some(Resolution::Root(failure(1, "label is null")))
     );
-    assert_eq!(run.resolution(1, 1), Some(Resolution::Own));
-    run.fails(9, failure(0, "stale"), false, now);
+    assert_eq!(run.resolution(&generation(1), 1), Some(Resolution::Own));
+    run.fails(&generation(9), failure(0, "stale"), false, now);
     assert_eq!(run.root().unwrap().rank, 1);
 }
 
@@ -132,10 +165,13 @@ fn a_lost_executor_ends_the_generation_for_all() {
     let now = Now::read();
     let mut run = joined(now);
     assert_eq!(run.loses("z", now), None);
-    assert_eq!(run.ended(1), None);
+    assert_eq!(run.ended(&generation(1)), None);
     assert_eq!(run.loses("b", now), None);
-    assert_eq!(run.ended(1).unwrap(), "rank 1 was lost with executor b");
-    assert_eq!(run.resolution(1, 0), Some(Resolution::Regroup));
+    assert_eq!(
+        run.ended(&generation(1)).unwrap(),
+        "rank 1 was lost with executor b"
+    );
+    assert_eq!(run.resolution(&generation(1), 0), Some(Resolution::Regroup));
     assert!(run.awaits_ranks());
     let mut request = |after: u64| {
         let now = now + Duration::from_secs(after);
@@ -156,22 +192,22 @@ fn a_lost_executor_ends_the_generation_for_all() {
 fn ranks_that_lose_each_other_meet_again_but_not_for_ever() {
     let now = Now::read();
     let mut run = joined(now);
-    for generation in 1..FRUITLESS as u64 {
-        let resolution = run.gives_up(generation, &failure(0, "closed"), now);
-        assert_eq!(resolution, Resolution::Regroup, "generation {generation}");
+    for number in 1..FRUITLESS as u64 {
+        let resolution = run.gives_up(&generation(number), &failure(0, "closed"), now);
+        assert_eq!(resolution, Resolution::Regroup, "generation {number}");
         again(&mut run, now);
     }
     let last = FRUITLESS as u64;
     let mut progressing = joined(now);
     assert_eq!(
-        run.gives_up(last, &failure(1, "closed"), now),
+        run.gives_up(&generation(last), &failure(1, "closed"), now),
         Resolution::Own
     );
     assert_eq!(run.root().unwrap().rank, 1);
 
-    for generation in 1..20 {
-        progressing.reports(generation, step_report(generation * 10), now);
-        let resolution = progressing.gives_up(generation, &failure(0, "closed"), now);
+    for number in 1..20 {
+        progressing.reports(&generation(number), step_report(number * 10), now);
+        let resolution = progressing.gives_up(&generation(number), &failure(0, "closed"), now);
         assert_eq!(resolution, Resolution::Regroup);
         again(&mut progressing, now);
     }
@@ -181,13 +217,16 @@ fn ranks_that_lose_each_other_meet_again_but_not_for_ever() {
 fn losses(mut before: impl FnMut(&mut Run, u64)) -> u64 {
     let now = Now::read();
     let mut run = joined(now);
-    for generation in 1..100 {
-        before(&mut run, generation);
+    for number in 1..100 {
+        before(&mut run, number);
         if let Some(reason) = run.loses("b", now) {
             let root = run.root().unwrap();
             assert_eq!((root.rank, &root.error), (1, &reason));
-            assert!(run.void(generation).is_some(), "the others are told");
-            return generation;
+            assert!(
+                run.void(&generation(number)).is_some(),
+                "the others are told"
+            );
+            return number;
         }
         assert!(run.meets_again());
         again(&mut run, now);
@@ -201,19 +240,52 @@ fn ranks_that_die_while_they_load_do_not_meet_again_for_ever() {
     assert_eq!(losses(|_, _| {}), allowed);
     // Shards are loaded for the first time in the first two generations, and survivors load them again.
     let now = Now::read();
-    let streams = |run: &mut Run, generation, shards| {
-        run.reports(generation, RankReport::Streamed(shards), now);
+    let streams = |run: &mut Run, number, shards| {
+        run.reports(&generation(number), RankReport::Streamed(shards), now);
     };
-    let loads =
-        |run: &mut Run, generation: u64| streams(run, generation, vec![1, generation.min(2)]);
+    let loads = |run: &mut Run, number: u64| streams(run, number, vec![1, number.min(2)]);
     assert_eq!(losses(loads), 2 + allowed);
-    let stale = |run: &mut Run, generation: u64| streams(run, generation - 1, vec![generation]);
+    let stale = |run: &mut Run, number: u64| streams(run, number - 1, vec![number]);
     assert_eq!(losses(stale), allowed, "of another generation");
-    let same = |run: &mut Run, generation: u64| run.reports(generation, step_report(7), now);
+    let steps = |run: &mut Run, number, total| {
+        run.reports(&generation(number), step_report(total), now);
+    };
+    let same = |run: &mut Run, number: u64| steps(run, number, 7);
     assert_eq!(losses(same), 1 + allowed, "steps that were done before");
-    let more =
-        |run: &mut Run, generation: u64| run.reports(generation, step_report(generation), now);
+    let more = |run: &mut Run, number: u64| steps(run, number, number);
     assert_eq!(losses(more), 100);
+}
+
+#[test]
+fn executors_keep_their_shards_within_an_attempt() {
+    let now = Now::read();
+    let mut run = Run::default();
+    let bound = |run: &Run, executors: &[&str]| -> Vec<BoundRank> {
+        let shards = run.assign("j", 6, executors).into_iter().enumerate();
+        let shards = shards.zip(executors);
+        let rank = |((task, shards), executor): ((usize, _), &&str)| BoundRank {
+            task,
+            executor: (*executor).to_owned(),
+            shards,
+        };
+        shards.map(rank).collect()
+    };
+    let first = bound(&run, &["a", "b"]);
+    run.starts("j", first, now);
+    assert_eq!(
+        run.assign("j", 6, &["b", "a"]),
+        [vec![3, 4, 5], vec![0, 1, 2]]
+    );
+    let grown = bound(&run, &["a", "b", "c"]);
+    run.starts("j", grown, now);
+    assert_eq!(
+        run.assign("j", 6, &["c", "b"]),
+        [vec![0, 2, 5], vec![1, 3, 4]]
+    );
+    assert_eq!(
+        run.assign("k", 6, &["c", "b"]),
+        [vec![0, 1, 2], vec![3, 4, 5]]
+    );
 }
 
 #[test]
@@ -223,8 +295,8 @@ fn a_run_grows_once_it_has_taken_steps_for_a_while() {
     let loading = now + 10 * SETTLE;
     let may_grow = |run: &Run, now: Now| run.may_grow(now.instant);
     assert_eq!(may_grow(&run, loading), None, "it has taken no step");
-    run.reports(1, step_report(1), loading);
-    run.reports(1, step_report(2), loading + SETTLE / 2);
+    run.reports(&generation(1), step_report(1), loading);
+    run.reports(&generation(1), step_report(2), loading + SETTLE / 2);
     assert_eq!(may_grow(&run, loading), None);
     assert_eq!(may_grow(&run, loading + SETTLE), Some(2));
     again(&mut run, loading + SETTLE);
@@ -232,7 +304,7 @@ fn a_run_grows_once_it_has_taken_steps_for_a_while() {
     assert_eq!(may_grow(&run, later), None, "a new generation");
     let stepping = |end: fn(&mut Run)| {
         let mut run = joined(now);
-        run.reports(1, step_report(1), now);
+        run.reports(&generation(1), step_report(1), now);
         end(&mut run);
         may_grow(&run, now + SETTLE)
     };
@@ -245,7 +317,7 @@ fn a_run_grows_once_it_has_taken_steps_for_a_while() {
             most,
             ..gang(Ranks::All)
         });
-        run.reports(1, step_report(1), now);
+        run.reports(&generation(1), step_report(1), now);
         assert_eq!(may_grow(&run, now + SETTLE), grows, "at most {most}");
     }
 }

@@ -1,0 +1,182 @@
+//! Encoded shards as files: what the next rank here reads instead of streaming their rows again.
+//!
+//! Ranks meet again where one was lost or another joins, and most of a rank's shards stay where they were. Memory holds
+//! what is trained on, in another form, so the shards are files of the attempt beside its shuffle data, and go with that.
+//!
+//! ```text
+//!   length of the header ─ header: JSON, with the dictionaries ─ columns, as they lie in memory, one after the other
+//! ```
+//!
+//! It is no format for others: the same host reads it, for the same plan. One that cannot be read is no error: its rows
+//! are streamed again.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use bytemuck::{AnyBitPattern, NoUninit, checked};
+use serde::{Deserialize, Serialize};
+
+use super::defect::Defect;
+use super::dictionary::Dictionary;
+use super::shard::{LocalShard, Part};
+
+/// The folder of an attempt's encoded shards on one executor.
+#[derive(Debug, Clone)]
+pub struct ShardFolder {
+    path: PathBuf,
+}
+
+/// What a file says before the columns.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    rows: usize,
+    continuous: usize,
+    labels: usize,
+    has_weights: bool,
+    has_sequence: bool,
+    dictionaries: Vec<Dictionary>,
+    classes: Option<Dictionary>,
+    defects: Vec<Defect>,
+}
+
+impl ShardFolder {
+    /// A folder that is made when the first shard is kept. Whose it is removes it.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self { path }
+    }
+
+    /// A shard that has been kept, if it has.
+    pub(super) async fn find(&self, id: usize) -> Option<LocalShard> {
+        let file = self.file(id);
+        let read = move || match read(id, &file) {
+            Ok(shard) => Some(shard),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                let file = file.display();
+                tracing::warn!(%file, %error, "a kept shard cannot be read, its rows are streamed again");
+                None
+            }
+        };
+        blocking(read).await
+    }
+
+    /// Keeps a shard, as far as there is room.
+    pub(super) async fn keep(&self, shard: LocalShard) -> LocalShard {
+        let (folder, file) = (self.path.clone(), self.file(shard.id));
+        let keep = move || {
+            if let Err(error) = fs::create_dir_all(&folder).and_then(|()| write(&shard, &file)) {
+                let file = file.display();
+                tracing::warn!(%file, %error, "a shard is not kept, its rows are streamed again if ranks meet again");
+            }
+            shard
+        };
+        blocking(keep).await
+    }
+
+    fn file(&self, id: usize) -> PathBuf {
+        self.path.join(id.to_string())
+    }
+}
+
+/// Runs what reads or writes files where it keeps nobody from their turn.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
+    // Whoever reads it finds all of it, or none.
+    let unfinished = file.with_extension("unfinished");
+    let mut out = BufWriter::new(File::create(&unfinished)?);
+    let header = serde_json::to_vec(&Header {
+        rows: shard.rows(),
+        continuous: shard.continuous.len(),
+        labels: shard.labels.len(),
+        has_weights: !shard.weights.is_empty(),
+        has_sequence: !shard.sequence.is_empty(),
+        dictionaries: shard.dictionaries.clone(),
+        classes: shard.classes.clone(),
+        defects: shard.defects.clone(),
+    })?;
+    out.write_all(&(header.len() as u64).to_ne_bytes())?;
+    out.write_all(&header)?;
+    for codes in &shard.codes {
+        out.write_all(bytes(codes))?;
+    }
+    for numbers in shard.continuous.iter().chain(&shard.labels) {
+        out.write_all(bytes(numbers))?;
+    }
+    out.write_all(bytes(&shard.weights))?;
+    out.write_all(bytes(&shard.sequence))?;
+    out.write_all(bytes(&shard.parts))?;
+    out.into_inner()?;
+    fs::rename(unfinished, file)
+}
+
+fn bytes<T: NoUninit>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
+
+fn read(id: usize, file: &Path) -> io::Result<LocalShard> {
+    let mut from = BufReader::new(File::open(file)?);
+    let mut length = [0; size_of::<u64>()];
+    from.read_exact(&mut length)?;
+    let mut header = Vec::new();
+    let length = u64::from_ne_bytes(length);
+    from.by_ref().take(length).read_to_end(&mut header)?;
+    let Header {
+        rows,
+        continuous,
+        labels,
+        has_weights,
+        has_sequence,
+        dictionaries,
+        classes,
+        defects,
+    } = serde_json::from_slice(&header)?;
+    let of = |there: bool| if there { rows } else { 0 };
+    let codes = columns(&mut from, dictionaries.len(), rows)?;
+    let continuous = columns(&mut from, continuous, rows)?;
+    let labels = columns(&mut from, labels, rows)?;
+    let weights = column(&mut from, of(has_weights))?;
+    let sequence = column(&mut from, of(has_sequence))?;
+    let parts: Vec<u8> = column(&mut from, rows)?;
+    let parts: &[Part] = checked::try_cast_slice(&parts).map_err(|_| malformed())?;
+    if from.read(&mut [0])? > 0 {
+        return Err(malformed());
+    }
+    Ok(LocalShard {
+        id,
+        dictionaries,
+        codes,
+        continuous,
+        classes,
+        labels,
+        weights,
+        parts: parts.to_vec(),
+        sequence,
+        defects,
+    })
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is not as it was written")
+}
+
+fn columns<T: NoUninit + AnyBitPattern>(
+    from: &mut impl Read,
+    count: usize,
+    rows: usize,
+) -> io::Result<Vec<Vec<T>>> {
+    (0..count).map(|_| column(from, rows)).collect()
+}
+
+fn column<T: NoUninit + AnyBitPattern>(from: &mut impl Read, rows: usize) -> io::Result<Vec<T>> {
+    let mut values = vec![T::zeroed(); rows];
+    from.read_exact(bytemuck::cast_slice_mut(&mut values))?;
+    Ok(values)
+}
