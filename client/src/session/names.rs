@@ -69,11 +69,11 @@ pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
     }
     if let LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) = plan {
         let format = table.file_type.to_ascii_uppercase();
-        if matches!(format.as_str(), "DELTA" | "DELTATABLE" | "ICEBERG" | "HUDI") {
+        if matches!(format.as_str(), "DELTATABLE" | "ICEBERG" | "HUDI") {
             return Err(Error::NotSupported {
                 what: format!(
-                    "tables of {format}: CSV, JSON, PARQUET, AVRO and ARROW files can be read, which a table's own \
-                     tools export"
+                    "tables of {format}: DELTA tables can be read, and CSV, JSON, PARQUET, AVRO and ARROW files, which a \
+                     table's own tools export"
                 ),
             });
         }

@@ -20,10 +20,16 @@ use object_store::{ObjectMeta, ObjectStore};
 use volley_proto::object_stores::{StoreOptions, redacted, shown};
 use volley_proto::plan::file_name;
 
+use super::delta::LOG;
 use super::kind::Kind;
 use super::located;
-use super::place::Place;
+use super::place::{Found, Place};
 use super::schema;
+use super::table::FilesTable;
+use crate::Error;
+
+/// What tables of Delta logs are stored as.
+const DELTA: &str = "DELTA";
 
 /// Makes tables of `CREATE EXTERNAL TABLE`.
 #[derive(Debug, Default)]
@@ -33,8 +39,8 @@ pub(in crate::session) struct FilesFactory {
 
 impl FilesFactory {
     /// The names of formats whose tables it makes.
-    pub(in crate::session) const FORMATS: [&str; 6] =
-        ["CSV", "JSON", "NDJSON", "PARQUET", "AVRO", "ARROW"];
+    pub(in crate::session) const FORMATS: [&str; 7] =
+        ["CSV", "JSON", "NDJSON", "PARQUET", "AVRO", "ARROW", DELTA];
 }
 
 #[async_trait]
@@ -49,6 +55,10 @@ impl TableProviderFactory for FilesFactory {
         };
         let mut statement = statement.clone();
         find_places(&mut statement, state)?;
+        if statement.file_type.eq_ignore_ascii_case(DELTA) {
+            return delta(&statement, state).await;
+        }
+        refuse_delta(&statement, state).await?;
         find_compression(&mut statement, state).await;
         let is_inferred = statement.schema.fields().is_empty();
         let made = match is_inferred {
@@ -73,6 +83,62 @@ impl TableProviderFactory for FilesFactory {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The table of a Delta log.
+async fn delta(
+    statement: &CreateExternalTable,
+    state: &SessionState,
+) -> Result<Arc<dyn TableProvider>> {
+    let refuse = |what: &str| {
+        let what = format!("STORED AS DELTA {what}");
+        DataFusionError::from(Error::NotSupported { what })
+    };
+    let says = |what: &str| refuse(&format!("with {what}: the table's log says it"));
+    if !statement.schema.fields().is_empty() {
+        return Err(says("columns"));
+    }
+    if !statement.table_partition_cols.is_empty() {
+        return Err(says("PARTITIONED BY"));
+    }
+    if !statement.order_exprs.is_empty() {
+        return Err(refuse("WITH ORDER"));
+    }
+    if let Some(option) = statement.options.keys().next() {
+        return Err(refuse(&format!("with the option {option}")));
+    }
+    let [location] = &statement.locations[..] else {
+        return Err(refuse("of several places"));
+    };
+    let place = Place::of_table(location)?;
+    if place.delta(state.runtime_env()).await?.is_none() {
+        let place = shown(location);
+        return Err(refuse(&format!(
+            "at {place}: there is no folder {LOG} in it"
+        )));
+    }
+    Ok(FilesTable::open(place, state).await?)
+}
+
+/// Refuses to read the files of a Delta table as if all of them were rows.
+async fn refuse_delta(statement: &CreateExternalTable, state: &SessionState) -> Result<()> {
+    for location in &statement.locations {
+        // What is no place will be said by whoever reads it.
+        let Ok(place) = Place::of_table(location) else {
+            continue;
+        };
+        if place.delta(state.runtime_env()).await?.is_some() {
+            return Err(Error::NotSupported {
+                what: format!(
+                    "STORED AS {} at {}: it is a Delta table, whose log says which of its files are rows; STORED AS DELTA",
+                    statement.file_type,
+                    shown(location)
+                ),
+            }
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// Whether rows tell the types of columns.
@@ -125,8 +191,13 @@ async fn find_compression(statement: &mut CreateExternalTable, state: &SessionSt
     }
     let mut found = None;
     for location in &statement.locations {
-        let files = async { Place::of_table(location)?.list(state.runtime_env()).await };
-        match files.await.and_then(|found| Kind::of_all(&found.files)) {
+        let files = async {
+            match Place::of_table(location)?.list(state.runtime_env()).await? {
+                Found::Files(files, _) => Kind::of_all(&files),
+                Found::Delta(_) => Ok(Kind::PARQUET),
+            }
+        };
+        match files.await {
             Ok(kind) if found.is_none_or(|found| found == kind.compression) => {
                 found = Some(kind.compression);
             }

@@ -65,6 +65,11 @@ impl Format {
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "bz2", "xz"];
 
 impl Kind {
+    pub(super) const PARQUET: Self = Self {
+        format: Format::Parquet,
+        compression: None,
+    };
+
     /// The kind of a file with this name, if it is one.
     pub(super) fn of(file: &Path) -> Option<Self> {
         let name = file.file_name()?.to_str()?.to_ascii_lowercase();

@@ -4,6 +4,7 @@
 //! 'y=2024/*.csv.gz' ── place ──> files, sorted ── kind ──> format, compression
 //!                                  │ folders k=v ────────> partition columns
 //!                                  └ schema of each ─────> schema of all, or which two differ
+//! 'folder' with a Delta log ─ delta ─> files, columns
 //! ```
 //!
 //! Files are found anew whenever a query is planned; the columns are those of the first time that a
@@ -11,6 +12,7 @@
 //! must see them at the same paths, or in the same store.
 
 mod create;
+mod delta;
 mod kind;
 mod place;
 mod remote;

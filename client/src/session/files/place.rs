@@ -1,15 +1,19 @@
 //! Where files are, as a user says it: a file, a folder, or a pattern of `*`, `?`, `[…]` and `**`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
+use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use glob::{MatchOptions, glob_with};
-use object_store::ObjectMeta;
+use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 use volley_proto::object_stores::SCHEMES;
 
+use super::delta::{LOG, Snapshot};
 use super::kind::Kind;
 use super::remote::RemotePlace;
 use crate::{Error, Result};
@@ -32,10 +36,12 @@ pub(super) struct Place {
     remote: Option<RemotePlace>,
 }
 
-/// The files at a place, sorted, and what a store says of each, where it was asked.
-pub(super) struct Found {
-    pub(super) files: Vec<PathBuf>,
-    pub(super) metas: Option<Vec<ObjectMeta>>,
+/// What is at a place.
+pub(super) enum Found {
+    /// Files, sorted, and what a store says of each, where it was asked.
+    Files(Vec<PathBuf>, Option<Vec<ObjectMeta>>),
+    /// A Delta table.
+    Delta(Snapshot),
 }
 
 impl Place {
@@ -120,20 +126,40 @@ impl Place {
         }
     }
 
-    /// The files that are there now.
+    /// What is there now.
     ///
     /// # Errors
-    /// When there are none, or they cannot be listed.
+    /// When there are no files, they cannot be listed, or a Delta table is not all of it.
     pub(super) async fn list(&self, runtime: &RuntimeEnv) -> Result<Found> {
+        if let Some((folder, store)) = self.delta(runtime).await? {
+            return Ok(Found::Delta(Snapshot::read(folder, store).await?));
+        }
         let Some(remote) = &self.remote else {
-            let files = self.files()?;
-            return Ok(Found { files, metas: None });
+            return Ok(Found::Files(self.files()?, None));
         };
         let (files, metas) = remote.files(runtime).await?.into_iter().unzip();
-        Ok(Found {
-            files,
-            metas: Some(metas),
-        })
+        Ok(Found::Files(files, Some(metas)))
+    }
+
+    /// The folder and store of a Delta table, if the place is one's.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub(super) async fn delta(
+        &self,
+        runtime: &RuntimeEnv,
+    ) -> Result<Option<(Url, Arc<dyn ObjectStore>)>> {
+        if let Some(remote) = &self.remote {
+            return remote.delta(runtime).await;
+        }
+        if self.is_pattern || !self.path.join(LOG).is_dir() {
+            return Ok(None);
+        }
+        let folder = Url::from_directory_path(&self.path).map_err(|()| Error::FileName {
+            file: self.typed.clone(),
+        })?;
+        let store = runtime.object_store(ObjectStoreUrl::local_filesystem())?;
+        Ok(Some((folder, store)))
     }
 
     /// The files of this host that are there now, sorted; not those below hidden folders, or whose names begin with
@@ -155,8 +181,13 @@ impl Place {
                     files.push(file);
                 }
             }
+            let folders: BTreeSet<_> = files.iter().filter_map(|file| file.parent()).collect();
+            for folder in folders {
+                let table = folder.ancestors().find(|above| above.join(LOG).is_dir());
+                self.refuse_delta(table)?;
+            }
         } else if self.path.is_dir() {
-            walk(&self.path, &mut files)?;
+            self.walk(&self.path, &mut files)?;
         } else if self.path.exists() {
             files.push(self.path.clone());
         }
@@ -168,21 +199,41 @@ impl Place {
         files.sort_unstable();
         Ok(files)
     }
-}
 
-fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(folder).map_err(|source| unreadable(folder, source))? {
-        let path = entry.map_err(|source| unreadable(folder, source))?.path();
-        if is_hidden(&path) {
-            continue;
+    fn walk(&self, folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+        for entry in fs::read_dir(folder).map_err(|source| unreadable(folder, source))? {
+            let path = entry.map_err(|source| unreadable(folder, source))?.path();
+            if path.ends_with(LOG) && path.is_dir() {
+                self.refuse_delta(Some(folder))?;
+            }
+            if is_hidden(&path) {
+                continue;
+            }
+            if path.is_dir() {
+                self.walk(&path, files)?;
+            } else if Kind::of(&path).is_some() {
+                files.push(path);
+            }
         }
-        if path.is_dir() {
-            walk(&path, files)?;
-        } else if Kind::of(&path).is_some() {
-            files.push(path);
+        Ok(())
+    }
+
+    /// Files of a Delta table are not all rows: those that were removed are there as well.
+    fn refuse_delta(&self, table: Option<&Path>) -> Result<()> {
+        match table {
+            Some(table) => Err(in_delta(&self.typed, &table.display().to_string())),
+            None => Ok(()),
         }
     }
-    Ok(())
+}
+
+/// The error about a place of files some of which are a Delta table's.
+pub(super) fn in_delta(typed: &str, table: &str) -> Error {
+    Error::NotSupported {
+        what: format!(
+            "reading {typed}: {table} is a Delta table, whose log says which of its files are rows; name that folder"
+        ),
+    }
 }
 
 fn is_hidden(path: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! Places in stores: `s3://bucket/folder/*.parquet`. Paths are taken as they are written: `%20` is no space.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use datafusion::execution::SessionState;
 use datafusion::execution::object_store::ObjectStoreUrl;
@@ -8,12 +9,13 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use futures::TryStreamExt;
 use glob::Pattern;
 use object_store::path::Path as Key;
-use object_store::{ObjectMeta, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use url::{Position, Url};
 use volley_proto::object_stores::{SCHEMES, StoreOptions, Stores, is_remote, shown};
 
+use super::delta::LOG;
 use super::kind::Kind;
-use super::place::MATCH;
+use super::place::{MATCH, in_delta};
 use crate::{Error, Result};
 
 /// Files that a place has at most.
@@ -146,19 +148,51 @@ impl RemotePlace {
         matches!(self.root.scheme(), "http" | "https")
     }
 
+    fn store(&self, runtime: &RuntimeEnv) -> Result<Arc<dyn ObjectStore>> {
+        let store = ObjectStoreUrl::parse(&self.root[..Position::BeforePath])?;
+        Ok(runtime.object_store(store)?)
+    }
+
+    fn unreadable(&self, error: object_store::Error) -> Error {
+        Error::from(volley_proto::Error::Unreadable {
+            file: self.typed.clone(),
+            source: error.into(),
+        })
+    }
+
+    fn key(&self, path: &str) -> Result<Key> {
+        Key::parse(path).map_err(|error| Error::Pattern {
+            pattern: self.typed.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// The folder and store of a Delta table, if the place is one's.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub(super) async fn delta(
+        &self,
+        runtime: &RuntimeEnv,
+    ) -> Result<Option<(Url, Arc<dyn ObjectStore>)>> {
+        let folder = self.path.trim_end_matches('/');
+        let is_file = folder == self.path && Kind::of(Path::new(folder)).is_some();
+        if self.is_pattern() || self.is_web() || is_file {
+            return Ok(None);
+        }
+        let store = self.store(runtime)?;
+        let log = self.key(&format!("{folder}/{LOG}"))?;
+        let first = store.list(Some(&log)).try_next().await;
+        let first = first.map_err(|error| self.unreadable(error))?;
+        Ok(first.map(|_| (url_of(&self.root, &format!("{folder}/")), store)))
+    }
+
     /// The files that are there now, as those of a local place.
     ///
     /// # Errors
     /// When there are none, or the store does not answer.
     pub(super) async fn files(&self, runtime: &RuntimeEnv) -> Result<Listed> {
-        let store = ObjectStoreUrl::parse(&self.root[..Position::BeforePath])?;
-        let store = runtime.object_store(store)?;
-        let unreadable = |error: object_store::Error| {
-            Error::from(volley_proto::Error::Unreadable {
-                file: self.typed.clone(),
-                source: error.into(),
-            })
-        };
+        let store = self.store(runtime)?;
         if self.is_web() && (self.is_pattern() || self.path.ends_with('/') || self.path.is_empty())
         {
             return Err(Error::NotSupported {
@@ -168,17 +202,11 @@ impl RemotePlace {
                 ),
             });
         }
-        let key = |path: &str| {
-            Key::parse(path).map_err(|error| Error::Pattern {
-                pattern: self.typed.clone(),
-                reason: error.to_string(),
-            })
-        };
         if !self.is_pattern() && !self.path.is_empty() && !self.path.ends_with('/') {
-            match store.head(&key(&self.path)?).await {
+            match store.head(&self.key(&self.path)?).await {
                 Ok(file) => return Ok(vec![(self.name(&file.location), file)]),
                 Err(object_store::Error::NotFound { .. }) if !self.is_web() => {}
-                Err(error) => return Err(unreadable(error)),
+                Err(error) => return Err(self.unreadable(error)),
             }
         }
         let pattern = match self.is_pattern() {
@@ -193,15 +221,18 @@ impl RemotePlace {
             Some(wildcard) => &self.path[..self.path[..wildcard].rfind('/').unwrap_or(0)],
             None => self.path.trim_end_matches('/'),
         };
-        let folder = key(folder)?;
+        let folder = self.key(folder)?;
         let mut listed = store.list(Some(&folder));
         let mut files = Vec::new();
-        while let Some(file) = listed.try_next().await.map_err(unreadable)? {
+        while let Some(file) = listed
+            .try_next()
+            .await
+            .map_err(|error| self.unreadable(error))?
+        {
             let path = file.location.as_ref();
-            if path.contains("_delta_log/") {
-                return Err(Error::NotSupported {
-                    what: format!("reading {}: it is a Delta table", self.typed),
-                });
+            if let Some((table, _)) = path.split_once("/_delta_log/") {
+                let table = format!("{}{table}", shown(self.root.as_str()));
+                return Err(in_delta(&self.typed, &table));
             }
             if self.takes(&pattern, &folder, &file.location) {
                 files.push((self.name(&file.location), file));
@@ -246,8 +277,6 @@ impl RemotePlace {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use object_store::memory::InMemory;
 
     use super::*;

@@ -1,31 +1,35 @@
 //! A table by the place of its files.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, UrlTableFactory};
-use datafusion::common::plan_datafusion_err;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
+use datafusion::common::{Column, plan_datafusion_err};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::datasource::{TableType, provider_as_source, source_as_provider};
+use datafusion::datasource::{TableType, ViewTable, provider_as_source, source_as_provider};
 use datafusion::execution::SessionState;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableSource};
+use datafusion::logical_expr::{
+    Expr, LogicalPlan, LogicalPlanBuilder, TableProviderFilterPushDown, TableSource,
+};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 use futures::future::try_join_all;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parking_lot::RwLock;
 use url::Url;
-use volley_proto::object_stores::is_remote;
+use volley_proto::object_stores::{is_remote, shown};
 use volley_proto::plan::Files;
 
+use super::delta::Snapshot;
 use super::kind::Kind;
 use super::place::{Found, Hive, Place};
 use super::remote::remote_url;
@@ -58,8 +62,7 @@ impl UrlTableFactory for FileTables {
         let session = self.session.get().and_then(Weak::upgrade);
         let state = session.map(|session| session.read().clone());
         let state = state.ok_or_else(|| plan_datafusion_err!("the session has ended"))?;
-        let table = FilesTable::open(place, &state).await?;
-        Ok(Some(Arc::new(table)))
+        Ok(Some(FilesTable::open(place, &state).await?))
     }
 }
 
@@ -67,7 +70,7 @@ impl UrlTableFactory for FileTables {
 #[derive(Debug)]
 pub(super) struct FilesTable {
     place: Place,
-    kind: Kind,
+    source: Source,
     format: Arc<dyn FileFormat>,
     partition_columns: Vec<(String, DataType)>,
     /// The columns in the files.
@@ -76,17 +79,48 @@ pub(super) struct FilesTable {
     first: Files,
 }
 
+/// What says which files a table has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Their folder or pattern: all of a kind.
+    Names(Kind),
+    /// A Delta log.
+    Delta,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Names(kind) => kind.fmt(f),
+            Self::Delta => f.write_str("a Delta table"),
+        }
+    }
+}
+
 impl FilesTable {
     /// The table, with the columns of the files that are there now.
     ///
     /// # Errors
     /// When there are none, one cannot be read, or two do not go together.
-    pub(super) async fn open(place: Place, state: &SessionState) -> Result<Self> {
-        let found = place.list(state.runtime_env()).await?;
-        let kind = Kind::of_all(&found.files)?;
+    pub(super) async fn open(place: Place, state: &SessionState) -> Result<Arc<dyn TableProvider>> {
+        match place.list(state.runtime_env()).await? {
+            Found::Files(files, metas) => {
+                let table = Self::of_files(place, files, metas, state).await?;
+                Ok(Arc::new(table))
+            }
+            Found::Delta(snapshot) => Self::of_delta(place, &snapshot, state),
+        }
+    }
+
+    async fn of_files(
+        place: Place,
+        files: Vec<PathBuf>,
+        metas: Option<Vec<ObjectMeta>>,
+        state: &SessionState,
+    ) -> Result<Self> {
+        let kind = Kind::of_all(&files)?;
         let format = kind.format(state)?;
-        let (store, metas) = heads(&found, state).await?;
-        let files = found.files;
+        let (store, metas) = heads(&files, metas, state).await?;
         let named = schema::named(&files, metas);
         let mut schema = schema::of_all(named, &format, &store, state).await?;
         let hive = Hive::of(&files);
@@ -113,7 +147,7 @@ impl FilesTable {
         let first = table(&files, &format, &partition_columns, &schema)?;
         Ok(Self {
             place,
-            kind,
+            source: Source::Names(kind),
             format,
             partition_columns,
             schema,
@@ -121,21 +155,83 @@ impl FilesTable {
         })
     }
 
+    /// The table of a Delta log's snapshot, with its columns in the log's order.
+    fn of_delta(
+        place: Place,
+        snapshot: &Snapshot,
+        state: &SessionState,
+    ) -> Result<Arc<dyn TableProvider>> {
+        let format = Kind::PARQUET.format(state)?;
+        let partition_columns = snapshot.partition_columns.iter();
+        let partition_columns: Vec<_> = partition_columns
+            .map(|field| (field.name().clone(), field.data_type().clone()))
+            .collect();
+        let schema = snapshot.file_schema();
+        let table = Self {
+            place,
+            source: Source::Delta,
+            first: delta_table(snapshot, &format, &partition_columns, &schema)?,
+            format,
+            partition_columns,
+            schema,
+        };
+        if !snapshot.is_reordered() {
+            return Ok(Arc::new(table));
+        }
+        let names = snapshot.schema.fields().iter();
+        let columns = names.map(|field| Expr::Column(Column::from_name(field.name())));
+        let files = LogicalPlanBuilder::scan("files", provider_as_source(Arc::new(table)), None)?;
+        let plan = files.project(columns)?.build()?;
+        Ok(Arc::new(ViewTable::new(plan, None)))
+    }
+
     /// The table of the files that are there now.
     ///
     /// # Errors
     /// When there are none, or one is of another kind than before.
     async fn now(&self, runtime: &RuntimeEnv) -> Result<Files> {
-        let files = self.place.list(runtime).await?.files;
-        let kind = Kind::of_all(&files)?;
-        if kind != self.kind {
-            return Err(Error::FilesDiffer {
-                one: files[0].display().to_string(),
-                other: "the files that were there before".to_owned(),
-                how: format!("the one is {kind} and they were {}", self.kind),
-            });
+        let differs = |one: String, how: String| Error::FilesDiffer {
+            one,
+            other: "the files that were there before".to_owned(),
+            how,
+        };
+        let found = self.place.list(runtime).await?;
+        let source = match &found {
+            Found::Files(files, _) => Source::Names(Kind::of_all(files)?),
+            Found::Delta(_) => Source::Delta,
+        };
+        if source != self.source {
+            let one = match &found {
+                Found::Files(files, _) => files[0].display().to_string(),
+                Found::Delta(snapshot) => shown(snapshot.folder.as_str()),
+            };
+            let before = self.source;
+            return Err(differs(
+                one,
+                format!("the one is {source} and they were {before}"),
+            ));
         }
-        table(&files, &self.format, &self.partition_columns, &self.schema)
+        match found {
+            Found::Files(files, _) => {
+                table(&files, &self.format, &self.partition_columns, &self.schema)
+            }
+            Found::Delta(snapshot) => {
+                let now = snapshot.partition_columns.iter().map(|field| field.name());
+                if !now.eq(self.partition_columns.iter().map(|(column, _)| column)) {
+                    let one = shown(snapshot.folder.as_str());
+                    return Err(differs(
+                        one,
+                        "it is partitioned by other columns".to_owned(),
+                    ));
+                }
+                delta_table(
+                    &snapshot,
+                    &self.format,
+                    &self.partition_columns,
+                    &self.schema,
+                )
+            }
+        }
     }
 }
 
@@ -211,10 +307,10 @@ pub(in crate::session) async fn listed(
 
 /// The store that has files, and what it says of each.
 async fn heads(
-    found: &Found,
+    files: &[PathBuf],
+    metas: Option<Vec<ObjectMeta>>,
     state: &SessionState,
 ) -> Result<(Arc<dyn ObjectStore>, Vec<ObjectMeta>)> {
-    let files = &found.files;
     let urls: Vec<_> = files.iter().map(url).collect::<Result<_>>()?;
     let store = urls
         .first()
@@ -222,8 +318,8 @@ async fn heads(
     let store = store.ok_or_else(|| Error::NoFiles {
         place: String::new(),
     })??;
-    if let Some(metas) = &found.metas {
-        return Ok((store, metas.clone()));
+    if let Some(metas) = metas {
+        return Ok((store, metas));
     }
     let heads = urls.iter().map(|url| store.head(url.prefix()));
     let heads = try_join_all(heads).await;
@@ -274,6 +370,34 @@ fn columns(hive: &Hive) -> Vec<(String, DataType)> {
     };
     let types = hive.values.iter().map(data_type);
     hive.columns.iter().cloned().zip(types).collect()
+}
+
+/// A table of the files of a snapshot.
+fn delta_table(
+    snapshot: &Snapshot,
+    format: &Arc<dyn FileFormat>,
+    partition_columns: &[(String, DataType)],
+    schema: &SchemaRef,
+) -> Result<Files> {
+    let folder = || ListingTableUrl::try_new(snapshot.folder.clone(), None);
+    let files = snapshot.files.iter().cloned();
+    let (places, only, ending) = match &snapshot.files[..] {
+        // No file ends so.
+        [] => (vec![folder()?], None, "/"),
+        // Values are found in what comes after a table's folder.
+        all if !partition_columns.is_empty() => (vec![folder()?], Some(all), ""),
+        _ => {
+            let urls = files.map(|file| ListingTableUrl::try_new(file, None));
+            (urls.collect::<datafusion::error::Result<_>>()?, None, "")
+        }
+    };
+    let options = ListingOptions::new(Arc::clone(format))
+        .with_file_extension(ending)
+        .with_table_partition_cols(partition_columns.to_vec());
+    let config = ListingTableConfig::new_with_multi_paths(places)
+        .with_listing_options(options)
+        .with_schema(Arc::clone(schema));
+    Ok(Files::try_new(ListingTable::try_new(config)?, only)?)
 }
 
 /// A table of exactly these files.

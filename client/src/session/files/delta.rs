@@ -1,0 +1,240 @@
+//! Delta tables: folders with a log that says which of their files are rows now.
+//!
+//! ```text
+//!   folder/_delta_log ── Delta's kernel ──> newest snapshot: columns, files ──> a table of these Parquet files
+//! ```
+//!
+//! A snapshot is read whenever a query is planned; the scheduler and executors see Parquet files only. So what these alone
+//! do not say is refused by name: rows that a deletion vector takes out of a file, columns that have other names in
+//! files, and partitions that are not in folders named after their values. Nothing is written.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use delta_kernel::engine::arrow_conversion::TryIntoArrow;
+use delta_kernel::scan::state::ScanFile;
+use delta_kernel::table_features::ColumnMappingMode;
+use delta_kernel::{KernelError, KernelResult};
+use delta_kernel_default_engine::executor::TaskExecutor;
+use delta_kernel_default_engine::{DefaultEngine, DefaultEngineBuilder};
+use futures::future::BoxFuture;
+use object_store::ObjectStore;
+use percent_encoding::percent_decode_str;
+use tokio::runtime::{EnterGuard, Handle};
+use url::Url;
+use volley_proto::object_stores::shown;
+
+use crate::{Error, Result};
+
+/// The folder of a table's log, in the table's.
+pub(super) const LOG: &str = "_delta_log";
+
+/// The newest snapshot of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    /// The table's folder, with a slash at its end.
+    pub(super) folder: Url,
+    /// All columns, in the table's order.
+    pub(super) schema: SchemaRef,
+    /// Those that folders are named after, from the outermost one.
+    pub(super) partition_columns: Vec<FieldRef>,
+    pub(super) files: Vec<Url>,
+}
+
+impl Snapshot {
+    /// Reads the log of a table in a store.
+    ///
+    /// # Errors
+    /// When it cannot be read, or files alone do not say what rows are.
+    pub(super) async fn read(folder: Url, store: Arc<dyn ObjectStore>) -> Result<Self> {
+        let reactor = Handle::current();
+        let read = move || {
+            let engine = DefaultEngineBuilder::new(store)
+                .with_task_executor(Arc::new(Session(reactor)))
+                .build();
+            read(&folder, &engine)
+        };
+        // The kernel waits for its store: on a thread that is none of the runtime's.
+        let (done, snapshot) = tokio::sync::oneshot::channel();
+        let thread = std::thread::Builder::new().name("delta-log".to_owned());
+        let failed = |source| Error::from(volley_proto::Error::malformed("Delta log", source));
+        thread
+            .spawn(move || done.send(read()))
+            .map_err(|error| failed(error.to_string()))?;
+        let snapshot = snapshot.await;
+        snapshot.map_err(|_| failed("its reader has panicked".to_owned()))?
+    }
+
+    /// The columns in files.
+    pub(super) fn file_schema(&self) -> SchemaRef {
+        let fields = self.schema.fields().iter();
+        let fields = fields.filter(|field| !self.partition_columns.contains(field));
+        Arc::new(Schema::new(fields.cloned().collect::<Vec<_>>()))
+    }
+
+    /// Whether a table of files has its columns in another order: those of folders come last there.
+    pub(super) fn is_reordered(&self) -> bool {
+        let partition = self.partition_columns.iter();
+        let schema = self.file_schema();
+        let there = schema.fields().iter().chain(partition);
+        !there.eq(self.schema.fields().iter())
+    }
+}
+
+fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
+    let typed = shown(folder.as_str());
+    let unreadable = |error: KernelError| {
+        Error::from(volley_proto::Error::Unreadable {
+            file: typed.clone(),
+            source: Box::new(error),
+        })
+    };
+    let refuse = |what: String| Error::NotSupported {
+        what: format!("reading the Delta table {typed}: {what}"),
+    };
+    let mut plain = folder.clone();
+    plain.set_password(None).ok();
+    let snapshot = delta_kernel::Snapshot::builder_for(plain.as_str()).build(engine);
+    let snapshot = snapshot.map_err(unreadable)?;
+    let mapping = snapshot.table_properties().column_mapping_mode;
+    if !matches!(mapping, None | Some(ColumnMappingMode::None)) {
+        let what = "it has column mapping, so that columns have other names in its files";
+        return Err(refuse(what.to_owned()));
+    }
+    let schema: Schema = snapshot
+        .schema()
+        .as_ref()
+        .try_into_arrow()
+        .map_err(|error| refuse(error.to_string()))?;
+    // What Delta notes of columns is nobody's here.
+    let fields = schema.fields().iter();
+    let fields = fields.map(|field| field.as_ref().clone().with_metadata(HashMap::new()));
+    let schema = Schema::new(fields.collect::<Vec<_>>());
+    let scan = snapshot.scan_builder().build().map_err(unreadable)?;
+    let mut found: Vec<ScanFile> = Vec::new();
+    for files in scan.scan_metadata(engine).map_err(unreadable)? {
+        let files = files.map_err(unreadable)?;
+        let all = files.visit_scan_files(found, |found, file| found.push(file));
+        found = all.map_err(unreadable)?;
+    }
+    let in_files = scan.physical_schema();
+    let of_folders: Vec<_> = schema
+        .fields()
+        .iter()
+        .filter(|field| in_files.field(field.name()).is_none())
+        .collect();
+    let mut partition_columns: Vec<FieldRef> = Vec::new();
+    let mut files = Vec::with_capacity(found.len());
+    for ScanFile {
+        path,
+        dv_info,
+        partition_values,
+        ..
+    } in found
+    {
+        if dv_info.has_vector() {
+            return Err(refuse(format!(
+                "a deletion vector takes rows out of its file {path}: have it purged (REORG TABLE … APPLY (PURGE))"
+            )));
+        }
+        let url = folder.join(&path).map_err(|e| refuse(e.to_string()))?;
+        let Some(below) = url.as_str().strip_prefix(folder.as_str()) else {
+            return Err(refuse(format!("its file {path} is not in its folder")));
+        };
+        let named = values(below);
+        if partition_columns.is_empty() {
+            let fields = named.iter().filter_map(|(column, _)| {
+                let mut fields = of_folders.iter();
+                fields.find(|field| field.name() == column)
+            });
+            partition_columns = fields.map(|field| FieldRef::clone(field)).collect();
+        }
+        let columns = partition_columns.iter().map(|field| field.name());
+        let as_named = columns.eq(named.iter().map(|(column, _)| column))
+            && named.len() == of_folders.len()
+            && named
+                .iter()
+                .all(|(column, value)| partition_values.get(column) == Some(value));
+        if !as_named {
+            return Err(refuse(format!(
+                "its file {path} is not in folders that are named after the values of its partition, {}",
+                shown_values(&partition_values)
+            )));
+        }
+        files.push(url);
+    }
+    if files.is_empty() {
+        partition_columns = of_folders
+            .iter()
+            .map(|field| FieldRef::clone(field))
+            .collect();
+    }
+    files.sort_unstable();
+    Ok(Snapshot {
+        folder: folder.clone(),
+        schema: Arc::new(schema),
+        partition_columns,
+        files,
+    })
+}
+
+/// The columns and values that the folders of a file are named after, as DataFusion reads them, of what comes after its
+/// table's folder in its URL.
+fn values(below: &str) -> Vec<(String, String)> {
+    let mut folders: Vec<_> = below.split('/').collect();
+    folders.pop();
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let named = folders.into_iter().filter_map(|folder| {
+        // A URL's escapes, and then those of the folder's name.
+        let name = decoded(folder);
+        let (column, value) = name.split_once('=')?;
+        Some((column.to_owned(), decoded(value)))
+    });
+    named.collect()
+}
+
+fn shown_values(values: &HashMap<String, String>) -> String {
+    let mut shown: Vec<_> = values.iter().map(|(k, v)| format!("{k} = {v}")).collect();
+    shown.sort_unstable();
+    match shown.is_empty() {
+        true => "which are NULL".to_owned(),
+        false => shown.join(", "),
+    }
+}
+
+/// Runs what the kernel asks of its store where the session's own requests run.
+struct Session(Handle);
+
+impl TaskExecutor for Session {
+    type Guard<'a> = EnterGuard<'a>;
+
+    fn block_on<T>(&self, task: T) -> T::Output
+    where
+        T: Future + Send + 'static,
+        T::Output: Send + 'static,
+    {
+        self.0.block_on(task)
+    }
+
+    fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.0.spawn(task);
+    }
+
+    fn spawn_blocking<T, R>(&self, task: T) -> BoxFuture<'_, KernelResult<R>>
+    where
+        T: FnOnce() -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        let done = self.0.spawn_blocking(task);
+        Box::pin(async move { done.await.map_err(KernelError::join_failure) })
+    }
+
+    fn enter(&self) -> EnterGuard<'_> {
+        self.0.enter()
+    }
+}
