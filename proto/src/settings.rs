@@ -130,6 +130,21 @@ pub struct JobSettings {
     /// An id of its own, which the scheduler sets: the same when it is run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// How much memory its tasks may hold, which the scheduler sets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryLimit>,
+}
+
+/// The limit `query_memory` of a role, as it applies to one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryLimit {
+    /// The role of the job's owner.
+    pub role: String,
+    /// Bytes that its tasks may hold together.
+    pub bytes: u64,
+    /// Bytes that a task may hold for each of its slots: a share of as many as the cluster had when the job was submitted.
+    pub per_slot: u64,
 }
 
 impl Default for JobSettings {
@@ -144,6 +159,7 @@ impl Default for JobSettings {
             single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
             stores: Vec::new(),
             id: None,
+            memory: None,
         }
     }
 }
@@ -160,6 +176,7 @@ impl fmt::Debug for JobSettings {
             .field("stage_bytes", &self.stage_bytes)
             .field("single_task_bytes", &self.single_task_bytes)
             .field("id", &self.id)
+            .field("memory", &self.memory)
             .finish_non_exhaustive()
     }
 }

@@ -37,6 +37,7 @@ use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::runtime::Runtimes;
+use volley_proto::settings::JobSettings;
 use volley_proto::tls::{self, ClientCertificate};
 
 use super::connections::Connections;
@@ -352,6 +353,7 @@ fn ballista_executor(
     let runtimes = Arc::new(runtimes);
     let sessions: ConfigProducer = Arc::new(move || {
         SessionConfig::new_with_ballista()
+            .with_option_extension(JobSettings::default())
             .with_extension(Arc::clone(&runtimes))
             .with_extension(Arc::clone(&stores))
     });

@@ -1,19 +1,24 @@
 //! What tasks share of an executor, and what is each one's own.
 //!
 //! All tasks share the object stores, the footers of Parquet files (checked against a file's size and
-//! time of change) and the folder that is spilled to. A task's memory is its own: its slots' share.
+//! time of change) and the folder that is spilled to. A task's memory is its own: its slots' share, or less where the
+//! role of its job's owner limits that.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use ballista_executor::runtime_cache::SessionRuntimeCache;
-use datafusion::error::Result;
-use datafusion::execution::memory_pool::FairSpillPool;
+use bytesize::ByteSize;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{
+    FairSpillPool, MemoryConsumer, MemoryLimit as MemoryLimitOfPool, MemoryPool, MemoryReservation,
+};
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::SessionConfig;
-
 use volley_proto::object_stores::Stores;
+use volley_proto::settings::{JobSettings, MemoryLimit};
 
 use super::local_files::LocalFiles;
 
@@ -51,12 +56,90 @@ impl SessionRuntimeCache for TaskRuntimes {
     fn produce_runtime(
         &self,
         _session: &str,
-        _: &SessionConfig,
+        config: &SessionConfig,
         slots: u32,
     ) -> Result<Arc<RuntimeEnv>> {
-        let size = self.memory_per_slot.saturating_mul(slots.max(1) as usize);
+        let slots = slots.max(1) as usize;
+        let job = config.options().extensions.get::<JobSettings>();
+        let limit = job.and_then(|job| job.memory.clone());
+        let own = limit.filter(|limit| limit.per_slot < self.memory_per_slot as u64);
+        let pool: Arc<dyn MemoryPool> = match own {
+            Some(limit) => {
+                let share = usize::try_from(limit.per_slot).unwrap_or(usize::MAX);
+                let pool = FairSpillPool::new(share.saturating_mul(slots));
+                Arc::new(LimitedPool { pool, limit })
+            }
+            None => Arc::new(FairSpillPool::new(
+                self.memory_per_slot.saturating_mul(slots),
+            )),
+        };
         RuntimeEnvBuilder::from_runtime_env(&self.shared)
-            .with_memory_pool(Arc::new(FairSpillPool::new(size)))
+            .with_memory_pool(pool)
             .build_arc()
+    }
+}
+
+/// A task's memory where it is less than its slots' share, which errors say.
+#[derive(Debug)]
+struct LimitedPool {
+    pool: FairSpillPool,
+    limit: MemoryLimit,
+}
+
+impl fmt::Display for LimitedPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
+    }
+}
+
+impl MemoryPool for LimitedPool {
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        self.pool.register(consumer);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        self.pool.unregister(consumer);
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.pool.grow(reservation, additional);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.pool.shrink(reservation, shrink);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        let grown = self.pool.try_grow(reservation, additional);
+        grown.map_err(|error| match error {
+            // It stays what it is: operators spill then, where they can.
+            DataFusionError::ResourcesExhausted(reason) => {
+                let MemoryLimit {
+                    role,
+                    bytes,
+                    per_slot,
+                } = &self.limit;
+                let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+                DataFusionError::ResourcesExhausted(format!(
+                    "{reason}; a task of this query may hold {} for each of its slots, which is its share of {}, the limit \
+                     query_memory of the role {role}",
+                    size(*per_slot),
+                    size(*bytes),
+                ))
+            }
+            other => other,
+        })
+    }
+
+    fn reserved(&self) -> usize {
+        self.pool.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimitOfPool {
+        self.pool.memory_limit()
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   message_bytes   a request, before it is decoded            grpc
 //!   plan_depth      a query's plan, before it is planned       ballista
+//!   query_memory    a job's tasks, while they compute          executors
 //!   query_time      a job, from submission to end              control
 //!   result_rows     the rows of a job that has succeeded       control
 //! ```
@@ -26,6 +27,8 @@ pub struct RoleLimits {
     pub message_bytes: Option<usize>,
     /// Operators of a query's plan in each other.
     pub plan_depth: Option<usize>,
+    /// Bytes of memory for the tasks of a job together.
+    pub query_memory: Option<u64>,
     /// The time of a job.
     pub query_time: Option<Duration>,
     /// Rows of a job's result.
@@ -40,7 +43,7 @@ pub struct Limits {
 }
 
 /// The names of limits.
-const NAMES: &str = "message_bytes, plan_depth, query_time or result_rows";
+const NAMES: &str = "message_bytes, plan_depth, query_memory, query_time or result_rows";
 
 impl Limits {
     /// What texts of the form `ROLE:NAME=VALUE` say.
@@ -84,16 +87,20 @@ impl Limits {
                 let operators = number(value)?;
                 set(&mut limits.plan_depth, within(operators, NESTED_OPERATORS)?)
             }
+            "query_memory" => {
+                let bytes = value.parse::<ByteSize>()?.as_u64();
+                match bytes {
+                    0 => Err("expected a size such as 1GiB".to_owned()),
+                    bytes => set(&mut limits.query_memory, bytes),
+                }
+            }
             "query_time" => {
                 let time = humantime::parse_duration(value);
-                let time = time.map_err(|error| format!("expected a time such as 10min: {error}"))?;
+                let time =
+                    time.map_err(|error| format!("expected a time such as 10min: {error}"))?;
                 set(&mut limits.query_time, time)
             }
             "result_rows" => set(&mut limits.result_rows, number(value)?),
-            "query_memory" => Err(
-                "not supported: query_memory. An executor's --memory bounds each task of a query, whatever the role"
-                    .to_owned(),
-            ),
             _ => Err(format!("unknown limit {name:?}: expected {NAMES}")),
         }
     }
@@ -136,6 +143,7 @@ mod tests {
         let limits = limits(&[
             "read:message_bytes=1MiB",
             "read:plan_depth=40",
+            "read:query_memory=4GiB",
             "read:query_time=10min",
             "read:result_rows=1000000",
             "run:query_time=2h",
@@ -143,6 +151,7 @@ mod tests {
         let limits = limits.unwrap();
         let read = RoleLimits {
             message_bytes: Some(1 << 20),
+            query_memory: Some(4 << 30),
             plan_depth: Some(40),
             query_time: Some(Duration::from_secs(600)),
             result_rows: Some(1_000_000),
@@ -168,7 +177,7 @@ mod tests {
             ("read:plan_depth=0", "expected 1 to 300"),
             ("read:plan_depth=301", "expected 1 to 300"),
             ("read:message_bytes=1GiB", "expected 1 to 16777216"),
-            ("read:query_memory=1GiB", "not supported: query_memory"),
+            ("read:query_memory=0", "expected a size such as 1GiB"),
         ] {
             let error = limits(&[text]).unwrap_err().to_string();
             assert!(error.contains(said) && error.contains(text), "{error}");

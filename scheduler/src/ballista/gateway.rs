@@ -26,7 +26,9 @@ use uuid::Uuid;
 use volley_proto::access::ClusterSecret;
 use volley_proto::nesting;
 use volley_proto::object_stores::Stores;
-use volley_proto::settings::{JOB, JobSettings, PREFIX, PRIORITY, QUEUE, QUEUE_DEFAULT};
+use volley_proto::settings::{
+    JOB, JobSettings, MemoryLimit, PREFIX, PRIORITY, QUEUE, QUEUE_DEFAULT,
+};
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
@@ -70,6 +72,17 @@ impl JobGateway {
         let checked = self.control.look(|control| control.check_queue(queue));
         checked
             .map_err(|reason| Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}")))
+    }
+
+    /// How much memory the tasks of a caller's job may hold, where that is limited.
+    fn memory_limit(&self, caller: &Caller) -> Option<MemoryLimit> {
+        let bytes = caller.limits.query_memory?;
+        let slots = self.control.look(Controller::query_slots);
+        Some(MemoryLimit {
+            role: caller.principal.role.to_string(),
+            bytes,
+            per_slot: bytes / slots.max(1) as u64,
+        })
     }
 
     /// The current attempt of a job.
@@ -194,6 +207,7 @@ impl SchedulerGrpc for JobGateway {
         self.check_queue(&job.queue)?;
         self.permissions.check(&caller, request.get_ref())?;
         self.stores.receive(std::mem::take(&mut job.stores));
+        job.memory = self.memory_limit(&caller);
         put_settings(request.get_mut(), &job);
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
@@ -229,6 +243,7 @@ impl SchedulerGrpc for JobGateway {
         }
         self.permissions.check(&caller, request.get_ref())?;
         self.stores.receive(std::mem::take(&mut job.stores));
+        job.memory = self.memory_limit(&caller);
         put_settings(request.get_mut(), &job);
         let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;
         caller.did("submit", "a job whose states are pushed");

@@ -296,6 +296,11 @@ impl Controller {
         self.policy.queues.check(queue)
     }
 
+    /// Slots of all executors that run queries.
+    pub(crate) fn query_slots(&self) -> usize {
+        self.pool.query_slots()
+    }
+
     /// Who holds slots now, to tell of any number of jobs what they wait for.
     pub(crate) fn holders(&self) -> Holders<'_> {
         Holders {

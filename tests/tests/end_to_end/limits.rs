@@ -55,10 +55,32 @@ fn limits_are_kept_for_the_role_that_has_them() {
     assert_eq!(rows("rita", "SELECT 1 AS one"), 1);
 }
 
+/// What cannot spill is an error that names the limit; what can spills.
+#[test]
+fn a_querys_memory_is_limited_for_the_role_that_has_a_limit() {
+    let limit = ["--limit".to_owned(), "read:query_memory=64MiB".to_owned()];
+    let guarded = Guarded::start_with(Setup {
+        executors: 2,
+        scheduler_args: limit.to_vec(),
+        ..Setup::default()
+    });
+    let hashed = "SELECT count(*) AS n FROM range(5000000) a JOIN range(5000000) b USING (value)";
+    let run = guarded.run("alice", hashed);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let run = guarded.run("rita", hashed);
+    assert_ne!(run.code, Some(0));
+    said(&run, &["64.0 MiB, the limit query_memory of the role read"]);
+    let sorted = "SELECT count(*) AS n FROM (SELECT value, row_number() OVER (ORDER BY -value) AS r FROM range(1000000)) \
+                  WHERE r > 10";
+    let run = guarded.run("rita", sorted);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.rows(), [serde_json::json!({"n": 999_990})]);
+}
+
 #[test]
 fn a_limit_that_there_is_not_is_refused_at_the_start() {
     for (limit, part) in [
-        ("read:query_memory=1GiB", "not supported: query_memory"),
+        ("read:query_memory=much", "query_memory"),
         ("read:rows=7", "unknown limit"),
         ("everybody:query_time=1s", "no role"),
     ] {
