@@ -75,14 +75,25 @@ impl JobGateway {
     }
 
     /// How much memory the tasks of a caller's job may hold, where that is limited.
-    fn memory_limit(&self, caller: &Caller) -> Option<MemoryLimit> {
-        let bytes = caller.limits.query_memory?;
-        let slots = self.control.look(Controller::query_slots);
-        Some(MemoryLimit {
-            role: caller.principal.role.to_string(),
-            bytes,
-            per_slot: bytes / slots.max(1) as u64,
-        })
+    ///
+    /// # Errors
+    /// When there is no slot yet that would have a share.
+    fn memory_limit(&self, caller: &Caller) -> Result<Option<MemoryLimit>, Status> {
+        let Some(bytes) = caller.limits.query_memory else {
+            return Ok(None);
+        };
+        let role = caller.principal.role.to_string();
+        match self.control.look(Controller::query_slots) {
+            0 => Err(Status::failed_precondition(format!(
+                "no executor of queries is there yet, and the limit query_memory of the role {role} is shared among their \
+                 slots: try again when one is"
+            ))),
+            slots => Ok(Some(MemoryLimit {
+                role,
+                bytes,
+                per_slot: bytes / slots as u64,
+            })),
+        }
     }
 
     /// The current attempt of a job.
@@ -113,6 +124,15 @@ fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> 
         let setting = settings.find(|setting| setting.key == key);
         setting.and_then(|setting| setting.value.as_deref())
     };
+    let own = |setting: &&KeyValuePair| is_own(&setting.key);
+    if setting(JOB).is_none()
+        && let Some(unknown) = submission.settings.iter().find(own)
+    {
+        return Err(Status::invalid_argument(format!(
+            "{} is no setting of a job: those of Volley's are sent as {JOB}",
+            unknown.key
+        )));
+    }
     let job = setting(JOB).map(JobSettings::parse).transpose();
     let mut job = job
         .map_err(|error| Status::invalid_argument(error.to_string()))?
@@ -125,11 +145,15 @@ fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> 
     Ok(job)
 }
 
+/// Whether a setting is Volley's, by its key.
+fn is_own(key: &str) -> bool {
+    key.split('.').next() == Some(PREFIX)
+}
+
 /// Puts a job's settings into its submission, as plans of all of its attempts know them.
 fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSettings) {
-    let own = |setting: &KeyValuePair| setting.key.split('.').next() == Some(PREFIX);
     let settings = &mut submission.settings;
-    settings.retain(|setting| !own(setting) && setting.key != BALLISTA_JOB_NAME);
+    settings.retain(|setting| !is_own(&setting.key) && setting.key != BALLISTA_JOB_NAME);
     let name = (!job.name.is_empty()).then(|| (BALLISTA_JOB_NAME, job.name.clone()));
     for (key, value) in name.into_iter().chain([(JOB, job.text())]) {
         settings.push(KeyValuePair {
@@ -207,7 +231,7 @@ impl SchedulerGrpc for JobGateway {
         self.check_queue(&job.queue)?;
         self.permissions.check(&caller, request.get_ref())?;
         self.stores.receive(std::mem::take(&mut job.stores));
-        job.memory = self.memory_limit(&caller);
+        job.memory = self.memory_limit(&caller)?;
         put_settings(request.get_mut(), &job);
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
@@ -243,7 +267,7 @@ impl SchedulerGrpc for JobGateway {
         }
         self.permissions.check(&caller, request.get_ref())?;
         self.stores.receive(std::mem::take(&mut job.stores));
-        job.memory = self.memory_limit(&caller);
+        job.memory = self.memory_limit(&caller)?;
         put_settings(request.get_mut(), &job);
         let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;
         caller.did("submit", "a job whose states are pushed");

@@ -176,7 +176,7 @@ fn the_newest_snapshot_says_which_files_are_rows() {
             &["STORED AS DELTA with columns"],
         ),
         (
-            "CREATE EXTERNAL TABLE t STORED AS DELTA LOCATION '{t}/nothing/'",
+            "CREATE EXTERNAL TABLE t STORED AS DELTA LOCATION '{t}-nothing/'",
             &["there is no folder _delta_log"],
         ),
     ] {
@@ -220,16 +220,36 @@ fn folders_have_the_values_of_a_partitioned_table() {
     }
     table.commit(&[removed("y=007/d=2024-02-29/a.parquet")]);
     world.gives("parts", "SELECT min(k) AS k FROM '{t}'", &json!([{"k": 2}]));
-    let null = table.add(
-        "y=__HIVE_DEFAULT_PARTITION__/d=2024-03-01/a.parquet",
-        "SELECT 4 AS k",
-        &json!({"y": null, "d": "2024-03-01"}),
-    );
-    table.commit(&[null]);
+    for (path, y, word) in [
+        (
+            "y=__HIVE_DEFAULT_PARTITION__/d=2024-03-01/b.parquet",
+            json!(null),
+            "__HIVE_DEFAULT_PARTITION__",
+        ),
+        ("y=/d=2024-03-01/b.parquet", json!(""), "y=/d"),
+        ("between/y=u/d=2024-03-01/b.parquet", json!("u"), "between/"),
+        ("b.parquet", json!("v"), "y = v"),
+        ("y=v/d=2024-03-01/b.parquet", json!("w"), "y = w"),
+    ] {
+        let add = table.add(path, "SELECT 4 AS k", &json!({"y": y, "d": "2024-03-01"}));
+        table.commit(&[add]);
+        world.refuses("parts", "SELECT * FROM '{t}'", &[word, "partition"]);
+        table.commit(&[removed(path)]);
+    }
+    world.gives("parts", "SELECT min(k) AS k FROM '{t}'", &json!([{"k": 2}]));
+    for inside in ["'{t}/y=007/'", "'{t}/y=007/*/*.parquet'"] {
+        let sql = format!("SELECT * FROM {inside}");
+        world.refuses("parts", &sql, &["Delta table", "name that folder"]);
+    }
+    let csv = world.server.bucket_dir().join("x.csv");
+    fs::write(csv, "a\n1\n").unwrap();
+    world.gives("*.csv", "SELECT a FROM '{t}'", &json!([{"a": 1}]));
+    let lost = table.folder().join("y=007/d=2024-03-01/a.parquet");
+    fs::remove_file(&lost).unwrap();
     world.refuses(
         "parts",
         "SELECT * FROM '{t}'",
-        &["__HIVE_DEFAULT_PARTITION__"],
+        &["y=007/d=2024-03-01/a.parquet", "not there"],
     );
 }
 

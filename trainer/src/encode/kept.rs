@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use bytemuck::{AnyBitPattern, NoUninit, checked};
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use super::defect::Defect;
 use super::dictionary::Dictionary;
@@ -89,9 +90,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
-    // Whoever reads it finds all of it, or none.
-    let unfinished = file.with_extension("unfinished");
-    let mut out = BufWriter::new(File::create(&unfinished)?);
+    // Whoever reads it finds all of it, or none, and what cannot be finished is removed.
+    let folder = file.parent().unwrap_or(file);
+    let mut out = BufWriter::new(NamedTempFile::new_in(folder)?);
     let header = serde_json::to_vec(&Header {
         rows: shard.rows(),
         continuous: shard.continuous.len(),
@@ -113,8 +114,8 @@ fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
     out.write_all(bytes(&shard.weights))?;
     out.write_all(bytes(&shard.sequence))?;
     out.write_all(bytes(&shard.parts))?;
-    out.into_inner()?;
-    fs::rename(unfinished, file)
+    out.into_inner()?.persist(file)?;
+    Ok(())
 }
 
 fn bytes<T: NoUninit>(values: &[T]) -> &[u8] {

@@ -19,8 +19,10 @@ use delta_kernel::table_features::ColumnMappingMode;
 use delta_kernel::{KernelError, KernelResult};
 use delta_kernel_default_engine::executor::TaskExecutor;
 use delta_kernel_default_engine::{DefaultEngine, DefaultEngineBuilder};
+use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use object_store::ObjectStore;
+use object_store::path::Path;
 use percent_encoding::percent_decode_str;
 use tokio::runtime::{EnterGuard, Handle};
 use url::Url;
@@ -40,7 +42,8 @@ pub(super) struct Snapshot {
     pub(super) schema: SchemaRef,
     /// Those that folders are named after, from the outermost one.
     pub(super) partition_columns: Vec<FieldRef>,
-    pub(super) files: Vec<Url>,
+    /// With their bytes.
+    files: Vec<(Url, u64)>,
 }
 
 impl Snapshot {
@@ -50,8 +53,9 @@ impl Snapshot {
     /// When it cannot be read, or files alone do not say what rows are.
     pub(super) async fn read(folder: Url, store: Arc<dyn ObjectStore>) -> Result<Self> {
         let reactor = Handle::current();
+        let of_kernel = Arc::clone(&store);
         let read = move || {
-            let engine = DefaultEngineBuilder::new(store)
+            let engine = DefaultEngineBuilder::new(of_kernel)
                 .with_task_executor(Arc::new(Session(reactor)))
                 .build();
             read(&folder, &engine)
@@ -61,10 +65,50 @@ impl Snapshot {
         let thread = std::thread::Builder::new().name("delta-log".to_owned());
         let failed = |source| Error::from(volley_proto::Error::malformed("Delta log", source));
         thread
-            .spawn(move || done.send(read()))
+            .spawn(move || {
+                // Whoever waits may be gone.
+                done.send(read()).ok();
+            })
             .map_err(|error| failed(error.to_string()))?;
         let snapshot = snapshot.await;
-        snapshot.map_err(|_| failed("its reader has panicked".to_owned()))?
+        let snapshot = snapshot.map_err(|_| failed("its reader has panicked".to_owned()))??;
+        snapshot.check(store.as_ref()).await?;
+        Ok(snapshot)
+    }
+
+    /// Its files' URLs.
+    pub(super) fn files(&self) -> impl ExactSizeIterator<Item = &Url> {
+        self.files.iter().map(|(file, _)| file)
+    }
+
+    /// Checks that all files are there: a table of files has what it finds of them.
+    async fn check(&self, store: &dyn ObjectStore) -> Result<()> {
+        let unreadable = |file: &str, source: Box<dyn std::error::Error + Send + Sync>| {
+            let file = shown(file);
+            Error::from(volley_proto::Error::Unreadable { file, source })
+        };
+        let folder = Path::from_url_path(self.folder.path());
+        let folder = folder.map_err(|error| unreadable(self.folder.as_str(), error.into()))?;
+        let mut listed = store.list(Some(&folder));
+        let mut there: HashMap<Path, u64> = HashMap::new();
+        loop {
+            match listed.try_next().await {
+                Ok(Some(file)) => there.insert(file.location, file.size),
+                Ok(None) => break,
+                Err(error) => return Err(unreadable(self.folder.as_str(), error.into())),
+            };
+        }
+        for (file, bytes) in &self.files {
+            let path = Path::from_url_path(file.path());
+            let path = path.map_err(|error| unreadable(file.as_str(), error.into()))?;
+            let problem = match there.get(&path) {
+                Some(found) if found == bytes => continue,
+                Some(found) => format!("it has {found} bytes, and the Delta log says {bytes}"),
+                None => "the Delta log names it, and it is not there".to_owned(),
+            };
+            return Err(unreadable(file.as_str(), problem.into()));
+        }
+        Ok(())
     }
 
     /// The columns in files.
@@ -112,23 +156,32 @@ fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
     let fields = schema.fields().iter();
     let fields = fields.map(|field| field.as_ref().clone().with_metadata(HashMap::new()));
     let schema = Schema::new(fields.collect::<Vec<_>>());
-    let scan = snapshot.scan_builder().build().map_err(unreadable)?;
+    let scan = Arc::clone(&snapshot)
+        .scan_builder()
+        .build()
+        .map_err(unreadable)?;
     let mut found: Vec<ScanFile> = Vec::new();
     for files in scan.scan_metadata(engine).map_err(unreadable)? {
         let files = files.map_err(unreadable)?;
         let all = files.visit_scan_files(found, |found, file| found.push(file));
         found = all.map_err(unreadable)?;
     }
-    let in_files = scan.physical_schema();
-    let of_folders: Vec<_> = schema
-        .fields()
+    let partition_columns: Vec<FieldRef> = snapshot
+        .table_configuration()
+        .metadata()
+        .partition_columns()
         .iter()
-        .filter(|field| in_files.field(field.name()).is_none())
+        .filter_map(|column| {
+            schema
+                .fields()
+                .find(column)
+                .map(|(_, field)| FieldRef::clone(field))
+        })
         .collect();
-    let mut partition_columns: Vec<FieldRef> = Vec::new();
     let mut files = Vec::with_capacity(found.len());
     for ScanFile {
         path,
+        size,
         dv_info,
         partition_values,
         ..
@@ -143,33 +196,22 @@ fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
         let Some(below) = url.as_str().strip_prefix(folder.as_str()) else {
             return Err(refuse(format!("its file {path} is not in its folder")));
         };
-        let named = values(below);
-        if partition_columns.is_empty() {
-            let fields = named.iter().filter_map(|(column, _)| {
-                let mut fields = of_folders.iter();
-                fields.find(|field| field.name() == column)
-            });
-            partition_columns = fields.map(|field| FieldRef::clone(field)).collect();
-        }
+        let (named, folders) = values(below);
         let columns = partition_columns.iter().map(|field| field.name());
+        // Delta means NULL by an empty value. Where another folder is between, DataFusion would leave the file out.
+        let is_value = |(column, value): &(String, String)| {
+            !value.is_empty() && partition_values.get(column) == Some(value)
+        };
         let as_named = columns.eq(named.iter().map(|(column, _)| column))
-            && named.len() == of_folders.len()
-            && named
-                .iter()
-                .all(|(column, value)| partition_values.get(column) == Some(value));
+            && (named.is_empty() || named.len() == folders)
+            && named.iter().all(is_value);
         if !as_named {
             return Err(refuse(format!(
                 "its file {path} is not in folders that are named after the values of its partition, {}",
                 shown_values(&partition_values)
             )));
         }
-        files.push(url);
-    }
-    if files.is_empty() {
-        partition_columns = of_folders
-            .iter()
-            .map(|field| FieldRef::clone(field))
-            .collect();
+        files.push((url, u64::try_from(size).unwrap_or_default()));
     }
     files.sort_unstable();
     Ok(Snapshot {
@@ -181,18 +223,18 @@ fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
 }
 
 /// The columns and values that the folders of a file are named after, as DataFusion reads them, of what comes after its
-/// table's folder in its URL.
-fn values(below: &str) -> Vec<(String, String)> {
+/// table's folder in its URL; and how many folders there are.
+fn values(below: &str) -> (Vec<(String, String)>, usize) {
     let mut folders: Vec<_> = below.split('/').collect();
     folders.pop();
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-    let named = folders.into_iter().filter_map(|folder| {
+    let named = folders.iter().filter_map(|folder| {
         // A URL's escapes, and then those of the folder's name.
         let name = decoded(folder);
         let (column, value) = name.split_once('=')?;
         Some((column.to_owned(), decoded(value)))
     });
-    named.collect()
+    (named.collect(), folders.len())
 }
 
 fn shown_values(values: &HashMap<String, String>) -> String {

@@ -144,13 +144,18 @@ impl Place {
     /// The folder and store of a Delta table, if the place is one's.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// When the store does not answer, or the place is a folder in one.
     pub(super) async fn delta(
         &self,
         runtime: &RuntimeEnv,
     ) -> Result<Option<(Url, Arc<dyn ObjectStore>)>> {
         if let Some(remote) = &self.remote {
             return remote.delta(runtime).await;
+        }
+        // Of a folder in one, all files would be rows.
+        if !self.is_pattern && self.path.is_dir() {
+            let above = self.path.parent().and_then(table_above);
+            self.refuse_delta(above)?;
         }
         if self.is_pattern || !self.path.join(LOG).is_dir() {
             return Ok(None);
@@ -183,10 +188,10 @@ impl Place {
             }
             let folders: BTreeSet<_> = files.iter().filter_map(|file| file.parent()).collect();
             for folder in folders {
-                let table = folder.ancestors().find(|above| above.join(LOG).is_dir());
-                self.refuse_delta(table)?;
+                self.refuse_delta(table_above(folder))?;
             }
         } else if self.path.is_dir() {
+            self.refuse_delta(table_above(&self.path))?;
             self.walk(&self.path, &mut files)?;
         } else if self.path.exists() {
             files.push(self.path.clone());
@@ -225,6 +230,11 @@ impl Place {
             None => Ok(()),
         }
     }
+}
+
+/// The folder of the Delta table that a folder is in, or is.
+fn table_above(folder: &Path) -> Option<&Path> {
+    folder.ancestors().find(|above| above.join(LOG).is_dir())
 }
 
 /// The error about a place of files some of which are a Delta table's.

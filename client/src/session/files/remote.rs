@@ -1,5 +1,6 @@
 //! Places in stores: `s3://bucket/folder/*.parquet`. Paths are taken as they are written: `%20` is no space.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use datafusion::execution::SessionState;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use futures::TryStreamExt;
+use futures::future::try_join_all;
 use glob::Pattern;
 use object_store::path::Path as Key;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -170,21 +172,48 @@ impl RemotePlace {
     /// The folder and store of a Delta table, if the place is one's.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// When the store does not answer, or the place is in one.
     pub(super) async fn delta(
         &self,
         runtime: &RuntimeEnv,
     ) -> Result<Option<(Url, Arc<dyn ObjectStore>)>> {
-        let folder = self.path.trim_end_matches('/');
-        let is_file = folder == self.path && Kind::of(Path::new(folder)).is_some();
-        if self.is_pattern() || self.is_web() || is_file {
+        let is_file = !self.path.ends_with('/') && Kind::of(Path::new(&self.path)).is_some();
+        if self.is_web() || (is_file && !self.is_pattern()) {
             return Ok(None);
         }
         let store = self.store(runtime)?;
-        let log = self.key(&format!("{folder}/{LOG}"))?;
-        let first = store.list(Some(&log)).try_next().await;
-        let first = first.map_err(|error| self.unreadable(error))?;
-        Ok(first.map(|_| (url_of(&self.root, &format!("{folder}/")), store)))
+        let folder = self.folder();
+        let above = folder.match_indices('/').map(|(at, _)| &folder[..at]);
+        let mut folders: Vec<&str> = [""].into_iter().chain(above).chain([folder]).collect();
+        folders.dedup();
+        let has_log = |folder: &str| {
+            let log = self.key(format!("{folder}/{LOG}").trim_start_matches('/'));
+            let store = &store;
+            async move { Ok::<_, Error>(store.list(Some(&log?)).try_next().await) }
+        };
+        let logs = try_join_all(folders.iter().map(|folder| has_log(folder))).await?;
+        for (table, log) in folders.into_iter().zip(logs) {
+            if log.map_err(|error| self.unreadable(error))?.is_none() {
+                continue;
+            }
+            if self.is_pattern() || table != folder {
+                let root = shown(self.root.as_str());
+                let table = format!("{}/{table}", root.trim_end_matches('/'));
+                return Err(in_delta(&self.typed, &table));
+            }
+            let slash = if folder.is_empty() { "" } else { "/" };
+            let url = url_of(&self.root, &format!("{folder}{slash}"));
+            return Ok(Some((url, store)));
+        }
+        Ok(None)
+    }
+
+    /// The folder that it is or, of a pattern, that comes before the first name with a wildcard.
+    fn folder(&self) -> &str {
+        match self.path.find(['*', '?', '[']) {
+            Some(wildcard) => &self.path[..self.path[..wildcard].rfind('/').unwrap_or(0)],
+            None => self.path.trim_end_matches('/'),
+        }
     }
 
     /// The files that are there now, as those of a local place.
@@ -216,23 +245,20 @@ impl RemotePlace {
             })?),
             false => None,
         };
-        // Of a pattern, what comes before the first name with a wildcard.
-        let folder = match self.path.find(['*', '?', '[']) {
-            Some(wildcard) => &self.path[..self.path[..wildcard].rfind('/').unwrap_or(0)],
-            None => self.path.trim_end_matches('/'),
-        };
-        let folder = self.key(folder)?;
+        let folder = self.key(self.folder())?;
         let mut listed = store.list(Some(&folder));
         let mut files = Vec::new();
+        let mut tables = BTreeSet::new();
         while let Some(file) = listed
             .try_next()
             .await
             .map_err(|error| self.unreadable(error))?
         {
             let path = file.location.as_ref();
-            if let Some((table, _)) = path.split_once("/_delta_log/") {
-                let table = format!("{}{table}", shown(self.root.as_str()));
-                return Err(in_delta(&self.typed, &table));
+            let mut names = path.split('/');
+            if let Some(depth) = names.position(|name| name == LOG) {
+                let table: Vec<&str> = path.split('/').take(depth).collect();
+                tables.insert(table.join("/"));
             }
             if self.takes(&pattern, &folder, &file.location) {
                 files.push((self.name(&file.location), file));
@@ -247,6 +273,16 @@ impl RemotePlace {
             return Err(Error::NoFiles {
                 place: self.typed.clone(),
             });
+        }
+        let has_files = |table: &&String| {
+            let table = Key::from(table.as_str());
+            let mut files = files.iter();
+            files.any(|(_, file)| file.location.prefix_matches(&table))
+        };
+        if let Some(table) = tables.iter().find(has_files) {
+            let root = shown(self.root.as_str());
+            let table = format!("{}/{table}", root.trim_end_matches('/'));
+            return Err(in_delta(&self.typed, &table));
         }
         files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok(files)

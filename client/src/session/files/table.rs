@@ -217,7 +217,8 @@ impl FilesTable {
             }
             Found::Delta(snapshot) => {
                 let now = snapshot.partition_columns.iter().map(|field| field.name());
-                if !now.eq(self.partition_columns.iter().map(|(column, _)| column)) {
+                let before = self.partition_columns.iter().map(|(column, _)| column);
+                if !now.eq(before) {
                     let one = shown(snapshot.folder.as_str());
                     return Err(differs(
                         one,
@@ -372,6 +373,9 @@ fn columns(hive: &Hive) -> Vec<(String, DataType)> {
     hive.columns.iter().cloned().zip(types).collect()
 }
 
+/// How names of Delta's files end, unless somebody has chosen others.
+const PARQUET: &str = ".parquet";
+
 /// A table of the files of a snapshot.
 fn delta_table(
     snapshot: &Snapshot,
@@ -380,14 +384,18 @@ fn delta_table(
     schema: &SchemaRef,
 ) -> Result<Files> {
     let folder = || ListingTableUrl::try_new(snapshot.folder.clone(), None);
-    let files = snapshot.files.iter().cloned();
-    let (places, only, ending) = match &snapshot.files[..] {
+    let files: Vec<Url> = snapshot.files().cloned().collect();
+    // Beside them are the log, and what other programs keep there.
+    let is_usual = files.iter().all(|file| file.path().ends_with(PARQUET));
+    let usual = if is_usual { PARQUET } else { "" };
+    let (places, only, ending) = match &files[..] {
         // No file ends so.
         [] => (vec![folder()?], None, "/"),
         // Values are found in what comes after a table's folder.
-        all if !partition_columns.is_empty() => (vec![folder()?], Some(all), ""),
-        _ => {
-            let urls = files.map(|file| ListingTableUrl::try_new(file, None));
+        all if !partition_columns.is_empty() => (vec![folder()?], Some(all), usual),
+        all => {
+            let urls = all.iter().cloned();
+            let urls = urls.map(|file| ListingTableUrl::try_new(file, None));
             (urls.collect::<datafusion::error::Result<_>>()?, None, "")
         }
     };
