@@ -46,7 +46,7 @@ pub mod custom {
 }
 
 pub use device::{ResolvedDevice, resolve_device};
-pub use encode::{Defect, LoadedShards, Rule, ShardFolder, load};
+pub use encode::{Defect, LoadedShards, Rule, ShardCache, load};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};
 pub use model::{Model, VOCABULARIES, WEIGHTS};

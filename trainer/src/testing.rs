@@ -25,7 +25,7 @@ use crate::network::{
 use crate::random::{Key, Purpose};
 use crate::{
     Beginning, Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice,
-    Result, ShardFolder, Step, load, train,
+    Result, ShardCache, Step, load, train,
 };
 
 /// A small network over [`rows`]: MSE on the label itself, split by column.
@@ -341,14 +341,14 @@ pub(crate) fn load_now(
     spec: &TrainSpec,
     shards: Vec<(usize, Vec<RecordBatch>)>,
 ) -> Result<LoadedShards> {
-    load_kept(spec, shards, None, |_| {})
+    load_cached(spec, shards, None, |_| {})
 }
 
-/// Loads shards that are in memory or in a folder, and tells of each that is opened.
-pub(crate) fn load_kept(
+/// Loads shards that are in memory or in a cache, and tells of each that is opened.
+pub(crate) fn load_cached(
     spec: &TrainSpec,
     shards: Vec<(usize, Vec<RecordBatch>)>,
-    kept: Option<&ShardFolder>,
+    cache: Option<&ShardCache>,
     opened: impl Fn(usize),
 ) -> Result<LoadedShards> {
     let schema = shards
@@ -368,7 +368,7 @@ pub(crate) fn load_kept(
         .build()
         .unwrap();
     let cancel = CancellationToken::new();
-    runtime.block_on(load(spec, &schema, shards, kept, &cancel))
+    runtime.block_on(load(spec, &schema, shards, cache, &cancel))
 }
 
 /// Hears nothing.

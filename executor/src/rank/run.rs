@@ -21,8 +21,8 @@ use volley_proto::spec::TrainSpec;
 use volley_trainer::collective::{Listener, Membership};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
-    GangRank, Interrupted, LoadedShards, Origin, Published, RankReport, ResolvedDevice,
-    ShardFolder, load, run_rank,
+    GangRank, Interrupted, LoadedShards, Origin, Published, RankReport, ResolvedDevice, ShardCache,
+    load, run_rank,
 };
 
 use super::origin::{Found, look_up};
@@ -37,7 +37,7 @@ const STACK: usize = 16 * 1024 * 1024;
 /// How long what is under way may take once the rank is to end.
 pub(super) const LEAVING: Duration = Duration::from_secs(20);
 
-/// Where in a stage's folder its encoded shards are kept.
+/// The cache of encoded shards in a stage's folder.
 const SHARDS: &str = "shards";
 
 /// Of what was left here and what was found in the store, what training goes on from.
@@ -106,7 +106,7 @@ impl RankRun<'_> {
             .map_err(|error| self.broken(&error))
     }
 
-    /// Loads the task's shards: those that a rank before it has kept here, and the rows of the others.
+    /// Loads the task's shards, from the executor's cache or by streaming their rows.
     async fn load(
         &self,
         task: &RankTask,
@@ -114,13 +114,13 @@ impl RankRun<'_> {
         let limit = self.spec.loading_timeout;
         let shards = task.identity.partitions.iter().enumerate();
         let shards = shards.map(|(at, shard)| (*shard, move || task.rows(at).map(mark_lost)));
-        let kept = ShardFolder::new(task.folder.join(SHARDS));
+        let cache = ShardCache::new(task.folder.join(SHARDS));
         let schema = task.input.schema();
         let loaded = load(
             self.spec,
             &schema,
             shards.collect(),
-            Some(&kept),
+            Some(&cache),
             &self.stop,
         );
         timeout(limit, loaded).await.map_err(|_| {

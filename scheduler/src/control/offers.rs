@@ -213,7 +213,7 @@ impl Controller {
             Decision::Tasks(tasks) | Decision::Start(tasks) => {
                 let (tasks, gang) = match gang {
                     Some(gang) => {
-                        let (tasks, gang) = self.share_shards(gang, &attempt, tasks);
+                        let (tasks, gang) = self.assign_shards(gang, &attempt, tasks);
                         (tasks, Some(Box::new(gang)))
                     }
                     None => (tasks, None),
@@ -246,9 +246,9 @@ impl Controller {
         }
     }
 
-    /// Shares a gang's shards among its ranks' tasks, which are ranks by the first shard of each: so are sums, whichever
-    /// executors take them.
-    fn share_shards(
+    /// Assigns a gang's shards to its tasks, and orders these by their first shard: ranks add up in that order, whichever
+    /// executors they are on.
+    fn assign_shards(
         &mut self,
         gang: Gang,
         attempt: &str,

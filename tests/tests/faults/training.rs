@@ -219,7 +219,7 @@ fn joins() {
     assert!(comes.contains(&(30, 0)), "{comes:?}");
 }
 
-/// How many shards an executor's ranks have streamed, and how many they had kept, as often as they loaded some.
+/// How many shards an executor's ranks have streamed, and how many came from the cache, for each load.
 fn loads(cluster: &mut Cluster, executor: usize) -> Vec<(usize, usize)> {
     let log = cluster.executors()[executor].output();
     let loads = log.lines().filter_map(|line| {

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::FeatureSummary;
 
+use super::cache::ShardCache;
 use super::categories::Class;
 use super::columns::Columns;
 use super::defect::{self, Defect};
-use super::kept::ShardFolder;
 use super::shard::LocalShard;
 use super::tally::Tally;
 use crate::{Error, Result};
@@ -98,8 +98,8 @@ impl fmt::Debug for LoadedShards {
     }
 }
 
-/// Encodes the rows of each shard, given by its global number and what opens it, as they come; those that `kept` has are
-/// read there instead, and what is encoded is kept there.
+/// Encodes the rows of each shard, given by its global number and what opens it, as they come. Shards in the cache are
+/// read from it instead, and others are put there.
 ///
 /// All streams have the same `schema`. Rows that cannot be trained on are no error here: they are
 /// counted, and [`train`](crate::train()) refuses them on all ranks.
@@ -110,7 +110,7 @@ pub async fn load<O, S, E>(
     spec: &TrainSpec,
     schema: &Schema,
     shards: Vec<(usize, O)>,
-    kept: Option<&ShardFolder>,
+    cache: Option<&ShardCache>,
     cancel: &CancellationToken,
 ) -> Result<LoadedShards>
 where
@@ -121,7 +121,7 @@ where
     let start = Instant::now();
     let columns = Columns::try_new(spec, schema)?;
     let encoded = stream::iter(shards)
-        .map(|(id, open)| find_or_encode(id, open, kept, &columns))
+        .map(|(id, open)| find_or_encode(id, open, cache, &columns))
         .buffer_unordered(CONCURRENT_SHARDS)
         .try_collect::<Vec<_>>();
     let mut shards = cancel
@@ -137,7 +137,7 @@ where
     tracing::info!(
         rows,
         seconds,
-        "{streamed} shards streamed, {found} had been kept"
+        "{streamed} shards streamed, {found} read from the cache"
     );
     let categories = columns
         .categorical
@@ -154,11 +154,11 @@ where
     })
 }
 
-/// A shard, and whether it was kept.
+/// A shard, and whether it was in the cache.
 async fn find_or_encode<O, S, E>(
     id: usize,
     open: O,
-    kept: Option<&ShardFolder>,
+    cache: Option<&ShardCache>,
     columns: &Columns,
 ) -> Result<(LocalShard, bool)>
 where
@@ -166,14 +166,14 @@ where
     S: Stream<Item = Result<RecordBatch, E>> + Unpin,
     E: std::error::Error + Send + Sync + 'static,
 {
-    let Some(folder) = kept else {
+    let Some(cache) = cache else {
         return Ok((encode(id, open, columns).await?, false));
     };
-    if let Some(shard) = folder.find(id).await {
+    if let Some(shard) = cache.get(id).await {
         return Ok((shard, true));
     }
     let shard = encode(id, open, columns).await?;
-    Ok((folder.keep(shard).await, false))
+    Ok((cache.put(shard).await, false))
 }
 
 async fn encode<O, S, E>(id: usize, open: O, columns: &Columns) -> Result<LocalShard>

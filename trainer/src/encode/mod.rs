@@ -17,11 +17,11 @@
 //!
 //! It does no training and no communication: values are exchanged by `train`.
 
+mod cache;
 mod categories;
 mod columns;
 mod defect;
 mod dictionary;
-mod kept;
 mod load;
 mod scaling;
 mod sequence;
@@ -34,10 +34,10 @@ mod vocabulary;
 #[cfg(test)]
 mod tests;
 
+pub use cache::ShardCache;
 pub(crate) use categories::{Categories, numbers};
 pub(crate) use defect::merge as merge_defects;
 pub use defect::{Defect, Rule};
-pub use kept::ShardFolder;
 pub use load::{LoadedShards, load};
 pub(crate) use scaling::{FeatureScale, Scaling};
 pub(crate) use settle::{Rows, Settled, settle};

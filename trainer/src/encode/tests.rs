@@ -14,9 +14,9 @@ use volley_proto::spec::{
     FeatureKind, LabelTransform, Split, Task, TrainSpec, VocabularyRule, split,
 };
 
-use super::{Defect, LoadedShards, Rule, Settled, ShardFolder, settle};
+use super::{Defect, LoadedShards, Rule, Settled, ShardCache, settle};
 use crate::random::{Key, Purpose};
-use crate::testing::{load_kept, load_now, rows, shards, spec};
+use crate::testing::{load_cached, load_now, rows, shards, spec};
 use crate::{Error, Result};
 
 /// A batch of these columns.
@@ -165,7 +165,7 @@ fn contents(loaded: &LoadedShards) -> String {
 }
 
 #[test]
-fn kept_shards_are_not_streamed_again_and_are_the_same() {
+fn cached_shards_are_not_streamed_again_and_are_the_same() {
     let text = Arc::new(StringArray::from(vec![
         Some("a"),
         None,
@@ -199,8 +199,8 @@ fn kept_shards_are_not_streamed_again_and_are_the_same() {
         (classifier, vec![(7, vec![batch(columns)])]),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let kept = ShardFolder::new(folder.path().join("not/yet/there"));
-        let first = load_kept(&spec, batches.clone(), Some(&kept), |_| {}).unwrap();
+        let cache = ShardCache::new(folder.path().join("not/yet/there"));
+        let first = load_cached(&spec, batches.clone(), Some(&cache), |_| {}).unwrap();
         // One has moved here, and one has been cut short.
         let file = |id: usize| folder.path().join("not/yet/there").join(id.to_string());
         let moved = batches[0].0;
@@ -212,13 +212,13 @@ fn kept_shards_are_not_streamed_again_and_are_the_same() {
             streamed.push(*cut);
         }
         let opened = Mutex::new(vec![]);
-        let again = load_kept(&spec, batches.clone(), Some(&kept), |id| {
+        let again = load_cached(&spec, batches.clone(), Some(&cache), |id| {
             opened.lock().push(id)
         });
         assert_eq!(contents(&again.unwrap()), contents(&first));
         assert_eq!(opened.into_inner(), streamed);
-        let all = load_kept(&spec, batches, Some(&kept), |id| {
-            panic!("shard {id} is kept")
+        let all = load_cached(&spec, batches, Some(&cache), |id| {
+            panic!("shard {id} is cached")
         });
         assert_eq!(contents(&all.unwrap()), contents(&first));
     }

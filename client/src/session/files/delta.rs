@@ -4,9 +4,8 @@
 //!   folder/_delta_log ── Delta's kernel ──> newest snapshot: columns, files ──> a table of these Parquet files
 //! ```
 //!
-//! A snapshot is read whenever a query is planned; the scheduler and executors see Parquet files only. So what these alone
-//! do not say is refused by name: rows that a deletion vector takes out of a file, columns that have other names in
-//! files, and partitions that are not in folders named after their values. Nothing is written.
+//! A snapshot is read whenever a query is planned; the scheduler and executors see Parquet files only. So deletion
+//! vectors, column mapping, and partitions outside of hive folders are refused by name. Nothing is written.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -40,9 +39,9 @@ pub(super) struct Snapshot {
     pub(super) folder: Url,
     /// All columns, in the table's order.
     pub(super) schema: SchemaRef,
-    /// Those that folders are named after, from the outermost one.
+    /// From the outermost hive folder.
     pub(super) partition_columns: Vec<FieldRef>,
-    /// With their bytes.
+    /// The data files that are no tombstones, with their bytes.
     files: Vec<(Url, u64)>,
 }
 
@@ -52,11 +51,11 @@ impl Snapshot {
     /// # Errors
     /// When it cannot be read, or files alone do not say what rows are.
     pub(super) async fn read(folder: Url, store: Arc<dyn ObjectStore>) -> Result<Self> {
-        let reactor = Handle::current();
+        let runtime = Handle::current();
         let of_kernel = Arc::clone(&store);
         let read = move || {
             let engine = DefaultEngineBuilder::new(of_kernel)
-                .with_task_executor(Arc::new(Session(reactor)))
+                .with_task_executor(Arc::new(SessionRuntime(runtime)))
                 .build();
             read(&folder, &engine)
         };
@@ -77,7 +76,7 @@ impl Snapshot {
     }
 
     /// Its files' URLs.
-    pub(super) fn files(&self) -> impl ExactSizeIterator<Item = &Url> {
+    pub(super) fn files(&self) -> impl Iterator<Item = &Url> {
         self.files.iter().map(|(file, _)| file)
     }
 
@@ -127,7 +126,7 @@ impl Snapshot {
     }
 }
 
-fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
+fn read(folder: &Url, engine: &DefaultEngine<SessionRuntime>) -> Result<Snapshot> {
     let typed = shown(folder.as_str());
     let unreadable = |error: KernelError| {
         Error::from(volley_proto::Error::Unreadable {
@@ -152,7 +151,7 @@ fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
         .as_ref()
         .try_into_arrow()
         .map_err(|error| refuse(error.to_string()))?;
-    // What Delta notes of columns is nobody's here.
+    // Delta's metadata of columns has no use here.
     let fields = schema.fields().iter();
     let fields = fields.map(|field| field.as_ref().clone().with_metadata(HashMap::new()));
     let schema = Schema::new(fields.collect::<Vec<_>>());
@@ -196,16 +195,15 @@ fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
         let Some(below) = url.as_str().strip_prefix(folder.as_str()) else {
             return Err(refuse(format!("its file {path} is not in its folder")));
         };
-        let (named, folders) = values(below);
-        let columns = partition_columns.iter().map(|field| field.name());
-        // Delta means NULL by an empty value. Where another folder is between, DataFusion would leave the file out.
-        let is_value = |(column, value): &(String, String)| {
-            !value.is_empty() && partition_values.get(column) == Some(value)
-        };
-        let as_named = columns.eq(named.iter().map(|(column, _)| column))
-            && (named.is_empty() || named.len() == folders)
-            && named.iter().all(is_value);
-        if !as_named {
+        // An empty value is NULL. DataFusion leaves out files in other folders than those of their partition.
+        let expected = partition_columns.iter().map(|field| {
+            let value = partition_values.get(field.name());
+            let value = value.filter(|value| !value.is_empty())?;
+            Some((field.name().clone(), value.clone()))
+        });
+        let expected: Option<Vec<_>> = expected.collect();
+        let is_partitioned = !partition_columns.is_empty();
+        if is_partitioned && (expected.is_none() || expected != hive_values(below)) {
             return Err(refuse(format!(
                 "its file {path} is not in folders that are named after the values of its partition, {}",
                 shown_values(&partition_values)
@@ -222,19 +220,18 @@ fn read(folder: &Url, engine: &DefaultEngine<Session>) -> Result<Snapshot> {
     })
 }
 
-/// The columns and values that the folders of a file are named after, as DataFusion reads them, of what comes after its
-/// table's folder in its URL; and how many folders there are.
-fn values(below: &str) -> (Vec<(String, String)>, usize) {
-    let mut folders: Vec<_> = below.split('/').collect();
-    folders.pop();
+/// The columns and values of a file's hive folders, as DataFusion reads them, by what comes after its table's folder in
+/// its URL; nothing where a folder is no such one.
+fn hive_values(below: &str) -> Option<Vec<(String, String)>> {
+    let (folders, _) = below.rsplit_once('/')?;
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-    let named = folders.iter().filter_map(|folder| {
+    let values = folders.split('/').map(|folder| {
         // A URL's escapes, and then those of the folder's name.
         let name = decoded(folder);
         let (column, value) = name.split_once('=')?;
         Some((column.to_owned(), decoded(value)))
     });
-    (named.collect(), folders.len())
+    values.collect()
 }
 
 fn shown_values(values: &HashMap<String, String>) -> String {
@@ -246,10 +243,10 @@ fn shown_values(values: &HashMap<String, String>) -> String {
     }
 }
 
-/// Runs what the kernel asks of its store where the session's own requests run.
-struct Session(Handle);
+/// The session's runtime as the kernel's executor: requests to a store stay where its connections are.
+struct SessionRuntime(Handle);
 
-impl TaskExecutor for Session {
+impl TaskExecutor for SessionRuntime {
     type Guard<'a> = EnterGuard<'a>;
 
     fn block_on<T>(&self, task: T) -> T::Output

@@ -152,13 +152,13 @@ impl Place {
         if let Some(remote) = &self.remote {
             return remote.delta(runtime).await;
         }
-        // Of a folder in one, all files would be rows.
-        if !self.is_pattern && self.path.is_dir() {
-            let above = self.path.parent().and_then(table_above);
-            self.refuse_delta(above)?;
-        }
-        if self.is_pattern || !self.path.join(LOG).is_dir() {
+        if self.is_pattern || !self.path.is_dir() {
             return Ok(None);
+        }
+        match table_above(&self.path) {
+            None => return Ok(None),
+            Some(table) if table == self.path => {}
+            inside => self.refuse_delta(inside)?,
         }
         let folder = Url::from_directory_path(&self.path).map_err(|()| Error::FileName {
             file: self.typed.clone(),
@@ -191,7 +191,6 @@ impl Place {
                 self.refuse_delta(table_above(folder))?;
             }
         } else if self.path.is_dir() {
-            self.refuse_delta(table_above(&self.path))?;
             self.walk(&self.path, &mut files)?;
         } else if self.path.exists() {
             files.push(self.path.clone());
@@ -223,7 +222,7 @@ impl Place {
         Ok(())
     }
 
-    /// Files of a Delta table are not all rows: those that were removed are there as well.
+    /// Of the files of a Delta table, tombstones are no rows.
     fn refuse_delta(&self, table: Option<&Path>) -> Result<()> {
         match table {
             Some(table) => Err(in_delta(&self.typed, &table.display().to_string())),

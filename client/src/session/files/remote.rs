@@ -162,6 +162,13 @@ impl RemotePlace {
         })
     }
 
+    /// The error about a place some files of which are a Delta table's, by the table's path.
+    fn in_delta(&self, table: &str) -> Error {
+        let root = shown(self.root.as_str());
+        let table = format!("{}/{table}", root.trim_end_matches('/'));
+        in_delta(&self.typed, &table)
+    }
+
     fn key(&self, path: &str) -> Result<Key> {
         Key::parse(path).map_err(|error| Error::Pattern {
             pattern: self.typed.clone(),
@@ -197,9 +204,7 @@ impl RemotePlace {
                 continue;
             }
             if self.is_pattern() || table != folder {
-                let root = shown(self.root.as_str());
-                let table = format!("{}/{table}", root.trim_end_matches('/'));
-                return Err(in_delta(&self.typed, &table));
+                return Err(self.in_delta(table));
             }
             let slash = if folder.is_empty() { "" } else { "/" };
             let url = url_of(&self.root, &format!("{folder}{slash}"));
@@ -280,9 +285,7 @@ impl RemotePlace {
             files.any(|(_, file)| file.location.prefix_matches(&table))
         };
         if let Some(table) = tables.iter().find(has_files) {
-            let root = shown(self.root.as_str());
-            let table = format!("{}/{table}", root.trim_end_matches('/'));
-            return Err(in_delta(&self.typed, &table));
+            return Err(self.in_delta(table));
         }
         files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok(files)

@@ -1,10 +1,10 @@
-//! Which virtual shards each rank of a generation takes: those that its executor has kept, as far as that is even.
+//! Sticky assignment of virtual shards to the ranks of a generation: even, and as few move as can.
 //!
-//! An executor keeps encoded shards for the attempt's next generation, so what counts is how many move. With as many ranks
-//! as before, whoever replaces a lost one takes all of its shards: sums are those of the generation before, to the bit.
+//! An executor caches encoded shards for the attempt's next generation; one that moves is streamed again. With as many
+//! ranks as before, a replacement takes all shards of the lost rank: sums are those of the generation before, to the bit.
 
-/// Shares so many shards among ranks on these executors, by what ranks on executors had in the generation before. One that
-/// had too many keeps the first of them.
+/// Assigns so many shards to ranks on these executors, by what those of the generation before had. A rank that had too
+/// many keeps the first of them.
 pub(super) fn assign(
     shards: usize,
     executors: &[&str],
@@ -15,7 +15,7 @@ pub(super) fn assign(
         had.map_or(&[][..], |(_, shards)| shards)
     };
     let (each, over) = (shards / executors.len(), shards % executors.len());
-    // One more goes to those that had it, then to those that replace somebody.
+    // One more goes to those that had it, then to replacements.
     let mut order: Vec<usize> = (0..executors.len()).collect();
     order.sort_by_key(|at| match had_by(executors[*at]).len() {
         had if had > each => 0,

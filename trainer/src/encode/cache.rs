@@ -1,15 +1,15 @@
-//! Encoded shards as files: what the next rank here reads instead of streaming their rows again.
+//! The cache of encoded shards: files that the next rank here reads instead of streaming their rows again.
 //!
-//! Ranks meet again where one was lost or another joins, and most of a rank's shards stay where they were. Memory holds
-//! what is trained on, in another form, so the shards are files of the attempt beside its shuffle data, and go with that.
+//! When the membership changes, most shards stay on their executor. Memory holds them settled, which depends on all ranks,
+//! so they are cached on disk as they were encoded, beside the attempt's shuffle data, and removed with it.
 //!
 //! ```text
 //!   length of the header ─ header: JSON, with the dictionaries ─ columns, as they lie in memory, one after the other
 //! ```
 //!
-//! It is no format for others: the same host reads it, for the same plan. One that cannot be read is no error: its rows
-//! are streamed again.
+//! It is no format for others: the same host reads it, for the same plan. A file that cannot be read is a cache miss.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,58 +22,58 @@ use super::defect::Defect;
 use super::dictionary::Dictionary;
 use super::shard::{LocalShard, Part};
 
-/// The folder of an attempt's encoded shards on one executor.
+/// The cache of an attempt's encoded shards on one executor: a file each in a folder.
 #[derive(Debug, Clone)]
-pub struct ShardFolder {
+pub struct ShardCache {
     path: PathBuf,
 }
 
 /// What a file says before the columns.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct Header<'a> {
     rows: usize,
     continuous: usize,
     labels: usize,
     has_weights: bool,
     has_sequence: bool,
-    dictionaries: Vec<Dictionary>,
-    classes: Option<Dictionary>,
-    defects: Vec<Defect>,
+    dictionaries: Cow<'a, [Dictionary]>,
+    classes: Option<Cow<'a, Dictionary>>,
+    defects: Cow<'a, [Defect]>,
 }
 
-impl ShardFolder {
-    /// A folder that is made when the first shard is kept. Whose it is removes it.
+impl ShardCache {
+    /// In a folder that is made with the first file. Its owner removes it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { path }
     }
 
-    /// A shard that has been kept, if it has.
-    pub(super) async fn find(&self, id: usize) -> Option<LocalShard> {
+    /// A shard, if it is cached.
+    pub(super) async fn get(&self, id: usize) -> Option<LocalShard> {
         let file = self.file(id);
         let read = move || match read(id, &file) {
             Ok(shard) => Some(shard),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 let file = file.display();
-                tracing::warn!(%file, %error, "a kept shard cannot be read, its rows are streamed again");
+                tracing::warn!(%file, %error, "a cached shard cannot be read, its rows are streamed again");
                 None
             }
         };
         blocking(read).await
     }
 
-    /// Keeps a shard, as far as there is room.
-    pub(super) async fn keep(&self, shard: LocalShard) -> LocalShard {
+    /// Caches a shard, as far as there is room.
+    pub(super) async fn put(&self, shard: LocalShard) -> LocalShard {
         let (folder, file) = (self.path.clone(), self.file(shard.id));
-        let keep = move || {
+        let put = move || {
             if let Err(error) = fs::create_dir_all(&folder).and_then(|()| write(&shard, &file)) {
                 let file = file.display();
-                tracing::warn!(%file, %error, "a shard is not kept, its rows are streamed again if ranks meet again");
+                tracing::warn!(%file, %error, "a shard is not cached, its rows are streamed again if the membership changes");
             }
             shard
         };
-        blocking(keep).await
+        blocking(put).await
     }
 
     fn file(&self, id: usize) -> PathBuf {
@@ -81,7 +81,7 @@ impl ShardFolder {
     }
 }
 
-/// Runs what reads or writes files where it keeps nobody from their turn.
+/// Runs blocking I/O on a thread for it.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
@@ -90,7 +90,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
-    // Whoever reads it finds all of it, or none, and what cannot be finished is removed.
+    // A reader finds all of it or none, and an unfinished one is removed.
     let folder = file.parent().unwrap_or(file);
     let mut out = BufWriter::new(NamedTempFile::new_in(folder)?);
     let header = serde_json::to_vec(&Header {
@@ -99,9 +99,9 @@ fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
         labels: shard.labels.len(),
         has_weights: !shard.weights.is_empty(),
         has_sequence: !shard.sequence.is_empty(),
-        dictionaries: shard.dictionaries.clone(),
-        classes: shard.classes.clone(),
-        defects: shard.defects.clone(),
+        dictionaries: Cow::Borrowed(&shard.dictionaries),
+        classes: shard.classes.as_ref().map(Cow::Borrowed),
+        defects: Cow::Borrowed(&shard.defects),
     })?;
     out.write_all(&(header.len() as u64).to_ne_bytes())?;
     out.write_all(&header)?;
@@ -152,15 +152,15 @@ fn read(id: usize, file: &Path) -> io::Result<LocalShard> {
     }
     Ok(LocalShard {
         id,
-        dictionaries,
+        dictionaries: dictionaries.into_owned(),
         codes,
         continuous,
-        classes,
+        classes: classes.map(Cow::into_owned),
         labels,
         weights,
         parts: parts.to_vec(),
         sequence,
-        defects,
+        defects: defects.into_owned(),
     })
 }
 
