@@ -9,7 +9,7 @@ use crate::compare::Asked;
 use crate::dice::Dice;
 use crate::query::{self, Query};
 use crate::settings::{self, Setting};
-use crate::sides::Script;
+use crate::sides::{Rules, Script};
 use crate::tables::{self, Table};
 use crate::writes::{self, Write};
 
@@ -88,7 +88,7 @@ impl Case {
         Script {
             settings: self.settings.clone(),
             statements,
-            mended: false,
+            rules: Rules::Default,
         }
     }
 
@@ -125,7 +125,7 @@ impl Case {
             });
         }
         Script {
-            mended: true,
+            rules: Rules::Mended,
             ..case.reference(dir, out)
         }
     }

@@ -1,11 +1,14 @@
 //! Errors of DataFusion alone that say nothing about Volley.
 //!
 //! A text is here only to tell that the *reference* fails: where it has an answer, an error of Volley's
-//! is one, whatever its text, but for what is [`refused`] and for [`TWO_ORDERS`].
+//! is one, whatever its text, but for what is [`refused`], for [`TWO_ORDERS`] and for [`SEVERAL_ROWS`].
 
 /// How it refuses two ordered aggregates in different orders. One over a column that it takes for constant after an outer
 /// join, which is wrong, has no order to it.
 pub(crate) const TWO_ORDERS: &str = "Conflicting ordering requirements in aggregate functions";
+
+/// How a value of several rows is refused. One that is compared with NULL is computed here, and alone it is not.
+pub(crate) const SEVERAL_ROWS: &str = "Scalar subquery returned more than one row";
 
 /// What it says, without numbers, and why that is known.
 const KNOWN: &[(&str, &str)] = &[
@@ -79,7 +82,7 @@ const KNOWN: &[(&str, &str)] = &[
         "a lateral join loses columns of what is beside it",
     ),
     (
-        "Scalar subquery returned more than one row",
+        SEVERAL_ROWS,
         "a value that nothing reads is not computed here",
     ),
     (

@@ -12,7 +12,7 @@ use crate::clusters::Clusters;
 use crate::compare::{Asked, Rows, difference};
 use crate::excused;
 use crate::settings::{BATCH, PARTITIONS, Setting};
-use crate::sides::{self, Outcome, Script, ask_reference, ask_volley};
+use crate::sides::{self, Outcome, Rules, Script, ask_reference, ask_volley};
 use crate::tables::Format;
 
 /// What came of a case.
@@ -81,6 +81,9 @@ const SPOILED: &str = "DataFusion alone takes what is constant on one side of an
                        one column for another of its name, a condition without columns for one below an \
                        aggregate, NULL for false where IN is asked, NULLs for equal or not in joins, each NaN for a group of its own, \
                        the finite for the greatest of floats, or floats for those of the statistics";
+
+const NOT_COMPUTED: &str = "DataFusion alone does not compute a value that is compared with a constant NULL, and so does not \
+                            see that it is of several rows";
 
 impl Judge {
     pub(crate) fn new() -> Result<Self> {
@@ -209,6 +212,20 @@ impl Judge {
                 deadline,
             ))
         };
+        // What it says when nothing is left out as known without computing it.
+        let unsimplified = || {
+            let script = Script {
+                rules: Rules::Unsimplified,
+                ..otherwise(OTHERWISE.len())?
+            };
+            let slots = case.kind.executors;
+            Some(ask_reference(
+                self.runtime.handle(),
+                &script,
+                slots,
+                deadline,
+            ))
+        };
         let mended_agrees = |rows: &Rows| matches!(mended(), Some(Outcome::Rows(due)) if difference(&due, rows, asked).is_none());
         match (due, got) {
             (Outcome::Rows(due_rows), Outcome::Rows(rows)) => {
@@ -264,9 +281,13 @@ impl Judge {
                 {
                     return Verdict::Unsettled(SPOILED.to_owned());
                 }
-                let fails_too = others().any(|(_, other)| {
-                    matches!(other, Outcome::Error(other) if without_details(&other) == text)
-                });
+                let same = |other: &Outcome| matches!(other, Outcome::Error(other) if without_details(other) == text);
+                if error.contains(excused::SEVERAL_ROWS)
+                    && unsimplified().is_some_and(|other| same(&other))
+                {
+                    return Verdict::Unsettled(NOT_COMPUTED.to_owned());
+                }
+                let fails_too = others().any(|(_, other)| same(&other));
                 match fails_too {
                     true => Verdict::Unsettled(format!("in other partitions also alone: {text}")),
                     false => fails(What::Error(text)),

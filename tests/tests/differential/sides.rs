@@ -25,8 +25,19 @@ use crate::settings::{PARTITIONS, Setting};
 pub(crate) struct Script {
     pub(crate) settings: Vec<Setting>,
     pub(crate) statements: Vec<String>,
-    /// Whether DataFusion alone is asked with its outer joins mended: see [`mended_rules`].
-    pub(crate) mended: bool,
+    pub(crate) rules: Rules,
+}
+
+/// By which of its rules DataFusion alone is asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Rules {
+    /// All, as they are.
+    #[default]
+    Default,
+    /// All, without what spoils plans: see [`mended_rules`].
+    Mended,
+    /// Without those that take expressions apart: what no row's value depends on is computed too.
+    Unsimplified,
 }
 
 /// What came of a question.
@@ -55,9 +66,10 @@ pub(crate) fn ask_reference(
         if !partitions {
             config = config.with_target_partitions(slots);
         }
-        let context = match script.mended {
-            true => mended(config),
-            false => SessionContext::new_with_config(config),
+        let context = match script.rules {
+            Rules::Default => SessionContext::new_with_config(config),
+            Rules::Mended => mended(config),
+            Rules::Unsimplified => unsimplified(config),
         };
         for setting in script
             .settings
@@ -91,6 +103,16 @@ fn mended(mut config: DfConfig) -> SessionContext {
     let state = SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules);
+    SessionContext::new_with_state(state.build())
+}
+
+/// DataFusion alone, without the rules that find out what an expression is without computing it.
+fn unsimplified(config: DfConfig) -> SessionContext {
+    let state = SessionStateBuilder::new_with_default_features().with_config(config);
+    let state = state.build();
+    let mut rules = state.optimizers().to_vec();
+    rules.retain(|rule| rule.name() != "simplify_expressions");
+    let state = SessionStateBuilder::new_from_existing(state).with_optimizer_rules(rules);
     SessionContext::new_with_state(state.build())
 }
 

@@ -18,7 +18,7 @@ use volley_tests::Cluster;
 
 use crate::compare::{Asked, difference};
 use crate::settings::Setting;
-use crate::sides::{self, Outcome, Script, ask_reference, ask_volley};
+use crate::sides::{self, Outcome, Rules, Script, ask_reference, ask_volley};
 
 /// A question that was once answered wrongly.
 #[derive(Debug, Clone, Copy)]
@@ -175,6 +175,6 @@ fn script(statements: &[&str], settings: &[&str], dir: &Path, side: &str) -> Scr
             .iter()
             .map(|text| text.replace("DIR", &dir).replace("OUT", &out))
             .collect(),
-        mended: false,
+        rules: Rules::Default,
     }
 }
