@@ -54,7 +54,8 @@ pub struct Setup {
     pub remote_store: Option<RemoteStore>,
     /// The hosts that it is spread over; without them it is on loopback.
     pub spread: Option<Spread>,
-    /// A folder of certificates for `127.0.0.1`, as `volley cluster certs` makes it: TLS is spoken then.
+    /// A folder of certificates as `volley cluster certs` makes it, for `127.0.0.1` or for the hosts as they are dialled:
+    /// TLS is spoken then.
     pub certs: Option<PathBuf>,
     /// Work folders whose names are too long for a Unix socket in them: ranks use TCP.
     pub long_names: bool,
@@ -74,23 +75,29 @@ impl Setup {
                 .any(|argument| other.contains(&argument.as_str()))
     }
 
-    /// The options by which a process of the cluster speaks TLS, if it does.
-    fn tls(&self) -> Vec<std::ffi::OsString> {
+    /// The options by which a process of the cluster on this host speaks TLS, or says that it does not.
+    fn tls(&self, host: &str) -> Vec<OsString> {
         let Some(certs) = &self.certs else {
-            return Vec::new();
+            // The hosts are the test's own.
+            return Vec::from_iter(self.spread.as_ref().map(|_| "--insecure".into()));
         };
-        let files = [
-            ("--tls-ca", "ca.pem"),
-            ("--tls-cert", "127.0.0.1.pem"),
-            ("--tls-key", "127.0.0.1.key"),
+        let host = match &self.spread {
+            None => "127.0.0.1".to_owned(),
+            Some(spread) => spread.advertised(host),
+        };
+        let own = [
+            "--tls-cert".into(),
+            certs.join(format!("{host}.pem")).into(),
+            "--tls-key".into(),
+            certs.join(format!("{host}.key")).into(),
         ];
-        let options = files.map(|(option, file)| [option.into(), certs.join(file).into()]);
-        options.into_iter().flatten().collect()
+        self.client_tls().into_iter().chain(own).collect()
     }
 
     /// The options by which a client speaks TLS, if it does.
-    fn client_tls(&self) -> Vec<std::ffi::OsString> {
-        self.tls().into_iter().take(2).collect()
+    fn client_tls(&self) -> Vec<OsString> {
+        let options = |certs: &PathBuf| ["--tls-ca".into(), certs.join("ca.pem").into()];
+        self.certs.iter().flat_map(options).collect()
     }
 }
 
@@ -110,8 +117,19 @@ pub struct RemoteStore {
 pub struct Spread {
     /// The hosts.
     pub hosts: Arc<Hosts>,
-    /// Whether they are dialled by their IPv6 addresses; by their names otherwise.
-    pub ipv6: bool,
+    /// How processes dial each other.
+    pub dialled: Dialled,
+}
+
+/// What hosts are dialled by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialled {
+    /// Their names.
+    Name,
+    /// Their IPv4 addresses.
+    Ipv4,
+    /// Their IPv6 addresses.
+    Ipv6,
 }
 
 impl Spread {
@@ -126,27 +144,35 @@ impl Spread {
         ["b", "c"][executor % 2]
     }
 
+    /// What a host is dialled by.
+    pub fn advertised(&self, host: &str) -> String {
+        match self.dialled {
+            Dialled::Name => host.to_owned(),
+            Dialled::Ipv4 => self.hosts.ipv4(host).to_string(),
+            Dialled::Ipv6 => self.hosts.ipv6(host).to_string(),
+        }
+    }
+
     /// Arguments that make a host's process listen everywhere and be dialled by others; `port` follows the address.
-    fn listen(&self, host: &str, port: &str) -> [String; 5] {
-        let (bind, advertised) = match self.ipv6 {
-            true if port.is_empty() => ("::".to_owned(), self.hosts.ipv6(host).to_string()),
-            true => (format!("[::]{port}"), self.hosts.ipv6(host).to_string()),
-            false => (format!("0.0.0.0{port}"), host.to_owned()),
+    fn listen(&self, host: &str, port: &str) -> [String; 4] {
+        let bind = match self.dialled {
+            Dialled::Ipv6 if port.is_empty() => "::".to_owned(),
+            Dialled::Ipv6 => format!("[::]{port}"),
+            Dialled::Name | Dialled::Ipv4 => format!("0.0.0.0{port}"),
         };
         [
             "--bind".to_owned(),
             bind,
             "--advertise-host".to_owned(),
-            advertised,
-            // The hosts are the test's own.
-            "--insecure".to_owned(),
+            self.advertised(host),
         ]
     }
 
     fn scheduler(&self) -> String {
-        match self.ipv6 {
-            true => format!("[{}]:{PORT}", self.hosts.ipv6(Self::SCHEDULER)),
-            false => format!("{}:{PORT}", Self::SCHEDULER),
+        let host = self.advertised(Self::SCHEDULER);
+        match self.dialled {
+            Dialled::Ipv6 => format!("[{host}]:{PORT}"),
+            Dialled::Name | Dialled::Ipv4 => format!("{host}:{PORT}"),
         }
     }
 }
@@ -315,7 +341,7 @@ impl Cluster {
             .arg("--work-dir")
             .arg(self.work_dir(number))
             .args(listen.iter().flatten())
-            .args(self.setup.tls())
+            .args(self.setup.tls(host))
             .args(&self.setup.executor_args)
             .args(&setup.args);
         let logs = (0..).map(|start| self.dir.path().join(format!("{id}.{start}.log")));
@@ -579,7 +605,7 @@ fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Proc
         .args(listen)
         .arg("--address-file")
         .arg(dir.join("address"))
-        .args(setup.tls())
+        .args(setup.tls(Spread::SCHEDULER))
         .args(&setup.scheduler_args)
         .envs(setup.environment());
     Process::start(&mut scheduler, &dir.join(format!("scheduler-{number}.log")))

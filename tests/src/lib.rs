@@ -13,6 +13,7 @@ mod intruder;
 mod process;
 mod proxy;
 mod s3;
+mod secured;
 mod tables;
 mod told;
 
@@ -22,7 +23,7 @@ pub mod issuer;
 pub use binaries::binary;
 pub use browser::Browser;
 pub use client::Client;
-pub use cluster::{Cluster, ExecutorSetup, RemoteStore, Run, Setup, Spread, executor_id};
+pub use cluster::{Cluster, Dialled, ExecutorSetup, RemoteStore, Run, Setup, Spread, executor_id};
 pub use hosts::Hosts;
 pub use intruder::{Answer, Intruder};
 pub use process::{Process, eventually};

@@ -21,6 +21,9 @@ const SUBNETS: u16 = 512;
 /// The bridge in the namespace of the switch.
 const BRIDGE: &str = "br0";
 
+/// The last part of the test's own address.
+pub(super) const OWN: u8 = 254;
+
 /// Which end of a host's cable.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
@@ -114,7 +117,7 @@ impl Subnet {
         ip(&[
             "link", "add", cable, "type", "veth", "peer", "name", "test", "netns", &switch,
         ])?;
-        let own = format!("{}/24", self.ipv4(254));
+        let own = format!("{}/24", self.ipv4(OWN));
         ip(&["addr", "add", &own, "dev", cable])?;
         ip(&["link", "set", cable, "up"])?;
         ip(&["-n", &switch, "link", "add", BRIDGE, "type", "bridge"])?;

@@ -122,6 +122,11 @@ impl Hosts {
         self.subnet.ipv4(self.number(host))
     }
 
+    /// The test's own address, by which hosts reach it.
+    pub fn own_ipv4(&self) -> Ipv4Addr {
+        self.subnet.ipv4(ip::OWN)
+    }
+
     /// A host's IPv6 address, which does not change.
     pub fn ipv6(&self, host: &str) -> Ipv6Addr {
         let index = self.names.iter().position(|name| *name == host);

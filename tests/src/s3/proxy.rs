@@ -10,7 +10,7 @@
 //! the client's. A connection serves one request.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -55,12 +55,20 @@ struct Request {
 }
 
 impl FaultyProxy {
-    /// A proxy in front of `host:port` whose faults are on.
+    /// A proxy on loopback in front of `host:port` whose faults are on.
     ///
     /// # Panics
-    /// When there is no free port on loopback.
+    /// When there is no free port.
     pub fn to(target: &str, plan: FaultPlan) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self::on(Ipv4Addr::LOCALHOST, target, plan)
+    }
+
+    /// One that listens on another address of this machine's.
+    ///
+    /// # Panics
+    /// When it has no free port.
+    pub fn on(address: Ipv4Addr, target: &str, plan: FaultPlan) -> Self {
+        let listener = TcpListener::bind((address, 0)).expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let shared = Arc::new(Shared {
             target: target.to_owned(),

@@ -5,7 +5,7 @@
 //!   a: scheduler     b, c: executors     d: clients        the switch between them is never lost
 //! ```
 //!
-//! All are started as the documentation says of a trusted network (`--insecure`).
+//! All but the main job's are started as the documentation says of a trusted network (`--insecure`).
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use volley_tests::{
-    Cluster, ExecutorSetup, Hosts, JobState, Numbers, Setup, Spread, binary, eventually,
+    Cluster, Dialled, ExecutorSetup, Hosts, JobState, Numbers, Setup, Spread, binary, eventually,
     executor_id,
 };
 
 use crate::asking::{Phase, question};
 use crate::fault::{Fault, missed};
 use crate::fitting::{Fit, setup};
+use crate::main_job;
 use crate::scene::{self, Patience, SOON};
 use crate::stores::{checkpoints, large};
 
@@ -79,6 +80,10 @@ pub(crate) const FAULTS: &[Fault] = &[
         comes_back_elsewhere,
     ),
     ("the doctor of a cluster with a pulled cable", examined),
+    (
+        "the main job in a bucket, and executors are killed",
+        main_job::in_a_bucket,
+    ),
 ];
 
 const FACTS: u64 = 6_000;
@@ -190,7 +195,7 @@ fn works_over_ipv6() {
         executors: 2,
         spread: Some(Spread {
             hosts: Arc::new(hosts),
-            ipv6: true,
+            dialled: Dialled::Ipv6,
         }),
         always_in_stages: true,
         ..Setup::default()

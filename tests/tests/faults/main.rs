@@ -27,6 +27,7 @@ mod forged;
 mod growth;
 mod hosts;
 mod limits;
+mod main_job;
 mod network;
 mod predictions;
 mod queries;

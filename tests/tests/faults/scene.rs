@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use volley_tests::{Cluster, ExecutorSetup, Hosts, Setup, Slots, Spread, eventually, executor_id};
+use volley_tests::{
+    Cluster, Dialled, ExecutorSetup, Hosts, Setup, Slots, Spread, eventually, executor_id,
+};
 
 /// A silent executor is lost after this long.
 pub(crate) const SILENCE: Duration = Duration::from_secs(4);
@@ -55,7 +57,7 @@ pub(crate) fn spread(patience: Patience, (queries, trainers): (usize, usize)) ->
     let hosts = Hosts::start(&Spread::NAMES).expect("there were some before");
     let spread = Spread {
         hosts: Arc::new(hosts),
-        ipv6: false,
+        dialled: Dialled::Name,
     };
     let cluster = Cluster::start_with(Setup {
         spread: Some(spread),
