@@ -4,10 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use volley_tests::{Cluster, RemoteStore, S3Server, Setup};
+use volley_tests::{Cluster, FaultPlan, FaultyProxy, RemoteStore, S3Server, Setup};
 
 /// A bucket, whose folder executors and clients see as well.
 struct World {
+    // Before the server: dropped first. It counts requests, and none fails.
+    proxy: FaultyProxy,
     server: S3Server,
     cluster: Cluster,
 }
@@ -15,16 +17,21 @@ struct World {
 impl World {
     fn start() -> Self {
         let server = S3Server::start();
+        let proxy = FaultyProxy::to(&server.address(), FaultPlan::even(0, 0.0));
         let cluster = Cluster::start_with(Setup {
             executors: 2,
             remote_store: Some(RemoteStore {
                 url: format!("s3://{}/models", S3Server::BUCKET),
                 dir: server.bucket_dir().join("models"),
-                environment: S3Server::environment(&server.endpoint()),
+                environment: S3Server::environment(&proxy.endpoint()),
             }),
             ..Setup::default()
         });
-        Self { server, cluster }
+        Self {
+            proxy,
+            server,
+            cluster,
+        }
     }
 
     fn table<'w>(&'w self, name: &str) -> Table<'w> {
@@ -188,6 +195,28 @@ fn the_newest_snapshot_says_which_files_are_rows() {
         }
         world.refuses("plain", sql, words);
     }
+}
+
+/// Another snapshot may be committed between two looks.
+#[test]
+fn a_query_that_names_a_table_twice_reads_its_log_no_more_often() {
+    let world = World::start();
+    let mut table = world.table("twice");
+    table.columns(&[("k", "long")], &[], &json!({}));
+    let a = table.add("a.parquet", "SELECT 1 AS k", &json!({}));
+    table.commit(&[a]);
+    let place = &world.places("twice")[1];
+    let reads = |sql: &str| {
+        let read = || world.proxy.requests_of("GET", "twice/_delta_log/");
+        let before = read();
+        let rows = world.cluster.query(&sql.replace("{t}", place));
+        assert_eq!(json!(rows), json!([{"n": 1}]), "{sql}");
+        read() - before
+    };
+    let once = reads("SELECT count(*) AS n FROM '{t}'");
+    assert!(once > 0);
+    let joined = "SELECT count(*) AS n FROM '{t}' a JOIN '{t}' b ON a.k = b.k WHERE a.k IN (SELECT k FROM '{t}')";
+    assert_eq!(reads(joined), once);
 }
 
 #[test]

@@ -59,6 +59,15 @@ impl Place {
         Self::parse(name).map(Some)
     }
 
+    /// Whether both are one place, however each was typed.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (&self.remote, &other.remote) {
+            (None, None) => self.path == other.path && self.is_pattern == other.is_pattern,
+            (Some(one), Some(other)) => one.is_same(other),
+            _ => false,
+        }
+    }
+
     /// A place by a path, a `file://` URL or a URL of a store.
     ///
     /// # Errors

@@ -128,6 +128,12 @@ impl RemotePlace {
         }))
     }
 
+    /// Whether both are one place, however each was typed.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let place = |of: &Self| (of.root.clone(), of.path.trim_end_matches('/').to_owned());
+        place(self) == place(other)
+    }
+
     /// The place of a URL that [`located`] gave.
     pub(super) fn of_url(url: &str) -> Option<Self> {
         let url = Url::parse(url).ok().filter(is_remote)?;

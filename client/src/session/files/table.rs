@@ -16,7 +16,6 @@ use datafusion::datasource::listing::{
 };
 use datafusion::datasource::{TableType, ViewTable, provider_as_source, source_as_provider};
 use datafusion::execution::SessionState;
-use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::{
     Expr, LogicalPlan, LogicalPlanBuilder, TableProviderFilterPushDown, TableSource,
 };
@@ -185,23 +184,22 @@ impl FilesTable {
         Ok(Arc::new(ViewTable::new(plan, None)))
     }
 
-    /// The table of the files that are there now.
+    /// The table of the files that were found in its place.
     ///
     /// # Errors
-    /// When there are none, or one is of another kind than before.
-    async fn now(&self, runtime: &RuntimeEnv) -> Result<Files> {
+    /// When one is of another kind than before.
+    fn now(&self, found: &Found) -> Result<Files> {
         let differs = |one: String, how: String| Error::FilesDiffer {
             one,
             other: "the files that were there before".to_owned(),
             how,
         };
-        let found = self.place.list(runtime).await?;
-        let source = match &found {
+        let source = match found {
             Found::Files(files, _) => Source::Names(Kind::of_all(files)?),
             Found::Delta(_) => Source::Delta,
         };
         if source != self.source {
-            let one = match &found {
+            let one = match found {
                 Found::Files(files, _) => files[0].display().to_string(),
                 Found::Delta(snapshot) => shown(snapshot.folder.as_str()),
             };
@@ -213,7 +211,7 @@ impl FilesTable {
         }
         match found {
             Found::Files(files, _) => {
-                table(&files, &self.format, &self.partition_columns, &self.schema)
+                table(files, &self.format, &self.partition_columns, &self.schema)
             }
             Found::Delta(snapshot) => {
                 let now = snapshot.partition_columns.iter().map(|field| field.name());
@@ -226,7 +224,7 @@ impl FilesTable {
                     ));
                 }
                 delta_table(
-                    &snapshot,
+                    snapshot,
                     &self.format,
                     &self.partition_columns,
                     &self.schema,
@@ -253,7 +251,8 @@ impl TableProvider for FilesTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
-        let files = self.now(session.runtime_env()).await?;
+        let found = self.place.list(session.runtime_env()).await?;
+        let files = self.now(&found)?;
         files.scan(session, projection, filters, limit).await
     }
 
@@ -265,7 +264,8 @@ impl TableProvider for FilesTable {
     }
 }
 
-/// The plan with tables of the files that are there now.
+/// The plan with tables of the files that are there now. Each place is looked at once, so that a query sees one snapshot of
+/// it wherever it is named.
 pub(in crate::session) async fn listed(
     plan: &LogicalPlan,
     session: &dyn Session,
@@ -283,12 +283,22 @@ pub(in crate::session) async fn listed(
     if tables.is_empty() {
         return Ok(plan.clone());
     }
+    let mut places: Vec<(&Place, Found)> = Vec::new();
     let mut found: Vec<(Arc<dyn TableSource>, Arc<dyn TableSource>)> = Vec::new();
-    for (source, provider) in tables {
-        if let Some(table) = provider.downcast_ref::<FilesTable>() {
-            let files = table.now(session.runtime_env()).await?;
-            found.push((source, provider_as_source(Arc::new(files))));
-        }
+    for (source, provider) in &tables {
+        let Some(table) = provider.downcast_ref::<FilesTable>() else {
+            continue;
+        };
+        let place = &table.place;
+        let at = match places.iter().position(|(known, _)| known.is_same(place)) {
+            Some(at) => at,
+            None => {
+                places.push((place, place.list(session.runtime_env()).await?));
+                places.len() - 1
+            }
+        };
+        let files = table.now(&places[at].1)?;
+        found.push((Arc::clone(source), provider_as_source(Arc::new(files))));
     }
     let plan = plan.clone().transform_down_with_subqueries(|node| {
         let LogicalPlan::TableScan(mut scan) = node else {
