@@ -347,7 +347,7 @@ fn ballista_executor(
 ) -> datafusion::error::Result<BallistaExecutor> {
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
     let memory = usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX);
-    let stores = Arc::new(Stores::default());
+    let stores = Arc::new(Stores::within(config.allowed_paths.clone()));
     let of_tasks = TaskRuntimes::new(work_dir, memory / config.vcores.max(1), &stores)?;
     let shared = of_tasks.shared();
     let runtimes = Arc::new(runtimes);

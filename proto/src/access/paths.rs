@@ -26,7 +26,7 @@ pub struct AllowedPaths {
 enum Place {
     Local(PathBuf),
     Remote {
-        /// Scheme, host and port.
+        /// Scheme, container of Azure, host and port.
         origin: String,
         segments: Vec<String>,
     },
@@ -103,6 +103,12 @@ pub struct Denied {
     reason: String,
 }
 
+impl Denied {
+    pub(crate) fn new(place: String, reason: String) -> Self {
+        Self { place, reason }
+    }
+}
+
 impl Place {
     /// # Errors
     /// When it has something in it that leads elsewhere.
@@ -125,9 +131,14 @@ impl Place {
             });
         let port = url.port_or_known_default();
         let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+        // Azure's container is in the place of a user: `abfss://container@account.dfs.core.windows.net/`.
+        let user = match url.username() {
+            "" => String::new(),
+            user => format!("{user}@"),
+        };
         Ok(Self::Remote {
             origin: format!(
-                "{}://{}{port}",
+                "{}://{user}{}{port}",
                 url.scheme(),
                 url.host_str().unwrap_or_default()
             ),

@@ -1,4 +1,4 @@
-//! Stores of files that are no local folders: S3, Google Cloud Storage, Azure Blob Storage, and files of web servers.
+//! Stores of files that are no local folders: S3, Google Cloud Storage, Azure Blob Storage, and files of web servers and HDFS.
 //!
 //! ```text
 //! URL, options ── open ──> ObjectStore, and MultipartStore where the store takes uploads in parts
@@ -16,7 +16,7 @@ mod registry;
 mod remote;
 mod statement;
 
-pub use open::{Opened, SCHEMES, is_remote, open};
+pub use open::{Opened, SCHEMES, is_read_only, is_remote, open};
 pub use options::{Secret, StoreOptions};
 #[cfg(feature = "plan")]
 pub use registry::{Declared, Stores, shown};

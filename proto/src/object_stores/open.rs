@@ -18,8 +18,24 @@ use crate::{Error, Result};
 
 /// What the URL of such a store may begin with.
 pub const SCHEMES: &[&str] = &[
-    "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure", "http", "https",
+    "s3",
+    "s3a",
+    "gs",
+    "az",
+    "abfs",
+    "abfss",
+    "adl",
+    "azure",
+    "http",
+    "https",
+    #[cfg(feature = "hdfs")]
+    "hdfs",
 ];
+
+/// Whether stores of a scheme are read and not written: web servers, and HDFS.
+pub fn is_read_only(scheme: &str) -> bool {
+    matches!(scheme, "http" | "https" | "hdfs")
+}
 
 /// Whether a URL is one of a store that is no local folder.
 pub fn is_remote(url: &Url) -> bool {
@@ -57,6 +73,8 @@ impl fmt::Debug for Opened {
 
 /// Opens the store that a URL is of, whatever its path. Nothing is asked of it yet.
 ///
+/// With the feature `hdfs`, `hdfs://` is one of them. That compiles; it has been tried on no cluster.
+///
 /// Credentials are those of the options, else those that the process's environment names (`AWS_*`, `GOOGLE_*`,
 /// `AZURE_*`), else those of the machine's role. S3 and Azure are reached over plain HTTP only where that is allowed, by
 /// `aws.allow_http` or `AWS_ALLOW_HTTP`. An S3 store has to know conditional writes (`If-None-Match`), as Amazon's does.
@@ -79,6 +97,8 @@ pub fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
         "gs" => google(url, &root, options),
         "az" | "abfs" | "abfss" | "adl" | "azure" => azure(url, &root, options),
         "http" | "https" => web(url, &root, options),
+        #[cfg(feature = "hdfs")]
+        "hdfs" => hadoop(url, &root, options),
         scheme => {
             let schemes = SCHEMES.join("://, ");
             let reason = format!("scheme {scheme:?} is not supported: use file://, {schemes}://");
@@ -192,6 +212,25 @@ fn web(url: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
     })
 }
 
+/// Files of HDFS, to be read. Who reads them, and where name nodes are, is said by the process's environment
+/// (`HADOOP_CONF_DIR`, `HADOOP_USER_NAME`).
+#[cfg(feature = "hdfs")]
+fn hadoop(url: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
+    use hdfs_native_object_store::HdfsObjectStoreBuilder;
+
+    options.of("hdfs", root)?;
+    if !url.username().is_empty() {
+        return Err(refuse(root, "a URL of HDFS takes no user"));
+    }
+    let store = HdfsObjectStoreBuilder::new().with_url(root).build();
+    let store = store.map_err(|error| cannot_open(root, options, &error))?;
+    Ok(Opened {
+        root: root.to_owned(),
+        store: Arc::new(store),
+        multipart: None,
+    })
+}
+
 fn with_uploads(root: &str, store: impl ObjectStore + MultipartStore) -> Opened {
     let store = Arc::new(store);
     Opened {
@@ -247,7 +286,7 @@ mod tests {
     #[test]
     fn what_cannot_be_opened_is_named_without_its_secrets() {
         for url in [
-            "hdfs://host/a",
+            "viewfs://host/a",
             "ftp://host/a",
             "s3:///a",
             "s3://u:p@bucket/a",
@@ -266,5 +305,14 @@ mod tests {
             ("aws.allow_http", "maybe"),
         ];
         assert!(opened("s3://b/a", &http).is_err());
+    }
+
+    #[cfg(feature = "hdfs")]
+    #[test]
+    fn hdfs_is_only_read() {
+        let hdfs = opened("hdfs://127.0.0.1:9/a", &[]).unwrap();
+        assert_eq!(hdfs.root, "hdfs://127.0.0.1:9");
+        assert!(hdfs.multipart.is_none());
+        assert!(opened("hdfs://h/a", &[("aws.region", "x")]).is_err());
     }
 }

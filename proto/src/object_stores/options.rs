@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use url::Url;
 
+use crate::access::{AllowedPaths, Denied};
 use crate::{Error, Result, did_you_mean};
 
 /// A text that is shown nowhere.
@@ -110,6 +112,26 @@ const PREFIXES: &[(&str, &str, &[&str])] = &[
     ("azure", "azure", AZURE),
 ];
 
+/// Options whose values are servers that a store is asked at, or asks itself.
+const SERVERS: &[&str] = &[
+    "aws.endpoint",
+    "aws.proxy_url",
+    "azure.authority_host",
+    "azure.endpoint",
+    "azure.msi_endpoint",
+    "azure.proxy_url",
+    "gcp.base_url",
+    "gcp.proxy_url",
+];
+
+/// Options whose values are files of the host where the store is opened.
+const FILES: &[&str] = &[
+    "aws.web_identity_token_file",
+    "azure.federated_token_file",
+    "gcp.application_credentials_path",
+    "gcp.service_account_path",
+];
+
 /// Options of one store, by their full names such as `aws.region`. Without any, what a store needs comes from the
 /// process's environment, or from the machine's role.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -161,6 +183,38 @@ impl StoreOptions {
         self.0.is_empty()
     }
 
+    /// Checks that no option leads to a server or a file that is none of these: one option can make any other place of a
+    /// bucket's URL.
+    ///
+    /// # Errors
+    /// Names the option that does, without its value.
+    pub fn check(&self, allowed: &AllowedPaths) -> Result<(), Denied> {
+        if !allowed.is_restricted() {
+            return Ok(());
+        }
+        self.0.iter().try_for_each(|(key, value)| {
+            let value = value.reveal();
+            let leads = match key.as_str() {
+                key if SERVERS.contains(&key) => server(value),
+                key if FILES.contains(&key) => Url::from_file_path(value).ok(),
+                "azure.account_name" => server(&format!("https://{value}.blob.core.windows.net")),
+                "azure.use_emulator" => server("http://127.0.0.1:10000"),
+                "gcp.service_account_key" => match server_of_key(value) {
+                    Some(named) => server(&named),
+                    None => return Ok(()),
+                },
+                _ => return Ok(()),
+            };
+            match leads {
+                Some(place) if allowed.check(&place).is_ok() => Ok(()),
+                _ => Err(Denied::new(
+                    format!("what {key} in OPTIONS leads to"),
+                    format!("it is not below {allowed}"),
+                )),
+            }
+        })
+    }
+
     /// A provider's options, by their names after the prefix.
     ///
     /// # Errors
@@ -190,6 +244,20 @@ impl StoreOptions {
         let secrets = values.filter(|value| value.len() >= 6);
         secrets.fold(text.to_owned(), |text, value| text.replace(value, "***"))
     }
+}
+
+fn server(value: &str) -> Option<Url> {
+    Url::parse(value).ok()
+}
+
+/// The server that the key of a service account names, if it does.
+fn server_of_key(json: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Key {
+        gcs_base_url: Option<String>,
+    }
+    // What is no JSON is refused where the store is opened.
+    serde_json::from_str::<Key>(json).ok()?.gcs_base_url
 }
 
 #[cfg(test)]
@@ -230,5 +298,47 @@ mod tests {
         options.set("google.service_account_path", "/x").unwrap();
         let error = options.of("aws", "s3://b").unwrap_err().to_string();
         assert!(error.contains("gcp.service_account_path"), "{error}");
+    }
+
+    #[test]
+    fn options_lead_only_where_plans_may_read_and_write() {
+        let prefixes = ["s3://bucket/in", "http://minio:9000", "/etc/volley"];
+        let allowed = AllowedPaths::new(&prefixes.map(str::to_owned)).unwrap();
+        let check = |key: &str, value: &str| {
+            let mut options = StoreOptions::default();
+            options.set(key, value).unwrap();
+            options.check(&allowed)
+        };
+        for (key, value) in [
+            ("aws.endpoint", "http://minio:9000"),
+            ("aws.region", "eu-central-1"),
+            ("aws.secret_access_key", "http://elsewhere"),
+            ("aws.web_identity_token_file", "/etc/volley/token"),
+            ("gcp.service_account_key", "{\"client_email\": \"x\"}"),
+        ] {
+            assert_eq!(check(key, value), Ok(()), "{key}");
+        }
+        for (key, value) in [
+            ("aws.endpoint", "http://elsewhere:9000"),
+            ("aws.endpoint", "http://minio:9001"),
+            ("AWS.Endpoint", "no URL"),
+            ("aws.proxy_url", "http://elsewhere"),
+            ("google.base_url", "https://elsewhere"),
+            ("azure.account_name", "elsewhere"),
+            ("azure.use_emulator", "true"),
+            ("aws.web_identity_token_file", "/etc/volley/../shadow"),
+            ("gcp.service_account_path", "relative.json"),
+            (
+                "gcp.service_account_key",
+                "{\"gcs_base_url\": \"https://elsewhere\"}",
+            ),
+        ] {
+            let denied = check(key, value).unwrap_err().to_string();
+            assert!(denied.contains("--allow-path"), "{denied}");
+            assert!(!denied.contains("elsewhere"), "{denied}");
+            let mut options = StoreOptions::default();
+            options.set(key, value).unwrap();
+            assert_eq!(options.check(&AllowedPaths::default()), Ok(()), "{key}");
+        }
     }
 }

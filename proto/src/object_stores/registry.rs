@@ -24,6 +24,7 @@ use uuid::Uuid;
 use super::open::{SCHEMES, is_remote, open, root};
 use super::remote::Remote;
 use super::{Opened, StoreOptions};
+use crate::access::{AllowedPaths, Denied};
 use crate::{Error, Result};
 
 /// Stores that are kept open: those used last.
@@ -43,6 +44,8 @@ struct Shared {
     /// `file://`, and whatever else is registered.
     local: DefaultObjectStoreRegistry,
     known: Mutex<Known>,
+    /// Where options may lead.
+    allowed: AllowedPaths,
 }
 
 /// Both from the one used longest ago.
@@ -72,6 +75,14 @@ fn keep<T>(kept: &mut VecDeque<(String, T)>, key: String, value: T, most: usize)
 }
 
 impl Stores {
+    /// Stores that are opened with no options that lead elsewhere.
+    pub fn within(allowed: AllowedPaths) -> Self {
+        Self(Arc::new(Shared {
+            allowed,
+            ..Shared::default()
+        }))
+    }
+
     /// The stores of the process that a session or a task is in.
     ///
     /// # Errors
@@ -125,6 +136,18 @@ impl Stores {
         Ok(named)
     }
 
+    /// Checks what another process has declared, before it is taken over.
+    ///
+    /// # Errors
+    /// When one of the options leads where nothing may be read or written.
+    pub fn check<'a>(
+        &self,
+        declared: impl IntoIterator<Item = &'a Declared>,
+    ) -> Result<(), Denied> {
+        let mut declared = declared.into_iter();
+        declared.try_for_each(|(_, options)| options.check(&self.0.allowed))
+    }
+
     /// Takes options over from another process, by their names there.
     pub fn receive(&self, declared: impl IntoIterator<Item = Declared>) {
         let mut known = self.known();
@@ -149,7 +172,7 @@ impl Stores {
     /// The store of a URL, with its uploads in parts.
     ///
     /// # Errors
-    /// When the URL is of no store, or its options are not known here.
+    /// When the URL is of no store, or its options are not known here, or lead where nothing may be read or written.
     pub fn opened(&self, url: &Url) -> Result<Opened> {
         let key = key(url);
         if let Some(opened) = touch(&mut self.known().open, &key) {
@@ -165,6 +188,11 @@ impl Stores {
                 })?
             }
         };
+        let allowed = options.check(&self.0.allowed);
+        allowed.map_err(|denied| Error::ObjectStoreUrl {
+            url: root(url),
+            reason: denied.to_string(),
+        })?;
         let mut plain = url.clone();
         // Only URLs that can have one have one.
         plain.set_password(None).ok();

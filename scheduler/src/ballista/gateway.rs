@@ -96,6 +96,19 @@ impl JobGateway {
         }
     }
 
+    /// Takes over what a job's plan says of stores only by name.
+    ///
+    /// # Errors
+    /// When it leads where nothing may be read or written.
+    fn receive_stores(&self, caller: &Caller, job: &mut JobSettings) -> Result<(), Status> {
+        let allowed = self.stores.check(&job.stores);
+        allowed.map_err(|denied| {
+            caller.refused("submit", "options of a store", &denied.to_string())
+        })?;
+        self.stores.receive(std::mem::take(&mut job.stores));
+        Ok(())
+    }
+
     /// The current attempt of a job.
     fn attempt(&self, id: String) -> String {
         let attempt = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
@@ -230,7 +243,7 @@ impl SchedulerGrpc for JobGateway {
         let mut job = job_settings(request.get_ref())?;
         self.check_queue(&job.queue)?;
         self.permissions.check(&caller, request.get_ref())?;
-        self.stores.receive(std::mem::take(&mut job.stores));
+        self.receive_stores(&caller, &mut job)?;
         job.memory = self.memory_limit(&caller)?;
         put_settings(request.get_mut(), &job);
         let submission = request.get_ref().clone();
@@ -266,7 +279,7 @@ impl SchedulerGrpc for JobGateway {
             )));
         }
         self.permissions.check(&caller, request.get_ref())?;
-        self.stores.receive(std::mem::take(&mut job.stores));
+        self.receive_stores(&caller, &mut job)?;
         job.memory = self.memory_limit(&caller)?;
         put_settings(request.get_mut(), &job);
         let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;

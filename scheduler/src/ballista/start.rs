@@ -86,7 +86,7 @@ pub(crate) async fn start(
         override_physical_codec: Some(Arc::new(VolleyPhysicalCodec::default())),
         ..Default::default()
     };
-    let stores = Stores::default();
+    let stores = Stores::within(access.paths().clone());
     let sessions = session_builder(control.clone(), &stores);
     let sessions = sessions.map_err(|error| Error::Start(error.into()))?;
     let permissions = Permissions::new(&sessions, access.paths().clone());

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tonic::Code;
 use volley_proto::access::{Role, Token};
 use volley_tests::{
-    Answer, Client, Cluster, ExecutorSetup, Intruder, Run, Setup, binary, eventually,
+    Answer, Client, Cluster, ExecutorSetup, Intruder, Run, S3Server, Setup, binary, eventually,
 };
 
 use crate::{create_model, fails, write_table};
@@ -559,6 +559,57 @@ fn plans_stay_below_the_paths_that_are_allowed() {
         fs::remove_dir_all(root.join("data/new")).unwrap();
     }
     assert!(!root.join("secret/out.csv").exists() && !root.join("secret/folder").exists());
+}
+
+/// A bucket's name is the same on every server: which one is asked is a place as well.
+#[test]
+fn options_of_a_store_lead_nowhere_else() {
+    let server = S3Server::start();
+    fs::create_dir(server.bucket_dir().join("in")).unwrap();
+    fs::write(server.bucket_dir().join("in/x.csv"), "a\n1\n").unwrap();
+    let options = S3Server::environment(&server.endpoint());
+    let options = options.iter().map(|(variable, value)| {
+        let key = variable.to_lowercase().replacen("aws_", "aws.", 1);
+        format!("'{key}' '{value}'")
+    });
+    let options: Vec<_> = options.collect();
+    let sql = format!(
+        "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS CSV LOCATION 's3://{}/in/' \
+         OPTIONS ('format.has_header' 'true', {}); SELECT a FROM t",
+        S3Server::BUCKET,
+        options.join(", ")
+    );
+    let bucket = format!("s3://{}/in", S3Server::BUCKET);
+    let allow = |place: &str| ["--allow-path".to_owned(), place.to_owned()];
+    let only = allow(&bucket).to_vec();
+    let with_server = [only.clone(), allow(&server.endpoint()).to_vec()].concat();
+    for (arguments, is_allowed) in [(only, false), (with_server, true)] {
+        let [of_scheduler, of_executors] = [(); 2].map(|()| arguments.clone());
+        for setup in [
+            Setup {
+                executors: 1,
+                scheduler_args: of_scheduler,
+                ..Setup::default()
+            },
+            Setup {
+                executors: 1,
+                executor_args: of_executors,
+                ..Setup::default()
+            },
+        ] {
+            let cluster = Cluster::start_with(setup);
+            if is_allowed {
+                assert_eq!(cluster.query(&sql)[0]["a"], 1);
+                continue;
+            }
+            let said = cluster.fail(&sql);
+            assert!(
+                said.contains("aws.endpoint") && said.contains("--allow-path"),
+                "{said}"
+            );
+            assert!(!said.contains(&server.address()), "{said}");
+        }
+    }
 }
 
 #[test]
