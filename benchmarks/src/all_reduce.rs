@@ -11,13 +11,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::binary;
+use crate::cluster::{Certificates, binary};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 use crate::peers::{Peer, Peers};
 
 const GLOO: &str = "gloo";
-/// The folder of certificates.
-const CERTIFICATES: &str = "certificates";
 /// Calls in a group; the first is not counted.
 const CALLS: usize = 8;
 
@@ -64,10 +62,10 @@ const MESSAGES: [Message; 3] = [
 
 /// How Volley's ranks are connected.
 #[derive(Debug, Clone, Copy)]
-enum Transport {
+enum Transport<'a> {
     Tcp,
     Unix,
-    Tls,
+    Tls(&'a Certificates),
 }
 
 /// Runs the comparison and writes it into a folder.
@@ -78,9 +76,12 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let mut comparison = Comparison::new("all-reduce", "All-reduce on one host", METHOD);
     comparison.note_versions(&gloo.ask(&json!({ "versions": true }))?);
     let mut transports = vec![Transport::Tcp, Transport::Unix];
-    if args.tls {
-        certificates(dir.path())?;
-        transports.push(Transport::Tls);
+    let certificates = match args.tls {
+        true => Some(Certificates::make(&dir.path().join("certificates"))?),
+        false => None,
+    };
+    if let Some(certificates) = &certificates {
+        transports.push(Transport::Tls(certificates));
         comparison.remark(
             "Over TLS, the same ranks encrypt what they send with AES-128-GCM; the kernel's loopback is as fast as \
              before, so the difference is what encryption costs two or more processes on the same cores."
@@ -88,13 +89,13 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         );
     }
     for processes in &args.processes {
-        let start = |transport: &Transport| World::start(*processes, *transport, dir.path());
+        let start = |transport: &Transport<'_>| World::start(*processes, *transport, dir.path());
         let mut worlds: Vec<_> = transports
             .iter()
             .map(start)
             .collect::<anyhow::Result<_>>()?;
         for message in MESSAGES {
-            let case = |transport: &Transport| case(*processes, message, *transport);
+            let case = |transport: &Transport<'_>| case(*processes, message, *transport);
             let mut cases: Vec<_> = transports.iter().map(case).collect();
             // One round to warm up.
             for round in 0..=args.rounds {
@@ -140,26 +141,12 @@ const METHOD: &str = "Sums of `f32` over processes of one host, in place. A figu
     more in memory that they share, and over the sockets tell each other when to read it. A round's figure \
     for gloo stands in each row.";
 
-/// Has `volley` make certificates for loopback.
-fn certificates(dir: &Path) -> anyhow::Result<()> {
-    let made = Command::new(binary("volley")?)
-        .args(["cluster", "certs", "--hosts", "127.0.0.1", "--out"])
-        .arg(dir.join(CERTIFICATES))
-        .stdout(Stdio::null())
-        .status()?;
-    ensure!(
-        made.success(),
-        "certificates cannot be made: the error is above"
-    );
-    Ok(())
-}
-
-fn case(processes: usize, message: Message, transport: Transport) -> Case {
+fn case(processes: usize, message: Message, transport: Transport<'_>) -> Case {
     let (over, at_least) = match transport {
         Transport::Tcp => ("TCP", Some(2.0)),
         Transport::Unix => ("Unix sockets", Some(4.0)),
         // Gloo does not encrypt: there is nothing to compare with.
-        Transport::Tls => ("TLS", None),
+        Transport::Tls(_) => ("TLS", None),
     };
     let name = format!("{}, {processes} processes, {over}", message.name);
     let case = Case::new(name, Unit::Microseconds);
@@ -195,14 +182,13 @@ struct Rank {
 
 impl World {
     /// Connects so many processes; sockets and certificates are in a folder.
-    fn start(processes: usize, transport: Transport, dir: &Path) -> anyhow::Result<Self> {
+    fn start(processes: usize, transport: Transport<'_>, dir: &Path) -> anyhow::Result<Self> {
         let program = binary("volley-collective")?;
         let arguments = match transport {
             Transport::Tcp => vec![],
             Transport::Unix => vec![dir.to_owned()],
-            Transport::Tls => {
-                let files = ["ca.pem", "127.0.0.1.pem", "127.0.0.1.key"];
-                let files = files.map(|file| dir.join(CERTIFICATES).join(file));
+            Transport::Tls(certificates) => {
+                let files = certificates.files().into_iter();
                 std::iter::once("--tls".into()).chain(files).collect()
             }
         };

@@ -201,6 +201,51 @@ impl Drop for Cluster {
     }
 }
 
+/// Certificates for processes on loopback.
+#[derive(Debug)]
+pub(crate) struct Certificates {
+    dir: PathBuf,
+}
+
+impl Certificates {
+    /// Has `volley` make them, in a new folder.
+    pub(crate) fn make(dir: &Path) -> anyhow::Result<Self> {
+        let made = Command::new(binary("volley")?)
+            .args(["cluster", "certs", "--hosts", "127.0.0.1", "--out"])
+            .arg(dir)
+            .stdout(Stdio::null())
+            .status()?;
+        ensure!(
+            made.success(),
+            "certificates cannot be made: the error is above"
+        );
+        Ok(Self {
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// The authority's, a process's own, and its key.
+    pub(crate) fn files(&self) -> [PathBuf; 3] {
+        ["ca.pem", "127.0.0.1.pem", "127.0.0.1.key"].map(|file| self.dir.join(file))
+    }
+
+    /// The options of a process of the cluster.
+    pub(crate) fn of_process(&self) -> Vec<String> {
+        let options = ["--tls-ca", "--tls-cert", "--tls-key"];
+        let given = options.into_iter().zip(self.files());
+        given
+            .flat_map(|(option, file)| [option.to_owned(), file.display().to_string()])
+            .collect()
+    }
+
+    /// The options of a client.
+    pub(crate) fn of_client(&self) -> Vec<String> {
+        let mut options = self.of_process();
+        options.truncate(2);
+        options
+    }
+}
+
 /// A binary of the same build, beside this one, or in the folder that `VOLLEY_BIN` names.
 pub(crate) fn binary(name: &str) -> anyhow::Result<PathBuf> {
     let path = match std::env::var_os("VOLLEY_BIN") {

@@ -5,13 +5,13 @@
 //! executors, and the way of the rows back. Nothing is compared with.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
-use crate::cluster::{Cluster, binary};
+use crate::cluster::{Certificates, Cluster, Layout, binary};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, percentile};
 use crate::session::Session;
 
@@ -31,8 +31,9 @@ const WARM_UP: usize = 20;
 const METHOD: &str = "One `volley` command runs a statement again and again; its standard output is \
     read as it comes, and a statement took from the last row of the one before it to its own last row. \
     That holds planning, running, formatting and the pipe, but not the parsing of the script, which \
-    comes first. The cluster: a scheduler and two executors of one slot as processes. Embedded: both \
-    inside the `volley` command, as it starts them by itself. The join is of two CSV files of ten rows. \
+    comes first. The cluster: a scheduler and two executors of one slot as processes, as they start on \
+    loopback by themselves: with tokens, and without TLS. Another asks nobody for a token (`--insecure`), and a third one \
+    speaks TLS. Embedded: both inside the `volley` command, as it starts them by itself. The join is of two CSV files of ten rows. \
     Twenty statements of each session come first and do not count. A sample is a session's p50 or p99.";
 
 /// A statement to measure.
@@ -63,39 +64,110 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         .tempdir()?;
     let dir = dir.path();
     let tables = tables(dir)?;
-    let cluster = Cluster::start(dir, 2)?;
-    let embedded = || -> anyhow::Result<Command> {
-        let mut volley = Command::new(binary("volley")?);
-        volley.args(["--format", "json", "--store"]);
-        volley.arg(dir.join("store"));
-        Ok(volley)
+    let certificates = Certificates::make(&dir.join("certificates"))?;
+    let of_process = certificates.of_process();
+    let of_process: Vec<_> = of_process.iter().map(String::as_str).collect();
+    let tls = Layout {
+        options: &of_process,
+        scheduler_options: &of_process,
+        ..Layout::of(2)
     };
+    let without_tokens = Layout {
+        scheduler_options: &["--insecure"],
+        ..Layout::of(2)
+    };
+    let engines = [
+        Engine::cluster("cluster", dir, Layout::of(2), Vec::new())?,
+        Engine::embedded(dir),
+        Engine::cluster("cluster without tokens", dir, without_tokens, Vec::new())?,
+        Engine::cluster("cluster over TLS", dir, tls, certificates.of_client())?,
+    ];
     let mut comparison = Comparison::new("latency", "The smallest statements", METHOD);
     for Smallest { name, rows, sql } in STATEMENTS {
-        let case = |engine, of| Case::new(format!("{name}, {engine}, {of}"), Unit::Milliseconds);
-        let mut cases = [
-            case("cluster", "p50").at_most(20.0),
-            case("cluster", "p99").at_most(60.0),
-            case("embedded", "p50").at_most(10.0),
-            case("embedded", "p99"),
-        ];
+        let case = |engine: &Engine, of, at_most: Option<f64>| {
+            let case = Case::new(format!("{name}, {}, {of}", engine.name), Unit::Milliseconds);
+            at_most
+                .into_iter()
+                .fold(case, |case, at_most| case.at_most(at_most))
+        };
+        let bars = [(Some(20.0), Some(60.0)), (Some(10.0), None)];
+        let bars = bars.into_iter().chain(std::iter::repeat((None, None)));
+        let mut cases: Vec<_> = engines
+            .iter()
+            .zip(bars)
+            .map(|(engine, (p50, p99))| [case(engine, "p50", p50), case(engine, "p99", p99)])
+            .collect();
         let script = tables.clone() + &sql.repeat(WARM_UP + args.rounds);
         for _ in 0..args.sessions {
-            for (engine, volley) in [cluster.client()?, embedded()?].into_iter().enumerate() {
-                let session = Session::run(volley, &script, dir)?;
+            for (engine, [p50_case, p99_case]) in engines.iter().zip(&mut cases) {
+                let session = Session::run(engine.client()?, &script, dir)?;
                 session.check()?;
                 let ends: Vec<_> = session.lines.iter().map(|(at, _)| *at).collect();
                 let took = latencies(&ends, rows, args.rounds)
                     .with_context(|| format!("{name} gave {} rows", ends.len()))?;
                 let (p50, p99) = (percentile(&took, 0.5), percentile(&took, 0.99));
-                eprintln!("{name}, engine {engine}: p50 {p50:.1} ms, p99 {p99:.1} ms");
-                cases[2 * engine].push(VOLLEY, p50);
-                cases[2 * engine + 1].push(VOLLEY, p99);
+                eprintln!("{name}, {}: p50 {p50:.1} ms, p99 {p99:.1} ms", engine.name);
+                p50_case.push(VOLLEY, p50);
+                p99_case.push(VOLLEY, p99);
             }
         }
-        comparison.cases.extend(cases);
+        comparison.cases.extend(cases.into_iter().flatten());
     }
     comparison.write(results)
+}
+
+/// What answers statements.
+struct Engine {
+    name: &'static str,
+    /// The processes, where they are not the client's own.
+    cluster: Option<Cluster>,
+    /// What a client is given besides.
+    options: Vec<String>,
+    store: PathBuf,
+}
+
+impl Engine {
+    fn embedded(dir: &Path) -> Self {
+        Self {
+            name: "embedded",
+            cluster: None,
+            options: Vec::new(),
+            store: dir.join("store"),
+        }
+    }
+
+    /// A cluster in a folder of its own, and what a client of it is given.
+    fn cluster(
+        name: &'static str,
+        dir: &Path,
+        layout: Layout<'_>,
+        options: Vec<String>,
+    ) -> anyhow::Result<Self> {
+        let dir = dir.join(name);
+        fs::create_dir(&dir)?;
+        let cluster = Cluster::start_with(&dir, layout)?;
+        Ok(Self {
+            name,
+            store: cluster.store(),
+            cluster: Some(cluster),
+            options,
+        })
+    }
+
+    /// A `volley` command, to be started.
+    fn client(&self) -> anyhow::Result<Command> {
+        let mut volley = match &self.cluster {
+            Some(cluster) => cluster.client()?,
+            None => {
+                let mut volley = Command::new(binary("volley")?);
+                volley.args(["--format", "json", "--store"]);
+                volley.arg(&self.store);
+                volley
+            }
+        };
+        volley.args(&self.options);
+        Ok(volley)
+    }
 }
 
 /// Writes the tables of the join and gives the statements that make them known.

@@ -5,7 +5,7 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::prelude::SessionContext;
 use volley_proto::did_you_mean;
-use volley_proto::object_stores::{SCHEMES, shown};
+use volley_proto::object_stores::{SCHEMES, is_read_only, shown};
 
 use crate::Error;
 
@@ -90,15 +90,12 @@ pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
             continue;
         };
         let scheme = scheme.to_ascii_lowercase();
-        let is_web = matches!(scheme.as_str(), "http" | "https");
-        if scheme == "file" || (SCHEMES.contains(&scheme.as_str()) && !(is_web && what != READING))
-        {
+        let known = SCHEMES.iter().copied();
+        let known = known.filter(|known| what == READING || !is_read_only(known));
+        let known: Vec<_> = known.collect();
+        if scheme == "file" || known.contains(&scheme.as_str()) {
             continue;
         }
-        let known = SCHEMES
-            .iter()
-            .filter(|known| !known.starts_with("http") || what == READING);
-        let known: Vec<_> = known.copied().collect();
         return Err(Error::NotSupported {
             what: format!(
                 "{what} {}: give a path or a file:// URL that every executor sees, or a URL of {}://",
