@@ -27,21 +27,18 @@ pub(crate) struct Args {
     /// How many processes take part
     #[arg(long, value_delimiter = ',', default_value = "2,4")]
     processes: Vec<usize>,
-    /// Also measure Volley over TCP under TLS, as between hosts of a cluster that speaks it
-    #[arg(long)]
-    tls: bool,
 }
 
 /// What is summed.
 #[derive(Debug, Clone, Copy)]
-struct Message {
-    name: &'static str,
+pub(crate) struct Message {
+    pub(crate) name: &'static str,
     elements: usize,
     /// Groups of calls in a round.
     groups: usize,
 }
 
-const MESSAGES: [Message; 3] = [
+pub(crate) const MESSAGES: [Message; 3] = [
     Message {
         name: "10 KB",
         elements: 2_500,
@@ -62,7 +59,7 @@ const MESSAGES: [Message; 3] = [
 
 /// How Volley's ranks are connected.
 #[derive(Debug, Clone, Copy)]
-enum Transport<'a> {
+pub(crate) enum Transport<'a> {
     Tcp,
     Unix,
     Tls(&'a Certificates),
@@ -75,19 +72,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let mut gloo = peers.start("all_reduce.py", &[], dir.path())?;
     let mut comparison = Comparison::new("all-reduce", "All-reduce on one host", METHOD);
     comparison.note_versions(&gloo.ask(&json!({ "versions": true }))?);
-    let mut transports = vec![Transport::Tcp, Transport::Unix];
-    let certificates = match args.tls {
-        true => Some(Certificates::make(&dir.path().join("certificates"))?),
-        false => None,
-    };
-    if let Some(certificates) = &certificates {
-        transports.push(Transport::Tls(certificates));
-        comparison.remark(
-            "Over TLS, the same ranks encrypt what they send with AES-128-GCM; the kernel's loopback is as fast as \
-             before, so the difference is what encryption costs two or more processes on the same cores."
-                .to_owned(),
-        );
-    }
+    let transports = [Transport::Tcp, Transport::Unix];
     for processes in &args.processes {
         let start = |transport: &Transport<'_>| World::start(*processes, *transport, dir.path());
         let mut worlds: Vec<_> = transports
@@ -172,7 +157,7 @@ fn question(message: Message) -> Value {
 }
 
 /// Volley's ranks, connected; killed when dropped.
-struct World(Vec<Rank>);
+pub(crate) struct World(Vec<Rank>);
 
 struct Rank {
     child: Child,
@@ -182,7 +167,11 @@ struct Rank {
 
 impl World {
     /// Connects so many processes; sockets and certificates are in a folder.
-    fn start(processes: usize, transport: Transport<'_>, dir: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        processes: usize,
+        transport: Transport<'_>,
+        dir: &Path,
+    ) -> anyhow::Result<Self> {
         let program = binary("volley-collective")?;
         let arguments = match transport {
             Transport::Tcp => vec![],
@@ -219,7 +208,7 @@ impl World {
     }
 
     /// The median of a call on rank 0, in microseconds.
-    fn measure(&mut self, message: Message) -> anyhow::Result<f64> {
+    pub(crate) fn measure(&mut self, message: Message) -> anyhow::Result<f64> {
         let question = question(message);
         for rank in &mut self.0 {
             rank.write(&question)?;

@@ -22,8 +22,8 @@ mod quality;
 mod report;
 mod rossmann;
 mod session;
-mod shuffle;
 mod simulation;
+mod tls;
 mod tpc;
 mod training;
 
@@ -49,8 +49,8 @@ enum Command {
     Training(training::Args),
     /// Sums over processes against gloo
     AllReduce(all_reduce::Args),
-    /// What TLS costs a shuffle between executors
-    Shuffle(shuffle::Args),
+    /// What TLS costs a shuffle and sums of ranks
+    Tls(tls::Args),
     /// ML.PREDICT against PyTorch
     Prediction(prediction::Args),
     /// Predictions of public tables with defaults, against scikit-learn, `LightGBM`, `XGBoost` and `RealMLP`
@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<()> {
         Command::Rossmann(args) => rossmann::run(&args, &results),
         Command::Training(args) => training::run(&args, &results),
         Command::AllReduce(args) => all_reduce::run(&args, &results),
-        Command::Shuffle(args) => shuffle::run(&args, &results),
+        Command::Tls(args) => tls::run(&args, &results),
         Command::Prediction(args) => prediction::run(&args, &results),
         Command::Quality(args) => quality::run(&args, &results),
         Command::Gpu(args) => gpu::run(&args, &results),

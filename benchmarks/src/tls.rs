@@ -1,19 +1,19 @@
-//! What TLS costs a shuffle: a query that does little but send its rows to the other executor, on a cluster that speaks TLS
-//! beside one that does not.
+//! What TLS costs: a query that does little but shuffle its rows, and sums of ranks, each over TLS and in the clear.
 //!
-//! It says nothing of a network: both executors are on one host and share its cores, so encryption is paid for in full.
+//! It says nothing of a network: both ends are on one host and share its cores, so encryption is paid for in full.
 
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
+use crate::all_reduce::{MESSAGES, Transport, World};
 use crate::cluster::{Certificates, Cluster, Layout};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How often each cluster is asked
+    /// How often each is measured
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Rows to shuffle, of 200 bytes each
@@ -21,15 +21,19 @@ pub(crate) struct Args {
     rows: usize,
 }
 
-/// The cluster that encrypts nothing.
+/// What encrypts nothing.
 const PLAIN: &str = "Volley without TLS";
 
-const METHOD: &str = "A query that groups rows by a key of which each row has its own, and takes the greatest of a text of 200 \
+/// Ranks whose numbers are summed.
+const RANKS: usize = 2;
+
+const METHOD: &str = "The shuffle is a query that groups rows by a key of which each row has its own, and takes the greatest of a text of 200 \
     hexadecimal digits in each group: all rows go through a shuffle. Executors are told to fetch all of it over Flight, as \
     from another host, where otherwise they read each other's files on one host. The table is Parquet, written before by the same \
     cluster. Two clusters run side by side, each a scheduler and two executors of one slot as processes: one whose processes \
     speak TLS to each other and to the client, and one that encrypts nothing. They take turns, and a sample is one `volley` \
-    command, its start included. One round of each warms up.";
+    command, its start included. Sums are those of `all-reduce`: of two ranks, over TCP, with and without TLS, by turns. One round \
+    of each warms up.";
 
 /// A cluster, and what a client of it is given.
 struct Side {
@@ -38,7 +42,7 @@ struct Side {
     options: Vec<String>,
 }
 
-/// Runs the measurement and writes it into a folder.
+/// Runs the measurements and writes them into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let Args { rounds, rows } = args;
     ensure!(*rounds > 0, "--rounds 0: expected at least 1");
@@ -66,13 +70,47 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
             eprintln!("round {round}, {}: {seconds:.3} s", side.name);
         }
     }
-    let mut comparison = Comparison::new("shuffle", "A shuffle over TLS", METHOD);
+    drop(sides);
+    let mut comparison = Comparison::new("tls", "What TLS costs", METHOD);
     comparison.remark(format!(
         "{rows} rows, {} MB of text; half of them leave the executor that has read them.",
         rows * 200 / 1_000_000
     ));
     comparison.cases = vec![case];
+    comparison
+        .cases
+        .extend(sums(*rounds, &certificates, dir.path())?);
     comparison.write(results)
+}
+
+/// Sums of ranks over TLS and in the clear.
+fn sums(rounds: usize, certificates: &Certificates, dir: &Path) -> anyhow::Result<Vec<Case>> {
+    let transports = [
+        (PLAIN, Transport::Tcp),
+        (VOLLEY, Transport::Tls(certificates)),
+    ];
+    let start = |(name, transport)| anyhow::Ok((name, World::start(RANKS, transport, dir)?));
+    let mut worlds: Vec<_> = transports
+        .into_iter()
+        .map(start)
+        .collect::<anyhow::Result<_>>()?;
+    let mut cases = Vec::new();
+    for message in MESSAGES {
+        let name = format!("a sum of {} over TLS", message.name);
+        let mut case = Case::new(name, Unit::Microseconds);
+        for round in 0..=rounds {
+            for turn in 0..worlds.len() {
+                let at = (turn + round) % worlds.len();
+                let (name, world) = &mut worlds[at];
+                let median = world.measure(message)?;
+                if round > 0 {
+                    case.push(name, median);
+                }
+            }
+        }
+        cases.push(case);
+    }
+    Ok(cases)
 }
 
 impl Side {
