@@ -419,6 +419,7 @@ impl Controller {
             self.command(Command::RemoveRows { attempt });
             self.wake(Topic::Job(id));
         }
+        self.jobs.evict();
     }
 
     // Executors and their tasks.

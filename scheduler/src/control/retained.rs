@@ -36,6 +36,11 @@ impl<K: Ord, V: Ends> Retained<K, V> {
     /// Adds a value; one of the same key is replaced.
     pub(crate) fn add(&mut self, key: K, value: V) {
         self.entries.insert(key, value);
+        self.evict();
+    }
+
+    /// Evicts what is too many and has become evictable since it was added.
+    pub(crate) fn evict(&mut self) {
         let mut surplus = self.entries.len().saturating_sub(KEPT);
         if surplus > 0 {
             self.entries.retain(|_, value| {

@@ -74,7 +74,7 @@ pub(crate) fn run(queries: usize) {
             before.descriptors,
         );
     }
-    // Rows that have been read are kept for some seconds, and their jobs with them; then other jobs evict these.
+    // Rows that have been read are kept for some seconds, and their jobs with them; then the oldest are evicted.
     eventually("the scheduler to keep fewer than 1,024 jobs", SOON, || {
         let counted = cluster.query("SELECT count(*) AS n FROM volley.jobs");
         let kept = counted[0]["n"].as_u64().unwrap();

@@ -98,6 +98,11 @@ impl Jobs {
         (wanted, early)
     }
 
+    /// Evicts the oldest of too many jobs, once their rows are removed.
+    pub(in crate::control) fn evict(&mut self) {
+        self.jobs.evict();
+    }
+
     /// An attempt, made known if need be; then the oldest of jobs that are not known are evicted, where there are many.
     fn attempt(&mut self, id: &str) -> &mut Attempt {
         let count = self.attempts.len();
