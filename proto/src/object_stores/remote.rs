@@ -1,4 +1,5 @@
-//! A store as the engine sees it: it shows no credentials, and its files differ by more than their paths.
+//! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and its listings do not
+//! break off.
 //!
 //! The engine keeps what it has read of a file by its path, and takes it for that of another store's file of the same
 //! path, length and time of change, which stores tell in seconds. So the time gets a fraction of a second that depends
@@ -10,14 +11,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use twox_hash::XxHash64;
+
+use super::attempts::{Patience, breaks_off, retried};
 
 /// A store that was opened, with its root for a name.
 pub(super) struct Remote {
@@ -31,6 +34,24 @@ impl Remote {
             name: name.into(),
             store,
         }
+    }
+
+    /// The files of a listing, which is begun anew where an answer breaks off: it is whole before anything of it is given
+    /// out, since stores need not list in an order.
+    fn listed(
+        &self,
+        list: impl Fn() -> BoxStream<'static, Result<ObjectMeta>> + Send + Sync + 'static,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let name = Arc::clone(&self.name);
+        let files = async move {
+            let list = || list().try_collect::<Vec<_>>().boxed();
+            let files = retried(Patience::REMOTE, breaks_off, list).await?;
+            let files = files.into_iter();
+            Ok(stream::iter(
+                files.map(move |file| Ok(told_apart(&name, file))),
+            ))
+        };
+        files.try_flatten_stream().boxed()
     }
 }
 
@@ -94,11 +115,8 @@ impl ObjectStore for Remote {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let name = Arc::clone(&self.name);
-        let files = self.store.list(prefix);
-        files
-            .map(move |file| file.map(|file| told_apart(&name, file)))
-            .boxed()
+        let (store, prefix) = (Arc::clone(&self.store), prefix.cloned());
+        self.listed(move || store.list(prefix.as_ref()))
     }
 
     fn list_with_offset(
@@ -106,15 +124,14 @@ impl ObjectStore for Remote {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let name = Arc::clone(&self.name);
-        let files = self.store.list_with_offset(prefix, offset);
-        files
-            .map(move |file| file.map(|file| told_apart(&name, file)))
-            .boxed()
+        let (store, prefix) = (Arc::clone(&self.store), prefix.cloned());
+        let offset = offset.clone();
+        self.listed(move || store.list_with_offset(prefix.as_ref(), &offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        let mut found = self.store.list_with_delimiter(prefix).await?;
+        let list = || self.store.list_with_delimiter(prefix);
+        let mut found = retried(Patience::REMOTE, breaks_off, list).await?;
         let files = found.objects.into_iter();
         found.objects = files.map(|file| told_apart(&self.name, file)).collect();
         Ok(found)

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
@@ -25,7 +25,8 @@ use object_store::{
     Error, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, Result,
     UpdateVersion,
 };
-use uuid::Uuid;
+
+use crate::object_stores::{Attempts, Patience, is_transient, retried};
 
 /// What is longer is put in parts of this length: at least 5 MiB on S3, equal ones on R2.
 pub(super) const PART: usize = 8 * 1024 * 1024;
@@ -33,90 +34,6 @@ pub(super) const PART: usize = 8 * 1024 * 1024;
 const PARTS: usize = 10_000;
 /// Parts of one object that are on their way at a time.
 const PARTS_AT_ONCE: usize = 4;
-
-/// How long, and how often, is tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Patience {
-    /// Requests until the failure is reported.
-    pub(super) attempts: u32,
-    /// How long one may take; one that transfers much, without anything arriving.
-    pub(super) silence: Duration,
-    /// How long after the first another may begin.
-    pub(super) until: Duration,
-    /// The pause before the second; it doubles with each, up to [`Patience::LONGEST_PAUSE`].
-    pub(super) pause: Duration,
-}
-
-impl Patience {
-    /// For stores over a network. Their client makes requests again that cannot have been done, for up to a minute: this
-    /// is for those that may have been, and for answers that break off.
-    pub(super) const REMOTE: Self = Self {
-        attempts: 8,
-        silence: Duration::from_secs(120),
-        until: Duration::from_secs(60),
-        pause: Duration::from_millis(100),
-    };
-    /// For folders: what fails is told at once.
-    pub(super) const LOCAL: Self = Self {
-        attempts: 1,
-        silence: Duration::MAX,
-        until: Duration::ZERO,
-        pause: Duration::ZERO,
-    };
-    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-}
-
-/// The attempts at one request.
-struct Attempts {
-    patience: Patience,
-    since: Instant,
-    made: u32,
-}
-
-impl Attempts {
-    fn new(patience: Patience) -> Self {
-        Self {
-            patience,
-            since: Instant::now(),
-            made: 0,
-        }
-    }
-
-    /// Waits until the next attempt, or gives up.
-    async fn again(&mut self, failure: Error) -> Result<()> {
-        self.made += 1;
-        let Patience {
-            attempts,
-            until,
-            pause,
-            ..
-        } = self.patience;
-        if !is_transient(&failure) || self.made >= attempts || self.since.elapsed() > until {
-            return Err(failure);
-        }
-        let pause = pause.saturating_mul(1 << (self.made - 1).min(16));
-        let pause = pause.min(Patience::LONGEST_PAUSE);
-        // From half of it to all of it: those who failed together do not come back together.
-        let share = Uuid::new_v4().as_u128() % 1000;
-        let pause = pause.mul_f64(0.5 + share as f64 / 2000.0);
-        tracing::debug!(%failure, attempt = self.made, ?pause, "a request to the store is made again");
-        tokio::time::sleep(pause).await;
-        Ok(())
-    }
-}
-
-/// Whether the same request may succeed later.
-fn is_transient(failure: &Error) -> bool {
-    // What the client has no name for: connections, 5xx, timeouts. That of a condition stands for a refusal that
-    // nothing was found behind.
-    matches!(
-        failure,
-        Error::Generic { .. }
-            | Error::JoinError { .. }
-            | Error::AlreadyExists { .. }
-            | Error::Precondition { .. }
-    )
-}
 
 /// An object store, and how patient one is with it.
 #[derive(Clone)]
@@ -304,15 +221,8 @@ impl Objects {
         }
     }
 
-    /// Boxed requests: the compiler can tell then that what waits for one may change threads.
     async fn retried<'a, T>(&self, request: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
-        let mut attempts = Attempts::new(self.patience);
-        loop {
-            match request().await {
-                Ok(done) => return Ok(done),
-                Err(failure) => attempts.again(failure).await?,
-            }
-        }
+        retried(self.patience, is_transient, request).await
     }
 
     async fn in_time<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {

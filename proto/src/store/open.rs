@@ -8,8 +8,8 @@ use object_store::path::Path;
 use url::Url;
 
 use super::ModelStore;
-use super::objects::{Objects, Patience};
-use crate::object_stores::{self, StoreOptions};
+use super::objects::Objects;
+use crate::object_stores::{self, Patience, StoreOptions};
 use crate::{Error, Result};
 
 /// Schemes of object stores that can hold models: those of web servers can only be read.

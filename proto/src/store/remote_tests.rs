@@ -16,8 +16,9 @@ use object_store::{
 };
 
 use super::ModelStore;
-use super::objects::{PART, Patience};
+use super::objects::PART;
 use super::scene::{Scene, steps};
+use crate::object_stores::Patience;
 use crate::spec::IfExists;
 use crate::{Error, TrainId};
 
