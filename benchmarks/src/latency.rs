@@ -77,29 +77,37 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         ..Layout::of(2)
     };
     let engines = [
-        Engine::cluster("cluster", dir, Layout::of(2), Vec::new())?,
-        Engine::embedded(dir),
-        Engine::cluster("cluster without tokens", dir, without_tokens, Vec::new())?,
-        Engine::cluster("cluster over TLS", dir, tls, certificates.of_client())?,
+        Engine {
+            at_most: [Some(20.0), Some(60.0)],
+            ..Engine::cluster("cluster", dir, Layout::of(2))?
+        },
+        Engine {
+            at_most: [Some(10.0), None],
+            ..Engine::embedded(dir)?
+        },
+        Engine::cluster("cluster without tokens", dir, without_tokens)?,
+        Engine {
+            options: certificates.of_client(),
+            ..Engine::cluster("cluster over TLS", dir, tls)?
+        },
     ];
     let mut comparison = Comparison::new("latency", "The smallest statements", METHOD);
     for Smallest { name, rows, sql } in STATEMENTS {
-        let case = |engine: &Engine, of, at_most: Option<f64>| {
-            let case = Case::new(format!("{name}, {}, {of}", engine.name), Unit::Milliseconds);
-            at_most
-                .into_iter()
-                .fold(case, |case, at_most| case.at_most(at_most))
+        let cases_of = |engine: &Engine| {
+            let cases = ["p50", "p99"].into_iter().zip(engine.at_most);
+            let cases = cases.map(|(of, at_most)| {
+                let case = Case::new(format!("{name}, {}, {of}", engine.name), Unit::Milliseconds);
+                match at_most {
+                    Some(at_most) => case.at_most(at_most),
+                    None => case,
+                }
+            });
+            cases.collect::<Vec<_>>()
         };
-        let bars = [(Some(20.0), Some(60.0)), (Some(10.0), None)];
-        let bars = bars.into_iter().chain(std::iter::repeat((None, None)));
-        let mut cases: Vec<_> = engines
-            .iter()
-            .zip(bars)
-            .map(|(engine, (p50, p99))| [case(engine, "p50", p50), case(engine, "p99", p99)])
-            .collect();
+        let mut cases: Vec<_> = engines.iter().map(cases_of).collect();
         let script = tables.clone() + &sql.repeat(WARM_UP + args.rounds);
         for _ in 0..args.sessions {
-            for (engine, [p50_case, p99_case]) in engines.iter().zip(&mut cases) {
+            for (engine, cases) in engines.iter().zip(&mut cases) {
                 let session = Session::run(engine.client()?, &script, dir)?;
                 session.check()?;
                 let ends: Vec<_> = session.lines.iter().map(|(at, _)| *at).collect();
@@ -107,8 +115,9 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                     .with_context(|| format!("{name} gave {} rows", ends.len()))?;
                 let (p50, p99) = (percentile(&took, 0.5), percentile(&took, 0.99));
                 eprintln!("{name}, {}: p50 {p50:.1} ms, p99 {p99:.1} ms", engine.name);
-                p50_case.push(VOLLEY, p50);
-                p99_case.push(VOLLEY, p99);
+                for (case, figure) in cases.iter_mut().zip([p50, p99]) {
+                    case.push(VOLLEY, figure);
+                }
             }
         }
         comparison.cases.extend(cases.into_iter().flatten());
@@ -121,36 +130,37 @@ struct Engine {
     name: &'static str,
     /// The processes, where they are not the client's own.
     cluster: Option<Cluster>,
+    /// A folder of its own.
+    dir: PathBuf,
     /// What a client is given besides.
     options: Vec<String>,
-    store: PathBuf,
+    /// Milliseconds that p50 and p99 are to stay under.
+    at_most: [Option<f64>; 2],
 }
 
 impl Engine {
-    fn embedded(dir: &Path) -> Self {
-        Self {
+    fn embedded(dir: &Path) -> anyhow::Result<Self> {
+        let dir = dir.join("embedded");
+        fs::create_dir(&dir)?;
+        Ok(Self {
             name: "embedded",
             cluster: None,
+            dir,
             options: Vec::new(),
-            store: dir.join("store"),
-        }
+            at_most: [None; 2],
+        })
     }
 
-    /// A cluster in a folder of its own, and what a client of it is given.
-    fn cluster(
-        name: &'static str,
-        dir: &Path,
-        layout: Layout<'_>,
-        options: Vec<String>,
-    ) -> anyhow::Result<Self> {
+    fn cluster(name: &'static str, dir: &Path, layout: Layout<'_>) -> anyhow::Result<Self> {
         let dir = dir.join(name);
         fs::create_dir(&dir)?;
         let cluster = Cluster::start_with(&dir, layout)?;
         Ok(Self {
             name,
-            store: cluster.store(),
             cluster: Some(cluster),
-            options,
+            dir,
+            options: Vec::new(),
+            at_most: [None; 2],
         })
     }
 
@@ -161,7 +171,7 @@ impl Engine {
             None => {
                 let mut volley = Command::new(binary("volley")?);
                 volley.args(["--format", "json", "--store"]);
-                volley.arg(&self.store);
+                volley.arg(self.dir.join("store"));
                 volley
             }
         };

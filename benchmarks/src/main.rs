@@ -8,6 +8,7 @@ mod all_reduce;
 mod barrier;
 mod chart;
 mod cluster;
+mod collective;
 mod comparison;
 mod example;
 mod features;

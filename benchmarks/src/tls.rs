@@ -2,13 +2,13 @@
 //!
 //! It says nothing of a network: both ends are on one host and share its cores, so encryption is paid for in full.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::all_reduce::{MESSAGES, Transport, World};
-use crate::cluster::{Certificates, Cluster, Layout};
+use crate::cluster::{Certificates, Cluster, Layout, Ran};
+use crate::collective::{MESSAGES, Transport, World};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 
 #[derive(Debug, clap::Args)]
@@ -153,7 +153,7 @@ impl Side {
     }
 
     /// Where the rows are.
-    fn rows(&self) -> std::path::PathBuf {
+    fn rows(&self) -> PathBuf {
         self.cluster.store().with_file_name("rows/")
     }
 
@@ -171,7 +171,7 @@ impl Side {
         Ok(ran.seconds)
     }
 
-    fn run(&self, sql: &str) -> anyhow::Result<crate::cluster::Ran> {
+    fn run(&self, sql: &str) -> anyhow::Result<Ran> {
         let fixed = [
             "--set",
             "ballista.shuffle.force_remote_read=true",

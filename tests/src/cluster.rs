@@ -4,22 +4,20 @@ use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
 use volley_proto::access::{Credential, Holder, LocalTokens, Token};
 
-use crate::{Client, Hosts, Process, binary, eventually};
+use crate::setup::PORT;
+use crate::{Client, ExecutorSetup, Hosts, Process, Setup, Spread, binary, eventually};
 
 /// Debug builds on a busy machine are slow to start.
 const START: Duration = Duration::from_secs(60);
 /// No single command of a test takes longer unless it hangs.
 const COMMAND: Duration = Duration::from_secs(300);
 
-/// The port of a scheduler that has a host for itself.
-const PORT: u16 = 50_050;
 /// A folder's name that leaves no room for a socket's.
 const LONG: &str = "of-a-name-so-long-that-the-path-of-a-socket-in-it-has-more-bytes-than-the-kernel-takes-for-one-of-them";
 
@@ -39,159 +37,6 @@ pub struct Cluster {
     dir: TempDir,
 }
 
-/// What a cluster starts with.
-#[derive(Debug, Clone, Default)]
-pub struct Setup {
-    /// Executors of one slot each.
-    pub executors: usize,
-    /// Further arguments of the scheduler.
-    pub scheduler_args: Vec<String>,
-    /// Further arguments of every executor.
-    pub executor_args: Vec<String>,
-    /// Whether queries have stages however little they read.
-    pub always_in_stages: bool,
-    /// Where models are kept, if not in a folder of the cluster's.
-    pub remote_store: Option<RemoteStore>,
-    /// The hosts that it is spread over; without them it is on loopback.
-    pub spread: Option<Spread>,
-    /// A folder of certificates as `volley cluster certs` makes it, for `127.0.0.1` or for the hosts as they are dialled:
-    /// TLS is spoken then.
-    pub certs: Option<PathBuf>,
-    /// Work folders whose names are too long for a Unix socket in them: ranks use TCP.
-    pub long_names: bool,
-    /// The token of the test's own, where the scheduler is given a file of tokens.
-    pub token: Option<Token>,
-}
-
-impl Setup {
-    /// Whether the scheduler makes tokens of its own.
-    fn makes_tokens(&self) -> bool {
-        let other = ["--tokens", "--insecure"];
-        let listens_beyond = self.spread.is_some();
-        !listens_beyond
-            && !self
-                .scheduler_args
-                .iter()
-                .any(|argument| other.contains(&argument.as_str()))
-    }
-
-    /// The options by which a process of the cluster on this host speaks TLS, or says that it does not.
-    fn tls(&self, host: &str) -> Vec<OsString> {
-        let Some(certs) = &self.certs else {
-            // The hosts are the test's own.
-            return Vec::from_iter(self.spread.as_ref().map(|_| "--insecure".into()));
-        };
-        let host = match &self.spread {
-            None => "127.0.0.1".to_owned(),
-            Some(spread) => spread.advertised(host),
-        };
-        let own = [
-            "--tls-cert".into(),
-            certs.join(format!("{host}.pem")).into(),
-            "--tls-key".into(),
-            certs.join(format!("{host}.key")).into(),
-        ];
-        self.client_tls().into_iter().chain(own).collect()
-    }
-
-    /// The options by which a client speaks TLS, if it does.
-    fn client_tls(&self) -> Vec<OsString> {
-        let options = |certs: &PathBuf| ["--tls-ca".into(), certs.join("ca.pem").into()];
-        self.certs.iter().flat_map(options).collect()
-    }
-}
-
-/// A model store that is reached over a network.
-#[derive(Debug, Clone)]
-pub struct RemoteStore {
-    /// Its URL.
-    pub url: String,
-    /// The folder that it serves.
-    pub dir: PathBuf,
-    /// What processes are told in their environment.
-    pub environment: Vec<(&'static str, String)>,
-}
-
-/// A cluster over hosts: the scheduler on `a`, executors on `b` and `c` by turns, clients on `d`.
-#[derive(Debug, Clone)]
-pub struct Spread {
-    /// The hosts.
-    pub hosts: Arc<Hosts>,
-    /// How processes dial each other.
-    pub dialled: Dialled,
-}
-
-/// What hosts are dialled by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialled {
-    /// Their names.
-    Name,
-    /// Their IPv4 addresses.
-    Ipv4,
-    /// Their IPv6 addresses.
-    Ipv6,
-}
-
-impl Spread {
-    const SCHEDULER: &str = "a";
-    const CLIENT: &str = "d";
-
-    /// The names of the hosts that are needed.
-    pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-
-    /// The host of an executor.
-    pub fn host(executor: usize) -> &'static str {
-        ["b", "c"][executor % 2]
-    }
-
-    /// What a host is dialled by.
-    pub fn advertised(&self, host: &str) -> String {
-        match self.dialled {
-            Dialled::Name => host.to_owned(),
-            Dialled::Ipv4 => self.hosts.ipv4(host).to_string(),
-            Dialled::Ipv6 => self.hosts.ipv6(host).to_string(),
-        }
-    }
-
-    /// Arguments that make a host's process listen everywhere and be dialled by others; `port` follows the address.
-    fn listen(&self, host: &str, port: &str) -> [String; 4] {
-        let bind = match self.dialled {
-            Dialled::Ipv6 if port.is_empty() => "::".to_owned(),
-            Dialled::Ipv6 => format!("[::]{port}"),
-            Dialled::Name | Dialled::Ipv4 => format!("0.0.0.0{port}"),
-        };
-        [
-            "--bind".to_owned(),
-            bind,
-            "--advertise-host".to_owned(),
-            self.advertised(host),
-        ]
-    }
-
-    fn scheduler(&self) -> String {
-        let host = self.advertised(Self::SCHEDULER);
-        match self.dialled {
-            Dialled::Ipv6 => format!("[{host}]:{PORT}"),
-            Dialled::Name | Dialled::Ipv4 => format!("{host}:{PORT}"),
-        }
-    }
-}
-
-/// How one executor differs from the others.
-#[derive(Debug, Clone, Default)]
-pub struct ExecutorSetup {
-    /// Its program, if it is not `volley-executor`.
-    pub program: Option<String>,
-    /// The scheduler as this executor reaches it, if another way.
-    pub scheduler: Option<String>,
-    /// Further arguments.
-    pub args: Vec<String>,
-    /// Its host, of a cluster over hosts, if it is not its turn's.
-    pub host: Option<&'static str>,
-    /// The largest file it can write, in KiB: beyond it, writes fail as on a full disk.
-    pub file_limit: Option<u64>,
-}
-
 /// What a command printed and how it ended.
 #[derive(Debug)]
 pub struct Run {
@@ -201,13 +46,6 @@ pub struct Run {
     pub stdout: String,
     /// What it printed to standard error.
     pub stderr: String,
-}
-
-impl Setup {
-    fn environment(&self) -> Vec<(&'static str, String)> {
-        let remote = self.remote_store.as_ref();
-        remote.map_or_else(Vec::new, |remote| remote.environment.clone())
-    }
 }
 
 impl Run {

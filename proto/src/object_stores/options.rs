@@ -112,26 +112,6 @@ const PREFIXES: &[(&str, &str, &[&str])] = &[
     ("azure", "azure", AZURE),
 ];
 
-/// Options whose values are servers that a store is asked at, or asks itself.
-const SERVERS: &[&str] = &[
-    "aws.endpoint",
-    "aws.proxy_url",
-    "azure.authority_host",
-    "azure.endpoint",
-    "azure.msi_endpoint",
-    "azure.proxy_url",
-    "gcp.base_url",
-    "gcp.proxy_url",
-];
-
-/// Options whose values are files of the host where the store is opened.
-const FILES: &[&str] = &[
-    "aws.web_identity_token_file",
-    "azure.federated_token_file",
-    "gcp.application_credentials_path",
-    "gcp.service_account_path",
-];
-
 /// Options of one store, by their full names such as `aws.region`. Without any, what a store needs comes from the
 /// process's environment, or from the machine's role.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -183,36 +163,24 @@ impl StoreOptions {
         self.0.is_empty()
     }
 
-    /// Checks that no option leads to a server or a file that is none of these: one option can make any other place of a
-    /// bucket's URL.
+    /// Checks that servers and files that options name are allowed places: a bucket's URL does not say on which server it is.
     ///
     /// # Errors
-    /// Names the option that does, without its value.
+    /// Names the option whose place is not allowed, without its value.
     pub fn check(&self, allowed: &AllowedPaths) -> Result<(), Denied> {
         if !allowed.is_restricted() {
             return Ok(());
         }
-        self.0.iter().try_for_each(|(key, value)| {
-            let value = value.reveal();
-            let leads = match key.as_str() {
-                key if SERVERS.contains(&key) => server(value),
-                key if FILES.contains(&key) => Url::from_file_path(value).ok(),
-                "azure.account_name" => server(&format!("https://{value}.blob.core.windows.net")),
-                "azure.use_emulator" => server("http://127.0.0.1:10000"),
-                "gcp.service_account_key" => match server_of_key(value) {
-                    Some(named) => server(&named),
-                    None => return Ok(()),
-                },
-                _ => return Ok(()),
+        for (key, value) in &self.0 {
+            let Some(place) = place(key, value.reveal()) else {
+                continue;
             };
-            match leads {
-                Some(place) if allowed.check(&place).is_ok() => Ok(()),
-                _ => Err(Denied::new(
-                    format!("what {key} in OPTIONS leads to"),
-                    format!("it is not below {allowed}"),
-                )),
+            if place.is_none_or(|place| allowed.check(&place).is_err()) {
+                let place = format!("what {key} in OPTIONS names");
+                return Err(Denied::new(place, format!("it is not below {allowed}")));
             }
-        })
+        }
+        Ok(())
     }
 
     /// A provider's options, by their names after the prefix.
@@ -246,8 +214,27 @@ impl StoreOptions {
     }
 }
 
-fn server(value: &str) -> Option<Url> {
-    Url::parse(value).ok()
+/// The server or the file that an option names, if it is such an option; none, where the value is no URL or no absolute path.
+fn place(key: &str, value: &str) -> Option<Option<Url>> {
+    let server = |url: &str| Some(Url::parse(url).ok());
+    match key {
+        "aws.endpoint"
+        | "aws.proxy_url"
+        | "azure.authority_host"
+        | "azure.endpoint"
+        | "azure.msi_endpoint"
+        | "azure.proxy_url"
+        | "gcp.base_url"
+        | "gcp.proxy_url" => server(value),
+        "azure.account_name" => server(&format!("https://{value}.blob.core.windows.net")),
+        "azure.use_emulator" => server("http://127.0.0.1:10000"),
+        "gcp.service_account_key" => server(&server_of_key(value)?),
+        "aws.web_identity_token_file"
+        | "azure.federated_token_file"
+        | "gcp.application_credentials_path"
+        | "gcp.service_account_path" => Some(Url::from_file_path(value).ok()),
+        _ => None,
+    }
 }
 
 /// The server that the key of a service account names, if it does.

@@ -85,6 +85,29 @@ impl S3Server {
             ("AWS_SECRET_ACCESS_KEY", Self::SECRET_KEY.to_owned()),
         ]
     }
+
+    /// The same as options of a statement: `aws.endpoint` and so on.
+    pub fn options(endpoint: &str) -> Vec<(String, String)> {
+        let option = |(variable, value): (&str, String)| {
+            (variable.to_lowercase().replacen("aws_", "aws.", 1), value)
+        };
+        Self::environment(endpoint)
+            .into_iter()
+            .map(option)
+            .collect()
+    }
+
+    /// Uploads in parts that were begun, and neither completed nor given up.
+    ///
+    /// # Panics
+    /// When its folder cannot be read.
+    pub fn open_uploads(&self) -> usize {
+        let entries = std::fs::read_dir(self.dir.path()).expect("the server's folder");
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names
+            .filter(|name| name.to_string_lossy().starts_with(".upload"))
+            .count()
+    }
 }
 
 impl Drop for S3Server {

@@ -182,6 +182,9 @@ impl Judge {
                 ),
             })
         };
+        let ask = |script: &Script| {
+            ask_reference(self.runtime.handle(), script, case.kind.executors, deadline)
+        };
         // What DataFusion alone says to the same in other partitions.
         let others = || {
             OTHERWISE
@@ -190,27 +193,19 @@ impl Judge {
                 .filter_map(|(number, settings)| {
                     let mut script = otherwise(number)?;
                     with(&mut script, settings);
-                    let slots = case.kind.executors;
-                    let answer = ask_reference(self.runtime.handle(), &script, slots, deadline);
-                    Some((settings, answer))
+                    Some((settings, ask(&script)))
                 })
         };
         // What it says when its rules are kept from spoiling plans.
         let mended = || {
             let mut script = mended()?;
-            let slots = case.kind.executors;
-            let answer = ask_reference(self.runtime.handle(), &script, slots, deadline);
+            let answer = ask(&script);
             if !matches!(answer, Outcome::Error(_)) {
                 return Some(answer);
             }
             // An ordered aggregate may fail in two steps, and not in one.
             with(&mut script, OTHERWISE[0]);
-            Some(ask_reference(
-                self.runtime.handle(),
-                &script,
-                slots,
-                deadline,
-            ))
+            Some(ask(&script))
         };
         // What it says when nothing is left out as known without computing it.
         let unsimplified = || {
@@ -218,13 +213,7 @@ impl Judge {
                 rules: Rules::Unsimplified,
                 ..otherwise(OTHERWISE.len())?
             };
-            let slots = case.kind.executors;
-            Some(ask_reference(
-                self.runtime.handle(),
-                &script,
-                slots,
-                deadline,
-            ))
+            Some(ask(&script))
         };
         let mended_agrees = |rows: &Rows| matches!(mended(), Some(Outcome::Rows(due)) if difference(&due, rows, asked).is_none());
         match (due, got) {

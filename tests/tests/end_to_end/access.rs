@@ -1,7 +1,7 @@
 //! Who may do what: each thing that somebody may not do is tried against real processes.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tonic::Code;
 use volley_proto::access::{Role, Token};
 use volley_tests::{
-    Answer, Client, Cluster, ExecutorSetup, Intruder, Run, S3Server, Setup, binary, eventually,
+    Answer, Client, Cluster, ExecutorSetup, Intruder, Run, Setup, binary, eventually,
 };
 
 use crate::{create_model, fails, write_table};
@@ -488,128 +488,6 @@ fn the_page_takes_a_token_and_gives_a_cookie() {
     assert!(refusals[0].starts_with("HTTP/1.1 401"), "{}", refusals[0]);
     assert!(refusals[11].starts_with("HTTP/1.1 429"), "{}", refusals[11]);
     assert!(login(guarded.token("rita").reveal()).starts_with("HTTP/1.1 429"));
-}
-
-#[test]
-fn plans_stay_below_the_paths_that_are_allowed() {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().canonicalize().unwrap();
-    for folder in ["data", "secret", "data-other"] {
-        fs::create_dir(root.join(folder)).unwrap();
-        fs::write(root.join(folder).join("x.csv"), "a\n1\n").unwrap();
-    }
-    symlink(root.join("secret"), root.join("data/link")).unwrap();
-    symlink(root.join("secret/x.csv"), root.join("data/y.csv")).unwrap();
-    let allow = [
-        "--allow-path".to_owned(),
-        root.join("data").display().to_string(),
-    ];
-    let at = |path: &str| root.join(path).display().to_string();
-    let outside = [
-        format!("SELECT * FROM '{}'", at("secret/x.csv")),
-        format!("SELECT * FROM '{}'", at("data-other/x.csv")),
-        format!("SELECT * FROM '{}/../secret/x.csv'", at("data")),
-        format!("SELECT * FROM '{}'", at("data/link/x.csv")),
-        format!("SELECT * FROM '{}'", at("data/y.csv")),
-        format!(
-            "SELECT 1 WHERE 1 IN (SELECT a FROM '{}')",
-            at("secret/x.csv")
-        ),
-        format!("COPY (SELECT 1 AS a) TO '{}'", at("secret/out.csv")),
-        format!("COPY (SELECT 1 AS a) TO '{}'", at("data/link/out.csv")),
-        format!(
-            "COPY (SELECT 1 AS a) TO '{}/' STORED AS PARQUET",
-            at("data/link/folder")
-        ),
-    ];
-    let inside = format!("SELECT a FROM '{}'", at("data/x.csv"));
-    let into = format!(
-        "COPY (SELECT 1 AS a) TO '{}/' STORED AS PARQUET",
-        at("data/new")
-    );
-    for setup in [
-        // Both; executors alone, as where a scheduler is taken over.
-        Setup {
-            executors: 1,
-            scheduler_args: allow.to_vec(),
-            ..Setup::default()
-        },
-        Setup {
-            executors: 1,
-            executor_args: allow.to_vec(),
-            ..Setup::default()
-        },
-    ] {
-        let cluster = Cluster::start_with(setup);
-        assert_eq!(cluster.query(&inside)[0]["a"], 1);
-        cluster.query(&into);
-        for sql in &outside {
-            let said = cluster.fail(sql);
-            assert!(said.contains("--allow-path"), "{sql}: {said}");
-        }
-        // The store, too: it is beside the test, not below the path.
-        let table = format!(
-            "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS CSV LOCATION '{}' OPTIONS ('format.has_header' 'true');",
-            at("data/x.csv")
-        );
-        let model = "CREATE MODEL m OPTIONS (model_type = 'dnn_regressor', input_label_cols = ['a'], device = 'cpu', \
-                     epochs = 1) AS SELECT a, a AS b FROM t";
-        let said = cluster.fail(&format!("{table} {model}"));
-        assert!(said.contains("--allow-path"), "{said}");
-        fs::remove_dir_all(root.join("data/new")).unwrap();
-    }
-    assert!(!root.join("secret/out.csv").exists() && !root.join("secret/folder").exists());
-}
-
-/// A bucket's name is the same on every server: which one is asked is a place as well.
-#[test]
-fn options_of_a_store_lead_nowhere_else() {
-    let server = S3Server::start();
-    fs::create_dir(server.bucket_dir().join("in")).unwrap();
-    fs::write(server.bucket_dir().join("in/x.csv"), "a\n1\n").unwrap();
-    let options = S3Server::environment(&server.endpoint());
-    let options = options.iter().map(|(variable, value)| {
-        let key = variable.to_lowercase().replacen("aws_", "aws.", 1);
-        format!("'{key}' '{value}'")
-    });
-    let options: Vec<_> = options.collect();
-    let sql = format!(
-        "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS CSV LOCATION 's3://{}/in/' \
-         OPTIONS ('format.has_header' 'true', {}); SELECT a FROM t",
-        S3Server::BUCKET,
-        options.join(", ")
-    );
-    let bucket = format!("s3://{}/in", S3Server::BUCKET);
-    let allow = |place: &str| ["--allow-path".to_owned(), place.to_owned()];
-    let only = allow(&bucket).to_vec();
-    let with_server = [only.clone(), allow(&server.endpoint()).to_vec()].concat();
-    for (arguments, is_allowed) in [(only, false), (with_server, true)] {
-        let [of_scheduler, of_executors] = [(); 2].map(|()| arguments.clone());
-        for setup in [
-            Setup {
-                executors: 1,
-                scheduler_args: of_scheduler,
-                ..Setup::default()
-            },
-            Setup {
-                executors: 1,
-                executor_args: of_executors,
-                ..Setup::default()
-            },
-        ] {
-            let cluster = Cluster::start_with(setup);
-            if is_allowed {
-                assert_eq!(cluster.query(&sql)[0]["a"], 1);
-                continue;
-            }
-            let said = cluster.fail(&sql);
-            assert!(
-                said.contains("aws.endpoint") && said.contains("--allow-path"),
-                "{said}"
-            );
-            assert!(!said.contains(&server.address()), "{said}");
-        }
-    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod limits;
 mod mistakes;
 mod models;
 mod page;
+mod places;
 mod quantiles;
 mod queues;
 /// An example's layer, whose test runs here.

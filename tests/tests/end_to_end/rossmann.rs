@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use serde_json::Value;
-use volley_tests::{Cluster, binary};
-
-const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
+use volley_tests::{Cluster, generate_example};
 
 /// A cluster with the tables.
 struct Rossmann {
@@ -22,26 +19,15 @@ impl Rossmann {
         let cluster = Cluster::start(2);
         let [data, out] = ["data", "out"].map(|name| cluster.dir().join(name));
         fs::create_dir(&out).unwrap();
-        let generated = Command::new(binary("volley"))
-            .args(["generate", "rossmann", "--stores", "6", "--out"])
-            .arg(&data)
-            .status();
-        assert!(generated.unwrap().success());
+        generate_example(6, &data);
         Self { cluster, data, out }
     }
 
     /// Runs files in one session, and returns the rows that they print.
     fn run(&self, files: &[&str], defines: &[(&str, &str)]) -> Vec<Value> {
-        let mut command = self.cluster.command();
-        command.args(["--format", "json", "--quiet"]);
         let folders = [&self.data, &self.out].map(|folder| folder.to_str().unwrap());
         let folders = [("data", folders[0]), ("out", folders[1])];
-        for (name, value) in folders.iter().chain(defines) {
-            command.arg(format!("--define={name}={value}"));
-        }
-        for file in files {
-            command.arg("-f").arg(Path::new(FILES).join(file));
-        }
+        let mut command = self.cluster.example(files, &[&folders, defines].concat());
         let output = command.output().unwrap();
         let (stdout, stderr) = (
             String::from_utf8(output.stdout).unwrap(),

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use volley_tests::{Cluster, FaultPlan, FaultyProxy, RemoteStore, S3Server, Setup};
+use volley_tests::{Cluster, Fault, FaultPlan, FaultyProxy, RemoteStore, S3Server, Setup};
 
 /// A cluster whose processes have the credentials of a bucket in their environment.
 fn cluster(executors: usize, server: &S3Server, endpoint: &str) -> Cluster {
@@ -47,14 +47,6 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
-}
-
-/// Uploads that were begun, and neither completed nor given up.
-fn open_uploads(server: &S3Server) -> usize {
-    let root = server.bucket_dir();
-    let entries = fs::read_dir(root.parent().unwrap()).unwrap().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with(".upload")).count()
 }
 
 #[test]
@@ -179,7 +171,7 @@ fn what_is_written_to_a_bucket_is_read_back() {
         .filter(|file| file.to_string_lossy().contains(".volley-"))
         .collect();
     assert!(left.is_empty(), "{left:?}");
-    assert_eq!(open_uploads(&server), 0);
+    assert_eq!(server.open_uploads(), 0);
 }
 
 /// What a page or an interface of the scheduler says.
@@ -276,6 +268,20 @@ fn credentials_of_a_statement_reach_tasks_and_are_shown_nowhere() {
             "{place} has the secret:\n{text}"
         );
     }
+}
+
+#[test]
+fn a_listing_that_breaks_off_is_begun_anew() {
+    let server = S3Server::start();
+    let proxy = FaultyProxy::to(&server.address(), FaultPlan::even(0, 0.0));
+    let cluster = cluster(1, &server, &proxy.endpoint());
+    put(&server, &[("in/a.csv", "n\n1\n"), ("in/b.csv", "n\n2\n")]);
+    for _ in 0..3 {
+        proxy.plant("GET", "list-type=2", Fault::Truncate);
+    }
+    let sum = "SELECT sum(n) AS s FROM '{b}/in/'";
+    assert_eq!(cluster.query(&about(sum)), [json!({"s": 3})]);
+    assert_eq!(proxy.planted(), 0, "all of them were met");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use volley_tests::{Cluster, Numbers, Setup, binary, eventually};
+use volley_tests::{Cluster, Numbers, Setup, binary, certificates, eventually};
 
 use crate::access::{Guarded, said};
 use crate::{create_model, fails, write_table};
@@ -17,15 +17,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Certificates for `127.0.0.1` of an authority of its own.
 fn certs(dir: &Path, name: &str) -> PathBuf {
-    let out = dir.join(name);
-    let made = Command::new(binary("volley"))
-        .args(["cluster", "certs", "--hosts", "127.0.0.1", "--out"])
-        .arg(&out)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "{said}");
-    out
+    certificates(&["127.0.0.1".to_owned()], &dir.join(name))
 }
 
 fn start(certs: &Path, executors: usize) -> Cluster {

@@ -8,14 +8,13 @@
 //! All but the main job's are started as the documentation says of a trusted network (`--insecure`).
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use volley_tests::{
-    Cluster, Dialled, ExecutorSetup, Hosts, JobState, Numbers, Setup, Spread, binary, eventually,
-    executor_id,
+    Cluster, Dialled, ExecutorSetup, Hosts, JobState, Numbers, Setup, Spread, eventually,
+    executor_id, generate_example,
 };
 
 use crate::asking::{Phase, question};
@@ -130,8 +129,7 @@ impl Cable {
 
 /// Runs files of the Rossmann example, and returns the rows that they print.
 fn run_example(cluster: &Cluster, files: &[&str]) -> Vec<Value> {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/rossmann");
-    let (data, out) = (cluster.dir().join("data"), cluster.dir().join("out"));
+    let [data, out] = ["data", "out"].map(|folder| cluster.dir().join(folder));
     let defines = [
         ("data", data.to_str().unwrap()),
         ("out", out.to_str().unwrap()),
@@ -140,12 +138,7 @@ fn run_example(cluster: &Cluster, files: &[&str]) -> Vec<Value> {
         ("batch_size", "64"),
         ("seed", "7"),
     ];
-    let mut command = cluster.command();
-    command.args(["--format", "json", "--quiet"]);
-    command.args(defines.map(|(name, value)| format!("--define={name}={value}")));
-    for file in files {
-        command.arg("-f").arg(example.join(file));
-    }
+    let mut command = cluster.example(files, &defines);
     cluster.spawn(&mut command).wait(SOON).rows()
 }
 
@@ -155,11 +148,7 @@ fn works() {
     let cluster = add_two(cluster);
     let (data, out) = (cluster.dir().join("data"), cluster.dir().join("out"));
     fs::create_dir(&out).unwrap();
-    let generated = std::process::Command::new(binary("volley"))
-        .args(["generate", "rossmann", "--stores", "4", "--out"])
-        .arg(&data)
-        .output();
-    assert!(generated.unwrap().status.success());
+    generate_example(4, &data);
     let checks = run_example(&cluster, &["tables.sql", "features.sql", "checks.sql"]);
     assert!(!checks.is_empty());
     let ranks = run_example(&cluster, &["tables.sql", "features.sql", "train.sql"]);

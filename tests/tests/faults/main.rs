@@ -38,6 +38,7 @@ mod schedulers;
 mod soak;
 mod stores;
 mod training;
+mod watcher;
 mod wrong_rows;
 
 #[test]

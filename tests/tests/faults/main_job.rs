@@ -2,20 +2,19 @@
 //! hosts, over TLS and with tokens, and in each of its parts an executor is killed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 use volley_tests::{
     Client, Cluster, Dialled, Fault, FaultPlan, FaultyProxy, Hosts, RemoteStore, Run, S3Server,
-    Setup, Spread, binary, eventually,
+    Setup, Spread, eventually, generate_example,
 };
 
 use crate::fault::{effort, missed, seed};
 use crate::scene::{self, Loss};
+use crate::watcher::Watcher;
 
 /// Of all requests to the bucket, so many fail.
 const SHARE: f64 = 0.06;
@@ -36,18 +35,10 @@ pub(crate) fn in_a_bucket() {
     let dir = tempfile::tempdir().unwrap();
     let hosts = Arc::new(Hosts::start(&Spread::NAMES).expect("there were some before"));
     let server = S3Server::start();
-    let mut plan = FaultPlan::even(seed("the main job in a bucket"), SHARE);
-    // A listing that is cut off is an error to a query: object_store repeats no listing whose body fails.
-    plan.shares.retain(|(fault, _)| *fault != Fault::Truncate);
+    let plan = FaultPlan::even(seed("the main job in a bucket"), SHARE);
     let proxy = FaultyProxy::on(hosts.own_ipv4(), &server.address(), plan);
     let bucket = server.bucket_dir();
-    let generated = Command::new(binary("volley"))
-        .args(["generate", "rossmann", "--stores"])
-        .arg((4 * effort()).to_string())
-        .arg("--out")
-        .arg(bucket.join("data"))
-        .output();
-    assert!(generated.unwrap().status.success());
+    generate_example(4 * effort(), &bucket.join("data"));
     let setup = Setup {
         spread: Some(Spread {
             hosts,
@@ -70,7 +61,11 @@ pub(crate) fn in_a_bucket() {
         .rows();
     proxy.switch(true);
 
-    let watcher = Watcher::over(bucket.join("out"));
+    let out = bucket.join("out");
+    let watcher = Watcher::over(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        whole(&out)
+    });
     let run = job.loses_an_executor(&["tables.sql", "features.sql", "export.sql"], works);
     run.rows();
     job.has_the_same_features();
@@ -92,8 +87,7 @@ pub(crate) fn in_a_bucket() {
     let models = job.cluster.query("SHOW MODELS");
     assert_eq!(models.len(), 1, "{models:?}");
     let met = Fault::ALL.map(|fault| (fault, proxy.injected(fault)));
-    let is_met = |(fault, times): &(Fault, u64)| *times > 0 || *fault == Fault::Truncate;
-    assert!(met.iter().all(is_met), "{met:?}");
+    assert!(met.iter().all(|(_, times)| *times > 0), "{met:?}");
     scene::is_well(&job.cluster, EXECUTORS);
 }
 
@@ -111,7 +105,6 @@ fn works(job: &Job, _: &Client) -> bool {
 impl Job {
     /// Starts files of the example, which write into a folder of the bucket.
     fn start(&self, files: &[&str], out: &str) -> Client {
-        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/rossmann");
         let (data, out, epochs) = (url("data"), url(out), (3 * effort()).to_string());
         let defines = [
             ("data", data.as_str()),
@@ -121,12 +114,7 @@ impl Job {
             ("batch_size", "64"),
             ("seed", "7"),
         ];
-        let mut command = self.cluster.command();
-        command.args(["--format", "json"]);
-        command.args(defines.map(|(name, value)| format!("--define={name}={value}")));
-        for file in files {
-            command.arg("-f").arg(example.join(file));
-        }
+        let mut command = self.cluster.example(files, &defines);
         self.cluster.spawn(&mut command)
     }
 
@@ -163,35 +151,6 @@ impl Job {
         );
         let expected = json!({"lost": 0, "new": 0, "any": true});
         assert_eq!(self.cluster.query(&sql), [expected]);
-    }
-}
-
-/// Looks at a folder of the bucket all the while: what is listed there must be whole.
-struct Watcher {
-    stop: Arc<AtomicBool>,
-    watching: std::thread::JoinHandle<usize>,
-}
-
-impl Watcher {
-    fn over(dir: PathBuf) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&stop);
-        let watching = std::thread::spawn(move || {
-            let mut seen = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                seen = seen.max(whole(&dir));
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            seen
-        });
-        Self { stop, watching }
-    }
-
-    /// Ends it. Returns the most files that it has seen at a time.
-    fn ended(self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        let watched = self.watching.join();
-        watched.expect("it has seen a file that is not whole")
     }
 }
 

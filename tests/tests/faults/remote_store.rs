@@ -1,10 +1,9 @@
 //! Models in a bucket whose requests fail: refused, reset before and after they were done, answered by halves. Executors
 //! are lost meanwhile. A model is published once and whole, and what is listed can be read.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::{fs, sync::Arc};
+use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::Value;
@@ -20,6 +19,7 @@ use volley_tests::{
 use crate::fault::{Fault, seed};
 use crate::fitting::{setup, versions};
 use crate::scene::{self, Loss};
+use crate::watcher::Watcher;
 
 pub(crate) const FAULTS: &[Fault] = &[
     ("a rank is killed", killed),
@@ -73,11 +73,24 @@ impl Bucket {
     /// The store as this process reaches it.
     fn store(endpoint: &str) -> ModelStore {
         let mut options = StoreOptions::default();
-        for (variable, value) in S3Server::environment(endpoint) {
-            let option = variable.to_lowercase().replacen("aws_", "aws.", 1);
+        for (option, value) in S3Server::options(endpoint) {
             options.set(&option, value).unwrap();
         }
         ModelStore::open_with(&Self::url(), &options).unwrap()
+    }
+
+    /// Looks at it all the while, and counts versions that can be read: what says that it is there must be there whole.
+    fn watch(&self) -> Watcher {
+        let (dir, store) = (self.dir(), Self::store(&self.server.endpoint()));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        Watcher::over(move || {
+            let seen = runtime.block_on(readable(&store));
+            for _ in 0..20 {
+                whole(&dir);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            seen
+        })
     }
 
     /// Checks that requests have failed, and in most ways.
@@ -85,51 +98,6 @@ impl Bucket {
         let met = RequestFault::ALL.map(|fault| (fault, self.proxy.injected(fault)));
         let ways = met.iter().filter(|(_, times)| *times > 0).count();
         assert!(ways > 3, "{met:?} of {} requests", self.proxy.requests());
-    }
-}
-
-/// Looks at the bucket all the while: what says that it is there must be there whole.
-struct Watcher {
-    stop: Arc<AtomicBool>,
-    watching: Option<JoinHandle<usize>>,
-}
-
-impl Watcher {
-    fn over(bucket: &Bucket) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (dir, endpoint) = (bucket.dir(), bucket.server.endpoint());
-        let is_over = Arc::clone(&stop);
-        let watching = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Runtime::new().unwrap();
-            let store = Bucket::store(&endpoint);
-            let mut seen = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                seen = seen.max(runtime.block_on(readable(&store)));
-                for _ in 0..20 {
-                    whole(&dir);
-                    std::thread::sleep(std::time::Duration::from_millis(5));
-                }
-            }
-            seen.max(runtime.block_on(readable(&store)))
-        });
-        Self {
-            stop,
-            watching: Some(watching),
-        }
-    }
-
-    /// Ends it. Returns the most versions that it has seen at a time.
-    fn ended(mut self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        let watching = self.watching.take().expect("it ends once");
-        let watched = watching.join();
-        watched.expect("it has seen something that is not whole")
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -215,7 +183,7 @@ fn predicts(cluster: &Cluster) {
 
 fn killed() {
     let bucket = Bucket::new("a rank is killed");
-    let watcher = Watcher::over(&bucket);
+    let watcher = bucket.watch();
     let mut cluster = bucket.cluster(1, 2);
     let options = "ranks = 2, min_ranks = 1, regroup_timeout = '2s', checkpoint_every = 20";
     let mut fit = setup("m", options).start(&cluster);
@@ -234,7 +202,7 @@ fn killed() {
 
 fn resumed() {
     let bucket = Bucket::new("training ends and is resumed");
-    let watcher = Watcher::over(&bucket);
+    let watcher = bucket.watch();
     let mut cluster = bucket.cluster(1, 2);
     let options = "ranks = 2, min_ranks = 2, regroup_timeout = '100ms', checkpoint_every = 20";
     let mut fit = setup("m", options).start(&cluster);
@@ -263,7 +231,7 @@ fn publish_at_once() {
         .trained(&cluster);
     let store = Bucket::store(&bucket.proxy.endpoint());
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let watcher = Watcher::over(&bucket);
+    let watcher = bucket.watch();
     runtime.block_on(async {
         let m: ModelName = "m".parse().unwrap();
         let template = store.manifest(&m, None).await.unwrap();

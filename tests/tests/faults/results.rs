@@ -217,12 +217,9 @@ fn lost_while_a_bucket_is_written(phase: Phase, rows_of_part: Option<u64>) {
     let mut cluster = scene::cluster(3);
     let folder = server.bucket_dir().join("out");
     let url = format!("s3://{}/out/", S3Server::BUCKET);
-    let options: String = S3Server::environment(&server.endpoint())
-        .into_iter()
-        .map(|(variable, value)| {
-            let option = variable.to_lowercase().replacen("aws_", "aws.", 1);
-            format!(", '{option}' '{value}'")
-        })
+    let options = S3Server::options(&server.endpoint()).into_iter();
+    let options: String = options
+        .map(|(option, value)| format!(", '{option}' '{value}'"))
         .collect();
     let (asked, numbers) = listing(phase, &cluster, |numbers| {
         fs::remove_dir_all(&folder).ok();
@@ -234,11 +231,7 @@ fn lost_while_a_bucket_is_written(phase: Phase, rows_of_part: Option<u64>) {
     let run = asked.client.wait(4 * SOON);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert_eq!(Folder::read(&folder), Folder::whole(&numbers));
-    let root = server.bucket_dir();
-    let entries = fs::read_dir(root.parent().unwrap()).unwrap().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let uploads: Vec<_> = names.filter(|name| name.starts_with(".upload")).collect();
-    assert!(uploads.is_empty(), "{uploads:?}");
+    assert_eq!(server.open_uploads(), 0);
     cluster.add_executor();
     scene::is_well(&cluster, 3);
 }

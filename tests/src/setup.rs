@@ -1,0 +1,221 @@
+//! What a cluster of tests starts with: its size, its hosts and how they are dialled, its model store, and what secures it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use volley_proto::access::{Role, Token};
+
+use crate::{Hosts, binary};
+
+/// The port of a scheduler that has a host for itself.
+pub(crate) const PORT: u16 = 50_050;
+const LOOPBACK: &str = "127.0.0.1";
+
+/// What a cluster starts with.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// Executors of one slot each.
+    pub executors: usize,
+    /// Further arguments of the scheduler.
+    pub scheduler_args: Vec<String>,
+    /// Further arguments of every executor.
+    pub executor_args: Vec<String>,
+    /// Whether queries have stages however little they read.
+    pub always_in_stages: bool,
+    /// Where models are kept, if not in a folder of the cluster's.
+    pub remote_store: Option<RemoteStore>,
+    /// The hosts that it is spread over; without them it is on loopback.
+    pub spread: Option<Spread>,
+    /// A folder of certificates as `volley cluster certs` makes it, for `127.0.0.1` or for the hosts as they are dialled:
+    /// TLS is spoken then.
+    pub certs: Option<PathBuf>,
+    /// Work folders whose names are too long for a Unix socket in them: ranks use TCP.
+    pub long_names: bool,
+    /// The token of the test's own, where the scheduler is given a file of tokens.
+    pub token: Option<Token>,
+}
+
+impl Setup {
+    /// Whether the scheduler makes tokens of its own.
+    pub(crate) fn makes_tokens(&self) -> bool {
+        let other = ["--tokens", "--insecure"];
+        let listens_beyond = self.spread.is_some();
+        !listens_beyond
+            && !self
+                .scheduler_args
+                .iter()
+                .any(|argument| other.contains(&argument.as_str()))
+    }
+
+    /// The options by which a process of the cluster on this host speaks TLS, or says that it does not.
+    pub(crate) fn tls(&self, host: &str) -> Vec<OsString> {
+        let Some(certs) = &self.certs else {
+            // The hosts are the test's own.
+            return Vec::from_iter(self.spread.as_ref().map(|_| "--insecure".into()));
+        };
+        let host = match &self.spread {
+            None => LOOPBACK.to_owned(),
+            Some(spread) => spread.advertised(host),
+        };
+        let own = [
+            "--tls-cert".into(),
+            certs.join(format!("{host}.pem")).into(),
+            "--tls-key".into(),
+            certs.join(format!("{host}.key")).into(),
+        ];
+        self.client_tls().into_iter().chain(own).collect()
+    }
+
+    /// The options by which a client speaks TLS, if it does.
+    pub(crate) fn client_tls(&self) -> Vec<OsString> {
+        let options = |certs: &PathBuf| ["--tls-ca".into(), certs.join("ca.pem").into()];
+        self.certs.iter().flat_map(options).collect()
+    }
+
+    /// What its processes are told in their environment.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        let remote = self.remote_store.as_ref();
+        remote.map_or_else(Vec::new, |remote| remote.environment.clone())
+    }
+
+    /// The same over TLS and with tokens, whose files are put into this folder. The test is an administrator.
+    ///
+    /// # Panics
+    /// When there are no certificates to be had.
+    pub fn secured(self, dir: &Path) -> Self {
+        let hosts = match &self.spread {
+            None => vec![LOOPBACK.to_owned()],
+            Some(spread) => Spread::NAMES.map(|host| spread.advertised(host)).to_vec(),
+        };
+        let certs = certificates(&hosts, &dir.join("certs"));
+        let [own, executors] = [(); 2].map(|()| Token::generate());
+        let [tokens, join] = ["tokens", "join-token"].map(|name| dir.join(name));
+        let line =
+            |name: &str, role: Role, token: &Token| format!("{name} {role} {}\n", token.hash());
+        let lines = [
+            line("test", Role::Administer, &own),
+            line("executors", Role::Executor, &executors),
+        ];
+        fs::write(&tokens, lines.concat()).expect("a file in the test's folder");
+        fs::write(&join, executors.reveal()).expect("a file in the test's folder");
+        let with = |args: &[String], option: &str, file: &Path| {
+            [args, &[option.to_owned(), file.display().to_string()]].concat()
+        };
+        Self {
+            scheduler_args: with(&self.scheduler_args, "--tokens", &tokens),
+            executor_args: with(&self.executor_args, "--join-token", &join),
+            certs: Some(certs),
+            token: Some(own),
+            ..self
+        }
+    }
+}
+
+/// A model store that is reached over a network.
+#[derive(Debug, Clone)]
+pub struct RemoteStore {
+    /// Its URL.
+    pub url: String,
+    /// The folder that it serves.
+    pub dir: PathBuf,
+    /// What processes are told in their environment.
+    pub environment: Vec<(&'static str, String)>,
+}
+
+/// A cluster over hosts: the scheduler on `a`, executors on `b` and `c` by turns, clients on `d`.
+#[derive(Debug, Clone)]
+pub struct Spread {
+    /// The hosts.
+    pub hosts: Arc<Hosts>,
+    /// How processes dial each other.
+    pub dialled: Dialled,
+}
+
+/// What hosts are dialled by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialled {
+    /// Their names.
+    Name,
+    /// Their IPv4 addresses.
+    Ipv4,
+    /// Their IPv6 addresses.
+    Ipv6,
+}
+
+impl Spread {
+    pub(crate) const SCHEDULER: &str = "a";
+    pub(crate) const CLIENT: &str = "d";
+
+    /// The names of the hosts that are needed.
+    pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+    /// The host of an executor.
+    pub fn host(executor: usize) -> &'static str {
+        ["b", "c"][executor % 2]
+    }
+
+    /// What a host is dialled by.
+    pub fn advertised(&self, host: &str) -> String {
+        match self.dialled {
+            Dialled::Name => host.to_owned(),
+            Dialled::Ipv4 => self.hosts.ipv4(host).to_string(),
+            Dialled::Ipv6 => self.hosts.ipv6(host).to_string(),
+        }
+    }
+
+    /// Arguments that make a host's process listen everywhere and be dialled by others; `port` follows the address.
+    pub(crate) fn listen(&self, host: &str, port: &str) -> [String; 4] {
+        let bind = match self.dialled {
+            Dialled::Ipv6 if port.is_empty() => "::".to_owned(),
+            Dialled::Ipv6 => format!("[::]{port}"),
+            Dialled::Name | Dialled::Ipv4 => format!("0.0.0.0{port}"),
+        };
+        [
+            "--bind".to_owned(),
+            bind,
+            "--advertise-host".to_owned(),
+            self.advertised(host),
+        ]
+    }
+
+    pub(crate) fn scheduler(&self) -> String {
+        let host = self.advertised(Self::SCHEDULER);
+        match self.dialled {
+            Dialled::Ipv6 => format!("[{host}]:{PORT}"),
+            Dialled::Name | Dialled::Ipv4 => format!("{host}:{PORT}"),
+        }
+    }
+}
+
+/// How one executor differs from the others.
+#[derive(Debug, Clone, Default)]
+pub struct ExecutorSetup {
+    /// Its program, if it is not `volley-executor`.
+    pub program: Option<String>,
+    /// The scheduler as this executor reaches it, if another way.
+    pub scheduler: Option<String>,
+    /// Further arguments.
+    pub args: Vec<String>,
+    /// Its host, of a cluster over hosts, if it is not its turn's.
+    pub host: Option<&'static str>,
+    /// The largest file it can write, in KiB: beyond it, writes fail as on a full disk.
+    pub file_limit: Option<u64>,
+}
+
+/// Certificates of an authority of their own, for these hosts and for a client, in a new folder: `volley cluster certs`.
+///
+/// # Panics
+/// When they cannot be made.
+pub fn certificates(hosts: &[String], out: &Path) -> PathBuf {
+    let made = Command::new(binary("volley"))
+        .args(["cluster", "certs", "--hosts", &hosts.join(","), "--out"])
+        .arg(out)
+        .output()
+        .expect("the command starts");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{said}");
+    out.to_owned()
+}
