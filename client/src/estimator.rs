@@ -140,6 +140,12 @@ impl Estimator {
         self
     }
 
+    /// Networks that are trained side by side, whose mean is predicted.
+    pub fn ensemble_size(mut self, members: usize) -> Self {
+        self.options.network.ensemble_size = Some(members);
+        self
+    }
+
     /// Width of the factors of a factorization machine beside the layers.
     pub fn factors(mut self, width: usize) -> Self {
         self.options.network.factors = Some(width);

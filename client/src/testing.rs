@@ -7,8 +7,8 @@ use url::Url;
 use volley_proto::TrainId;
 use volley_proto::limits::STACK;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
-    FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Linear, Loss, Network,
+    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
+    Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Linear, Loss, Network,
     NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task,
     TooFew, TrainSpec, VocabularyRule,
 };
@@ -62,6 +62,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
             output: Output::Identity,
             linear: Linear::None,
             factors: 0,
+            ensemble_size: EnsembleSize::ONE,
         },
         loss: Loss::Mae,
         sample_weight: None,

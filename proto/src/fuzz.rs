@@ -30,7 +30,11 @@ const MANIFEST: &str = include_str!("__fuzz__/manifest/corpus/whole.json");
 
 fn of_spec(spec: &TrainSpec) {
     let _ = (spec.model_type(), spec.outputs(), spec.most_ranks());
-    let _ = (spec.step_rows(3), spec.parameters(), spec.embedded_widths());
+    let _ = (
+        spec.step_rows(3),
+        spec.parameters(Some(3)),
+        spec.embedded_widths(),
+    );
     let memory = spec.rank_memory();
     let _ = memory.map(|memory| (memory.of_rank(Some(u64::MAX), 2), memory.of_row()));
     layers_text(&spec.network.layers);

@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
-    FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network, NumericTransform,
-    Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
+    Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network,
+    NumericTransform, Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
@@ -317,6 +317,7 @@ fn spec(batch_size: usize) -> TrainSpec {
             output: Output::ScaledSigmoid,
             linear: Default::default(),
             factors: 0,
+            ensemble_size: EnsembleSize::ONE,
         },
         loss: Loss::Mae,
         sample_weight: None,

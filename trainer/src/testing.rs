@@ -12,9 +12,9 @@ use futures::stream;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature,
-    FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network, NumericTransform,
-    Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
+    Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network,
+    NumericTransform, Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
 
@@ -66,6 +66,7 @@ pub(crate) fn spec() -> TrainSpec {
             output: Output::Identity,
             linear: Default::default(),
             factors: 0,
+            ensemble_size: EnsembleSize::ONE,
         },
         loss: Loss::Mse,
         sample_weight: None,

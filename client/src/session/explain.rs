@@ -206,7 +206,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     let network = &spec.network;
     let widths = spec.embedded_widths();
     let solved = matches!(spec.optimizer.rule, Rule::Lbfgs { .. });
-    let dense = spec.parameters();
+    let dense = spec.parameters(rows.number());
     let beside = u64::from(network.linear != Linear::None) + network.factors as u64;
     let beside = beside * outputs;
     let embeddings = match (&network.embedding_dim, widths.first().unwrap_or(&0)) {

@@ -152,6 +152,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         add("batch_norm", network.batch_norm.to_string());
         add("numeric_embedding", word(&network.numeric_embedding));
         add("factors", network.factors.to_string());
+        add("ensemble_size", network.ensemble_size.to_string());
         add("wide", (network.linear == Linear::Beside).to_string());
     }
     add("activation_output", word(&network.output));

@@ -182,6 +182,10 @@ impl Session {
         if widths.is_none() && !options.linear {
             *widths = Some(manifest.embedding_dim());
         }
+        let members = &mut options.network.ensemble_size;
+        if members.is_none() && !options.linear {
+            *members = manifest.spec.network.ensemble_size.given();
+        }
         Ok(Start::Warm(from))
     }
 

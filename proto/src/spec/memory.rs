@@ -5,8 +5,9 @@
 //! checkpoint takes for a moment. Of [custom](Layer::Custom) layers only executors know.
 
 use super::{
-    BatchSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear, Network, NumericEmbedding,
-    PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Rule, TrainSpec, VocabularyRule,
+    BatchSize, EnsembleSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear,
+    NumericEmbedding, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Rule, TrainSpec,
+    VocabularyRule,
 };
 
 /// Bytes of a weight, a gradient, a code or a number.
@@ -21,15 +22,25 @@ pub const PIECE: usize = 1 << 16;
 /// What a rank takes in memory at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMemory {
-    /// Bytes of what there is of each trainable parameter.
-    parameters: u64,
-    /// Bytes of a row of a step: each layer's output and its gradient.
-    activations: u64,
+    /// What is every member's.
+    shared: Part,
+    /// What each member of an ensemble has.
+    member: Part,
+    members: EnsembleSize,
     /// Bytes of a row of its shards.
     row: u64,
     step: StepRows,
     /// Parts that a step's rows are computed in.
     parts: u64,
+}
+
+/// Bytes of a part of the network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Part {
+    /// Of what there is of each trainable parameter.
+    parameters: u64,
+    /// Of a row of a step: what each layer puts out, and its gradient.
+    activations: u64,
 }
 
 /// Rows of a step.
@@ -45,8 +56,9 @@ impl RankMemory {
     /// That of rows of so many bytes, and of nothing else.
     pub fn of_rows_only(row: u64) -> Self {
         Self {
-            parameters: 0,
-            activations: 0,
+            shared: Part::default(),
+            member: Part::default(),
+            members: EnsembleSize::ONE,
             row,
             step: StepRows::OfAll(0),
             parts: 1,
@@ -57,7 +69,7 @@ impl RankMemory {
     /// rows.
     pub fn of_rank(&self, rows: Option<u64>, ranks: u64) -> u64 {
         let Some(rows) = rows else {
-            return self.parameters;
+            return self.network(None).parameters;
         };
         let own = rows.div_ceil(ranks.max(1));
         let rows = own.saturating_mul(self.row);
@@ -73,8 +85,20 @@ impl RankMemory {
         };
         let step = own.map_or(step, |own| step.min(own));
         let step = step.div_ceil(self.parts).min(PIECE as u64);
-        let step = step.saturating_mul(self.activations);
-        self.parameters.saturating_add(step)
+        let all = own.map(|own| own.saturating_mul(ranks.max(1)));
+        let network = self.network(all);
+        let step = step.saturating_mul(network.activations);
+        network.parameters.saturating_add(step)
+    }
+
+    /// All of the network where there are so many rows, or as it is of many where their number is not known.
+    fn network(&self, rows: Option<u64>) -> Part {
+        let members = self.members.of(rows.unwrap_or(u64::MAX)) as u64;
+        let all = |shared: u64, member: u64| shared.saturating_add(member.saturating_mul(members));
+        Part {
+            parameters: all(self.shared.parameters, self.member.parameters),
+            activations: all(self.shared.activations, self.member.activations),
+        }
     }
 
     /// Bytes of a row, encoded.
@@ -91,7 +115,6 @@ impl TrainSpec {
         let kept = 2 + best + self.optimizer.kept_numbers() as u64;
         let entered = self.entered();
         let widths = Layer::activations(&self.network.layers, to_usize(entered))? as u64;
-        let activations = (2 * NUMBER).saturating_mul(widths.saturating_add(entered));
         let solved = matches!(self.optimizer.rule, Rule::Lbfgs { .. });
         let step = match self.batch_size {
             _ if solved => StepRows::Whole,
@@ -103,22 +126,72 @@ impl TrainSpec {
         };
         let columns = self.features.len() + self.label.columns.len();
         let columns = columns + usize::from(self.sample_weight.is_some());
+        let part = |parameters: u64, widths: u64| Part {
+            parameters: parameters.saturating_mul(kept * NUMBER),
+            activations: (2 * NUMBER).saturating_mul(widths),
+        };
+        let shared = self.shared_parameters();
+        let shared = shared.saturating_add(self.hashed_parameters());
         Some(RankMemory {
-            parameters: self
-                .parameters()?
-                .saturating_add(self.hashed_parameters())
-                .saturating_mul(kept * NUMBER),
-            activations,
+            shared: part(shared, entered),
+            member: part(self.layer_parameters()?, widths),
+            members: self.network.ensemble_size,
             row: NUMBER * columns as u64 + KEY,
             step,
             parts: (self.accumulate as u64).max(1),
         })
     }
 
-    /// Trainable parameters but those of categorical features' values; `None` with a custom layer.
-    pub fn parameters(&self) -> Option<u64> {
+    /// Trainable parameters but those of categorical features' values, where there are so many rows, or as of many where
+    /// their number is not known; `None` with a custom layer.
+    pub fn parameters(&self, rows: Option<u64>) -> Option<u64> {
+        let members = self.network.ensemble_size.of(rows.unwrap_or(u64::MAX)) as u64;
+        let layers = self.layer_parameters()?.saturating_mul(members);
+        Some(self.shared_parameters().saturating_add(layers))
+    }
+
+    /// Trainable parameters of the layers, the last one included; `None` with a custom layer.
+    fn layer_parameters(&self) -> Option<u64> {
+        if !self.network.is_deep() {
+            return Some(0);
+        }
+        let (dense, last) = Layer::size(&self.network.layers, to_usize(self.entered()))?;
+        let last = (self.outputs() as u64).saturating_mul((last as u64).saturating_add(1));
+        Some((dense as u64).saturating_add(last))
+    }
+
+    /// Trainable parameters but those of layers and of categorical features' values.
+    fn shared_parameters(&self) -> u64 {
+        let network = &self.network;
         let (continuous, outputs) = (self.count(FeatureKind::Continuous), self.outputs() as u64);
-        dense_parameters(&self.network, self.entered(), continuous, outputs)
+        let linear = match network.linear {
+            Linear::Alone => continuous + 1,
+            Linear::Beside => continuous,
+            Linear::None => 0,
+        };
+        let factors = continuous.saturating_mul(network.factors as u64);
+        let beside = outputs.saturating_mul(linear.saturating_add(factors));
+        if !network.is_deep() {
+            return beside;
+        }
+        let norm = if network.batch_norm {
+            2 * continuous
+        } else {
+            0
+        };
+        let embeddings = match network.numeric_embedding {
+            NumericEmbedding::None => 0,
+            NumericEmbedding::Periodic => {
+                let (waves, width) = (FREQUENCIES as u64, PERIODIC_WIDTH as u64 - 1);
+                continuous * (2 * waves + waves * width + width)
+            }
+            // With as many bins as there may be.
+            NumericEmbedding::PiecewiseLinear => {
+                continuous * (2 + PIECEWISE_BINS as u64) * PIECEWISE_WIDTH as u64
+            }
+        };
+        let parts = [norm, embeddings, beside];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 
     /// Trainable parameters of the buckets that values are hashed into, where they are: others nobody has counted.
@@ -173,40 +246,6 @@ impl TrainSpec {
     }
 }
 
-/// Trainable parameters but those of values, for so many numbers of a row that enter the layers, and outputs.
-fn dense_parameters(network: &Network, entered: u64, continuous: u64, outputs: u64) -> Option<u64> {
-    let linear = match network.linear {
-        Linear::Alone => continuous + 1,
-        Linear::Beside => continuous,
-        Linear::None => 0,
-    };
-    let factors = continuous.saturating_mul(network.factors as u64);
-    let beside = outputs.saturating_mul(linear.saturating_add(factors));
-    if !network.is_deep() {
-        return Some(beside);
-    }
-    let norm = if network.batch_norm {
-        2 * continuous
-    } else {
-        0
-    };
-    let embeddings = match network.numeric_embedding {
-        NumericEmbedding::None => 0,
-        NumericEmbedding::Periodic => {
-            let (waves, width) = (FREQUENCIES as u64, PERIODIC_WIDTH as u64 - 1);
-            continuous * (2 * waves + waves * width + width)
-        }
-        // With as many bins as there may be.
-        NumericEmbedding::PiecewiseLinear => {
-            continuous * (2 + PIECEWISE_BINS as u64) * PIECEWISE_WIDTH as u64
-        }
-    };
-    let (dense, last) = Layer::size(&network.layers, to_usize(entered))?;
-    let last = outputs.saturating_mul((last as u64).saturating_add(1));
-    let parts = [norm, embeddings, dense as u64, last, beside];
-    Some(parts.into_iter().fold(0, u64::saturating_add))
-}
-
 fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
@@ -217,8 +256,12 @@ mod tests {
 
     fn adam(parameters: u64) -> RankMemory {
         RankMemory {
-            parameters: parameters * 5 * NUMBER,
-            activations: 100,
+            shared: Part::default(),
+            member: Part {
+                parameters: parameters * 5 * NUMBER,
+                activations: 100,
+            },
+            members: EnsembleSize::ONE,
             row: 20,
             step: StepRows::OfAll(60),
             parts: 1,
@@ -242,6 +285,34 @@ mod tests {
     }
 
     #[test]
+    fn each_member_has_layers_of_its_own() {
+        let memory = RankMemory {
+            shared: Part {
+                parameters: 500,
+                activations: 10,
+            },
+            members: EnsembleSize::Of(3),
+            ..adam(1000)
+        };
+        assert_eq!(memory.of_rank(None, 2), 500 + 60_000);
+        assert_eq!(memory.without_rows(None, 1), 500 + 60_000 + 60 * 310);
+        let small = RankMemory {
+            members: EnsembleSize::Auto,
+            ..memory
+        };
+        let rows = EnsembleSize::SMALL / 2;
+        assert_eq!(small.of_rank(None, 2), 500 + 20_000, "of unknown size");
+        assert_eq!(
+            small.without_rows(Some(rows), 2),
+            500 + 8 * 20_000 + 30 * 810
+        );
+        assert_eq!(
+            small.without_rows(Some(rows + 1), 2),
+            500 + 20_000 + 30 * 110
+        );
+    }
+
+    #[test]
     fn what_is_solved_computes_its_rows_piece_by_piece() {
         let solved = RankMemory {
             step: StepRows::Whole,
@@ -262,7 +333,10 @@ mod tests {
         assert_eq!(Layer::size(&layers, 10), Some((usize::MAX, usize::MAX)));
         assert_eq!(Layer::activations(&layers, 10), Some(usize::MAX));
         let huge = RankMemory {
-            parameters: u64::MAX,
+            shared: Part {
+                parameters: u64::MAX,
+                activations: 0,
+            },
             ..adam(1)
         };
         assert_eq!(huge.of_rank(Some(u64::MAX), 1), u64::MAX);

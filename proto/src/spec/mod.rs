@@ -32,8 +32,8 @@ pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
 pub use memory::{PIECE, RankMemory};
 pub use network::{
-    Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
-    PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,
+    Activation, EmbeddingWidth, EnsembleSize, FREQUENCIES, Layer, Linear, Network,
+    NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,
 };
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 pub use refit::Refit;

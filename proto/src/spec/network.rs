@@ -7,6 +7,8 @@
 //!  codes, numbers ─▶ linear part, factorization machine ─────────────────────────┘
 //! ```
 //!
+//! An ensemble has several times the layers, from initial weights of their own, and the mean of what they put out.
+//!
 //! It is the one description that the CPU and the GPU compute from. Options such as `hidden_units` are shorthand for
 //! [layers](Layer). Not here: what computes it, and how its weights start.
 
@@ -44,6 +46,23 @@ pub struct Network {
     /// Width of the factors of a second-order factorization machine (Rendle 2010, doi:10.1109/ICDM.2010.127) that is
     /// added to the layers' output; 0 for none.
     pub factors: usize,
+    /// How many times it has the layers.
+    pub ensemble_size: EnsembleSize,
+}
+
+/// How many members an ensemble has: networks that are trained side by side on the same steps, with embeddings in common and
+/// layers of their own. Each learns as if it were alone; what is predicted is the mean of their outputs, before the
+/// output's activation ("deep ensemble", Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474; with a part in
+/// common as in TabM, arXiv:2410.24210).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnsembleSize {
+    /// By the number of rows: [`MEMBERS`](Self::MEMBERS) of a [small](Self::SMALL) table, where they take little time and
+    /// a single network depends most on how its weights began; else one.
+    Auto,
+    /// So many.
+    #[serde(untagged)]
+    Of(usize),
 }
 
 /// Widths of embeddings.
@@ -185,6 +204,34 @@ impl EmbeddingWidth {
                 let given = widths.iter().find(|(name, _)| name == column);
                 given.map_or_else(|| Self::by_rule(values), |(_, width)| *width)
             }
+        }
+    }
+}
+
+impl EnsembleSize {
+    /// A network without others.
+    pub const ONE: Self = Self::Of(1);
+    /// Members of a small table's ensemble, where they are not given.
+    pub const MEMBERS: usize = 8;
+    /// Rows to train on and to evaluate, of a small table.
+    pub const SMALL: u64 = 5_000;
+    /// The most members.
+    pub const MOST: usize = 64;
+
+    /// Members, if they do not follow from rows.
+    pub fn given(self) -> Option<usize> {
+        match self {
+            Self::Of(members) => Some(members),
+            Self::Auto => None,
+        }
+    }
+
+    /// Members where there are so many rows to train on and to evaluate.
+    pub fn of(self, rows: u64) -> usize {
+        match self {
+            Self::Of(members) => members,
+            Self::Auto if rows <= Self::SMALL => Self::MEMBERS,
+            Self::Auto => 1,
         }
     }
 }
@@ -382,6 +429,12 @@ impl Network {
             let expected = "expected false with numeric_embedding = 'piecewise_linear', whose bins stay where they are";
             return Err(option("batch_norm", "true", expected));
         }
+        if let EnsembleSize::Of(members) = self.ensemble_size
+            && !(1..=EnsembleSize::MOST).contains(&members)
+        {
+            let expected = format!("expected 1 to {}", EnsembleSize::MOST);
+            return Err(option("ensemble_size", &members.to_string(), &expected));
+        }
         let layers: usize = self.layers.iter().map(Layer::count).sum();
         if layers > MOST_LAYERS {
             let expected = format!("expected at most {MOST_LAYERS}");
@@ -465,6 +518,16 @@ impl fmt::Display for EmbeddingWidth {
     }
 }
 
+/// As in `ensemble_size = …`.
+impl fmt::Display for EnsembleSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Of(members) => members.fmt(f),
+            Self::Auto => f.write_str("'auto'"),
+        }
+    }
+}
+
 /// A network as it is stored, or was before it had [layers](Layer) of every kind.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -481,6 +544,7 @@ struct Stored {
     linear: Linear,
     #[serde(default)]
     factors: usize,
+    ensemble_size: Option<EnsembleSize>,
 }
 
 /// Dropout of each layer, or of the last one.
@@ -512,6 +576,7 @@ impl From<Stored> for Network {
             output: stored.output,
             linear: stored.linear,
             factors: stored.factors,
+            ensemble_size: stored.ensemble_size.unwrap_or(EnsembleSize::ONE),
         }
     }
 }

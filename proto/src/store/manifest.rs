@@ -283,6 +283,11 @@ impl Manifest {
         self.history.get(..all).unwrap_or(&self.history)
     }
 
+    /// Rows to train on and to evaluate.
+    pub fn rows(&self) -> u64 {
+        self.train_rows.saturating_add(self.eval_rows)
+    }
+
     /// The widths that its embeddings have, whatever values another training meets.
     pub fn embedding_dim(&self) -> EmbeddingWidth {
         let given = &self.spec.network.embedding_dim;

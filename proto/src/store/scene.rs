@@ -13,9 +13,9 @@ use super::open::Kind;
 use super::publish::{ATTEMPTS, UNPUBLISHED};
 use super::{FoundCheckpoint, Manifest, ModelStore, Position, Writer};
 use crate::spec::{
-    AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, Feature, FeatureKind,
-    IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output,
-    Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
+    AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize, Feature,
+    FeatureKind, IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer,
+    Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
 };
 use crate::store::Scale;
 use crate::{Error, ModelName, ModelRef, Result, TrainId};
@@ -244,6 +244,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
             output: Output::Identity,
             linear: Default::default(),
             factors: 0,
+            ensemble_size: EnsembleSize::ONE,
         },
         loss: Loss::Mse,
         sample_weight: None,

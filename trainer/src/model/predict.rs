@@ -94,6 +94,7 @@ impl Model {
             continuous: scaling.inputs(),
             bins: scaling.bins(),
             outputs: Architecture::outputs_of(&manifest.spec, classes),
+            rows: manifest.rows(),
         };
         let scale = manifest.output_scale;
         let architecture = Architecture::new(&manifest.spec, &sizes, scale, layers)?;

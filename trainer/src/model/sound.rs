@@ -69,9 +69,13 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
     let numbers = manifest.features.len() - vocabularies.len();
     let entering = embedded.saturating_add(numbers.saturating_mul(2 * PIECEWISE_WIDTH));
     let layers = match network.is_deep() {
-        // A custom one says its parameters later; those around it count by themselves.
         true => {
-            Layer::size(&network.layers, 1).map_or_else(|| widest(&network.layers), |(all, _)| all)
+            // A custom one says its parameters later; those around it count by themselves.
+            let layers = Layer::size(&network.layers, 1);
+            let layers = layers.map_or_else(|| widest(&network.layers), |(all, _)| all);
+            // Each member has an output too.
+            let members = network.ensemble_size.of(manifest.rows());
+            layers.saturating_add(1).saturating_mul(members)
         }
         false => 0,
     };

@@ -24,6 +24,8 @@ pub(crate) struct Architecture {
     pub(crate) batch_norm: bool,
     /// Outputs of a row.
     pub(crate) outputs: usize,
+    /// Networks that have as many each: the members of an ensemble, or one.
+    pub(crate) members: usize,
     /// What the output passes through.
     pub(crate) output: Output,
     /// What a scaled sigmoid is scaled by.
@@ -42,6 +44,8 @@ pub(crate) struct Sizes {
     pub(crate) bins: Vec<Vec<f32>>,
     /// Outputs of a row.
     pub(crate) outputs: usize,
+    /// Rows to train on and to evaluate.
+    pub(crate) rows: u64,
 }
 
 /// One parameter tensor.
@@ -146,7 +150,12 @@ impl Architecture {
         let codes: Vec<_> = codes
             .map(|(column, codes)| (*codes, widths.of(column, codes - 1)))
             .collect();
+        let members = match network.is_deep() {
+            true => network.ensemble_size.of(sizes.rows),
+            false => 1,
+        };
         let entries = Entries {
+            members,
             codes: &codes,
             numbers: sizes.continuous,
             bins: &sizes.bins,
@@ -158,6 +167,7 @@ impl Architecture {
             continuous: sizes.continuous,
             batch_norm: network.batch_norm && network.is_deep() && sizes.continuous > 0,
             outputs: sizes.outputs,
+            members,
             output: network.output,
             output_scale,
             graph: Graph::new(network, entries)?,
@@ -204,7 +214,9 @@ pub(super) fn glorot(from: usize, to: usize) -> Initializer {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::spec::{Activation, EmbeddingWidth, Layer, Linear, NumericEmbedding};
+    use volley_proto::spec::{
+        Activation, EmbeddingWidth, EnsembleSize, Layer, Linear, NumericEmbedding,
+    };
 
     use super::*;
     use crate::testing::{custom_layers, squash};
@@ -215,6 +227,7 @@ mod tests {
             continuous: 18,
             bins: vec![vec![-1.0, 0.0, 2.0]; 18],
             outputs: 1,
+            rows: 0,
         };
         Architecture::of(&network, &["feature"; 18], &sizes, 12.8, &custom_layers()).unwrap()
     }
@@ -228,6 +241,7 @@ mod tests {
             output: Output::ScaledSigmoid,
             linear,
             factors: 0,
+            ensemble_size: EnsembleSize::ONE,
         }
     }
 
@@ -345,6 +359,7 @@ mod tests {
                 continuous: 18,
                 bins: vec![],
                 outputs: 3,
+                rows: 0,
             };
             let network = network(&[], linear);
             let network =

@@ -94,7 +94,7 @@ pub(crate) fn attribute(
             weights,
             input,
             scratch,
-            deltas,
+            [(graph.output, deltas)],
             Wanted::Entered,
         );
         for ((value, _), sums) in paths.iter().zip(&mut gradients) {
@@ -180,7 +180,7 @@ impl Path {
 #[cfg(test)]
 mod tests {
     use volley_proto::spec::{
-        Activation, EmbeddingWidth, Layer, Linear, Network, NumericEmbedding, Output,
+        Activation, EmbeddingWidth, EnsembleSize, Layer, Linear, Network, NumericEmbedding, Output,
     };
 
     use super::*;
@@ -205,6 +205,10 @@ mod tests {
             output,
             linear,
             factors: if linear == Linear::Alone { 0 } else { 2 },
+            ensemble_size: match linear {
+                Linear::Beside => EnsembleSize::Of(3),
+                Linear::None | Linear::Alone => EnsembleSize::ONE,
+            },
         };
         of_sizes(&network, outputs)
     }
@@ -219,6 +223,7 @@ mod tests {
                 vec![-0.1, 0.25, 0.5],
             ],
             outputs,
+            rows: 0,
         };
         Architecture::of(network, &["a", "b"], &sizes, 2.5, &custom_layers()).unwrap()
     }
@@ -233,6 +238,7 @@ mod tests {
             output,
             linear: Linear::Beside,
             factors,
+            ensemble_size: EnsembleSize::Of(2),
         };
         of_sizes(&network, 1)
     }

@@ -29,11 +29,11 @@ pub(crate) trait Compute {
     /// The network with these weights, parameter by parameter.
     fn new(architecture: &Architecture, values: Vec<Vec<f32>>, device: &Self::Device) -> Self;
 
-    /// The network's outputs, `[B × K]`.
+    /// The network's outputs, `[B × K]`; of an ensemble, the mean of its members'.
     fn predict(&mut self, input: Input) -> Vec<f32>;
 
-    /// Writes the gradient of Σ slope·output over the batch into `flat`, parameter after
-    /// parameter. `slopes` gets the outputs and returns a slope for each, `[B × K]`.
+    /// Writes the gradient of Σ slope·output over the batch into `flat`, parameter after parameter. `slopes` gets the
+    /// outputs of each of the M members, `[B × M·K]`, and returns a slope for each.
     fn gradient(&mut self, input: Input, slopes: impl FnOnce(&[f32]) -> Vec<f32>, flat: &mut [f32]);
 
     /// Changes the weights in place: `change` gets each parameter's numbers, in order.

@@ -62,6 +62,8 @@ pub(crate) enum Operation {
     Concat,
     /// The sum of two.
     Add,
+    /// The mean of all that it is from, number by number.
+    Mean,
     /// The product of two, number by number.
     Multiply,
     /// Second-order interactions, `½ Σ_f ((Σ_i v_if·x_i)² − Σ_i (v_if·x_i)²)`, from the factors of codes, where x is 1,
@@ -85,9 +87,8 @@ impl Operation {
             Self::Interactions { numbers: any, .. } => *any,
             Self::Linear { .. } => true,
             Self::Custom(custom) => custom.parameters > 0,
-            Self::Activation(_) | Self::Dropout(_) | Self::Concat | Self::Add | Self::Multiply => {
-                false
-            }
+            Self::Activation(_) | Self::Dropout(_) | Self::Concat => false,
+            Self::Add | Self::Mean | Self::Multiply => false,
         }
     }
 }
@@ -125,7 +126,9 @@ pub(crate) struct Graph {
     /// The numbers that enter, if any.
     pub(crate) numbers: Option<Value>,
     pub(crate) nodes: Vec<Node>,
-    /// What is put out, before the output's activation.
+    /// What each member of the ensemble puts out, before the output's activation; a network without others is one.
+    pub(crate) members: Vec<Value>,
+    /// What is put out, before the output's activation: their mean.
     pub(crate) output: Value,
     pub(crate) dropouts: Vec<Dropout>,
     /// In the order of everything: the flat gradient, the optimizer's state, the file.
@@ -145,6 +148,8 @@ pub(super) struct Entries<'a> {
     pub(super) bins: &'a [Vec<f32>],
     /// Outputs of a row.
     pub(super) outputs: usize,
+    /// Members of the ensemble.
+    pub(super) members: usize,
     /// The custom layers that there are.
     pub(super) customs: &'a CustomLayers,
 }
@@ -165,10 +170,11 @@ impl Graph {
         if numbers > 0 {
             graph.numbers = Some(graph.value(numbers));
         }
-        let mut parts = Vec::with_capacity(3);
-        if network.is_deep() {
-            parts.push(graph.deep(network, entries)?);
-        }
+        let mut members = match network.is_deep() {
+            true => graph.deep(network, entries)?,
+            false => vec![],
+        };
+        let mut parts = Vec::with_capacity(2);
         if network.linear != Linear::None {
             parts.push(graph.linear(network, entries));
         }
@@ -179,10 +185,21 @@ impl Graph {
             let widths: Vec<_> = widths.collect();
             parts.push(graph.interactions(network.factors, &widths, entries));
         }
-        let output = parts
-            .into_iter()
-            .reduce(|sum, part| graph.node(Operation::Add, vec![sum, part], outputs));
-        graph.output = output.expect("a network has layers, a linear part, or both");
+        let mut sum = |sum, part| graph.node(Operation::Add, vec![sum, part], outputs);
+        // What is beside the layers is every member's.
+        if let Some(beside) = parts.into_iter().reduce(&mut sum) {
+            match members.is_empty() {
+                true => members.push(beside),
+                false => members
+                    .iter_mut()
+                    .for_each(|member| *member = sum(*member, beside)),
+            }
+        }
+        graph.output = match members[..] {
+            [one] => one,
+            _ => graph.node(Operation::Mean, members.clone(), outputs),
+        };
+        graph.members = members;
         Ok(graph)
     }
 
@@ -277,8 +294,8 @@ impl Graph {
         self.parameter(name.to_owned(), &shape, initializer, penalized);
     }
 
-    /// From embeddings and numbers through the layers to the outputs.
-    fn deep(&mut self, network: &Network, entries: Entries<'_>) -> Result<Value> {
+    /// From embeddings and numbers through each member's layers to its outputs.
+    fn deep(&mut self, network: &Network, entries: Entries<'_>) -> Result<Vec<Value>> {
         let mut parts = Vec::with_capacity(2);
         let width = entries.codes.iter().map(|(_, width)| width).sum();
         if width > 0 {
@@ -320,11 +337,19 @@ impl Graph {
                 self.node(Operation::Concat, parts, width)
             }
         };
-        let first = self.parameters.len();
-        let value = self.layers(&network.layers, "", entered, entries.customs)?;
-        // A network without kernels of its own has its output's only.
-        let has_kernel = self.parameters[first..].iter().any(|p| p.penalized);
-        Ok(self.dense("output", value, entries.outputs, true, !has_kernel))
+        let member = |member| {
+            let path = match entries.members {
+                1 => String::new(),
+                _ => format!("member.{member}."),
+            };
+            let first = self.parameters.len();
+            let value = self.layers(&network.layers, &path, entered, entries.customs)?;
+            // A network without kernels of its own has its output's only.
+            let has_kernel = self.parameters[first..].iter().any(|p| p.penalized);
+            let name = format!("{path}output");
+            Ok(self.dense(&name, value, entries.outputs, true, !has_kernel))
+        };
+        (0..entries.members).map(member).collect()
     }
 
     fn periodic(&mut self, from: Value, count: usize) -> Value {

@@ -16,7 +16,7 @@ use burn::tensor::{Int, Tensor, TensorData, Transaction};
 use volley_proto::spec::{Activation, FREQUENCIES, Output, PERIODIC_WIDTH, PIECEWISE_WIDTH};
 
 use super::architecture::Table;
-use super::graph::{Bins, Graph, Node, Operation};
+use super::graph::{Bins, Graph, Node, Operation, Value};
 use super::{Architecture, Compute, Input};
 
 /// Keeps a row of equal numbers from dividing by zero, in layer norm.
@@ -45,7 +45,14 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     }
 
     fn predict(&mut self, input: Input) -> Vec<f32> {
-        let outputs = forward(&self.architecture, &self.weights, input, &self.device);
+        let output = [self.architecture.graph.output];
+        let outputs = forward(
+            &self.architecture,
+            &self.weights,
+            input,
+            &output,
+            &self.device,
+        );
         floats(&outputs.into_data()).to_vec()
     }
 
@@ -58,7 +65,8 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
         let leaf =
             |tensor: &Tensor<_, 1>| Tensor::<B, 1>::from_inner(tensor.clone()).require_grad();
         let leaves: Vec<_> = self.weights.iter().map(leaf).collect();
-        let outputs = forward(&self.architecture, &leaves, input, &self.device);
+        let members = &self.architecture.graph.members;
+        let outputs = forward(&self.architecture, &leaves, input, members, &self.device);
         let slopes = slopes(floats(&outputs.clone().inner().into_data()));
         let slopes = tensor::<B>(slopes, &self.device);
         write_gradient(leaves, (outputs * slopes).sum(), flat);
@@ -119,13 +127,14 @@ fn floats(data: &TensorData) -> &[f32] {
     data.as_slice().expect("the backend computes in f32")
 }
 
-/// The network's outputs, `[B · K]`.
+/// These values of so many rows after the output's activation, side by side: `[B · M·K]` of M.
 ///
 /// `parameters` are flat, in the order of [`Architecture::parameters`].
 fn forward<B: Backend>(
     architecture: &Architecture,
     parameters: &[Tensor<B, 1>],
     input: Input,
+    outputs: &[Value],
     device: &B::Device,
 ) -> Tensor<B, 1> {
     let graph = &architecture.graph;
@@ -157,9 +166,12 @@ fn forward<B: Backend>(
         let from = from.collect();
         values[node.to] = Some(of.compute(node, from));
     }
-    let y = values[graph.output].take();
-    let y = y.expect("a network has an output");
-    let y = y.reshape([input.rows * architecture.outputs]);
+    let outputs = outputs.iter().map(|output| {
+        let value = values[*output].clone();
+        value.expect("a network has outputs")
+    });
+    let count = input.rows * outputs.len() * architecture.outputs;
+    let y = Tensor::cat(outputs.collect(), 1).reshape([count]);
     match architecture.output {
         Output::Identity => y,
         Output::Sigmoid => sigmoid(y),
@@ -249,6 +261,11 @@ impl<B: Backend> Of<'_, B> {
             }
             Operation::Concat => Tensor::cat(x, 1),
             Operation::Add => next() + next(),
+            Operation::Mean => {
+                let members = x.len() as f64;
+                let sum = x.into_iter().reduce(|sum, member| sum + member);
+                sum.expect("a mean is of something").div_scalar(members)
+            }
             Operation::Multiply => next() * next(),
             Operation::Interactions {
                 factors,

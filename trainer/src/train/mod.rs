@@ -452,6 +452,7 @@ fn architecture(
         continuous: scaling.inputs(),
         bins: scaling.bins(),
         outputs: Architecture::outputs_of(spec, world.classes.len()),
+        rows: world.train.rows + world.eval.rows,
     };
     Architecture::new(spec, &sizes, output_scale, layers)
 }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use volley_proto::spec::{FeatureKind, TrainSpec};
+use volley_proto::spec::{EnsembleSize, FeatureKind, TrainSpec};
 use volley_proto::store::{
     Classes, EpochRecord, FeatureSummary, Manifest, Numbers, Refitted, TRACE_FILE,
 };
@@ -75,6 +75,9 @@ impl FinishedTraining<'_> {
                 stddev: statistics.deviation(),
             });
         }
+        let mut spec = self.spec.clone();
+        // What followed from the rows is the model's.
+        spec.network.ensemble_size = EnsembleSize::Of(self.architecture.members);
         let published = SystemTime::now();
         let mut files = vec![
             (
@@ -99,7 +102,7 @@ impl FinishedTraining<'_> {
             format: Manifest::FORMAT,
             version: 0,
             published,
-            spec: self.spec.clone(),
+            spec,
             features: self.features,
             parameters: parameters
                 .iter()

@@ -1,7 +1,8 @@
 //! The network, from options that linear models have no use for.
 
 use volley_proto::spec::{
-    Activation, EmbeddingWidth, Layer, Linear, Network, NumericEmbedding, Output, layers_text,
+    Activation, EmbeddingWidth, EnsembleSize, Layer, Linear, Network, NumericEmbedding, Output,
+    layers_text,
 };
 
 use super::{refused, unread};
@@ -29,6 +30,8 @@ pub struct NetworkOptions {
     pub wide: Option<bool>,
     /// Width of a factorization machine's factors.
     pub factors: Option<usize>,
+    /// Members of an ensemble.
+    pub ensemble_size: Option<usize>,
     /// Activation function of the output.
     pub output: Output,
 }
@@ -57,6 +60,7 @@ impl Default for NetworkOptions {
             dropout: None,
             wide: None,
             factors: None,
+            ensemble_size: None,
             output: Output::Identity,
         }
     }
@@ -78,6 +82,7 @@ impl NetworkOptions {
             ("numeric_embedding", numeric_embedding),
             ("wide", self.wide.map(|x| x.to_string())),
             ("factors", self.factors.map(|x| x.to_string())),
+            ("ensemble_size", self.ensemble_size.map(|x| x.to_string())),
         ];
         let shorthand = [
             (
@@ -114,6 +119,12 @@ impl NetworkOptions {
                 (false, _) => Linear::None,
             },
             factors: self.factors.unwrap_or(0),
+            // A network that is described is the one that is trained.
+            ensemble_size: match (self.ensemble_size, &self.layers, &self.hidden_units) {
+                (Some(members), ..) => EnsembleSize::Of(members),
+                (None, None, None) if !linear => EnsembleSize::Auto,
+                (None, ..) => EnsembleSize::ONE,
+            },
             layers: if linear { vec![] } else { self.into_layers()? },
         })
     }
@@ -179,6 +190,30 @@ mod tests {
         assert!(!settled(None, binned) && !settled(Some(false), binned));
         // What is typed is settled as it is, and refused with the other numbers.
         assert!(settled(Some(true), binned));
+    }
+
+    #[test]
+    fn a_network_that_is_described_has_one_member() {
+        let settled = |options: NetworkOptions| options.settle(false).unwrap().ensemble_size;
+        let default = NetworkOptions::default();
+        assert_eq!(settled(default.clone()), EnsembleSize::Auto);
+        let described = NetworkOptions {
+            hidden_units: Some(vec![8]),
+            ..default.clone()
+        };
+        assert_eq!(settled(described.clone()), EnsembleSize::ONE);
+        let layers = NetworkOptions {
+            layers: Some(vec![Layer::Dense(8)]),
+            ..default.clone()
+        };
+        assert_eq!(settled(layers), EnsembleSize::ONE);
+        let given = NetworkOptions {
+            ensemble_size: Some(4),
+            ..described
+        };
+        assert_eq!(settled(given), EnsembleSize::Of(4));
+        let linear = default.settle(true).unwrap();
+        assert_eq!(linear.ensemble_size, EnsembleSize::ONE);
     }
 
     #[test]

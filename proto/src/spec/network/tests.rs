@@ -11,6 +11,7 @@ fn network(layers: Vec<Layer>) -> Network {
         output: Output::Identity,
         linear: Linear::Beside,
         factors: 3,
+        ensemble_size: EnsembleSize::Auto,
     }
 }
 
@@ -74,6 +75,7 @@ fn networks_of_old_are_layers() {
         output: Output::Identity,
         linear: Linear::None,
         factors: 0,
+        ensemble_size: EnsembleSize::ONE,
     };
     assert_eq!(old("0.5"), due(&[0.0, 0.5]));
     assert_eq!(old("[0.25,0.5]"), due(&[0.25, 0.5]));

@@ -64,12 +64,19 @@ pub(crate) fn predict(
 ) -> Vec<f32> {
     enter(architecture, weights, input, scratch);
     forward(architecture, weights, input, scratch, true);
-    let mut y_bxk = scratch.values[architecture.graph.output].clone();
+    activated(
+        architecture,
+        scratch.values[architecture.graph.output].clone(),
+    )
+}
+
+/// Outputs after the output's activation.
+fn activated(architecture: &Architecture, mut outputs: Vec<f32>) -> Vec<f32> {
     if let Some(scale) = sigmoid_scale(architecture) {
-        let outputs = y_bxk.iter_mut();
+        let outputs = outputs.iter_mut();
         outputs.for_each(|y| *y = scale / (1.0 + (-*y).exp()));
     }
-    y_bxk
+    outputs
 }
 
 /// What the output's sigmoid is scaled by, if it has one.
@@ -183,6 +190,12 @@ pub(super) fn forward(
                 let terms = y.iter_mut().zip(x(0).iter().zip(x(1)));
                 terms.for_each(|(y, (a, b))| *y = a + b);
             }
+            Operation::Mean => {
+                let share = (node.from.len() as f32).recip();
+                y.copy_from_slice(x(0));
+                (1..node.from.len()).for_each(|at| add(&mut y, x(at)));
+                y.iter_mut().for_each(|y| *y *= share);
+            }
             Operation::Multiply => {
                 let factors = y.iter_mut().zip(x(0).iter().zip(x(1)));
                 factors.for_each(|(y, (a, b))| *y = a * b);
@@ -220,14 +233,14 @@ pub(super) fn forward(
     }
 }
 
-/// The gradients that are wanted of Σ δ·output, after [`forward`]. δ, `[B × K]`, is the output's delta; deltas of what
+/// The gradients that are wanted of Σ δ·y, after [`forward`]. `deltas` are values y with their δ, `[B × W]`; deltas of what
 /// has entered stay, and of piecewise linear embeddings where those by parameters are not wanted.
 pub(super) fn backward(
     architecture: &Architecture,
     weights: &[Vec<f32>],
     input: &Input,
     scratch: &mut Scratch,
-    deltas: Vec<f32>,
+    deltas: impl IntoIterator<Item = (Value, Vec<f32>)>,
     mut wanted: Wanted<'_, '_>,
 ) {
     let graph = &architecture.graph;
@@ -239,7 +252,9 @@ pub(super) fn backward(
     // What was left of the batch before.
     spare.extend(known.iter_mut().filter_map(Option::take));
     known.resize_with(graph.widths.len(), || None);
-    known[graph.output] = Some(deltas);
+    for (value, delta) in deltas {
+        known[value] = Some(delta);
+    }
     let Scratch {
         values, workspace, ..
     } = scratch;
@@ -354,6 +369,16 @@ pub(super) fn backward(
                 copy.copy_from_slice(&dy);
                 give(0, copy, &mut spare);
                 give(1, dy, &mut spare);
+            }
+            Operation::Mean => {
+                let share = (node.from.len() as f32).recip();
+                dy.iter_mut().for_each(|d| *d *= share);
+                for at in 0..node.from.len() {
+                    let mut copy = room(&mut spare, dy.len());
+                    copy.copy_from_slice(&dy);
+                    give(at, copy, &mut spare);
+                }
+                spare.push(dy);
             }
             Operation::Multiply => {
                 let mut other = room(&mut spare, dy.len());
@@ -508,12 +533,26 @@ impl Compute for Host {
             weights,
             scratch,
         } = self;
-        let outputs = predict(architecture, weights, &input, scratch);
-        let mut deltas = slopes(&outputs);
+        enter(architecture, weights, &input, scratch);
+        forward(architecture, weights, &input, scratch, true);
+        let members = &architecture.graph.members;
+        let mut outputs = vec![0.0; input.rows * members.len() * architecture.outputs];
+        for (row, outputs) in outputs.chunks_exact_mut(architecture.outputs).enumerate() {
+            let (row, member) = (row / members.len(), row % members.len());
+            let of_member = &scratch.values[members[member]];
+            outputs.copy_from_slice(&of_member[row * outputs.len()..][..outputs.len()]);
+        }
+        let outputs = activated(architecture, outputs);
+        let mut slopes = slopes(&outputs);
         if let Some(scale) = sigmoid_scale(architecture) {
-            let terms = deltas.iter_mut().zip(&outputs);
+            let terms = slopes.iter_mut().zip(&outputs);
             terms.for_each(|(delta, y)| *delta *= y * (1.0 - y / scale));
         }
+        let deltas = members.iter().enumerate().map(|(at, member)| {
+            let rows = slopes.chunks_exact(architecture.outputs);
+            let own = rows.skip(at).step_by(members.len());
+            (*member, own.flatten().copied().collect())
+        });
         let mut gradients = split(flat, weights);
         let wanted = Wanted::Parameters(&mut gradients);
         backward(architecture, weights, &input, scratch, deltas, wanted);

@@ -56,20 +56,26 @@ impl<C: Compute> Fit<'_, C> {
         let (loss, label) = (&self.spec.loss, &self.spec.label);
         let share = if all > 0.0 { all.recip() } else { 0.0 };
         let mut total = 0.0;
-        let mut of_row = vec![0.0; self.architecture.outputs];
+        let mut of_member = vec![0.0; self.architecture.outputs];
+        let members = self.architecture.members;
         let slopes = |outputs: &[f32]| {
             let mut slopes = Vec::with_capacity(outputs.len());
-            let outputs = outputs.chunks_exact(of_row.len());
+            let outputs = outputs.chunks_exact(members * of_member.len());
             let labels = batch.labels.chunks_exact(label.columns.len());
             for (outputs, (labels, weight)) in outputs.zip(labels.zip(&batch.weights)) {
                 let weight = f64::from(*weight);
                 let weights = &label.loss_weights;
-                total += weight * loss::of_labels(loss, weights, outputs, labels, &mut of_row);
-                slopes.extend(of_row.iter().map(|slope| (weight * share * slope) as f32));
+                // Each member learns as if it were alone.
+                for outputs in outputs.chunks_exact(of_member.len()) {
+                    total +=
+                        weight * loss::of_labels(loss, weights, outputs, labels, &mut of_member);
+                    let slopes_of_member = of_member.iter();
+                    slopes.extend(slopes_of_member.map(|slope| (weight * share * slope) as f32));
+                }
             }
             slopes
         };
         self.network.gradient(input, slopes, gradient);
-        total
+        total / members as f64
     }
 }

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
-use volley_proto::spec::{FeatureKind, Network, Optimizer, Refit, Split, TrainSpec, layers_text};
+use volley_proto::spec::{
+    EnsembleSize, FeatureKind, Network, Optimizer, Refit, Split, TrainSpec, layers_text,
+};
 use volley_proto::store::Position;
 
 use crate::encode::{Settled, Vocabulary};
@@ -178,6 +180,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         output,
         linear,
         factors,
+        ensemble_size,
     } = network;
     let Optimizer {
         learn_rate,
@@ -256,6 +259,8 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         let typed: Vec<_> = typed.map(|of| (&of.column, &of.typed)).collect();
         ("TRANSFORM", json(&typed))
     }));
+    let ensemble = *ensemble_size != EnsembleSize::ONE;
+    terms.extend(ensemble.then(|| ("ensemble_size", ensemble_size.to_string())));
     terms.extend(ema_momentum.map(|share| ("ema_momentum", json(&share))));
     terms
 }

@@ -5,8 +5,8 @@ use std::f64::consts::TAU;
 
 use burn::backend::{Autodiff, Flex};
 use volley_proto::spec::{
-    Activation, EmbeddingWidth, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, Output,
-    PERIODIC_WIDTH, PIECEWISE_WIDTH,
+    Activation, EmbeddingWidth, EnsembleSize, FREQUENCIES, Layer, Linear, Network,
+    NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_WIDTH,
 };
 
 use crate::network::{Architecture, Compute, Host, Input, Sizes, Tensors};
@@ -28,6 +28,7 @@ fn network(layers: Vec<Layer>) -> Network {
         output: Output::Identity,
         linear: Linear::None,
         factors: 0,
+        ensemble_size: EnsembleSize::ONE,
     }
 }
 
@@ -74,6 +75,11 @@ fn networks() -> Vec<(Network, usize)> {
         batch_norm: false,
         ..whole.clone()
     };
+    let ensemble = Network {
+        ensemble_size: EnsembleSize::Of(3),
+        ..whole.clone()
+    };
+    all.extend([(ensemble.clone(), 1), (ensemble, 2)]);
     all.extend([(whole.clone(), 1), (whole, 3), (binned, 3)]);
     let cross = network(vec![Layer::Cross(2)]);
     all.push((cross, 1));
@@ -150,8 +156,10 @@ impl Reference<'_> {
         self.weights[name]
     }
 
+    /// Each member's outputs, side by side.
     fn outputs(&mut self, network: &Network, widths: [usize; 2], outputs: usize) -> Vec<f64> {
-        let mut y = vec![0.0; outputs];
+        let members = network.ensemble_size.of(0);
+        let mut y = vec![0.0; members * outputs];
         let x_n = &self.input.continuous[self.row * NUMBERS..][..NUMBERS];
         let x_n: Vec<f64> = x_n.iter().map(|x| f64::from(*x)).collect();
         let codes = &self.input.codes[self.row * 2..][..2];
@@ -176,12 +184,21 @@ impl Reference<'_> {
                     NumericEmbedding::PiecewiseLinear => x.extend(self.piecewise(n, number)),
                 }
             }
-            x = self.layers(&network.layers, "", x);
-            y = self.dense("output", &x, outputs, true);
+            y = (0..members)
+                .flat_map(|member| {
+                    let path = match members {
+                        1 => String::new(),
+                        _ => format!("member.{member}."),
+                    };
+                    let x = self.layers(&network.layers, &path, x.clone());
+                    self.dense(&format!("{path}output"), &x, outputs, true)
+                })
+                .collect();
         }
         if network.linear != Linear::None {
             let values = self.weights("linear.values");
-            for (k, y) in y.iter_mut().enumerate() {
+            for (at, y) in y.iter_mut().enumerate() {
+                let k = at % outputs;
                 *y += values[codes[0] * outputs + k] + values[(CODES[0] + codes[1]) * outputs + k];
                 for (n, x) in x_n.iter().enumerate() {
                     *y += x * self.weights("linear.numbers")[n * outputs + k];
@@ -196,7 +213,8 @@ impl Reference<'_> {
                 let factors = &table[(row * outputs + k) * f..][..f];
                 factors.iter().map(|v| v * x).collect()
             };
-            for (k, y) in y.iter_mut().enumerate() {
+            for (at, y) in y.iter_mut().enumerate() {
+                let k = at % outputs;
                 let values = self.weights("factors.values");
                 let mut all = vec![
                     row(values, codes[0], 1.0, k),
@@ -404,12 +422,15 @@ fn gradients_of<C: Compute<Device: Default>>(networks: Vec<(Network, usize)>) {
             continuous: NUMBERS,
             bins: EDGES.map(<[f32]>::to_vec).to_vec(),
             outputs,
+            rows: 0,
         };
         let architecture =
             Architecture::of(&network, &["a", "b"], &sizes, 3.0, &custom_layers()).unwrap();
         let mut weights = weights(&architecture);
         let slopes = [0.7, -0.4, 0.9, 0.3, -1.1, 0.2, 0.5, -0.6, 0.8];
-        let slopes = &slopes[..ROWS * outputs];
+        let slopes = slopes.iter().cycle().copied();
+        let slopes: Vec<f64> = slopes.take(ROWS * architecture.members * outputs).collect();
+        let slopes = &slopes[..];
 
         let narrow = weights
             .iter()

@@ -7,12 +7,12 @@ use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    BatchSize, ClassWeights, EarlyStop, Keep, LabelTransform, Loss, NumericTransform, Output, Rule,
-    TrainSpec,
+    BatchSize, ClassWeights, EarlyStop, EnsembleSize, Keep, LabelTransform, Loss, NumericTransform,
+    Output, Rule, TrainSpec,
 };
 use volley_proto::store::Classes;
 
-use super::worlds::assert_same_weights;
+use super::worlds::{assert_same_weights, weights};
 use crate::Error;
 use crate::testing::{
     classifier, dense, load_split, model, rows, spec, told_apart, train_split, train_world,
@@ -105,10 +105,11 @@ fn evaluation_makes_sense_from_the_first_epoch() {
 #[test]
 fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
     let data = rows(0..1500);
-    for (transform, output, standardize) in [
-        (LabelTransform::Identity, Output::Identity, false),
-        (LabelTransform::Ln, Output::Identity, true),
-        (LabelTransform::Ln, Output::ScaledSigmoid, false),
+    for (transform, output, standardize, members) in [
+        (LabelTransform::Identity, Output::Identity, false, 1),
+        (LabelTransform::Ln, Output::Identity, true, 1),
+        (LabelTransform::Ln, Output::ScaledSigmoid, false, 1),
+        (LabelTransform::Ln, Output::ScaledSigmoid, false, 3),
     ] {
         let mut spec = TrainSpec {
             epochs: Some(25),
@@ -118,6 +119,7 @@ fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
         spec.label.transform = transform;
         spec.label.standardize = standardize;
         spec.network.output = output;
+        spec.network.ensemble_size = EnsembleSize::Of(members);
         spec.network.layers = dense(&[24, 16], &[0.0, 0.05]);
         let outcomes = train_split(&spec, &data, 2);
         let manifest = &outcomes[0].artifacts.as_ref().unwrap().manifest;
@@ -144,6 +146,37 @@ fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
             (mae / best.eval_mae.unwrap() - 1.0).abs() < 1e-4,
             "{mae}, {best:?}"
         );
+    }
+}
+
+#[test]
+fn a_small_table_has_an_ensemble_whose_members_are_networks_of_their_own() {
+    let small = EnsembleSize::SMALL;
+    // One of ten rows is of neither part.
+    for (data, rows, due) in [
+        (rows(0..5555), small, EnsembleSize::MEMBERS),
+        (rows(0..5557), small + 1, 1),
+    ] {
+        let mut spec = TrainSpec {
+            epochs: Some(1),
+            ..spec()
+        };
+        spec.network.ensemble_size = EnsembleSize::Auto;
+        spec.network.layers = dense(&[3], &[]);
+        let outcomes = train_split(&spec, &data, 2);
+        // What it has is said, whatever number of rows will mean later.
+        let manifest = &outcomes[0].artifacts.as_ref().unwrap().manifest;
+        assert_eq!(manifest.rows(), rows);
+        let members = manifest.spec.network.ensemble_size;
+        assert_eq!(members, EnsembleSize::Of(due));
+        let mut kernels: Vec<_> = weights(&outcomes[0])
+            .into_iter()
+            .filter(|(name, _)| name.ends_with("output.kernel"))
+            .map(|(_, kernel)| format!("{kernel:?}"))
+            .collect();
+        kernels.sort();
+        kernels.dedup();
+        assert_eq!(kernels.len(), due, "{kernels:?}");
     }
 }
 

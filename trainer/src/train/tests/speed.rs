@@ -107,6 +107,7 @@ fn step_time_of_the_rossmann_network() {
             continuous: 18,
             bins: vec![],
             outputs: 1,
+            rows: held.train.rows,
         };
         let layers = CustomLayers::new();
         let architecture = Architecture::new(&spec, &sizes, 12.0, &layers).unwrap();

@@ -2,8 +2,9 @@
 
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Decay, EmbeddingWidth, Layer, Linear, Loss,
-    Network, NumericEmbedding, NumericTransform, Optimizer, RateScaling, Rule, Schedule, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Decay, EmbeddingWidth, EnsembleSize, Layer,
+    Linear, Loss, Network, NumericEmbedding, NumericTransform, Optimizer, RateScaling, Rule,
+    Schedule, TrainSpec,
 };
 
 use crate::Outcome;
@@ -257,6 +258,8 @@ fn n_ranks_train_every_layer_as_one_does() {
         ..spec.network
     };
     assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "every layer");
+    spec.network.ensemble_size = EnsembleSize::Of(3);
+    assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "an ensemble");
 }
 
 #[test]

@@ -101,6 +101,7 @@ fn sets_what_was_typed() {
         ("accumulate", "4", |o| o.accumulate == 4),
         ("wide", "true", |o| o.network.wide == Some(true)),
         ("factors", "4", |o| o.network.factors == Some(4)),
+        ("ensemble_size", "3", |o| o.network.ensemble_size == Some(3)),
         ("activation_fn", "'GELU'", |o| {
             o.network.activation == Some(Activation::Gelu)
         }),
@@ -259,6 +260,7 @@ fn refuses_wrong_values_by_name() {
         ("activation_fn", "'crelu'"),
         ("numeric_embedding", "'fourier'"),
         ("factors", "0"),
+        ("ensemble_size", "0"),
         ("accumulate", "0"),
         ("network", "128"),
         ("network", "[128]"),
