@@ -230,10 +230,12 @@ mod tests {
             error.contains("hidden_units") && error.contains("[128, 64]"),
             "{error}"
         );
-        assert_eq!(
-            given.settle(false).unwrap(),
-            NetworkOptions::default().settle(false).unwrap()
-        );
+        let described = Network {
+            ensemble_size: EnsembleSize::Auto,
+            ..given.settle(false).unwrap()
+        };
+        let default = NetworkOptions::default().settle(false).unwrap();
+        assert_eq!(described, default);
         let wide = NetworkOptions {
             wide: Some(true),
             dropout: Some(Dropout::Layers(vec![0.5])),
