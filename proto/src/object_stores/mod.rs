@@ -8,18 +8,18 @@
 //! Where a store takes its credentials from is in [`StoreOptions`]. Local folders are no part of it. `Stores`, which
 //! DataFusion's sessions have for a registry, is there with the feature `plan`.
 
-mod attempts;
 mod open;
 mod options;
 #[cfg(feature = "plan")]
 mod registry;
 #[cfg(feature = "plan")]
 mod remote;
+mod retry;
 mod statement;
 
-pub(crate) use attempts::{Attempts, Patience, is_transient, retried};
 pub use open::{Opened, SCHEMES, is_read_only, is_remote, open};
 pub use options::{Secret, StoreOptions};
 #[cfg(feature = "plan")]
 pub use registry::{Declared, Stores, shown};
+pub(crate) use retry::{Attempts, RetryPolicy, is_transient, retried};
 pub use statement::redacted;

@@ -1,5 +1,5 @@
-//! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and its listings do not
-//! break off.
+//! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and truncated listings are
+//! retried.
 //!
 //! The engine keeps what it has read of a file by its path, and takes it for that of another store's file of the same
 //! path, length and time of change, which stores tell in seconds. So the time gets a fraction of a second that depends
@@ -20,7 +20,7 @@ use object_store::{
 };
 use twox_hash::XxHash64;
 
-use super::attempts::{Patience, breaks_off, retried};
+use super::retry::{RetryPolicy, is_truncated, retried};
 
 /// A store that was opened, with its root for a name.
 pub(super) struct Remote {
@@ -36,7 +36,7 @@ impl Remote {
         }
     }
 
-    /// The files of a listing, which is begun anew where an answer breaks off: it is whole before anything of it is given
+    /// The files of a listing, which is retried where a response is truncated: it is complete before a file of it is given
     /// out, since stores need not list in an order.
     fn listed(
         &self,
@@ -45,7 +45,7 @@ impl Remote {
         let name = Arc::clone(&self.name);
         let files = async move {
             let list = || list().try_collect::<Vec<_>>().boxed();
-            let files = retried(Patience::REMOTE, breaks_off, list).await?;
+            let files = retried(RetryPolicy::REMOTE, is_truncated, list).await?;
             let files = files.into_iter();
             Ok(stream::iter(
                 files.map(move |file| Ok(told_apart(&name, file))),
@@ -131,7 +131,7 @@ impl ObjectStore for Remote {
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let list = || self.store.list_with_delimiter(prefix);
-        let mut found = retried(Patience::REMOTE, breaks_off, list).await?;
+        let mut found = retried(RetryPolicy::REMOTE, is_truncated, list).await?;
         let files = found.objects.into_iter();
         found.objects = files.map(|file| told_apart(&self.name, file)).collect();
         Ok(found)

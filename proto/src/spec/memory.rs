@@ -23,9 +23,9 @@ pub const PIECE: usize = 1 << 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMemory {
     /// What is every member's.
-    shared: Part,
+    shared: Footprint,
     /// What each member of an ensemble has.
-    member: Part,
+    member: Footprint,
     members: EnsembleSize,
     /// Bytes of a row of its shards.
     row: u64,
@@ -34,9 +34,9 @@ pub struct RankMemory {
     parts: u64,
 }
 
-/// Bytes of a part of the network.
+/// Memory of a part of the network, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Part {
+struct Footprint {
     /// Of what there is of each trainable parameter.
     parameters: u64,
     /// Of a row of a step: what each layer puts out, and its gradient.
@@ -56,8 +56,8 @@ impl RankMemory {
     /// That of rows of so many bytes, and of nothing else.
     pub fn of_rows_only(row: u64) -> Self {
         Self {
-            shared: Part::default(),
-            member: Part::default(),
+            shared: Footprint::default(),
+            member: Footprint::default(),
             members: EnsembleSize::ONE,
             row,
             step: StepRows::OfAll(0),
@@ -92,10 +92,10 @@ impl RankMemory {
     }
 
     /// All of the network where there are so many rows, or as it is of many where their number is not known.
-    fn network(&self, rows: Option<u64>) -> Part {
+    fn network(&self, rows: Option<u64>) -> Footprint {
         let members = self.members.of(rows.unwrap_or(u64::MAX)) as u64;
         let all = |shared: u64, member: u64| shared.saturating_add(member.saturating_mul(members));
-        Part {
+        Footprint {
             parameters: all(self.shared.parameters, self.member.parameters),
             activations: all(self.shared.activations, self.member.activations),
         }
@@ -126,7 +126,7 @@ impl TrainSpec {
         };
         let columns = self.features.len() + self.label.columns.len();
         let columns = columns + usize::from(self.sample_weight.is_some());
-        let part = |parameters: u64, widths: u64| Part {
+        let part = |parameters: u64, widths: u64| Footprint {
             parameters: parameters.saturating_mul(kept * NUMBER),
             activations: (2 * NUMBER).saturating_mul(widths),
         };
@@ -256,8 +256,8 @@ mod tests {
 
     fn adam(parameters: u64) -> RankMemory {
         RankMemory {
-            shared: Part::default(),
-            member: Part {
+            shared: Footprint::default(),
+            member: Footprint {
                 parameters: parameters * 5 * NUMBER,
                 activations: 100,
             },
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn each_member_has_layers_of_its_own() {
         let memory = RankMemory {
-            shared: Part {
+            shared: Footprint {
                 parameters: 500,
                 activations: 10,
             },
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(Layer::size(&layers, 10), Some((usize::MAX, usize::MAX)));
         assert_eq!(Layer::activations(&layers, 10), Some(usize::MAX));
         let huge = RankMemory {
-            shared: Part {
+            shared: Footprint {
                 parameters: u64::MAX,
                 activations: 0,
             },

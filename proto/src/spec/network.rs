@@ -51,14 +51,14 @@ pub struct Network {
 }
 
 /// How many members an ensemble has: networks that are trained side by side on the same steps, with embeddings in common and
-/// layers of their own. Each learns as if it were alone; what is predicted is the mean of their outputs, before the
+/// layers of their own. Each has a loss of its own; what is predicted is the mean of their outputs, before the
 /// output's activation ("deep ensemble", Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474; with a part in
 /// common as in TabM, arXiv:2410.24210).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnsembleSize {
-    /// By the number of rows: [`MEMBERS`](Self::MEMBERS) of a [small](Self::SMALL) table, where they take little time and
-    /// a single network depends most on how its weights began; else one.
+    /// By the number of rows: [`MEMBERS`](Self::MEMBERS) of a [small](Self::SMALL) table, where they take little
+    /// time; else one.
     Auto,
     /// So many.
     #[serde(untagged)]

@@ -26,7 +26,7 @@ use object_store::{
     UpdateVersion,
 };
 
-use crate::object_stores::{Attempts, Patience, is_transient, retried};
+use crate::object_stores::{Attempts, RetryPolicy, is_transient, retried};
 
 /// What is longer is put in parts of this length: at least 5 MiB on S3, equal ones on R2.
 pub(super) const PART: usize = 8 * 1024 * 1024;
@@ -39,14 +39,14 @@ const PARTS_AT_ONCE: usize = 4;
 #[derive(Clone)]
 pub(super) struct Objects {
     pub(super) store: Arc<dyn ObjectStore>,
-    pub(super) patience: Patience,
+    pub(super) retry: RetryPolicy,
 }
 
 impl fmt::Debug for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Objects")
             .field("store", &self.store.to_string())
-            .field("patience", &self.patience)
+            .field("retry", &self.retry)
             .finish()
     }
 }
@@ -80,7 +80,7 @@ impl Objects {
         if found.meta.size > most {
             return Ok(Err(found.meta.size));
         }
-        if self.patience == Patience::LOCAL {
+        if self.retry == RetryPolicy::LOCAL {
             return found.bytes().await.map(Ok); // a file, read at once
         }
         let length = usize::try_from(found.range.end - found.range.start).unwrap_or_default();
@@ -158,7 +158,7 @@ impl Objects {
     }
 
     async fn put_if(&self, path: &Path, content: &Bytes, mode: &PutMode) -> Result<bool> {
-        let mut attempts = Attempts::new(self.patience);
+        let mut attempts = Attempts::new(self.retry);
         loop {
             let failure = match self.put_once(path, content, mode.clone()).await {
                 Ok(()) => return Ok(true),
@@ -192,12 +192,12 @@ impl Objects {
     async fn put_in_parts(&self, path: &Path, content: &Bytes) -> Result<()> {
         let part = PART.max(content.len().div_ceil(PARTS));
         let mut upload = self.in_time(self.store.put_multipart(path)).await?;
-        let silence = self.patience.silence;
+        let idle_timeout = self.retry.idle_timeout;
         let mut parts: Vec<BoxFuture<'static, Result<()>>> = Vec::new();
         for at in (0..content.len()).step_by(part) {
             let bytes = content.slice(at..content.len().min(at + part));
             let put = upload.put_part(bytes.into());
-            parts.push(in_time(silence, put).boxed());
+            parts.push(in_time(idle_timeout, put).boxed());
         }
         let put = stream::iter(parts)
             .buffer_unordered(PARTS_AT_ONCE)
@@ -222,23 +222,23 @@ impl Objects {
     }
 
     async fn retried<'a, T>(&self, request: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
-        retried(self.patience, is_transient, request).await
+        retried(self.retry, is_transient, request).await
     }
 
     async fn in_time<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        in_time(self.patience.silence, request).await
+        in_time(self.retry.idle_timeout, request).await
     }
 }
 
-async fn in_time<T>(silence: Duration, request: impl Future<Output = Result<T>>) -> Result<T> {
-    if silence == Duration::MAX {
+async fn in_time<T>(idle_timeout: Duration, request: impl Future<Output = Result<T>>) -> Result<T> {
+    if idle_timeout == Duration::MAX {
         return request.await; // a folder may be used outside of a runtime
     }
-    match tokio::time::timeout(silence, request).await {
+    match tokio::time::timeout(idle_timeout, request).await {
         Ok(answered) => answered,
         Err(_) => Err(Error::Generic {
             store: "object store",
-            source: format!("no answer in {} s", silence.as_secs()).into(),
+            source: format!("no answer in {} s", idle_timeout.as_secs()).into(),
         }),
     }
 }

@@ -9,7 +9,7 @@ use url::Url;
 
 use super::ModelStore;
 use super::objects::Objects;
-use crate::object_stores::{self, Patience, StoreOptions};
+use crate::object_stores::{self, RetryPolicy, StoreOptions};
 use crate::{Error, Result};
 
 /// Schemes of object stores that can hold models: those of web servers can only be read.
@@ -66,13 +66,13 @@ impl ModelStore {
 
     /// The store of these objects.
     pub(super) fn over(url: Url, store: Arc<dyn ObjectStore>, root: Path, kind: Kind) -> Self {
-        let patience = match kind {
-            Kind::Folder => Patience::LOCAL,
-            Kind::Objects => Patience::REMOTE,
+        let retry = match kind {
+            Kind::Folder => RetryPolicy::LOCAL,
+            Kind::Objects => RetryPolicy::REMOTE,
         };
         Self {
             url,
-            objects: Objects { store, patience },
+            objects: Objects { store, retry },
             root,
             kind,
         }

@@ -18,7 +18,7 @@ use object_store::{
 use super::ModelStore;
 use super::objects::PART;
 use super::scene::{Scene, steps};
-use crate::object_stores::Patience;
+use crate::object_stores::RetryPolicy;
 use crate::spec::IfExists;
 use crate::{Error, TrainId};
 
@@ -53,9 +53,9 @@ impl Troubled {
             conditional: Mutex::default(),
         });
         scene.store.objects.store = Arc::clone(&troubled) as _;
-        scene.store.objects.patience = Patience {
-            pause: Duration::from_millis(1),
-            ..Patience::REMOTE
+        scene.store.objects.retry = RetryPolicy {
+            backoff: Duration::from_millis(1),
+            ..RetryPolicy::REMOTE
         };
         troubled
     }
@@ -198,9 +198,9 @@ async fn a_store_that_ignores_conditions_is_refused() {
 #[tokio::test]
 async fn what_stays_unanswered_is_an_error_that_names_the_store_and_the_file() {
     let mut scene = Scene::memory();
-    scene.store.objects.patience = Patience {
+    scene.store.objects.retry = RetryPolicy {
         attempts: 1,
-        ..Patience::REMOTE
+        ..RetryPolicy::REMOTE
     };
     scene.store.objects.store = Arc::new(Troubled {
         objects: Arc::clone(&scene.store.objects.store),

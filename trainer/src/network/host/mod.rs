@@ -8,6 +8,7 @@
 //! numbers, K outputs; a value of width W is `[B × W]`.
 
 mod activation;
+mod backward;
 mod dense;
 mod interactions;
 mod layer_norm;
@@ -20,6 +21,7 @@ use std::ops::Range;
 
 use volley_proto::spec::Output;
 
+pub(super) use self::backward::{Wanted, backward};
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
 use super::{Architecture, Compute, CustomBatch, Input};
@@ -43,16 +45,6 @@ pub(crate) struct Scratch {
     /// Memory for gradients.
     spare: Vec<Vec<f32>>,
     workspace: Workspace,
-}
-
-/// Which gradients [`backward`] computes.
-#[derive(Debug)]
-pub(super) enum Wanted<'a, 'b> {
-    /// Those by parameters, in their order.
-    Parameters(&'a mut [&'b mut [f32]]),
-    /// Those by what has entered, embeddings, factors and numbers, and by piecewise linear embeddings; but through the
-    /// linear part, and by numbers through these.
-    Entered,
 }
 
 /// The network's outputs, `[B × K]`, by weights that others may use meanwhile.
@@ -233,255 +225,6 @@ pub(super) fn forward(
     }
 }
 
-/// The gradients that are wanted of Σ δ·y, after [`forward`]. `deltas` are values y with their δ, `[B × W]`; deltas of what
-/// has entered stay, and of piecewise linear embeddings where those by parameters are not wanted.
-pub(super) fn backward(
-    architecture: &Architecture,
-    weights: &[Vec<f32>],
-    input: &Input,
-    scratch: &mut Scratch,
-    deltas: impl IntoIterator<Item = (Value, Vec<f32>)>,
-    mut wanted: Wanted<'_, '_>,
-) {
-    let graph = &architecture.graph;
-    let rows = input.rows;
-    let trains = matches!(wanted, Wanted::Parameters(_));
-    let seeks = sought(graph, trains);
-    let mut spare = std::mem::take(&mut scratch.spare);
-    let mut known = std::mem::take(&mut scratch.deltas);
-    // What was left of the batch before.
-    spare.extend(known.iter_mut().filter_map(Option::take));
-    known.resize_with(graph.widths.len(), || None);
-    for (value, delta) in deltas {
-        known[value] = Some(delta);
-    }
-    let Scratch {
-        values, workspace, ..
-    } = scratch;
-    for node in graph.nodes.iter().rev() {
-        if !trains && matches!(node.operation, Operation::PiecewiseLinear(_)) {
-            continue;
-        }
-        let Some(mut dy) = known[node.to].take() else {
-            continue;
-        };
-        let weights = &weights[node.at..];
-        let mut gradients = match &mut wanted {
-            Wanted::Parameters(all) => Some(&mut all[node.at..]),
-            Wanted::Entered => None,
-        };
-        let width = graph.widths[node.to];
-        let x = |at: usize| values[node.from[at]].as_slice();
-        let mut give = |at: usize, dx: Vec<f32>, spare: &mut Vec<Vec<f32>>| {
-            let from = node.from[at];
-            match &mut known[from] {
-                _ if !seeks[from] => spare.push(dx),
-                Some(sum) => {
-                    add(sum, &dx);
-                    spare.push(dx);
-                }
-                none => *none = Some(dx),
-            }
-        };
-        match &node.operation {
-            Operation::Dense {
-                bias,
-                relu,
-                dropout,
-            } => {
-                if let Some(mask) = dropout.and_then(|place| input.mask(place)) {
-                    multiply(&mut dy, mask);
-                }
-                let y = relu.then_some(values[node.to].as_slice());
-                let sums = gradients.as_mut().filter(|_| *bias).map(|all| &mut *all[1]);
-                dense::pass(&mut dy, y, sums, width);
-                let from = graph.widths[node.from[0]];
-                let delta_bxw = Matrix::new(&dy, rows, width);
-                let plain = Epilogue::default();
-                if let Some(gradients) = &mut gradients {
-                    let x_bxf = Matrix::new(x(0), rows, from);
-                    workspace.multiply(gradients[0], x_bxf.transposed(), delta_bxw, plain);
-                }
-                if seeks[node.from[0]] {
-                    let mut dx = room(&mut spare, rows * from);
-                    let kernel_fxw = Matrix::new(&weights[0], from, width);
-                    workspace.multiply(&mut dx, delta_bxw, kernel_fxw.transposed(), plain);
-                    give(0, dx, &mut spare);
-                }
-                spare.push(dy);
-            }
-            Operation::Activation(function) => {
-                let terms = dy.iter_mut().zip(x(0));
-                terms.for_each(|(d, x)| *d *= activation::slope(*function, *x));
-                give(0, dy, &mut spare);
-            }
-            Operation::Dropout(place) => {
-                if let Some(mask) = input.mask(*place) {
-                    multiply(&mut dy, mask);
-                }
-                give(0, dy, &mut spare);
-            }
-            Operation::LayerNorm => {
-                layer_norm::backward(weights, x(0), &mut dy, gradients);
-                give(0, dy, &mut spare);
-            }
-            Operation::Affine => {
-                if let Some(gradients) = &mut gradients {
-                    gradients[..2].iter_mut().for_each(|sums| sums.fill(0.0));
-                    for (dy, x) in dy.chunks_exact(width).zip(x(0).chunks_exact(width)) {
-                        add(gradients[1], dy);
-                        let terms = gradients[0].iter_mut().zip(dy).zip(x);
-                        terms.for_each(|((sum, d), x)| *sum += d * x);
-                    }
-                }
-                for dy in dy.chunks_exact_mut(width) {
-                    multiply(dy, &weights[0]);
-                }
-                give(0, dy, &mut spare);
-            }
-            Operation::Periodic => {
-                let mut dx = room(&mut spare, x(0).len());
-                periodic::backward(weights, x(0), &dy, &mut dx, gradients);
-                give(0, dx, &mut spare);
-                spare.push(dy);
-            }
-            Operation::PiecewiseLinear(bins) => {
-                if let Some(gradients) = gradients {
-                    piecewise_linear::backward(bins, x(0), &dy, gradients);
-                }
-                spare.push(dy);
-            }
-            Operation::Concat => {
-                for (at, (from, columns)) in parts(graph, node).enumerate() {
-                    if seeks[from] {
-                        let mut dx = room(&mut spare, rows * columns.len());
-                        let rows = dx.chunks_exact_mut(columns.len());
-                        for (dx, dy) in rows.zip(dy.chunks_exact(width)) {
-                            dx.copy_from_slice(&dy[columns.clone()]);
-                        }
-                        give(at, dx, &mut spare);
-                    }
-                }
-                spare.push(dy);
-            }
-            Operation::Add => {
-                let mut copy = room(&mut spare, dy.len());
-                copy.copy_from_slice(&dy);
-                give(0, copy, &mut spare);
-                give(1, dy, &mut spare);
-            }
-            Operation::Mean => {
-                let share = (node.from.len() as f32).recip();
-                dy.iter_mut().for_each(|d| *d *= share);
-                for at in 0..node.from.len() {
-                    let mut copy = room(&mut spare, dy.len());
-                    copy.copy_from_slice(&dy);
-                    give(at, copy, &mut spare);
-                }
-                spare.push(dy);
-            }
-            Operation::Multiply => {
-                let mut other = room(&mut spare, dy.len());
-                let terms = other.iter_mut().zip(dy.iter().zip(x(0)));
-                terms.for_each(|(other, (d, x))| *other = d * x);
-                multiply(&mut dy, x(1));
-                give(0, dy, &mut spare);
-                give(1, other, &mut spare);
-            }
-            Operation::Interactions {
-                factors,
-                codes,
-                numbers,
-            } => {
-                let at = usize::from(*codes);
-                let of = interactions::Of {
-                    outputs: width,
-                    factors: *factors,
-                    rows,
-                    codes: codes.then(|| x(0)),
-                    numbers: numbers.then(|| (x(at), weights[0].as_slice())),
-                };
-                let mut of_codes = codes.then(|| room(&mut spare, x(0).len()));
-                let mut of_numbers = numbers.then(|| room(&mut spare, x(at).len()));
-                let sums = match (&mut gradients, numbers) {
-                    (Some(gradients), true) => Some(&mut *gradients[0]),
-                    _ => None,
-                };
-                of.backward(
-                    &dy,
-                    of_codes.as_deref_mut(),
-                    of_numbers.as_deref_mut(),
-                    sums,
-                );
-                if let Some(dx) = of_codes {
-                    give(0, dx, &mut spare);
-                }
-                if let Some(dx) = of_numbers {
-                    give(at, dx, &mut spare);
-                }
-                spare.push(dy);
-            }
-            Operation::Linear { bias } => {
-                if let Some(gradients) = gradients {
-                    let places = linear::Places::new(architecture, *bias);
-                    linear::write_gradients(architecture, places, input, &dy, gradients);
-                }
-                spare.push(dy);
-            }
-            Operation::Custom(custom) => {
-                let mut dx = room(&mut spare, x(0).len());
-                dx.fill(0.0);
-                let own = gradients.map(|all| {
-                    let own = &mut all[..custom.parameters];
-                    own.iter_mut().for_each(|sums| sums.fill(0.0));
-                    own
-                });
-                let batch = CustomBatch {
-                    rows,
-                    x: x(0),
-                    parameters: &weights[..custom.parameters],
-                };
-                let y = values[node.to].as_slice();
-                custom.operation.backward(batch, y, &dy, &mut dx, own);
-                give(0, dx, &mut spare);
-                spare.push(dy);
-            }
-        }
-    }
-    if let Wanted::Parameters(gradients) = &mut wanted {
-        let picked = [
-            ("embedding", graph.embeddings),
-            ("factors.values", graph.factors),
-        ];
-        for (name, value) in picked {
-            if let Some(delta) = value.and_then(|value| known[value].as_deref()) {
-                let table = graph.table(name);
-                tables::scatter(table, delta, input, gradients[table.at]);
-            }
-        }
-    }
-    (scratch.spare, scratch.deltas) = (spare, known);
-}
-
-/// Of each value, whether the gradient by it is sought: where something that is trained has had a part in it, or what
-/// has entered.
-fn sought(graph: &Graph, trains: bool) -> Vec<bool> {
-    let mut sought = vec![false; graph.widths.len()];
-    let entered = [
-        graph.embeddings,
-        graph.factors,
-        graph.numbers.filter(|_| !trains),
-    ];
-    for value in entered.into_iter().flatten() {
-        sought[value] = true;
-    }
-    for node in &graph.nodes {
-        let is_trained = trains && node.operation.has_parameters();
-        sought[node.to] = is_trained || node.from.iter().any(|from| sought[*from]);
-    }
-    sought
-}
-
 /// Of each value that is put side by side with others, which columns it becomes.
 fn parts<'a>(graph: &'a Graph, node: &'a Node) -> impl Iterator<Item = (Value, Range<usize>)> + 'a {
     let mut end = 0;
@@ -490,13 +233,6 @@ fn parts<'a>(graph: &'a Graph, node: &'a Node) -> impl Iterator<Item = (Value, R
         end += graph.widths[*from];
         (*from, start..end)
     })
-}
-
-/// Memory of a length, of what was last in it.
-fn room(spare: &mut Vec<Vec<f32>>, len: usize) -> Vec<f32> {
-    let mut buffer = spare.pop().unwrap_or_default();
-    buffer.resize(len, 0.0);
-    buffer
 }
 
 fn add(sums: &mut [f32], terms: &[f32]) {

@@ -65,7 +65,7 @@ impl<C: Compute> Fit<'_, C> {
             for (outputs, (labels, weight)) in outputs.zip(labels.zip(&batch.weights)) {
                 let weight = f64::from(*weight);
                 let weights = &label.loss_weights;
-                // Each member learns as if it were alone.
+                // Each member has a loss of its own, not one of their mean.
                 for outputs in outputs.chunks_exact(of_member.len()) {
                     total +=
                         weight * loss::of_labels(loss, weights, outputs, labels, &mut of_member);

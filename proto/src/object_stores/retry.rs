@@ -1,7 +1,7 @@
-//! Requests to a store that are made again: how often, and when.
+//! Retries of requests to a store, with exponential backoff.
 //!
-//! The client of a store repeats what cannot have been done. This is for what it does not: requests that may have been done,
-//! where that does no harm, and answers whose body breaks off.
+//! `object_store`'s client retries what cannot have been done. This is for what it does not: requests that may have been
+//! done, where that does no harm (idempotent ones), and truncated responses.
 
 use std::time::{Duration, Instant};
 
@@ -10,49 +10,48 @@ use object_store::client::HttpError;
 use object_store::{Error, Result};
 use uuid::Uuid;
 
-/// How long, and how often, is tried.
+/// How often a request is retried, for how long, and with which backoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
-    /// Requests until the failure is reported.
+pub(crate) struct RetryPolicy {
+    /// The most attempts, the first included.
     pub(crate) attempts: u32,
     /// How long one may take; one that transfers much, without anything arriving.
-    pub(crate) silence: Duration,
-    /// How long after the first another may begin.
-    pub(crate) until: Duration,
-    /// The pause before the second; it doubles with each, up to [`Patience::LONGEST_PAUSE`].
-    pub(crate) pause: Duration,
+    pub(crate) idle_timeout: Duration,
+    /// How long after the first attempt another may begin.
+    pub(crate) retry_timeout: Duration,
+    /// The backoff before the second attempt; it doubles with each, up to [`RetryPolicy::MOST_BACKOFF`].
+    pub(crate) backoff: Duration,
 }
 
-impl Patience {
-    /// For stores over a network. Their client makes requests again that cannot have been done, for up to a minute: this
-    /// is for those that may have been, and for answers that break off.
+impl RetryPolicy {
+    /// For stores over a network.
     pub(crate) const REMOTE: Self = Self {
         attempts: 8,
-        silence: Duration::from_secs(120),
-        until: Duration::from_secs(60),
-        pause: Duration::from_millis(100),
+        idle_timeout: Duration::from_secs(120),
+        retry_timeout: Duration::from_secs(60),
+        backoff: Duration::from_millis(100),
     };
     /// For folders: what fails is told at once.
     pub(crate) const LOCAL: Self = Self {
         attempts: 1,
-        silence: Duration::MAX,
-        until: Duration::ZERO,
-        pause: Duration::ZERO,
+        idle_timeout: Duration::MAX,
+        retry_timeout: Duration::ZERO,
+        backoff: Duration::ZERO,
     };
-    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    const MOST_BACKOFF: Duration = Duration::from_secs(5);
 }
 
 /// The attempts at one request.
 pub(crate) struct Attempts {
-    patience: Patience,
+    policy: RetryPolicy,
     since: Instant,
     made: u32,
 }
 
 impl Attempts {
-    pub(crate) fn new(patience: Patience) -> Self {
+    pub(crate) fn new(policy: RetryPolicy) -> Self {
         Self {
-            patience,
+            policy,
             since: Instant::now(),
             made: 0,
         }
@@ -61,22 +60,22 @@ impl Attempts {
     /// Waits until the next attempt, or gives up after too many.
     pub(crate) async fn again(&mut self, failure: Error) -> Result<()> {
         self.made += 1;
-        let Patience {
+        let RetryPolicy {
             attempts,
-            until,
-            pause,
+            retry_timeout,
+            backoff,
             ..
-        } = self.patience;
-        if self.made >= attempts || self.since.elapsed() > until {
+        } = self.policy;
+        if self.made >= attempts || self.since.elapsed() > retry_timeout {
             return Err(failure);
         }
-        let pause = pause.saturating_mul(1 << (self.made - 1).min(16));
-        let pause = pause.min(Patience::LONGEST_PAUSE);
-        // From half of it to all of it: those who failed together do not come back together.
+        let backoff = backoff.saturating_mul(1 << (self.made - 1).min(16));
+        let backoff = backoff.min(RetryPolicy::MOST_BACKOFF);
+        // Jitter, from half of it to all of it: those who failed together do not come back together.
         let share = Uuid::new_v4().as_u128() % 1000;
-        let pause = pause.mul_f64(0.5 + share as f64 / 2000.0);
-        tracing::debug!(%failure, attempt = self.made, ?pause, "a request to the store is made again");
-        tokio::time::sleep(pause).await;
+        let backoff = backoff.mul_f64(0.5 + share as f64 / 2000.0);
+        tracing::debug!(%failure, attempt = self.made, ?backoff, "a request to the store is retried");
+        tokio::time::sleep(backoff).await;
         Ok(())
     }
 }
@@ -94,23 +93,23 @@ pub(crate) fn is_transient(failure: &Error) -> bool {
     )
 }
 
-/// Whether the body of an answer has broken off. The client repeats requests that fail, and `GET` of an object in the
-/// middle, but no listing whose body does.
+/// Whether the body of a response was truncated. The client retries requests that fail, and resumes `GET` of an object, but
+/// does not retry a truncated listing.
 #[cfg(feature = "plan")]
-pub(crate) fn breaks_off(failure: &Error) -> bool {
+pub(crate) fn is_truncated(failure: &Error) -> bool {
     // A failed request has an error of its own between these two.
     matches!(failure, Error::Generic { source, .. } if source.source().is_some_and(|cause| cause.is::<HttpError>()))
 }
 
-/// Makes a request again for as long as it fails so that it `may_succeed` later.
+/// Retries a request for as long as it fails so that it `may_succeed` later.
 ///
 /// Boxed requests: the compiler can tell then that what waits for one may change threads.
 pub(crate) async fn retried<'a, T>(
-    patience: Patience,
+    policy: RetryPolicy,
     may_succeed: fn(&Error) -> bool,
     request: impl Fn() -> BoxFuture<'a, Result<T>>,
 ) -> Result<T> {
-    let mut attempts = Attempts::new(patience);
+    let mut attempts = Attempts::new(policy);
     loop {
         match request().await {
             Ok(done) => return Ok(done),
