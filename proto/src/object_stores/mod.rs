@@ -21,5 +21,7 @@ pub use open::{Opened, SCHEMES, is_read_only, is_remote, open};
 pub use options::{Secret, StoreOptions};
 #[cfg(feature = "plan")]
 pub use registry::{Declared, Stores, shown};
+#[cfg(feature = "plan")]
+pub(crate) use retry::is_truncated;
 pub(crate) use retry::{Attempts, RetryPolicy, is_transient, retried};
 pub use statement::redacted;

@@ -1,5 +1,5 @@
-//! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and truncated listings are
-//! retried.
+//! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and listings and
+//! beginnings of uploads are retried where a response is truncated.
 //!
 //! The engine keeps what it has read of a file by its path, and takes it for that of another store's file of the same
 //! path, length and time of change, which stores tell in seconds. So the time gets a fraction of a second that depends
@@ -94,7 +94,8 @@ impl ObjectStore for Remote {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.store.put_multipart_opts(location, options).await
+        let begin = || self.store.put_multipart_opts(location, options.clone());
+        retried(RetryPolicy::REMOTE, is_truncated, begin).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {

@@ -94,7 +94,7 @@ pub(crate) fn is_transient(failure: &Error) -> bool {
 }
 
 /// Whether the body of a response was truncated. The client retries requests that fail, and resumes `GET` of an object, but
-/// does not retry a truncated listing.
+/// retries neither a truncated listing nor a truncated upload id.
 #[cfg(feature = "plan")]
 pub(crate) fn is_truncated(failure: &Error) -> bool {
     // A failed request has an error of its own between these two.

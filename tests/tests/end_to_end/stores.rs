@@ -271,7 +271,7 @@ fn credentials_of_a_statement_reach_tasks_and_are_shown_nowhere() {
 }
 
 #[test]
-fn a_listing_that_breaks_off_is_begun_anew() {
+fn truncated_listings_and_upload_ids_are_retried() {
     let server = S3Server::start();
     let proxy = FaultyProxy::to(&server.address(), FaultPlan::even(0, 0.0));
     let cluster = cluster(1, &server, &proxy.endpoint());
@@ -282,6 +282,14 @@ fn a_listing_that_breaks_off_is_begun_anew() {
     let sum = "SELECT sum(n) AS s FROM '{b}/in/'";
     assert_eq!(cluster.query(&about(sum)), [json!({"s": 3})]);
     assert_eq!(proxy.planted(), 0, "all of them were met");
+    for _ in 0..3 {
+        proxy.plant("POST", "uploads", Fault::Truncate);
+    }
+    let copy = about("COPY (SELECT 7 AS n) TO '{b}/out/' STORED AS CSV");
+    cluster.run(&["--quiet", "-c", &copy]).rows();
+    assert_eq!(proxy.planted(), 0, "all of them were met");
+    let sum = about("SELECT sum(n) AS s FROM '{b}/out/'");
+    assert_eq!(cluster.query(&sum), [json!({"s": 7})]);
 }
 
 #[test]

@@ -23,6 +23,7 @@ use url::Url;
 
 use super::Target;
 use super::uploads::{Begun, Upload, Uploads};
+use crate::object_stores::{RetryPolicy, is_truncated, retried};
 
 /// The store as one task writes it.
 pub(super) struct Staged {
@@ -89,7 +90,9 @@ impl Staged {
     /// Begins an upload, of which a record remains.
     async fn begin(&self, path: Path) -> Result<Uploading> {
         let multipart = Arc::clone(self.uploads.multipart());
-        let id = multipart.create_multipart(&path).await?;
+        // An upload whose id was lost has no parts, and no record: it stays as one that cannot be given up does.
+        let create = || multipart.create_multipart(&path);
+        let id = retried(RetryPolicy::REMOTE, is_truncated, create).await?;
         let begun = Begun {
             path: path.to_string(),
             id: id.clone(),
