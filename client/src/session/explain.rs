@@ -13,7 +13,8 @@ use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
 use volley_proto::spec::{
-    BatchSize, Device, EmbeddingWidth, FeatureKind, Layer, Linear, Ranks, Refit, Rule, TrainSpec,
+    BatchSize, Device, EmbeddingWidth, FeatureKind, Layer, Linear, Ranks, Refit, Rule, Split,
+    TrainSpec,
 };
 use volley_proto::tables::{Executor, Stage};
 
@@ -212,7 +213,8 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     let embeddings = match (&network.embedding_dim, widths.first().unwrap_or(&0)) {
         _ if categorical == 0 => String::new(),
         (EmbeddingWidth::Same(_), width) => {
-            let of_value = width + beside;
+            let members = network.members(rows.number().unwrap_or(u64::MAX));
+            let of_value = width * members as u64 + beside;
             format!(
                 ", and {of_value} for each distinct value of the {categorical} categorical features"
             )
@@ -278,6 +280,20 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             ),
             None if solved => format!("1 an epoch, {epochs}"),
             None => format!("not known, {epochs}"),
+        },
+    );
+    let cross_validates = rows.number().map(|rows| spec.folds(rows).is_some());
+    line(
+        "evaluation",
+        match (&spec.split, cross_validates) {
+            (Split::CrossValidation(share), Some(false)) => Split::Random(*share).to_string(),
+            (Split::CrossValidation(share), None) => {
+                format!(
+                    "by the number of rows: cross-validation, or {}",
+                    Split::Random(*share)
+                )
+            }
+            (split, _) => split.to_string(),
         },
     );
     let refit = "on all rows, for as many epochs as were the best";
@@ -350,7 +366,7 @@ fn bytes(bytes: u64) -> String {
 mod tests {
     use arrow::util::pretty::pretty_format_batches;
 
-    use volley_proto::spec::NumericEmbedding;
+    use volley_proto::spec::{EnsembleSize, NumericEmbedding};
 
     use super::*;
     use crate::testing::{on_a_deep_stack, session};
@@ -388,6 +404,22 @@ mod tests {
         for (never, rows) in [(Refit::Never, small), (Refit::Small, large)] {
             assert_eq!(refit(never, rows), None);
         }
+        let evaluation = |size: EnsembleSize, rows: Rows| {
+            let mut spec = spec.clone();
+            (spec.split, spec.network.ensemble_size) = (Split::CrossValidation(0.2), size);
+            let text = describe(&spec, rows, None);
+            let line = text.lines().find(|line| line.starts_with("evaluation"));
+            line.unwrap()["evaluation".len()..].trim_start().to_owned()
+        };
+        let few = Rows::Exact(EnsembleSize::SMALL);
+        let auto = EnsembleSize::Auto;
+        assert!(evaluation(auto, few).starts_with("cross-validation"));
+        assert!(evaluation(EnsembleSize::Of(3), large).starts_with("cross-validation"));
+        let random = "random, 0.2 evaluated";
+        assert_eq!(evaluation(auto, large), random);
+        assert_eq!(evaluation(EnsembleSize::ONE, few), random);
+        let unknown = format!("by the number of rows: cross-validation, or {random}");
+        assert_eq!(evaluation(auto, Rows::Unknown), unknown);
         spec.ranks = Ranks::All;
         let text = describe(&spec, Rows::Unknown, None);
         spec.network.batch_norm = false;

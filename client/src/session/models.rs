@@ -8,8 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::ModelName;
 use volley_proto::spec::{
-    BatchSize, Computed, Feature, FeatureKind, Linear, Rule, Split, Start, VocabularyRule,
-    layers_text,
+    BatchSize, Computed, Feature, FeatureKind, Linear, Rule, Start, VocabularyRule, layers_text,
 };
 use volley_proto::store::Manifest;
 
@@ -95,17 +94,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     if let Some(classes) = &manifest.classes {
         add("classes", classes.len().to_string());
     }
-    add(
-        "data_split",
-        match &spec.split {
-            Split::None => "none".to_owned(),
-            Split::Column(column) => format!("column {column}"),
-            Split::Sequential { column, share } => {
-                format!("the last by {column}, {share} evaluated")
-            }
-            Split::Random(share) => format!("random, {share} evaluated"),
-        },
-    );
+    add("data_split", spec.split.to_string());
     for computed in spec.transform.iter().flat_map(|of| &of.columns) {
         let Computed { column, typed, sql } = computed;
         let same = typed == sql || format!("\"{typed}\"") == *sql;

@@ -338,7 +338,9 @@ pub(super) fn plan_of(
         .map(column)
         .collect::<Result<Vec<_>>>()?;
     let hash = match spec.split {
-        Split::Random(_) => Some(hash_of(plan, &spec.split_key).alias(split::HASH)),
+        Split::Random(_) | Split::CrossValidation(_) => {
+            Some(hash_of(plan, &spec.split_key).alias(split::HASH))
+        }
         Split::None | Split::Column(_) | Split::Sequential { .. } => None,
     };
     let input = LogicalPlanBuilder::from(plan.clone())

@@ -249,7 +249,7 @@ impl Session {
         let plan = rows.plan.clone();
         let is_trained = match &spec.split {
             Split::None => return Ok(plan),
-            Split::Random(share) => {
+            Split::Random(share) | Split::CrossValidation(share) => {
                 let drawn = split_draw(hash_of(&plan, &spec.split_key), spec.seed);
                 drawn.gt_eq(lit(*share))
             }

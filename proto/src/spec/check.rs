@@ -237,6 +237,7 @@ impl TrainSpec {
         ])?;
         match &self.split {
             Split::Random(fraction)
+            | Split::CrossValidation(fraction)
             | Split::Sequential {
                 share: fraction, ..
             } if !(*fraction > 0.0 && *fraction < 1.0) => Err(option(

@@ -22,8 +22,8 @@ pub const PIECE: usize = 1 << 16;
 /// What a rank takes in memory at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMemory {
-    /// What is every member's.
-    shared: Footprint,
+    /// Bytes of what there is of each trainable parameter that is no member's.
+    shared: u64,
     /// What each member of an ensemble has.
     member: Footprint,
     members: EnsembleSize,
@@ -34,7 +34,7 @@ pub struct RankMemory {
     parts: u64,
 }
 
-/// Memory of a part of the network, in bytes.
+/// Memory of a network, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Footprint {
     /// Of what there is of each trainable parameter.
@@ -56,7 +56,7 @@ impl RankMemory {
     /// That of rows of so many bytes, and of nothing else.
     pub fn of_rows_only(row: u64) -> Self {
         Self {
-            shared: Footprint::default(),
+            shared: 0,
             member: Footprint::default(),
             members: EnsembleSize::ONE,
             row,
@@ -94,10 +94,10 @@ impl RankMemory {
     /// All of the network where there are so many rows, or as it is of many where their number is not known.
     fn network(&self, rows: Option<u64>) -> Footprint {
         let members = self.members.of(rows.unwrap_or(u64::MAX)) as u64;
-        let all = |shared: u64, member: u64| shared.saturating_add(member.saturating_mul(members));
+        let parameters = self.member.parameters.saturating_mul(members);
         Footprint {
-            parameters: all(self.shared.parameters, self.member.parameters),
-            activations: all(self.shared.activations, self.member.activations),
+            parameters: self.shared.saturating_add(parameters),
+            activations: self.member.activations.saturating_mul(members),
         }
     }
 
@@ -126,15 +126,15 @@ impl TrainSpec {
         };
         let columns = self.features.len() + self.label.columns.len();
         let columns = columns + usize::from(self.sample_weight.is_some());
-        let part = |parameters: u64, widths: u64| Footprint {
-            parameters: parameters.saturating_mul(kept * NUMBER),
-            activations: (2 * NUMBER).saturating_mul(widths),
-        };
-        let shared = self.shared_parameters();
-        let shared = shared.saturating_add(self.hashed_parameters());
+        let [shared, member] = self.hashed_parameters();
+        let shared = self.shared_parameters().saturating_add(shared);
+        let member = self.member_parameters()?.saturating_add(member);
         Some(RankMemory {
-            shared: part(shared, entered),
-            member: part(self.layer_parameters()?, widths),
+            shared: shared.saturating_mul(kept * NUMBER),
+            member: Footprint {
+                parameters: member.saturating_mul(kept * NUMBER),
+                activations: (2 * NUMBER).saturating_mul(widths.saturating_add(entered)),
+            },
             members: self.network.ensemble_size,
             row: NUMBER * columns as u64 + KEY,
             step,
@@ -145,35 +145,18 @@ impl TrainSpec {
     /// Trainable parameters but those of categorical features' values, where there are so many rows, or as of many where
     /// their number is not known; `None` with a custom layer.
     pub fn parameters(&self, rows: Option<u64>) -> Option<u64> {
-        let members = self.network.ensemble_size.of(rows.unwrap_or(u64::MAX)) as u64;
-        let layers = self.layer_parameters()?.saturating_mul(members);
-        Some(self.shared_parameters().saturating_add(layers))
+        let members = self.network.members(rows.unwrap_or(u64::MAX)) as u64;
+        let of_members = self.member_parameters()?.saturating_mul(members);
+        Some(self.shared_parameters().saturating_add(of_members))
     }
 
-    /// Trainable parameters of the layers, the last one included; `None` with a custom layer.
-    fn layer_parameters(&self) -> Option<u64> {
-        if !self.network.is_deep() {
+    /// Trainable parameters of a member, but those of categorical features' values; `None` with a custom layer.
+    fn member_parameters(&self) -> Option<u64> {
+        let network = &self.network;
+        if !network.is_deep() {
             return Some(0);
         }
-        let (dense, last) = Layer::size(&self.network.layers, to_usize(self.entered()))?;
-        let last = (self.outputs() as u64).saturating_mul((last as u64).saturating_add(1));
-        Some((dense as u64).saturating_add(last))
-    }
-
-    /// Trainable parameters but those of layers and of categorical features' values.
-    fn shared_parameters(&self) -> u64 {
-        let network = &self.network;
-        let (continuous, outputs) = (self.count(FeatureKind::Continuous), self.outputs() as u64);
-        let linear = match network.linear {
-            Linear::Alone => continuous + 1,
-            Linear::Beside => continuous,
-            Linear::None => 0,
-        };
-        let factors = continuous.saturating_mul(network.factors as u64);
-        let beside = outputs.saturating_mul(linear.saturating_add(factors));
-        if !network.is_deep() {
-            return beside;
-        }
+        let continuous = self.count(FeatureKind::Continuous);
         let norm = if network.batch_norm {
             2 * continuous
         } else {
@@ -190,29 +173,44 @@ impl TrainSpec {
                 continuous * (2 + PIECEWISE_BINS as u64) * PIECEWISE_WIDTH as u64
             }
         };
-        let parts = [norm, embeddings, beside];
-        parts.into_iter().fold(0, u64::saturating_add)
+        let (dense, last) = Layer::size(&network.layers, to_usize(self.entered()))?;
+        let last = (self.outputs() as u64).saturating_mul((last as u64).saturating_add(1));
+        let parts = [norm, embeddings, dense as u64, last];
+        Some(parts.into_iter().fold(0, u64::saturating_add))
     }
 
-    /// Trainable parameters of the buckets that values are hashed into, where they are: others nobody has counted.
-    fn hashed_parameters(&self) -> u64 {
+    /// Trainable parameters beside the layers, but those of categorical features' values.
+    fn shared_parameters(&self) -> u64 {
+        let (continuous, outputs) = (self.count(FeatureKind::Continuous), self.outputs() as u64);
+        let linear = match self.network.linear {
+            Linear::Alone => continuous + 1,
+            Linear::Beside => continuous,
+            Linear::None => 0,
+        };
+        let factors = continuous.saturating_mul(self.network.factors as u64);
+        outputs.saturating_mul(linear.saturating_add(factors))
+    }
+
+    /// Trainable parameters of the buckets that values are hashed into, beside the layers and of a member, where they are:
+    /// others nobody has counted.
+    fn hashed_parameters(&self) -> [u64; 2] {
         let VocabularyRule::Buckets(buckets) = self.vocabulary else {
-            return 0;
+            return [0; 2];
         };
         let network = &self.network;
         let beside = u64::from(network.linear != Linear::None) + network.factors as u64;
         let beside = beside.saturating_mul(self.outputs() as u64);
-        let of_bucket = |feature: &Feature| match network.is_deep() {
-            true => {
-                beside.saturating_add(network.embedding_dim.of(&feature.column, buckets) as u64)
-            }
-            false => beside,
-        };
         let features = self.features.iter();
         let hashed = features.filter(|feature| feature.kind == FeatureKind::Categorical);
-        let of_buckets = hashed.map(of_bucket).fold(0, u64::saturating_add);
+        let of_bucket = hashed.fold([0_u64; 2], |[shared, member], feature| {
+            let width = match network.is_deep() {
+                true => network.embedding_dim.of(&feature.column, buckets) as u64,
+                false => 0,
+            };
+            [shared.saturating_add(beside), member.saturating_add(width)]
+        });
         // One more has what training did not see.
-        of_buckets.saturating_mul((buckets as u64).saturating_add(1))
+        of_bucket.map(|of| of.saturating_mul((buckets as u64).saturating_add(1)))
     }
 
     /// Numbers of a row that enter the layers: of embeddings whose width follows from their values, 1 each.
@@ -256,7 +254,7 @@ mod tests {
 
     fn adam(parameters: u64) -> RankMemory {
         RankMemory {
-            shared: Footprint::default(),
+            shared: 0,
             member: Footprint {
                 parameters: parameters * 5 * NUMBER,
                 activations: 100,
@@ -285,17 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn each_member_has_layers_of_its_own() {
+    fn each_member_is_a_network_of_its_own() {
         let memory = RankMemory {
-            shared: Footprint {
-                parameters: 500,
-                activations: 10,
-            },
+            shared: 500,
             members: EnsembleSize::Of(3),
             ..adam(1000)
         };
         assert_eq!(memory.of_rank(None, 2), 500 + 60_000);
-        assert_eq!(memory.without_rows(None, 1), 500 + 60_000 + 60 * 310);
+        assert_eq!(memory.without_rows(None, 1), 500 + 60_000 + 60 * 300);
         let small = RankMemory {
             members: EnsembleSize::Auto,
             ..memory
@@ -304,11 +299,11 @@ mod tests {
         assert_eq!(small.of_rank(None, 2), 500 + 20_000, "of unknown size");
         assert_eq!(
             small.without_rows(Some(rows), 2),
-            500 + 8 * 20_000 + 30 * 810
+            500 + 8 * 20_000 + 30 * 800
         );
         assert_eq!(
             small.without_rows(Some(rows + 1), 2),
-            500 + 20_000 + 30 * 110
+            500 + 20_000 + 30 * 100
         );
     }
 
@@ -333,10 +328,7 @@ mod tests {
         assert_eq!(Layer::size(&layers, 10), Some((usize::MAX, usize::MAX)));
         assert_eq!(Layer::activations(&layers, 10), Some(usize::MAX));
         let huge = RankMemory {
-            shared: Footprint {
-                parameters: u64::MAX,
-                activations: 0,
-            },
+            shared: u64::MAX,
             ..adam(1)
         };
         assert_eq!(huge.of_rank(Some(u64::MAX), 1), u64::MAX);

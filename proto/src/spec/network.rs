@@ -7,7 +7,7 @@
 //!  codes, numbers ─▶ linear part, factorization machine ─────────────────────────┘
 //! ```
 //!
-//! An ensemble has several times the layers, from initial weights of their own, and the mean of what they put out.
+//! An ensemble has several times the embeddings and layers, from initial weights of their own, and the mean of the sums.
 //!
 //! It is the one description that the CPU and the GPU compute from. Options such as `hidden_units` are shorthand for
 //! [layers](Layer). Not here: what computes it, and how its weights start.
@@ -46,14 +46,13 @@ pub struct Network {
     /// Width of the factors of a second-order factorization machine (Rendle 2010, doi:10.1109/ICDM.2010.127) that is
     /// added to the layers' output; 0 for none.
     pub factors: usize,
-    /// How many times it has the layers.
+    /// How many times it has embeddings and layers.
     pub ensemble_size: EnsembleSize,
 }
 
-/// How many members an ensemble has: networks that are trained side by side on the same steps, with embeddings in common and
-/// layers of their own. Each has a loss of its own; what is predicted is the mean of their outputs, before the
-/// output's activation ("deep ensemble", Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474; with a part in
-/// common as in TabM, arXiv:2410.24210).
+/// How many members an ensemble has: networks that are trained side by side on the same steps, each as if it were alone,
+/// but for a linear part and factors beside the layers, which they have in common. What is predicted is the mean of their
+/// outputs, before the output's activation ("deep ensemble": Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnsembleSize {
@@ -441,6 +440,19 @@ impl Network {
             return Err(option("network", &format!("{layers} layers"), &expected));
         }
         self.layers.iter().try_for_each(|layer| layer.check(1))
+    }
+
+    /// Members of its ensemble, where there are so many rows to train on and to evaluate.
+    pub fn members(&self, rows: u64) -> usize {
+        match self.is_deep() {
+            true => self.ensemble_size.of(rows),
+            false => 1,
+        }
+    }
+
+    /// Whether members have parameters in common: a linear part or factors.
+    pub fn has_shared_parts(&self) -> bool {
+        self.linear != Linear::None || self.factors > 0
     }
 
     /// Whether there are layers, if only the one that puts the outputs out.

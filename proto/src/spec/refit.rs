@@ -1,6 +1,6 @@
 //! Refit: training anew on all rows, once those that are evaluated have said for how many epochs.
 //!
-//! Not cross-validation: rows are split once, and metrics are those of the training before.
+//! Metrics are those of the training before.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +24,12 @@ impl Refit {
     /// Rows to train on and to evaluate, of a small table.
     pub const SMALL: u64 = 50_000;
 
-    /// Whether a training of so many rows to train on and to evaluate is followed by one of all of them.
-    pub fn is_due(self, train_rows: u64, eval_rows: u64) -> bool {
+    /// Whether a training of so many rows, some of which were evaluated, is followed by one of all of them.
+    pub fn is_due(self, rows: u64, evaluates: bool) -> bool {
         match self {
-            _ if eval_rows == 0 => false,
+            _ if !evaluates => false,
             Self::Never => false,
-            Self::Small => train_rows + eval_rows <= Self::SMALL,
+            Self::Small => rows <= Self::SMALL,
             Self::Always => true,
         }
     }
@@ -59,8 +59,10 @@ mod tests {
 
     #[test]
     fn small_tables_are_refit_where_rows_were_evaluated() {
-        let due =
-            |refit: Refit| [(80, 20), (40_000, 10_001), (80, 0)].map(|(t, e)| refit.is_due(t, e));
+        let due = |refit: Refit| {
+            [(100, true), (50_001, true), (80, false)]
+                .map(|(rows, evaluates)| refit.is_due(rows, evaluates))
+        };
         assert_eq!(due(Refit::Never), [false; 3]);
         assert_eq!(due(Refit::Small), [true, false, false]);
         assert_eq!(due(Refit::Always), [true, true, false]);

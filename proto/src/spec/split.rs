@@ -1,5 +1,8 @@
 //! Which rows are for evaluation.
 
+use std::fmt;
+
+use super::{Split, TrainSpec};
 use crate::splitmix::{at, mix, part, unit};
 
 /// The row is trained on.
@@ -29,6 +32,32 @@ impl Draw {
     #[inline]
     pub fn number(self, hash: u64) -> f64 {
         unit(at(part(self.0, hash), 0))
+    }
+}
+
+impl TrainSpec {
+    /// Folds of a cross-validation of so many rows, one for each member of the ensemble: none without an ensemble, or where
+    /// its members have parameters in common.
+    pub fn folds(&self, rows: u64) -> Option<usize> {
+        let members = self.network.members(rows);
+        let are_apart = members > 1 && !self.network.has_shared_parts();
+        (matches!(self.split, Split::CrossValidation(_)) && are_apart).then_some(members)
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Column(column) => write!(f, "column {column}"),
+            Self::Sequential { column, share } => {
+                write!(f, "the last by {column}, {share} evaluated")
+            }
+            Self::Random(share) => write!(f, "random, {share} evaluated"),
+            Self::CrossValidation(_) => f.write_str(
+                "cross-validation: each member of the ensemble is evaluated by a fold of its own",
+            ),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::WrittenFile;
 use super::classes::{Classes, PredictedColumns};
 use super::quantiles::Quantiles;
 use crate::spec::{
-    EmbeddingWidth, Feature, FeatureKind, LabelTransform, TrainSpec, Transform, value_type,
+    EmbeddingWidth, Feature, FeatureKind, LabelTransform, Split, TrainSpec, Transform, value_type,
 };
 use crate::{Error, Result, did_you_mean};
 
@@ -47,7 +47,7 @@ pub struct Manifest {
     /// The order-free checksum of their keys, in hexadecimal; empty in manifests of old.
     #[serde(default)]
     pub train_checksum: String,
-    /// Rows evaluated after each epoch.
+    /// Rows evaluated after each epoch; with cross-validation, those that are trained on.
     pub eval_rows: u64,
     /// Ranks that trained.
     pub world_size: usize,
@@ -285,7 +285,10 @@ impl Manifest {
 
     /// Rows to train on and to evaluate.
     pub fn rows(&self) -> u64 {
-        self.train_rows.saturating_add(self.eval_rows)
+        match self.spec.split {
+            Split::CrossValidation(_) => self.train_rows,
+            _ => self.train_rows.saturating_add(self.eval_rows),
+        }
     }
 
     /// The widths that its embeddings have, whatever values another training meets.

@@ -36,6 +36,7 @@ struct Header<'a> {
     labels: usize,
     has_weights: bool,
     has_sequence: bool,
+    has_folds: bool,
     dictionaries: Cow<'a, [Dictionary]>,
     classes: Option<Cow<'a, Dictionary>>,
     defects: Cow<'a, [Defect]>,
@@ -99,6 +100,7 @@ fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
         labels: shard.labels.len(),
         has_weights: !shard.weights.is_empty(),
         has_sequence: !shard.sequence.is_empty(),
+        has_folds: !shard.folds.is_empty(),
         dictionaries: Cow::Borrowed(&shard.dictionaries),
         classes: shard.classes.as_ref().map(Cow::Borrowed),
         defects: Cow::Borrowed(&shard.defects),
@@ -113,6 +115,7 @@ fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
     }
     out.write_all(bytes(&shard.weights))?;
     out.write_all(bytes(&shard.sequence))?;
+    out.write_all(&shard.folds)?;
     out.write_all(bytes(&shard.parts))?;
     out.into_inner()?.persist(file)?;
     Ok(())
@@ -135,6 +138,7 @@ fn read(id: usize, file: &Path) -> io::Result<LocalShard> {
         labels,
         has_weights,
         has_sequence,
+        has_folds,
         dictionaries,
         classes,
         defects,
@@ -145,6 +149,7 @@ fn read(id: usize, file: &Path) -> io::Result<LocalShard> {
     let labels = columns(&mut from, labels, rows)?;
     let weights = column(&mut from, of(has_weights))?;
     let sequence = column(&mut from, of(has_sequence))?;
+    let folds = column(&mut from, of(has_folds))?;
     let parts: Vec<u8> = column(&mut from, rows)?;
     let parts: &[Part] = checked::try_cast_slice(&parts).map_err(|_| malformed())?;
     if from.read(&mut [0])? > 0 {
@@ -160,6 +165,7 @@ fn read(id: usize, file: &Path) -> io::Result<LocalShard> {
         weights,
         parts: parts.to_vec(),
         sequence,
+        folds,
         defects: defects.into_owned(),
     })
 }

@@ -43,8 +43,14 @@ pub(super) struct Column {
 pub(super) enum SplitBy {
     /// Nothing: all rows are trained on.
     Nothing,
-    /// A column of hashes, of which a share is drawn with a key.
-    Hash(Column, split::Draw, f64),
+    /// A column of hashes, by which a share is drawn, or folds.
+    Hash {
+        column: Column,
+        draw: split::Draw,
+        share: f64,
+        /// How many, if any may be needed.
+        folds: usize,
+    },
     /// A column whose values say once those of all ranks are known.
     Sequence(Column),
     /// A column of text.
@@ -98,9 +104,14 @@ impl Columns {
         let labels = labels.into_iter().map(|(column, _)| column).collect();
         let split = match &spec.split {
             Split::None => SplitBy::Nothing,
-            Split::Random(share) => {
+            Split::Random(share) | Split::CrossValidation(share) => {
                 let (column, _) = find(split::HASH, "the rows' hash", schema)?;
-                SplitBy::Hash(column, split::Draw::of(spec.seed), *share)
+                SplitBy::Hash {
+                    column,
+                    draw: split::Draw::of(spec.seed),
+                    share: *share,
+                    folds: spec.folds(0).unwrap_or_default(),
+                }
             }
             Split::Sequential { column, .. } => {
                 let (found, data_type) = find(column, "the split column", schema)?;

@@ -22,6 +22,7 @@ mod categories;
 mod columns;
 mod defect;
 mod dictionary;
+mod folds;
 mod load;
 mod scaling;
 mod sequence;

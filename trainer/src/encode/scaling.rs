@@ -255,6 +255,7 @@ mod tests {
             keys: vec![0; labels.len()],
             codes: vec![],
             weights: vec![],
+            folds: vec![],
         };
         scaling.apply(&mut rows);
         let moments = scaling.moments(&features);

@@ -17,6 +17,8 @@ pub(crate) struct Rows {
     pub(crate) weights: Vec<f32>,
     /// A hash of each row's content: equal rows have equal keys, wherever they are. `[len]`
     pub(crate) keys: Vec<u64>,
+    /// The member of the ensemble that holds out each row, `[len]`; none without cross-validation.
+    pub(crate) folds: Vec<u8>,
 }
 
 impl Rows {
@@ -45,6 +47,7 @@ impl Rows {
         self.labels.append(&mut rows.labels);
         self.weights.append(&mut rows.weights);
         self.keys.append(&mut rows.keys);
+        self.folds.append(&mut rows.folds);
     }
 
     /// A row's codes.
@@ -93,6 +96,7 @@ pub(crate) fn settle(
         mut labels,
         weights,
         parts,
+        folds,
         ..
     } = shard;
     let mut offset = 0;
@@ -164,6 +168,7 @@ pub(crate) fn settle(
         rows.labels.extend(labels.iter().map(|column| column[row]));
         rows.weights.extend(weights.get(row));
         rows.keys.push(key);
+        rows.folds.extend(folds.get(row));
     }
     settled
 }

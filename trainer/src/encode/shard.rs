@@ -49,6 +49,8 @@ pub(crate) struct LocalShard {
     pub(super) parts: Vec<Part>,
     /// Where each row stands in the sequence that splits them, if one does; nothing comes after all others.
     pub(super) sequence: Vec<u64>,
+    /// The fold of each row, where there may be some.
+    pub(super) folds: Vec<u8>,
     pub(super) defects: Vec<Defect>,
 }
 
@@ -68,6 +70,7 @@ impl LocalShard {
             weights: Vec::new(),
             parts: Vec::new(),
             sequence: Vec::new(),
+            folds: Vec::new(),
             defects: Vec::new(),
         }
     }
@@ -141,11 +144,17 @@ impl LocalShard {
             parts,
             defects,
             sequence,
+            folds,
             ..
         } = self;
         match &columns.split {
             SplitBy::Nothing => parts.resize(parts.len() + batch.num_rows(), Part::Train),
-            SplitBy::Hash(column, draw, share) => {
+            SplitBy::Hash {
+                column,
+                draw,
+                share,
+                folds: count,
+            } => {
                 let hashes = batch.column(column.index).as_primitive_opt::<UInt64Type>();
                 let hashes = hashes.ok_or_else(|| Error::ColumnType {
                     column: column.name.clone(),
@@ -153,12 +162,16 @@ impl LocalShard {
                     actual: batch.column(column.index).data_type().to_string(),
                     expected: "64-bit hashes".into(),
                 })?;
-                parts.extend(hashes.values().iter().map(|hash| {
-                    match draw.number(*hash) < *share {
+                for hash in hashes.values() {
+                    let drawn = draw.number(*hash);
+                    parts.push(match drawn < *share {
                         true => Part::Eval,
                         false => Part::Train,
+                    });
+                    if *count > 0 {
+                        folds.push((drawn * *count as f64) as u8);
                     }
-                }));
+                }
             }
             SplitBy::Sequence(column) => {
                 let values = batch.column(column.index);

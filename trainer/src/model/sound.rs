@@ -66,6 +66,7 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
     let codes = vocabularies
         .iter()
         .fold(0_usize, |sum, of| sum.saturating_add(of.codes()));
+    let members = network.members(manifest.rows());
     let numbers = manifest.features.len() - vocabularies.len();
     let entering = embedded.saturating_add(numbers.saturating_mul(2 * PIECEWISE_WIDTH));
     let layers = match network.is_deep() {
@@ -74,7 +75,6 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
             let layers = Layer::size(&network.layers, 1);
             let layers = layers.map_or_else(|| widest(&network.layers), |(all, _)| all);
             // Each member has an output too.
-            let members = network.ensemble_size.of(manifest.rows());
             layers.saturating_add(1).saturating_mul(members)
         }
         false => 0,
@@ -83,7 +83,8 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
         0 => 0,
         _ => network.factors,
     };
-    let widest = [embedded, codes, layers, factors].into_iter().max();
+    let embeddings = embedded.saturating_mul(members);
+    let widest = [embeddings, codes, layers, factors].into_iter().max();
     // What could not be multiplied is more than any file has.
     let product = Layer::size(&network.layers, entering).map_or(0, |(all, _)| all);
     match network.is_deep() && product == usize::MAX {

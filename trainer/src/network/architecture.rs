@@ -150,10 +150,7 @@ impl Architecture {
         let codes: Vec<_> = codes
             .map(|(column, codes)| (*codes, widths.of(column, codes - 1)))
             .collect();
-        let members = match network.is_deep() {
-            true => network.ensemble_size.of(sizes.rows),
-            false => 1,
-        };
+        let members = network.members(sizes.rows);
         let entries = Entries {
             members,
             codes: &codes,

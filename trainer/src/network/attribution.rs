@@ -129,13 +129,8 @@ pub(crate) fn attribute(
 
 /// What enters, but by the linear part, and what moves as if it entered.
 fn entries(graph: &Graph) -> impl Iterator<Item = usize> {
-    let entries = [
-        graph.embeddings,
-        graph.factors,
-        graph.numbers,
-        graph.piecewise(),
-    ];
-    entries.into_iter().flatten()
+    let entries = [graph.embeddings, graph.factors, graph.numbers];
+    entries.into_iter().flatten().chain(graph.piecewise())
 }
 
 /// From the baseline to rows.

@@ -32,6 +32,9 @@ pub(crate) trait Compute {
     /// The network's outputs, `[B × K]`; of an ensemble, the mean of its members'.
     fn predict(&mut self, input: Input) -> Vec<f32>;
 
+    /// The outputs of each of the M members, `[B × M·K]`.
+    fn predict_by_member(&mut self, input: Input) -> Vec<f32>;
+
     /// Writes the gradient of Σ slope·output over the batch into `flat`, parameter after parameter. `slopes` gets the
     /// outputs of each of the M members, `[B × M·K]`, and returns a slope for each.
     fn gradient(&mut self, input: Input, slopes: impl FnOnce(&[f32]) -> Vec<f32>, flat: &mut [f32]);

@@ -8,6 +8,8 @@
 //! It is arithmetic on widths: [`host`](super::host) computes it in host memory, [`tensors`](super::tensors) as tensors.
 //! What is fused here (ReLU and dropout into the dense layer before them) is what a pass over memory is worth.
 
+use std::ops::Range;
+
 use volley_proto::spec::{
     Activation, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, PERIODIC_WIDTH,
     PIECEWISE_WIDTH,
@@ -60,6 +62,8 @@ pub(crate) enum Operation {
     PiecewiseLinear(Bins),
     /// The numbers of all that it is from, side by side.
     Concat,
+    /// These numbers of each row, side by side.
+    Columns(Vec<Range<usize>>),
     /// The sum of two.
     Add,
     /// The mean of all that it is from, number by number.
@@ -87,7 +91,8 @@ impl Operation {
             Self::Interactions { numbers: any, .. } => *any,
             Self::Linear { .. } => true,
             Self::Custom(custom) => custom.parameters > 0,
-            Self::Activation(_) | Self::Dropout(_) | Self::Concat => false,
+            Self::Activation(_) | Self::Dropout(_) => false,
+            Self::Concat | Self::Columns(_) => false,
             Self::Add | Self::Mean | Self::Multiply => false,
         }
     }
@@ -225,10 +230,10 @@ impl Graph {
         found.map(|(_, name)| self.table(name))
     }
 
-    /// The piecewise linear embeddings of numbers, if there are any.
-    pub(super) fn piecewise(&self) -> Option<Value> {
-        let mut nodes = self.nodes.iter();
-        let found = nodes.find(|node| matches!(node.operation, Operation::PiecewiseLinear(_)));
+    /// The piecewise linear embeddings of numbers, of each member, if there are any.
+    pub(super) fn piecewise(&self) -> impl Iterator<Item = Value> {
+        let nodes = self.nodes.iter();
+        let found = nodes.filter(|node| matches!(node.operation, Operation::PiecewiseLinear(_)));
         found.map(|node| node.to)
     }
 
@@ -296,37 +301,46 @@ impl Graph {
 
     /// From embeddings and numbers through each member's layers to its outputs.
     fn deep(&mut self, network: &Network, entries: Entries<'_>) -> Result<Vec<Value>> {
-        let mut parts = Vec::with_capacity(2);
-        let width = entries.codes.iter().map(|(_, width)| width).sum();
+        // Of each code, every member's embedding, side by side.
+        let codes = entries.codes.iter();
+        let widths = codes.map(|(codes, width)| (*codes, width * entries.members));
+        let widths: Vec<_> = widths.collect();
+        let width = widths.iter().map(|(_, width)| width).sum();
         if width > 0 {
-            let embeddings = self.value(width);
-            self.embeddings = Some(embeddings);
+            self.embeddings = Some(self.value(width));
             let initializer = Initializer::Uniform(EMBEDDING_RANGE);
-            self.add_table("embedding", entries.codes, initializer, false);
-            parts.push(embeddings);
+            self.add_table("embedding", &widths, initializer, false);
+        }
+        (0..entries.members)
+            .map(|member| self.member(network, entries, member))
+            .collect()
+    }
+
+    /// One of the members: a network of its own.
+    fn member(&mut self, network: &Network, entries: Entries<'_>, member: usize) -> Result<Value> {
+        let path = match entries.members {
+            1 => String::new(),
+            _ => format!("member.{member}."),
+        };
+        let mut parts = Vec::with_capacity(2);
+        if let Some(embeddings) = self.embeddings {
+            parts.push(self.own(embeddings, entries, member));
         }
         if let Some(numbers) = self.numbers {
             let count = entries.numbers;
             let mut value = numbers;
             if network.batch_norm {
                 value = self.node(Operation::Affine, vec![value], count);
-                self.parameter(
-                    "bn.gamma".into(),
-                    &[count],
-                    Initializer::Constant(1.0),
-                    false,
-                );
-                self.parameter(
-                    "bn.beta".into(),
-                    &[count],
-                    Initializer::Constant(0.0),
-                    false,
-                );
+                let [gamma, beta] = ["gamma", "beta"].map(|name| format!("{path}bn.{name}"));
+                self.parameter(gamma, &[count], Initializer::Constant(1.0), false);
+                self.parameter(beta, &[count], Initializer::Constant(0.0), false);
             }
             value = match network.numeric_embedding {
                 NumericEmbedding::None => value,
-                NumericEmbedding::Periodic => self.periodic(value, count),
-                NumericEmbedding::PiecewiseLinear => self.piecewise_linear(value, entries.bins),
+                NumericEmbedding::Periodic => self.periodic(&path, value, count),
+                NumericEmbedding::PiecewiseLinear => {
+                    self.piecewise_linear(&path, value, entries.bins)
+                }
             };
             parts.push(value);
         }
@@ -337,26 +351,35 @@ impl Graph {
                 self.node(Operation::Concat, parts, width)
             }
         };
-        let member = |member| {
-            let path = match entries.members {
-                1 => String::new(),
-                _ => format!("member.{member}."),
-            };
-            let first = self.parameters.len();
-            let value = self.layers(&network.layers, &path, entered, entries.customs)?;
-            // A network without kernels of its own has its output's only.
-            let has_kernel = self.parameters[first..].iter().any(|p| p.penalized);
-            let name = format!("{path}output");
-            Ok(self.dense(&name, value, entries.outputs, true, !has_kernel))
-        };
-        (0..entries.members).map(member).collect()
+        let first = self.parameters.len();
+        let value = self.layers(&network.layers, &path, entered, entries.customs)?;
+        // A network without kernels of its own has its output's only.
+        let has_kernel = self.parameters[first..].iter().any(|p| p.penalized);
+        let name = format!("{path}output");
+        Ok(self.dense(&name, value, entries.outputs, true, !has_kernel))
     }
 
-    fn periodic(&mut self, from: Value, count: usize) -> Value {
+    /// A member's own of all members' embeddings.
+    fn own(&mut self, embeddings: Value, entries: Entries<'_>, member: usize) -> Value {
+        if entries.members == 1 {
+            return embeddings;
+        }
+        let mut start = 0;
+        let columns = entries.codes.iter().map(|(_, width)| {
+            let own = start + member * width;
+            start += entries.members * width;
+            own..own + width
+        });
+        let columns: Vec<_> = columns.collect();
+        let width = columns.iter().map(Range::len).sum();
+        self.node(Operation::Columns(columns), vec![embeddings], width)
+    }
+
+    fn periodic(&mut self, path: &str, from: Value, count: usize) -> Value {
         let (k, d) = (FREQUENCIES, PERIODIC_WIDTH - 1);
         let to = self.node(Operation::Periodic, vec![from], count * PERIODIC_WIDTH);
         let mut parameter = |name: &str, shape: &[usize], initializer| {
-            self.parameter(format!("periodic.{name}"), shape, initializer, false);
+            self.parameter(format!("{path}periodic.{name}"), shape, initializer, false);
         };
         parameter(
             "frequency",
@@ -377,14 +400,14 @@ impl Graph {
         to
     }
 
-    fn piecewise_linear(&mut self, from: Value, bins: &[Vec<f32>]) -> Value {
+    fn piecewise_linear(&mut self, path: &str, from: Value, bins: &[Vec<f32>]) -> Value {
         let (count, d) = (bins.len(), PIECEWISE_WIDTH);
         assert_eq!(count, self.widths[from], "every number has bins");
         let bins = Bins(bins.to_vec());
         let most = bins.most();
         let to = self.node(Operation::PiecewiseLinear(bins), vec![from], count * d);
         let mut parameter = |name: &str, shape: &[usize], initializer| {
-            self.parameter(format!("piecewise.{name}"), shape, initializer, false);
+            self.parameter(format!("{path}piecewise.{name}"), shape, initializer, false);
         };
         let initializer = Initializer::Uniform((d as f32).sqrt().recip());
         parameter("weight", &[count, d], initializer);

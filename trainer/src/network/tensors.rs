@@ -45,15 +45,11 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     }
 
     fn predict(&mut self, input: Input) -> Vec<f32> {
-        let output = [self.architecture.graph.output];
-        let outputs = forward(
-            &self.architecture,
-            &self.weights,
-            input,
-            &output,
-            &self.device,
-        );
-        floats(&outputs.into_data()).to_vec()
+        self.outputs(input, &[self.architecture.graph.output])
+    }
+
+    fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
+        self.outputs(input, &self.architecture.graph.members)
     }
 
     fn gradient(
@@ -86,6 +82,15 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     fn values(&self) -> Vec<Vec<f32>> {
         let data = self.weights.iter().map(|tensor| tensor.to_data());
         data.map(|data| floats(&data).to_vec()).collect()
+    }
+}
+
+impl<B: AutodiffBackend> Tensors<B> {
+    /// These values of a batch, side by side.
+    fn outputs(&self, input: Input, values: &[Value]) -> Vec<f32> {
+        let (architecture, device) = (&self.architecture, &self.device);
+        let outputs = forward(architecture, &self.weights, input, values, device);
+        floats(&outputs.into_data()).to_vec()
     }
 }
 
@@ -260,6 +265,13 @@ impl<B: Backend> Of<'_, B> {
                 (straight + binned).reshape([rows, width])
             }
             Operation::Concat => Tensor::cat(x, 1),
+            Operation::Columns(columns) => {
+                let x = next();
+                let parts = columns
+                    .iter()
+                    .map(|columns| x.clone().slice([0..rows, columns.clone()]));
+                Tensor::cat(parts.collect(), 1)
+            }
             Operation::Add => next() + next(),
             Operation::Mean => {
                 let members = x.len() as f64;

@@ -11,6 +11,8 @@ pub(super) struct Batch {
     /// Of each label.
     pub(super) labels: Vec<f32>,
     pub(super) weights: Vec<f32>,
+    /// Which member of an ensemble holds out each row; none without cross-validation.
+    pub(super) folds: Vec<u8>,
     /// The wrapping sum of the rows' keys.
     pub(super) checksum: u64,
 }
@@ -36,6 +38,7 @@ impl Batch {
                 .labels
                 .extend_from_slice(row(&rows.labels, rows.len(), at));
             batch.weights.push(rows.weight(at));
+            batch.folds.extend(rows.folds.get(at));
             batch.checksum = batch.checksum.wrapping_add(rows.keys[at]);
         }
         batch
@@ -53,6 +56,10 @@ impl Batch {
             continuous: part(&self.continuous),
             labels: part(&self.labels),
             weights: part(&self.weights),
+            folds: match self.folds.is_empty() {
+                true => vec![],
+                false => self.folds[first..first + rows].to_vec(),
+            },
             checksum: self.checksum,
         }
     }

@@ -16,10 +16,28 @@ const BATCH: usize = 4096;
 /// Rows of training that are evaluated at the end, about.
 const SAMPLE: usize = 1 << 16;
 
+/// Which members of an ensemble predict a row.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    /// All of them: their mean.
+    All,
+    /// The one that holds it out.
+    HoldingOut,
+}
+
 impl<C: Compute> Fit<'_, C> {
     /// Adds up the metrics of this rank's evaluation rows.
     pub(super) fn evaluate(&mut self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
-        self.evaluate_rows(|shard| &shard.eval, usize::MAX, sums, cancel)
+        match self.cross_validates {
+            true => self.evaluate_rows(
+                |shard| &shard.train,
+                By::HoldingOut,
+                usize::MAX,
+                sums,
+                cancel,
+            ),
+            false => self.evaluate_rows(|shard| &shard.eval, By::All, usize::MAX, sums, cancel),
+        }
     }
 
     /// The mean loss of training rows by the weights that are kept, as rows are evaluated: those of a sample. Where it
@@ -32,7 +50,7 @@ impl<C: Compute> Fit<'_, C> {
         let last = self.swap_kept();
         let most = SAMPLE.div_ceil(self.spec.shards);
         let mut sums = Sums::of(self.spec.label.columns.len());
-        let evaluated = self.evaluate_rows(|shard| &shard.train, most, &mut sums, cancel);
+        let evaluated = self.evaluate_rows(|shard| &shard.train, By::All, most, &mut sums, cancel);
         if let Some(last) = last {
             self.put(&last);
         }
@@ -45,6 +63,7 @@ impl<C: Compute> Fit<'_, C> {
     fn evaluate_rows(
         &mut self,
         part: fn(&Settled) -> &Rows,
+        by: By,
         most: usize,
         sums: &mut Sums,
         cancel: &CancellationToken,
@@ -68,6 +87,7 @@ impl<C: Compute> Fit<'_, C> {
                 continuous,
                 labels,
                 weights,
+                folds,
                 ..
             } = batch;
             let input = Input {
@@ -76,7 +96,18 @@ impl<C: Compute> Fit<'_, C> {
                 continuous,
                 dropout: vec![],
             };
-            let outputs = self.network.predict(input);
+            let outputs = match by {
+                By::All => self.network.predict(input),
+                By::HoldingOut => {
+                    let all = self.network.predict_by_member(input);
+                    let width = self.architecture.outputs;
+                    let rows = all
+                        .chunks_exact(width * self.architecture.members)
+                        .zip(&folds);
+                    let own = rows.map(|(row, fold)| &row[usize::from(*fold) * width..][..width]);
+                    own.flatten().copied().collect()
+                }
+            };
             let of = Evaluated {
                 loss: &self.spec.loss,
                 loss_weights: &self.spec.label.loss_weights,

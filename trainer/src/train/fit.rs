@@ -67,6 +67,8 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) scaling: Scaling,
     /// A loss of 1 in the label's scale; 1 with several labels.
     unit: f64,
+    /// Whether members of the ensemble hold out folds.
+    pub(super) cross_validates: bool,
     /// The class that is the most frequent in training, if labels are classes.
     pub(super) majority: Option<usize>,
     pub(super) position: Position,
@@ -178,6 +180,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             global_batch,
             unit: loss::unit_of(&spec.loss, &scaling.labels),
             majority: world.majority(),
+            cross_validates: world.cross_validates,
             scaling,
             position,
             network: C::new(architecture, values, device),

@@ -166,14 +166,19 @@ fn run<C: Compute>(
         shards.iter().map(|shard| rows(shard) as u64).sum::<u64>()
     };
     let train_rows = sum(&shards, |shard| shard.train.len());
-    let eval_rows = sum(&shards, |shard| shard.eval.len());
-    let (all_train, all_eval) = (world.train, world.eval.rows);
+    let eval_rows = match world.cross_validates {
+        true => train_rows,
+        false => sum(&shards, |shard| shard.eval.len()),
+    };
+    let (all_train, all_eval) = (world.train, world.evaluated());
+    let all_rows = all_train.rows + world.eval.rows;
+    let split = world.split(&spec.split);
     let interrupted = |error: Error, state| Interrupted {
         error,
         state: Some(Box::new(state)),
     };
 
-    if state.selected.is_none() && spec.refit.is_due(all_train.rows, all_eval) {
+    if state.selected.is_none() && spec.refit.is_due(all_rows, all_eval > 0) {
         let mut fit = Fit::<C>::new(spec, &architecture, state, &world, &shards, &device, tools);
         let fitted = fit.run(communicator, observer, cancel);
         (state, tools) = fit.into_parts();
@@ -188,7 +193,7 @@ fn run<C: Compute>(
     }
     let refit = state.selected.map(|selected| Refitted {
         first_epoch: selected.epochs + 1,
-        rows: all_train.rows + all_eval,
+        rows: all_rows,
     });
     if refit.is_some() {
         world = refit::merge(&mut shards, &world, class_weights.as_deref());
@@ -231,6 +236,7 @@ fn run<C: Compute>(
             architecture: &architecture,
             world: &world,
             rows: (all_train, all_eval),
+            split,
             world_size: communicator.world_size(),
             history,
             curve,
@@ -283,6 +289,7 @@ fn prepare(
         check_classes(spec, &classes.classes())?;
     }
     let loaded = agree::on_sequence(loaded, &spec.split, communicator)?;
+    let (loaded, cross_validates) = agree::on_folds(loaded, spec, communicator)?;
     let load_seconds = loaded.seconds();
     let features = loaded.features;
     let settled = |shard| settle(shard, &vocabularies, classes.as_ref());
@@ -295,6 +302,7 @@ fn prepare(
     let labels = spec.label.columns.len();
     let census = Census::take(&shards, continuous.count(), labels, count);
     let mut world = agree::on_rows(census, communicator)?;
+    world.cross_validates = cross_validates;
     let samples = match Scaling::ranks(spec) {
         true => sample::numbers(spec.seed, &world, &shards, communicator)?,
         false => vec![],

@@ -16,6 +16,7 @@ pub(super) fn merge(shards: &mut [Settled], world: &World, classes: Option<&[f64
             rows.weigh(weights);
         }
         shard.train.append(rows);
+        shard.train.folds.clear();
     }
     let merged = |rows: &ShardRows| {
         let mut train = rows.train;
@@ -35,6 +36,7 @@ pub(super) fn merge(shards: &mut [Settled], world: &World, classes: Option<&[f64
             .collect(),
         train,
         eval: Covered::default(),
+        cross_validates: false,
         ..world.clone()
     }
 }

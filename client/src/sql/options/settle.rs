@@ -38,7 +38,7 @@ impl TrainOptions {
                 expected: "it names the column to predict, such as ['sales']",
             });
         }
-        let split = self.split()?;
+        let split = self.split(&target.start)?;
         let refit = self.refit(&split, &target.start);
         let standardize = self.standardize_label()?;
         let loss = self.loss()?;
@@ -124,7 +124,7 @@ impl TrainOptions {
 
     /// Rows that a user holds out himself are his to judge by.
     fn refit(&self, split: &Split, start: &Start) -> Refit {
-        let is_drawn = matches!(split, Split::Random(_));
+        let is_drawn = matches!(split, Split::Random(_) | Split::CrossValidation(_));
         match self.refit {
             Some(true) => Refit::Always,
             None if is_drawn && !matches!(start, Start::Warm(_)) => Refit::Small,
@@ -220,15 +220,16 @@ impl TrainOptions {
         }
     }
 
-    fn split(&self) -> Result<Split> {
+    fn split(&self, start: &Start) -> Result<Split> {
         let method = match (self.split_method, &self.split_column) {
             (Some(method), _) => method,
             (None, Some(_)) => SplitMethod::Custom,
-            (None, None) => SplitMethod::Random,
+            (None, None) if self.split_fraction.is_some() => SplitMethod::Random,
+            (None, None) => SplitMethod::Auto,
         };
-        use SplitMethod::{Custom, NoSplit, Random, Sequential};
+        use SplitMethod::{Auto, Custom, NoSplit, Random, Sequential};
         let column = match (method, self.split_column.clone()) {
-            (NoSplit | Random, Some(column)) => {
+            (Auto | NoSplit | Random, Some(column)) => {
                 return Err(conflict(
                     "data_split_col",
                     format!("'{column}'"),
@@ -250,7 +251,7 @@ impl TrainOptions {
             }
             (_, column) => column.unwrap_or_default(),
         };
-        if let (NoSplit | Custom, Some(share)) = (method, self.split_fraction) {
+        if let (Auto | NoSplit | Custom, Some(share)) = (method, self.split_fraction) {
             let share = share.to_string();
             return Err(conflict(
                 "data_split_eval_fraction",
@@ -259,11 +260,18 @@ impl TrainOptions {
             ));
         }
         if let (NoSplit | Custom | Sequential, Some(key)) = (method, self.split_key.first()) {
-            return Err(conflict("split_key", format!("'{key}'"), "random"));
+            return Err(conflict(
+                "split_key",
+                format!("'{key}'"),
+                "auto_split' or 'random",
+            ));
         }
         let share = self.split_fraction.unwrap_or(DEFAULT_EVAL_FRACTION);
         Ok(match method {
             NoSplit => Split::None,
+            // What a model was trained on before cannot be held out of it.
+            Auto if matches!(start, Start::Warm(_)) => Split::Random(share),
+            Auto => Split::CrossValidation(share),
             Random => Split::Random(share),
             Sequential => Split::Sequential { column, share },
             Custom => Split::Column(column),
@@ -320,7 +328,7 @@ impl TrainOptions {
 pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
     let split = match &spec.split {
         Split::Column(column) | Split::Sequential { column, .. } => Some(column),
-        Split::None | Split::Random(_) => None,
+        Split::None | Split::Random(_) | Split::CrossValidation(_) => None,
     };
     let mut columns: Vec<&str> = Vec::new();
     for column in spec
@@ -507,10 +515,11 @@ mod tests {
                 split_fraction: fraction,
                 ..options()
             }
-            .split()
+            .split(&Start::Fresh)
         };
         use SplitMethod::{Custom, NoSplit, Random, Sequential};
-        assert_eq!(split(None, None, None).unwrap(), Split::Random(0.2));
+        let default = split(None, None, None).unwrap();
+        assert_eq!(default, Split::CrossValidation(0.2));
         assert_eq!(split(Some(NoSplit), None, None).unwrap(), Split::None);
         assert_eq!(split(None, None, Some(0.3)).unwrap(), Split::Random(0.3));
         assert_eq!(split(Some(Random), None, None).unwrap(), Split::Random(0.2));

@@ -152,6 +152,21 @@ pub(in crate::network) fn backward(
                 }
                 spare.push(dy);
             }
+            Operation::Columns(columns) => {
+                let from = graph.widths[node.from[0]];
+                let mut dx = room(&mut spare, rows * from);
+                dx.fill(0.0);
+                for (dx, dy) in dx.chunks_exact_mut(from).zip(dy.chunks_exact(width)) {
+                    let mut rest = dy;
+                    for columns in columns {
+                        let (part, others) = rest.split_at(columns.len());
+                        dx[columns.clone()].copy_from_slice(part);
+                        rest = others;
+                    }
+                }
+                give(0, dx, &mut spare);
+                spare.push(dy);
+            }
             Operation::Add => {
                 let mut copy = room(&mut spare, dy.len());
                 copy.copy_from_slice(&dy);

@@ -62,6 +62,18 @@ pub(crate) fn predict(
     )
 }
 
+/// The outputs of each member, `[B × M·K]`, after [`forward`].
+fn by_member(architecture: &Architecture, input: &Input, scratch: &Scratch) -> Vec<f32> {
+    let members = &architecture.graph.members;
+    let mut outputs = vec![0.0; input.rows * members.len() * architecture.outputs];
+    for (row, outputs) in outputs.chunks_exact_mut(architecture.outputs).enumerate() {
+        let (row, member) = (row / members.len(), row % members.len());
+        let of_member = &scratch.values[members[member]];
+        outputs.copy_from_slice(&of_member[row * outputs.len()..][..outputs.len()]);
+    }
+    activated(architecture, outputs)
+}
+
 /// Outputs after the output's activation.
 fn activated(architecture: &Architecture, mut outputs: Vec<f32>) -> Vec<f32> {
     if let Some(scale) = sigmoid_scale(architecture) {
@@ -178,6 +190,17 @@ pub(super) fn forward(
                     }
                 }
             }
+            Operation::Columns(columns) => {
+                let rows = x(0).chunks_exact(graph.widths[node.from[0]]);
+                for (y, x) in y.chunks_exact_mut(width).zip(rows) {
+                    let mut rest = y;
+                    for columns in columns {
+                        let (part, others) = rest.split_at_mut(columns.len());
+                        part.copy_from_slice(&x[columns.clone()]);
+                        rest = others;
+                    }
+                }
+            }
             Operation::Add => {
                 let terms = y.iter_mut().zip(x(0).iter().zip(x(1)));
                 terms.for_each(|(y, (a, b))| *y = a + b);
@@ -258,6 +281,17 @@ impl Compute for Host {
         predict(&self.architecture, &self.weights, &input, &mut self.scratch)
     }
 
+    fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
+        let Self {
+            architecture,
+            weights,
+            scratch,
+        } = self;
+        enter(architecture, weights, &input, scratch);
+        forward(architecture, weights, &input, scratch, true);
+        by_member(architecture, &input, scratch)
+    }
+
     fn gradient(
         &mut self,
         input: Input,
@@ -272,13 +306,7 @@ impl Compute for Host {
         enter(architecture, weights, &input, scratch);
         forward(architecture, weights, &input, scratch, true);
         let members = &architecture.graph.members;
-        let mut outputs = vec![0.0; input.rows * members.len() * architecture.outputs];
-        for (row, outputs) in outputs.chunks_exact_mut(architecture.outputs).enumerate() {
-            let (row, member) = (row / members.len(), row % members.len());
-            let of_member = &scratch.values[members[member]];
-            outputs.copy_from_slice(&of_member[row * outputs.len()..][..outputs.len()]);
-        }
-        let outputs = activated(architecture, outputs);
+        let outputs = by_member(architecture, &input, scratch);
         let mut slopes = slopes(&outputs);
         if let Some(scale) = sigmoid_scale(architecture) {
             let terms = slopes.iter_mut().zip(&outputs);

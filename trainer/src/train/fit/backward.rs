@@ -58,15 +58,24 @@ impl<C: Compute> Fit<'_, C> {
         let mut total = 0.0;
         let mut of_member = vec![0.0; self.architecture.outputs];
         let members = self.architecture.members;
+        // With cross-validation, each row trains all members but one, and each member all folds but one.
+        let trained = members - usize::from(self.cross_validates);
+        let share = share * members as f64 / trained as f64;
         let slopes = |outputs: &[f32]| {
             let mut slopes = Vec::with_capacity(outputs.len());
             let outputs = outputs.chunks_exact(members * of_member.len());
             let labels = batch.labels.chunks_exact(label.columns.len());
-            for (outputs, (labels, weight)) in outputs.zip(labels.zip(&batch.weights)) {
+            let rows = outputs.zip(labels.zip(&batch.weights)).enumerate();
+            for (row, (outputs, (labels, weight))) in rows {
+                let holds_out = batch.folds.get(row).map(|fold| usize::from(*fold));
                 let weight = f64::from(*weight);
                 let weights = &label.loss_weights;
                 // Each member has a loss of its own, not one of their mean.
-                for outputs in outputs.chunks_exact(of_member.len()) {
+                for (member, outputs) in outputs.chunks_exact(of_member.len()).enumerate() {
+                    if holds_out == Some(member) {
+                        slopes.extend(of_member.iter().map(|_| 0.0));
+                        continue;
+                    }
                     total +=
                         weight * loss::of_labels(loss, weights, outputs, labels, &mut of_member);
                     let slopes_of_member = of_member.iter();
@@ -76,6 +85,6 @@ impl<C: Compute> Fit<'_, C> {
             slopes
         };
         self.network.gradient(input, slopes, gradient);
-        total / members as f64
+        total / trained as f64
     }
 }

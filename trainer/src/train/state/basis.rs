@@ -197,6 +197,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
             ("seq", Some(("data_split_col", json(&(column, share)))))
         }
         Split::Random(share) => ("random", Some(("data_split_eval_fraction", json(share)))),
+        Split::CrossValidation(_) => ("auto_split", None),
     };
     let batch = match batch_size {
         Some(rows) => rows.option(),

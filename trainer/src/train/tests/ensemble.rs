@@ -1,9 +1,18 @@
-//! Ensembles of small tables.
+//! Ensembles of small tables, and the folds that their members hold out.
 
-use volley_proto::spec::{EnsembleSize, TrainSpec};
+use std::sync::Arc;
 
-use super::worlds::weights;
+use arrow::array::{ArrayRef, Float64Array, Int64Array, UInt64Array};
+use arrow::record_batch::RecordBatch;
+use volley_proto::spec::{
+    BatchSize, EnsembleSize, Feature, FeatureKind, Linear, Refit, Split, TrainSpec, split,
+};
+use volley_proto::store::Manifest;
+
+use super::worlds::{TOLERANCE, assert_same_weights, weights};
+use crate::random::{Key, Purpose};
 use crate::testing::{dense, rows, spec, train_split};
+use crate::train::Outcome;
 
 #[test]
 fn a_small_table_has_an_ensemble_whose_members_are_networks_of_their_own() {
@@ -21,7 +30,7 @@ fn a_small_table_has_an_ensemble_whose_members_are_networks_of_their_own() {
         spec.network.layers = dense(&[3], &[]);
         let outcomes = train_split(&spec, &data, 2);
         // What it has is said, whatever number of rows will mean later.
-        let manifest = &outcomes[0].artifacts.as_ref().unwrap().manifest;
+        let manifest = manifest(&outcomes);
         assert_eq!(manifest.rows(), rows);
         let members = manifest.spec.network.ensemble_size;
         assert_eq!(members, EnsembleSize::Of(due));
@@ -33,5 +42,114 @@ fn a_small_table_has_an_ensemble_whose_members_are_networks_of_their_own() {
         kernels.sort();
         kernels.dedup();
         assert_eq!(kernels.len(), due, "{kernels:?}");
+    }
+}
+
+fn manifest(outcomes: &[Outcome]) -> &Manifest {
+    &outcomes[0].artifacts.as_ref().unwrap().manifest
+}
+
+/// Each row has an id, a number and a label that follow from nothing; rows of so many groups have the same hash.
+fn noise(rows: u64, groups: u64) -> RecordBatch {
+    let draw = |what, row: u64| Key::new(9, Purpose::Content).with(what).with(row);
+    let columns: [(&str, ArrayRef); 4] = [
+        ("id", Arc::new(Int64Array::from_iter_values(0..rows as i64))),
+        (
+            "x",
+            Arc::new(Float64Array::from_iter_values(
+                (0..rows).map(|row| draw(0, row).unit()),
+            )),
+        ),
+        (
+            "y",
+            Arc::new(Float64Array::from_iter_values(
+                (0..rows).map(|row| 10.0 * draw(1, row).unit()),
+            )),
+        ),
+        (
+            split::HASH,
+            Arc::new(UInt64Array::from_iter_values(
+                (0..rows).map(|row| draw(2, row % groups).hash()),
+            )),
+        ),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+/// Four members, cross-validated.
+fn cross_validated(epochs: usize) -> TrainSpec {
+    let feature = |column: &str, kind| Feature {
+        column: column.into(),
+        kind,
+    };
+    let mut spec = TrainSpec {
+        features: vec![
+            feature("id", FeatureKind::Categorical),
+            feature("x", FeatureKind::Continuous),
+        ],
+        split: Split::CrossValidation(0.2),
+        refit: Refit::Never,
+        batch_size: Some(BatchSize::Global { global: 40 }),
+        epochs: Some(epochs),
+        shards: 10,
+        ..spec()
+    };
+    spec.label.columns = vec!["y".into()];
+    spec.network.ensemble_size = EnsembleSize::Of(4);
+    spec.network.layers = dense(&[16], &[]);
+    spec
+}
+
+#[test]
+fn members_are_evaluated_by_rows_that_they_have_not_seen() {
+    let spec = cross_validated(60);
+    let outcomes = train_split(&spec, &noise(200, 200), 2);
+    let manifest = manifest(&outcomes);
+    assert_eq!(manifest.spec.split, spec.split);
+    assert_eq!(
+        [manifest.train_rows, manifest.eval_rows, manifest.rows()],
+        [200; 3]
+    );
+    let of_ranks = outcomes.iter().map(|of| of.report.eval_rows);
+    assert_eq!(of_ranks.sum::<u64>(), 200);
+    // Every id is learnt by heart, and says nothing of those that a member leaves out.
+    let last = manifest.history.last().unwrap();
+    let (loss, eval_loss) = (last.loss, last.eval_loss.unwrap());
+    assert!(loss < 0.2 * eval_loss, "{loss} and {eval_loss}");
+    assert!(last.eval_r2.unwrap() < 0.05, "{last:?}");
+}
+
+#[test]
+fn n_ranks_cross_validate_as_one_does() {
+    let data = noise(200, 200);
+    for refit in [Refit::Never, Refit::Always] {
+        let spec = TrainSpec {
+            refit,
+            ..cross_validated(3)
+        };
+        let one = train_split(&spec, &data, 1);
+        for world_size in [2, 5] {
+            let many = train_split(&spec, &data, world_size);
+            assert_same_weights(&one[0], &many[0], TOLERANCE);
+        }
+        let manifest = manifest(&one);
+        let refit = manifest.refit.map(|refit| (refit.first_epoch, refit.rows));
+        assert_eq!(refit, (spec.refit == Refit::Always).then_some((4, 200)));
+    }
+}
+
+#[test]
+fn a_share_is_evaluated_where_members_cannot_hold_out_folds() {
+    let mut wide = cross_validated(1);
+    wide.network.linear = Linear::Beside;
+    let mut single = cross_validated(1);
+    single.network.ensemble_size = EnsembleSize::ONE;
+    // Of two groups, two folds at least have none.
+    for (spec, groups) in [(wide, 200), (single, 200), (cross_validated(1), 2)] {
+        let outcomes = train_split(&spec, &noise(200, groups), 2);
+        let manifest = manifest(&outcomes);
+        assert_eq!(manifest.spec.split, Split::Random(0.2));
+        assert_eq!(manifest.rows(), 200);
+        assert!(manifest.train_rows < 200, "{}", manifest.train_rows);
     }
 }

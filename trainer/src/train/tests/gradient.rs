@@ -79,7 +79,11 @@ fn networks() -> Vec<(Network, usize)> {
         ensemble_size: EnsembleSize::Of(3),
         ..whole.clone()
     };
-    all.extend([(ensemble.clone(), 1), (ensemble, 2)]);
+    let binned_ensemble = Network {
+        ensemble_size: EnsembleSize::Of(2),
+        ..binned.clone()
+    };
+    all.extend([(ensemble.clone(), 1), (ensemble, 2), (binned_ensemble, 1)]);
     all.extend([(whole.clone(), 1), (whole, 3), (binned, 3)]);
     let cross = network(vec![Layer::Cross(2)]);
     all.push((cross, 1));
@@ -165,32 +169,41 @@ impl Reference<'_> {
         let codes = &self.input.codes[self.row * 2..][..2];
         let codes = [codes[0] as usize, codes[1] as usize - CODES[0]];
         if network.linear != Linear::Alone {
-            let mut x = Vec::new();
-            let table = self.weights("embedding");
-            let second = CODES[0] * widths[0];
-            x.extend_from_slice(&table[codes[0] * widths[0]..][..widths[0]]);
-            x.extend_from_slice(&table[second + codes[1] * widths[1]..][..widths[1]]);
-            for (n, x_n) in x_n.iter().enumerate() {
-                let number = match network.batch_norm {
-                    true => x_n * self.weights("bn.gamma")[n] + self.weights("bn.beta")[n],
-                    false => *x_n,
-                };
-                match network.numeric_embedding {
-                    NumericEmbedding::None => x.push(number),
-                    NumericEmbedding::Periodic => {
-                        x.push(number);
-                        x.extend(self.periodic(n, number));
-                    }
-                    NumericEmbedding::PiecewiseLinear => x.extend(self.piecewise(n, number)),
-                }
-            }
             y = (0..members)
                 .flat_map(|member| {
                     let path = match members {
                         1 => String::new(),
                         _ => format!("member.{member}."),
                     };
-                    let x = self.layers(&network.layers, &path, x.clone());
+                    let mut x = Vec::new();
+                    let table = self.weights("embedding");
+                    let second = CODES[0] * widths[0] * members;
+                    for (first, code, width) in
+                        [(0, codes[0], widths[0]), (second, codes[1], widths[1])]
+                    {
+                        let row = first + code * width * members;
+                        x.extend_from_slice(&table[row + member * width..][..width]);
+                    }
+                    for (n, x_n) in x_n.iter().enumerate() {
+                        let number = match network.batch_norm {
+                            true => {
+                                let of = |name| self.weights(&format!("{path}bn.{name}"))[n];
+                                x_n * of("gamma") + of("beta")
+                            }
+                            false => *x_n,
+                        };
+                        match network.numeric_embedding {
+                            NumericEmbedding::None => x.push(number),
+                            NumericEmbedding::Periodic => {
+                                x.push(number);
+                                x.extend(self.periodic(&path, n, number));
+                            }
+                            NumericEmbedding::PiecewiseLinear => {
+                                x.extend(self.piecewise(&path, n, number));
+                            }
+                        }
+                    }
+                    let x = self.layers(&network.layers, &path, x);
                     self.dense(&format!("{path}output"), &x, outputs, true)
                 })
                 .collect();
@@ -234,21 +247,21 @@ impl Reference<'_> {
         y
     }
 
-    fn periodic(&self, number: usize, x: f64) -> Vec<f64> {
+    fn periodic(&self, path: &str, number: usize, x: f64) -> Vec<f64> {
         let d = PERIODIC_WIDTH - 1;
         let of = |wave: usize, to: usize| {
             let at = number * FREQUENCIES + wave;
-            let angle = TAU * self.weights("periodic.frequency")[at] * x
-                + self.weights("periodic.phase")[at];
-            angle.cos() * self.weights("periodic.kernel")[at * d + to]
+            let angle = TAU * self.weights(&format!("{path}periodic.frequency"))[at] * x
+                + self.weights(&format!("{path}periodic.phase"))[at];
+            angle.cos() * self.weights(&format!("{path}periodic.kernel"))[at * d + to]
         };
-        let bias = |to: usize| self.weights("periodic.bias")[number * d + to];
+        let bias = |to: usize| self.weights(&format!("{path}periodic.bias"))[number * d + to];
         (0..d)
             .map(|to| bias(to) + (0..FREQUENCIES).map(|wave| of(wave, to)).sum::<f64>())
             .collect()
     }
 
-    fn piecewise(&self, number: usize, x: f64) -> Vec<f64> {
+    fn piecewise(&self, path: &str, number: usize, x: f64) -> Vec<f64> {
         let d = PIECEWISE_WIDTH;
         let most = EDGES.iter().map(|edges| edges.len() - 1).max().unwrap();
         let bins = EDGES[number].windows(2).enumerate();
@@ -257,9 +270,9 @@ impl Reference<'_> {
             (bin, ((x - low) / (high - low)).clamp(0.0, 1.0))
         });
         let of = |to: usize| {
-            let straight = x * self.weights("piecewise.weight")[number * d + to]
-                + self.weights("piecewise.bias")[number * d + to];
-            let kernel = self.weights("piecewise.kernel");
+            let straight = x * self.weights(&format!("{path}piecewise.weight"))[number * d + to]
+                + self.weights(&format!("{path}piecewise.bias"))[number * d + to];
+            let kernel = self.weights(&format!("{path}piecewise.kernel"));
             let terms = shares
                 .clone()
                 .map(|(bin, share)| share * kernel[(number * most + bin) * d + to]);

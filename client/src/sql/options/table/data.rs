@@ -94,19 +94,14 @@ pub(super) const DATA: &[TrainOption] = &[
     ),
     option(
         "data_split_method",
-        "'no_split', 'custom', 'random', 'seq'",
-        "'random', or what the next two options imply",
-        "How rows are split into training and evaluation. 'seq' evaluates the last rows by data_split_col.",
+        "'auto_split', 'no_split', 'custom', 'random', 'seq'",
+        "'auto_split', or what data_split_col or data_split_eval_fraction imply",
+        "How rows are split into training and evaluation. 'seq' evaluates the last rows by data_split_col. 'auto_split' \
+         is cross-validation where an ensemble is trained, without wide, factors and warm_start: each member holds out a \
+         fold of its own, and a row is evaluated by the member that has not trained on it. Else it is 'random'.",
         |to, value| {
-            if value
-                .text()
-                .is_some_and(|text| text.eq_ignore_ascii_case("auto_split"))
-            {
-                return Err(Refusal::NotSupported(
-                    "use 'random', which is the default, 'no_split', 'custom' or 'seq'",
-                ));
-            }
             let choices = [
+                ("auto_split", Some(SplitMethod::Auto)),
                 ("seq", Some(SplitMethod::Sequential)),
                 ("no_split", Some(SplitMethod::NoSplit)),
                 ("custom", Some(SplitMethod::Custom)),
@@ -141,7 +136,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "data_split_eval_fraction",
         "0 < share < 1",
         "0.2",
-        "For 'random': the share of rows that is evaluated.",
+        "For 'random' and 'seq': the share of rows that is evaluated.",
         |to, value| match value.number() {
             Some(share) if share > 0.0 && share < 1.0 => set(&mut to.split_fraction, Some(share)),
             _ => Err(expected("a share between 0 and 1")),

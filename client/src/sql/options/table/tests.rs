@@ -332,7 +332,6 @@ fn refuses_wrong_values_by_name() {
 fn says_what_it_cannot_do() {
     for (option, value) in [
         ("model_type", "'boosted_tree_regressor'"),
-        ("data_split_method", "'auto_split'"),
         ("max_iterations", "10"),
     ] {
         let error = try_set(option, value).unwrap_err();

@@ -1,0 +1,27 @@
+//! Cross-validation: the fold of each row, which one member of an ensemble holds out.
+//!
+//! Rows of equal hashes are in the same fold. Whether folds are needed, all ranks' rows say.
+
+use super::load::LoadedShards;
+use super::shard::Part;
+
+impl LoadedShards {
+    /// How many rows each of so many folds has.
+    pub(crate) fn rows_by_fold(&self, folds: usize) -> Vec<f64> {
+        let mut rows = vec![0.0; folds];
+        for fold in self.shards.iter().flat_map(|shard| &shard.folds) {
+            rows[usize::from(*fold)] += 1.0;
+        }
+        rows
+    }
+
+    /// Trains on all rows, each held out by one member; or forgets the folds.
+    pub(crate) fn settle_folds(&mut self, cross_validates: bool) {
+        for shard in &mut self.shards {
+            match cross_validates {
+                true => shard.parts.fill(Part::Train),
+                false => shard.folds = vec![],
+            }
+        }
+    }
+}
