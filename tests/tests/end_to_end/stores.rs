@@ -286,7 +286,7 @@ fn truncated_listings_and_upload_ids_are_retried() {
         proxy.plant("POST", "uploads", Fault::Truncate);
     }
     let copy = about("COPY (SELECT 7 AS n) TO '{b}/out/' STORED AS CSV");
-    cluster.run(&["--quiet", "-c", &copy]).rows();
+    cluster.query(&copy);
     assert_eq!(proxy.planted(), 0, "all of them were met");
     let sum = about("SELECT sum(n) AS s FROM '{b}/out/'");
     assert_eq!(cluster.query(&sum), [json!({"s": 7})]);

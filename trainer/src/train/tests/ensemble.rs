@@ -87,7 +87,7 @@ fn cross_validated(epochs: usize) -> TrainSpec {
             feature("id", FeatureKind::Categorical),
             feature("x", FeatureKind::Continuous),
         ],
-        split: Split::CrossValidation(0.2),
+        split: Split::CrossValidation(0.5),
         refit: Refit::Never,
         batch_size: Some(BatchSize::Global { global: 40 }),
         epochs: Some(epochs),
@@ -144,11 +144,11 @@ fn a_share_is_evaluated_where_members_cannot_hold_out_folds() {
     wide.network.linear = Linear::Beside;
     let mut single = cross_validated(1);
     single.network.ensemble_size = EnsembleSize::ONE;
-    // Of two groups, two folds at least have none.
-    for (spec, groups) in [(wide, 200), (single, 200), (cross_validated(1), 2)] {
+    // Of three groups, a fold at least has none.
+    for (spec, groups) in [(wide, 200), (single, 200), (cross_validated(1), 3)] {
         let outcomes = train_split(&spec, &noise(200, groups), 2);
         let manifest = manifest(&outcomes);
-        assert_eq!(manifest.spec.split, Split::Random(0.2));
+        assert_eq!(manifest.spec.split, Split::Random(0.5));
         assert_eq!(manifest.rows(), 200);
         assert!(manifest.train_rows < 200, "{}", manifest.train_rows);
     }

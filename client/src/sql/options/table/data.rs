@@ -135,7 +135,7 @@ pub(super) const DATA: &[TrainOption] = &[
     option(
         "data_split_eval_fraction",
         "0 < share < 1",
-        "0.2",
+        "0.2 of 'random' and 'seq'",
         "For 'random' and 'seq': the share of rows that is evaluated.",
         |to, value| match value.number() {
             Some(share) if share > 0.0 && share < 1.0 => set(&mut to.split_fraction, Some(share)),
