@@ -46,9 +46,8 @@ const METHOD: &str = "Public tables that come inside scikit-learn and the packag
     predicts the rows held out; the scores are r² of numbers and accuracy of classes, computed from the \
     predictions by the same code. A table's spread is the standard deviation over the seeds, so it holds how \
     much the split matters. Volley is a scheduler and two executors of one slot, as processes, given \
-    `CREATE MODEL` with `input_label_cols`, `model_type` and `seed`, and `ML.PREDICT`; of up to 5,000 \
-    rows its network is an ensemble of eight, cross-validated before it is refit on all rows that it was given; of more, it \
-    evaluates a fifth of them before that. scikit-learn's MLP follows \
+    `CREATE MODEL` with `input_label_cols`, `model_type` and `seed`, and `ML.PREDICT`; its network is an ensemble of \
+    eight, cross-validated before it is refit on all rows that it was given. scikit-learn's MLP follows \
     standardized numbers, nulls as the mean with an indicator, one-hot categories, and of numbers a standardized \
     label. HistGradientBoosting, LightGBM and XGBoost take categories and nulls as they are. RealMLP (`pytabkit`'s \
     `RealMLP_TD`) takes categories as they are, and nulls as the MLP does. Linear models: `'linear_reg'` beside \
