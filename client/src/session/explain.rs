@@ -282,7 +282,10 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             None => format!("not known, {epochs}"),
         },
     );
-    let cross_validates = rows.number().map(|rows| spec.folds(rows).is_some());
+    let cross_validates = |rows| spec.folds(rows).is_some();
+    let [few, many] = [0, u64::MAX].map(cross_validates);
+    let known = (few == many).then_some(few);
+    let cross_validates = known.or(rows.number().map(cross_validates));
     line(
         "evaluation",
         match (&spec.split, cross_validates) {

@@ -50,8 +50,8 @@ pub struct Network {
     pub ensemble_size: EnsembleSize,
 }
 
-/// How many members an ensemble has: networks that are trained side by side on the same steps, each as if it were alone,
-/// but for a linear part and factors beside the layers, which they have in common. What is predicted is the mean of their
+/// How many members an ensemble has: networks that are trained side by side on the same steps, each with parameters
+/// and a loss of its own, but for a linear part and factors beside the layers, which they have in common. What is predicted is the mean of their
 /// outputs, before the output's activation ("deep ensemble": Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

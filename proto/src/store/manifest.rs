@@ -269,11 +269,8 @@ impl Manifest {
     /// | 5 | features may have [`Quantiles`] and bins |
     /// | 6 | the other files' lengths and hashes are in it, and the weights may be of a [refit](Refitted) |
     /// | 7 | the other files may be elsewhere: on object stores |
-    ///
-    /// It writes 7 only where files are elsewhere.
-    pub const FORMAT: u32 = 6;
-    /// The newest layout that this build reads.
-    pub(super) const NEWEST: u32 = 7;
+    /// | 8 | networks may be ensembles, and cross-validated |
+    pub const FORMAT: u32 = 8;
 
     /// The epochs that one was kept of: all but those of a refit.
     pub fn selection(&self) -> &[EpochRecord] {

@@ -205,7 +205,7 @@ impl ModelStore {
         // A later format has fields that this build does not know: that is not what is to be said of it.
         let Format { format } =
             serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))?;
-        let known = Manifest::NEWEST;
+        let known = Manifest::FORMAT;
         if !(1..=known).contains(&format) {
             let reason = format!("its format is {format}, this build reads up to {known}");
             return Err(Error::malformed("model manifest", reason));

@@ -162,7 +162,6 @@ impl ModelStore {
                     let written = self.objects.write_own(&path, &bytes).await;
                     written.map_err(|source| self.unwritten(&path, source))?;
                 }
-                manifest.format = Manifest::NEWEST;
                 for file in &mut manifest.files {
                     file.path = Some(format!("{ATTEMPTS}/{}/{}", attempt.own, file.name));
                 }

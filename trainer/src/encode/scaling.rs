@@ -253,9 +253,7 @@ mod tests {
             continuous: (0..labels.len()).flat_map(row).collect(),
             labels: labels.to_vec(),
             keys: vec![0; labels.len()],
-            codes: vec![],
-            weights: vec![],
-            folds: vec![],
+            ..Rows::default()
         };
         scaling.apply(&mut rows);
         let moments = scaling.moments(&features);

@@ -19,6 +19,8 @@ pub(crate) struct Rows {
     pub(crate) keys: Vec<u64>,
     /// The member of the ensemble that holds out each row, `[len]`; none without cross-validation.
     pub(crate) folds: Vec<u8>,
+    /// The rows' weights without those of their classes, for evaluation, where they are evaluated and are others.
+    pub(crate) unweighed: Option<Vec<f32>>,
 }
 
 impl Rows {
@@ -37,7 +39,9 @@ impl Rows {
             let class = self.labels[row] as usize;
             self.weight(row) * classes.get(class).map_or(1.0, |weight| *weight as f32)
         });
-        self.weights = weights.collect();
+        let weights = weights.collect();
+        let unweighed = std::mem::replace(&mut self.weights, weights);
+        self.unweighed = Some(unweighed).filter(|_| !self.folds.is_empty());
     }
 
     /// Adds rows of the same columns behind these.
@@ -59,6 +63,19 @@ impl Rows {
     /// A row's weight.
     pub(crate) fn weight(&self, row: usize) -> f32 {
         self.weights.get(row).copied().unwrap_or(1.0)
+    }
+
+    /// A row's weight in evaluation.
+    pub(crate) fn eval_weight(&self, row: usize) -> f32 {
+        match &self.unweighed {
+            Some(weights) => weights.get(row).copied().unwrap_or(1.0),
+            None => self.weight(row),
+        }
+    }
+
+    /// Has no member of an ensemble hold out rows any more.
+    pub(crate) fn merge_folds(&mut self) {
+        (self.folds, self.unweighed) = (vec![], None);
     }
 
     fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize, labels: usize) {
@@ -134,7 +151,11 @@ pub(crate) fn settle(
             .map(|column| column[row])
             .chain(weights.get(row).copied());
         let key = numbers.fold(key, |key, number| key.with(u64::from(number.to_bits())));
-        key.with(parts[row] as u64).hash()
+        let key = key.with(parts[row] as u64);
+        let key = folds
+            .get(row)
+            .map_or(key, |fold| key.with(u64::from(*fold)));
+        key.hash()
     };
     let mut order: Vec<(u64, usize)> = (0..parts.len())
         .filter(|row| parts[*row] != Part::Test)

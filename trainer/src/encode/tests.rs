@@ -152,8 +152,9 @@ fn contents(loaded: &LoadedShards) -> String {
     let rows = loaded.shards.iter().map(|shard| {
         let (numbers, labels) = (&shard.continuous, &shard.labels);
         let (weights, parts, sequence) = (&shard.weights, &shard.parts, &shard.sequence);
+        let folds = &shard.folds;
         format!(
-            "{numbers:?} {labels:?} {weights:?} {parts:?} {sequence:?} {:?}",
+            "{numbers:?} {labels:?} {weights:?} {parts:?} {sequence:?} {folds:?} {:?}",
             shard.codes
         )
     });

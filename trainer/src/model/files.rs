@@ -8,7 +8,8 @@
 //! Kernels are `[inputs, outputs]`, as in Keras. The embedding table holds the features one after
 //! the other, each with the code for unseen values first; where their widths differ it has one dimension. Layers of a
 //! kind are numbered where they stand: `residual.0.dense.1.kernel` is of the second dense layer in the first residual one.
-//! `custom.0.rbf.centers` is the parameter `centers` of the first custom layer, which is `rbf`.
+//! `custom.0.rbf.centers` is the parameter `centers` of the first custom layer, which is `rbf`. Of an ensemble, a code's
+//! embeddings of all members are side by side, and what else each has for itself is named `member.<i>.…`.
 
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};

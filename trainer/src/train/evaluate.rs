@@ -86,10 +86,16 @@ impl<C: Compute> Fit<'_, C> {
                 codes,
                 continuous,
                 labels,
-                weights,
+                mut weights,
                 folds,
                 ..
             } = batch;
+            if let By::HoldingOut = by {
+                let own = |place: &Place| {
+                    part(&self.shards[place.shard as usize]).eval_weight(place.row as usize)
+                };
+                weights = places.iter().map(own).collect();
+            }
             let input = Input {
                 rows: weights.len(),
                 codes,

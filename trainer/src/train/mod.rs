@@ -325,7 +325,11 @@ fn prepare(
     let trained = trained_codes(&shards, &vocabularies, communicator)?;
     let architecture = architecture(spec, &vocabularies, &world, &scaling, layers)?;
 
-    let basis = Basis::new(spec, world.shards.clone(), &vocabularies);
+    let settled = TrainSpec {
+        split: world.split(&spec.split),
+        ..spec.clone()
+    };
+    let basis = Basis::new(&settled, world.shards.clone(), &vocabularies);
     let global_batch = pace::global_batch(spec, world.train.rows, world.ranks);
     let begin = |values, running| {
         let weights = Weights { values, running };

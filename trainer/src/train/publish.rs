@@ -128,7 +128,8 @@ impl FinishedTraining<'_> {
 }
 
 /// Gives values that no training row has, and those that are not known, the mean of each feature's other embeddings,
-/// weighted by how many training rows have them: their own was never trained.
+/// weighted by how many training rows have them: their own was never trained. Values that only the fold of one member of an
+/// ensemble has keep that member's initial embedding, unless there is a refit.
 ///
 /// `widths` are each feature's codes and the width of its embeddings.
 fn embed_unseen(table: &mut [f32], trained: &[f64], widths: &[(usize, usize)]) {

@@ -16,7 +16,7 @@ pub(super) fn merge(shards: &mut [Settled], world: &World, classes: Option<&[f64
             rows.weigh(weights);
         }
         shard.train.append(rows);
-        shard.train.folds.clear();
+        shard.train.merge_folds();
     }
     let merged = |rows: &ShardRows| {
         let mut train = rows.train;

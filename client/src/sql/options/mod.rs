@@ -135,7 +135,8 @@ pub struct TrainOptions {
 /// How rows are split into training and evaluation, in BigQuery ML's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitMethod {
-    /// By cross-validation where a small table's ensemble is trained, else as `Random`.
+    /// By cross-validation where an ensemble is trained, as [`Split::CrossValidation`](volley_proto::spec::Split) says, else as
+    /// `Random`.
     Auto,
     /// All rows are trained on.
     NoSplit,

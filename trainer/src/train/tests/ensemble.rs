@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, UInt64Array};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, UInt32Array, UInt64Array};
+use arrow::compute::take_record_batch;
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    BatchSize, EnsembleSize, Feature, FeatureKind, Linear, Refit, Split, TrainSpec, split,
+    BatchSize, ClassWeights, EnsembleSize, Feature, FeatureKind, Linear, Loss, Refit, Split, Task,
+    TrainSpec, split,
 };
 use volley_proto::store::Manifest;
 
@@ -52,7 +54,7 @@ fn manifest(outcomes: &[Outcome]) -> &Manifest {
 /// Each row has an id, a number and a label that follow from nothing; rows of so many groups have the same hash.
 fn noise(rows: u64, groups: u64) -> RecordBatch {
     let draw = |what, row: u64| Key::new(9, Purpose::Content).with(what).with(row);
-    let columns: [(&str, ArrayRef); 4] = [
+    let columns: [(&str, ArrayRef); 5] = [
         ("id", Arc::new(Int64Array::from_iter_values(0..rows as i64))),
         (
             "x",
@@ -64,6 +66,12 @@ fn noise(rows: u64, groups: u64) -> RecordBatch {
             "y",
             Arc::new(Float64Array::from_iter_values(
                 (0..rows).map(|row| 10.0 * draw(1, row).unit()),
+            )),
+        ),
+        (
+            "quarter",
+            Arc::new(Int64Array::from_iter_values(
+                (0..rows as i64).map(|row| i64::from(row % 4 == 0)),
             )),
         ),
         (
@@ -117,6 +125,42 @@ fn members_are_evaluated_by_rows_that_they_have_not_seen() {
     let (loss, eval_loss) = (last.loss, last.eval_loss.unwrap());
     assert!(loss < 0.2 * eval_loss, "{loss} and {eval_loss}");
     assert!(last.eval_r2.unwrap() < 0.05, "{last:?}");
+}
+
+#[test]
+fn weights_of_classes_are_of_training_and_not_of_evaluation() {
+    let mut spec = TrainSpec {
+        task: Task::Classification,
+        loss: Loss::LogLoss,
+        class_weights: ClassWeights::Balanced,
+        ..cross_validated(1)
+    };
+    spec.label.columns = vec!["quarter".into()];
+    let outcomes = train_split(&spec, &noise(200, 200), 2);
+    let majority = manifest(&outcomes).history[0].eval_majority;
+    assert_eq!(majority, Some(0.75));
+}
+
+#[test]
+fn the_order_of_arrival_says_nothing_of_folds() {
+    // Rows of one content each, but for their folds.
+    let mut spec = cross_validated(2);
+    spec.features.remove(0);
+    let all = noise(200, 200);
+    let zeros = Arc::new(Float64Array::from(vec![0.0; 200])) as ArrayRef;
+    let schema = all.schema();
+    let columns = schema.fields().iter().zip(all.columns());
+    let columns = columns.map(|(field, column)| {
+        let is_same = ["x", "y"].contains(&field.name().as_str());
+        let column = if is_same { &zeros } else { column };
+        (field.name(), Arc::clone(column))
+    });
+    let all = RecordBatch::try_from_iter(columns).unwrap();
+    let backwards = UInt32Array::from_iter_values((0..200).rev());
+    let backwards = take_record_batch(&all, &backwards).unwrap();
+    spec.shards = 1;
+    let [one, other] = [all, backwards].map(|data| train_split(&spec, &data, 1));
+    assert_same_weights(&one[0], &other[0], 0.0);
 }
 
 #[test]

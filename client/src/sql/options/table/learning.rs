@@ -260,7 +260,7 @@ pub(super) const LEARNING: &[TrainOption] = &[
     option(
         "refit",
         "true, false",
-        "true of up to 50,000 rows, with 'random' and without warm_start",
+        "true of up to 50,000 rows, with 'auto_split' or 'random', and without warm_start",
         "Whether the network is then trained anew on all rows, those that were evaluated too, for as many epochs as were \
          kept. The metrics remain those of the rows that it had not seen.",
         |to, value| some_bool(&mut to.refit, value),

@@ -114,8 +114,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "ensemble_size",
         "whole number from 1 to 64",
         "8 of up to 5,000 rows, unless hidden_units or network is given; else 1",
-        "Networks that are trained side by side, each as if it were alone, but for wide and factors, which they have in \
-         common; what is predicted is the mean of their outputs (\"deep ensemble\").",
+        "Networks that are trained side by side, each with parameters and a loss of its own, but for wide and factors, \
+         which they have in common; what is predicted is the mean of their outputs (\"deep ensemble\").",
         |to, value| some_whole(&mut to.network.ensemble_size, value),
     ),
     option(
