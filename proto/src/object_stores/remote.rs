@@ -1,5 +1,5 @@
-//! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and listings and
-//! beginnings of uploads are retried where a response is truncated.
+//! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and truncated
+//! responses to listings and to the creation of multipart uploads are retried.
 //!
 //! The engine keeps what it has read of a file by its path, and takes it for that of another store's file of the same
 //! path, length and time of change, which stores tell in seconds. So the time gets a fraction of a second that depends

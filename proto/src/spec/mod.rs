@@ -249,9 +249,9 @@ pub enum Split {
     Column(String),
     /// A share of the rows, drawn by the hash of each and the seed, is evaluated: see [`split::HASH`].
     Random(f64),
-    /// Each member of an ensemble holds out a fold of its own, drawn by the hash of each row and the seed, and every row is
-    /// evaluated by the member that has not trained on it ("cross-validation"). Where there is no ensemble, its members
-    /// have a part in common, or a fold would have no rows, this share is evaluated as with [`Random`](Self::Random).
+    /// Each member of an ensemble holds out a fold of its own, drawn by the hash of each row and the seed, and out-of-fold
+    /// predictions are evaluated. Where there is no ensemble, its members share parameters, or a fold would have no rows,
+    /// this share is evaluated as with [`Random`](Self::Random).
     CrossValidation(f64),
     /// This share of the rows, those with the greatest values of a column, is evaluated.
     Sequential {

@@ -450,8 +450,8 @@ impl Network {
         }
     }
 
-    /// Whether members have parameters in common: a linear part or factors.
-    pub fn has_shared_parts(&self) -> bool {
+    /// Whether members of its ensemble share parameters: a linear part or factors.
+    pub fn shares_parameters(&self) -> bool {
         self.linear != Linear::None || self.factors > 0
     }
 

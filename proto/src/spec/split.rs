@@ -36,12 +36,17 @@ impl Draw {
 }
 
 impl TrainSpec {
+    /// Whether members of an ensemble are cross-validated, as far as there are [folds](Self::folds).
+    pub fn cross_validates(&self) -> bool {
+        matches!(self.split, Split::CrossValidation(_))
+    }
+
     /// Folds of a cross-validation of so many rows, one for each member of the ensemble: none without an ensemble, or where
-    /// its members have parameters in common.
+    /// its members share parameters.
     pub fn folds(&self, rows: u64) -> Option<usize> {
         let members = self.network.members(rows);
-        let are_apart = members > 1 && !self.network.has_shared_parts();
-        (matches!(self.split, Split::CrossValidation(_)) && are_apart).then_some(members)
+        let has_folds = members > 1 && !self.network.shares_parameters();
+        (self.cross_validates() && has_folds).then_some(members)
     }
 }
 

@@ -9,7 +9,7 @@ use super::WrittenFile;
 use super::classes::{Classes, PredictedColumns};
 use super::quantiles::Quantiles;
 use crate::spec::{
-    EmbeddingWidth, Feature, FeatureKind, LabelTransform, Split, TrainSpec, Transform, value_type,
+    EmbeddingWidth, Feature, FeatureKind, LabelTransform, TrainSpec, Transform, value_type,
 };
 use crate::{Error, Result, did_you_mean};
 
@@ -282,9 +282,9 @@ impl Manifest {
 
     /// Rows to train on and to evaluate.
     pub fn rows(&self) -> u64 {
-        match self.spec.split {
-            Split::CrossValidation(_) => self.train_rows,
-            _ => self.train_rows.saturating_add(self.eval_rows),
+        match self.spec.cross_validates() {
+            true => self.train_rows,
+            false => self.train_rows.saturating_add(self.eval_rows),
         }
     }
 

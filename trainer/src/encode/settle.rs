@@ -19,8 +19,8 @@ pub(crate) struct Rows {
     pub(crate) keys: Vec<u64>,
     /// The member of the ensemble that holds out each row, `[len]`; none without cross-validation.
     pub(crate) folds: Vec<u8>,
-    /// The rows' weights without those of their classes, for evaluation, where they are evaluated and are others.
-    pub(crate) unweighed: Option<Vec<f32>>,
+    /// Their weights in evaluation, `[len]`, where these lack those of classes.
+    pub(crate) eval_weights: Option<Vec<f32>>,
 }
 
 impl Rows {
@@ -40,8 +40,8 @@ impl Rows {
             self.weight(row) * classes.get(class).map_or(1.0, |weight| *weight as f32)
         });
         let weights = weights.collect();
-        let unweighed = std::mem::replace(&mut self.weights, weights);
-        self.unweighed = Some(unweighed).filter(|_| !self.folds.is_empty());
+        let own = std::mem::replace(&mut self.weights, weights);
+        self.eval_weights = Some(own).filter(|_| !self.folds.is_empty());
     }
 
     /// Adds rows of the same columns behind these.
@@ -67,7 +67,7 @@ impl Rows {
 
     /// A row's weight in evaluation.
     pub(crate) fn eval_weight(&self, row: usize) -> f32 {
-        match &self.unweighed {
+        match &self.eval_weights {
             Some(weights) => weights.get(row).copied().unwrap_or(1.0),
             None => self.weight(row),
         }
@@ -75,7 +75,7 @@ impl Rows {
 
     /// Has no member of an ensemble hold out rows any more.
     pub(crate) fn merge_folds(&mut self) {
-        (self.folds, self.unweighed) = (vec![], None);
+        (self.folds, self.eval_weights) = (vec![], None);
     }
 
     fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize, labels: usize) {

@@ -6,16 +6,17 @@
 //! ```
 //!
 //! It is arithmetic on widths: [`host`](super::host) computes it in host memory, [`tensors`](super::tensors) as tensors.
-//! What is fused here (ReLU and dropout into the dense layer before them) is what a pass over memory is worth.
+//! What is fused in it (ReLU and dropout into the dense layer before them) is what a pass over memory is worth.
+
+mod layers;
 
 use std::ops::Range;
 
 use volley_proto::spec::{
-    Activation, FREQUENCIES, Layer, Linear, Network, NumericEmbedding, PERIODIC_WIDTH,
-    PIECEWISE_WIDTH,
+    Activation, FREQUENCIES, Linear, Network, NumericEmbedding, PERIODIC_WIDTH, PIECEWISE_WIDTH,
 };
 
-use super::architecture::{Initializer, Parameter, Table, glorot};
+use super::architecture::{Initializer, Parameter, Table};
 use super::custom::{Custom, CustomLayers};
 use crate::Result;
 
@@ -316,7 +317,7 @@ impl Graph {
             .collect()
     }
 
-    /// One of the members: a network of its own.
+    /// The outputs of a member, which has embeddings and layers of its own.
     fn member(&mut self, network: &Network, entries: Entries<'_>, member: usize) -> Result<Value> {
         let path = match entries.members {
             1 => String::new(),
@@ -324,7 +325,7 @@ impl Graph {
         };
         let mut parts = Vec::with_capacity(2);
         if let Some(embeddings) = self.embeddings {
-            parts.push(self.own(embeddings, entries, member));
+            parts.push(self.embeddings_of(member, embeddings, entries));
         }
         if let Some(numbers) = self.numbers {
             let count = entries.numbers;
@@ -359,16 +360,16 @@ impl Graph {
         Ok(self.dense(&name, value, entries.outputs, true, !has_kernel))
     }
 
-    /// A member's own of all members' embeddings.
-    fn own(&mut self, embeddings: Value, entries: Entries<'_>, member: usize) -> Value {
+    /// A member's embeddings, of those of all members.
+    fn embeddings_of(&mut self, member: usize, embeddings: Value, entries: Entries<'_>) -> Value {
         if entries.members == 1 {
             return embeddings;
         }
         let mut start = 0;
         let columns = entries.codes.iter().map(|(_, width)| {
-            let own = start + member * width;
+            let first = start + member * width;
             start += entries.members * width;
-            own..own + width
+            first..first + width
         });
         let columns: Vec<_> = columns.collect();
         let width = columns.iter().map(Range::len).sum();
@@ -414,155 +415,6 @@ impl Graph {
         parameter("bias", &[count, d], initializer);
         parameter("kernel", &[count, most, d], Initializer::Constant(0.0));
         to
-    }
-
-    fn dense(
-        &mut self,
-        name: &str,
-        from: Value,
-        units: usize,
-        bias: bool,
-        penalized: bool,
-    ) -> Value {
-        let width = self.widths[from];
-        let dense = Operation::Dense {
-            bias,
-            relu: false,
-            dropout: None,
-        };
-        let to = self.node(dense, vec![from], units);
-        let initializer = glorot(width, units);
-        self.parameter(
-            format!("{name}.kernel"),
-            &[width, units],
-            initializer,
-            penalized,
-        );
-        if bias {
-            self.parameter(
-                format!("{name}.bias"),
-                &[units],
-                Initializer::Constant(0.0),
-                false,
-            );
-        }
-        to
-    }
-
-    /// Layers one after the other. Those of a kind are numbered below `path`.
-    fn layers(
-        &mut self,
-        layers: &[Layer],
-        path: &str,
-        from: Value,
-        customs: &CustomLayers,
-    ) -> Result<Value> {
-        let mut counts = [0; 6];
-        let mut next = |kind: usize, name: &str| {
-            counts[kind] += 1;
-            format!("{path}{name}.{}", counts[kind] - 1)
-        };
-        let mut value = from;
-        for layer in layers {
-            let width = self.widths[value];
-            value = match layer {
-                Layer::Dense(units) => self.dense(&next(0, "dense"), value, *units, true, true),
-                Layer::Activation(Activation::Relu) if self.fuses(value, from, true) => value,
-                Layer::Activation(activation) => {
-                    self.node(Operation::Activation(*activation), vec![value], width)
-                }
-                Layer::Dropout(share) => {
-                    let place = self.dropouts.len();
-                    self.dropouts.push(Dropout {
-                        share: *share,
-                        width,
-                    });
-                    match self.fuses(value, from, false) {
-                        true => value,
-                        false => self.node(Operation::Dropout(place), vec![value], width),
-                    }
-                }
-                Layer::LayerNorm => {
-                    let name = next(1, "norm");
-                    let to = self.node(Operation::LayerNorm, vec![value], width);
-                    let one = Initializer::Constant(1.0);
-                    self.parameter(format!("{name}.gamma"), &[width], one, false);
-                    let zero = Initializer::Constant(0.0);
-                    self.parameter(format!("{name}.beta"), &[width], zero, false);
-                    to
-                }
-                Layer::Residual(inner) => {
-                    let name = next(2, "residual");
-                    let made = self.layers(inner, &format!("{name}."), value, customs)?;
-                    let to = self.widths[made];
-                    let passed = match to == width {
-                        true => value,
-                        false => self.dense(&name, value, to, false, true),
-                    };
-                    self.node(Operation::Add, vec![passed, made], to)
-                }
-                Layer::Cross(layers) => {
-                    let (name, first) = (next(3, "cross"), value);
-                    (0..*layers).fold(value, |value, at| {
-                        let name = format!("{name}.{at}");
-                        let dense = self.dense(&name, value, width, true, true);
-                        let product = self.node(Operation::Multiply, vec![first, dense], width);
-                        self.node(Operation::Add, vec![value, product], width)
-                    })
-                }
-                Layer::Concat(branches) => {
-                    let name = next(4, "concat");
-                    let branches = branches.iter().enumerate();
-                    let made: Result<Vec<Value>> = branches
-                        .map(|(at, inner)| {
-                            self.layers(inner, &format!("{name}.{at}."), value, customs)
-                        })
-                        .collect();
-                    let made = made?;
-                    let width = made.iter().map(|value| self.widths[*value]).sum();
-                    self.node(Operation::Concat, made, width)
-                }
-                Layer::Custom { name, .. } => {
-                    let path = format!("{}.{name}", next(5, "custom"));
-                    let (custom, to, parameters) = customs.operation(layer, width)?;
-                    let to = self.node(Operation::Custom(custom), vec![value], to);
-                    for own in parameters {
-                        let name = format!("{path}.{}", own.name);
-                        self.parameter(name, &own.shape, own.initializer, own.penalized);
-                    }
-                    to
-                }
-            };
-        }
-        Ok(value)
-    }
-
-    /// Has the dense layer that has put a value out do what follows too, if it can: ReLU, or else the dropout that was
-    /// added last. `entered` is read by others.
-    fn fuses(&mut self, value: Value, entered: Value, activates: bool) -> bool {
-        let last = self
-            .nodes
-            .last_mut()
-            .filter(|node| node.to == value && value != entered);
-        match last.map(|node| &mut node.operation) {
-            Some(Operation::Dense {
-                bias: true,
-                relu,
-                dropout: None,
-            }) if activates && !*relu => {
-                *relu = true;
-                true
-            }
-            Some(Operation::Dense {
-                relu: true,
-                dropout: dropout @ None,
-                ..
-            }) if !activates => {
-                *dropout = Some(self.dropouts.len() - 1);
-                true
-            }
-            _ => false,
-        }
     }
 
     fn linear(&mut self, network: &Network, entries: Entries<'_>) -> Value {

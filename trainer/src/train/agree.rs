@@ -120,14 +120,18 @@ pub(super) fn on_sequence(
     Ok(loaded)
 }
 
-/// Whether each member of the ensemble holds out a fold of all ranks' rows; they are all trained on, then.
+/// How rows are split: by cross-validation, where every fold has rows of some rank, or else as one that needs no folds.
 pub(super) fn on_folds(
     mut loaded: LoadedShards,
     spec: &TrainSpec,
     communicator: &mut Communicator,
-) -> Result<(LoadedShards, bool)> {
+) -> Result<(LoadedShards, Split)> {
+    let Split::CrossValidation(share) = spec.split else {
+        return Ok((loaded, spec.split.clone()));
+    };
+    // As many as a small table has.
     let Some(folds) = spec.folds(0) else {
-        return Ok((loaded, false));
+        return Ok((loaded, Split::Random(share)));
     };
     let mut rows = loaded.rows_by_fold(folds);
     communicator.all_reduce_sum_f64(&mut rows)?;
@@ -135,7 +139,11 @@ pub(super) fn on_folds(
     let is_due = spec.folds(all as u64).is_some();
     let cross_validates = is_due && rows.iter().all(|rows| *rows > 0.0);
     loaded.settle_folds(cross_validates);
-    Ok((loaded, cross_validates))
+    let split = match cross_validates {
+        true => spec.split.clone(),
+        false => Split::Random(share),
+    };
+    Ok((loaded, split))
 }
 
 /// What a rank's settled shards hold.
@@ -203,28 +211,10 @@ pub(super) struct World {
     pub(super) classes: Vec<u64>,
     /// The means of what batch norm normalises; none before it is known how numbers are scaled.
     pub(super) means: Vec<f64>,
-    /// Whether each member of an ensemble holds out a fold of the training rows, and is evaluated by it.
-    pub(super) cross_validates: bool,
     pub(super) ranks: usize,
 }
 
 impl World {
-    /// Rows that are evaluated after each epoch.
-    pub(super) fn evaluated(&self) -> u64 {
-        match self.cross_validates {
-            true => self.train.rows,
-            false => self.eval.rows,
-        }
-    }
-
-    /// How rows were split, where a split leaves it to them.
-    pub(super) fn split(&self, split: &Split) -> Split {
-        match split {
-            Split::CrossValidation(share) if !self.cross_validates => Split::Random(*share),
-            split => split.clone(),
-        }
-    }
-
     /// The class that is the most frequent in training, the first of several, if labels are classes.
     pub(super) fn majority(&self) -> Option<usize> {
         let classes = 0..self.classes.len();
@@ -248,7 +238,6 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
         labels: vec![],
         classes: vec![],
         means: vec![],
-        cross_validates: false,
         ranks: all.len(),
     };
     let mut statistics = BTreeMap::new();

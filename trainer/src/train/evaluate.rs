@@ -18,11 +18,11 @@ const SAMPLE: usize = 1 << 16;
 
 /// Which members of an ensemble predict a row.
 #[derive(Debug, Clone, Copy)]
-enum By {
+enum Predictor {
     /// All of them: their mean.
-    All,
-    /// The one that holds it out.
-    HoldingOut,
+    Ensemble,
+    /// The one that holds it out: an out-of-fold prediction.
+    OutOfFold,
 }
 
 impl<C: Compute> Fit<'_, C> {
@@ -31,12 +31,18 @@ impl<C: Compute> Fit<'_, C> {
         match self.cross_validates {
             true => self.evaluate_rows(
                 |shard| &shard.train,
-                By::HoldingOut,
+                Predictor::OutOfFold,
                 usize::MAX,
                 sums,
                 cancel,
             ),
-            false => self.evaluate_rows(|shard| &shard.eval, By::All, usize::MAX, sums, cancel),
+            false => self.evaluate_rows(
+                |shard| &shard.eval,
+                Predictor::Ensemble,
+                usize::MAX,
+                sums,
+                cancel,
+            ),
         }
     }
 
@@ -50,7 +56,13 @@ impl<C: Compute> Fit<'_, C> {
         let last = self.swap_kept();
         let most = SAMPLE.div_ceil(self.spec.shards);
         let mut sums = Sums::of(self.spec.label.columns.len());
-        let evaluated = self.evaluate_rows(|shard| &shard.train, By::All, most, &mut sums, cancel);
+        let evaluated = self.evaluate_rows(
+            |shard| &shard.train,
+            Predictor::Ensemble,
+            most,
+            &mut sums,
+            cancel,
+        );
         if let Some(last) = last {
             self.put(&last);
         }
@@ -63,7 +75,7 @@ impl<C: Compute> Fit<'_, C> {
     fn evaluate_rows(
         &mut self,
         part: fn(&Settled) -> &Rows,
-        by: By,
+        by: Predictor,
         most: usize,
         sums: &mut Sums,
         cancel: &CancellationToken,
@@ -90,7 +102,7 @@ impl<C: Compute> Fit<'_, C> {
                 folds,
                 ..
             } = batch;
-            if let By::HoldingOut = by {
+            if let Predictor::OutOfFold = by {
                 let own = |place: &Place| {
                     part(&self.shards[place.shard as usize]).eval_weight(place.row as usize)
                 };
@@ -103,8 +115,8 @@ impl<C: Compute> Fit<'_, C> {
                 dropout: vec![],
             };
             let outputs = match by {
-                By::All => self.network.predict(input),
-                By::HoldingOut => {
+                Predictor::Ensemble => self.network.predict(input),
+                Predictor::OutOfFold => {
                     let all = self.network.predict_by_member(input);
                     let width = self.architecture.outputs;
                     let rows = all

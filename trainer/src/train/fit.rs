@@ -67,7 +67,7 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) scaling: Scaling,
     /// A loss of 1 in the label's scale; 1 with several labels.
     unit: f64,
-    /// Whether members of the ensemble hold out folds.
+    /// Whether each member of the ensemble holds out a fold.
     pub(super) cross_validates: bool,
     /// The class that is the most frequent in training, if labels are classes.
     pub(super) majority: Option<usize>,
@@ -180,7 +180,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             global_batch,
             unit: loss::unit_of(&spec.loss, &scaling.labels),
             majority: world.majority(),
-            cross_validates: world.cross_validates,
+            cross_validates: spec.cross_validates() && selected.is_none(),
             scaling,
             position,
             network: C::new(architecture, values, device),

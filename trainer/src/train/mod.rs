@@ -131,6 +131,7 @@ fn run<C: Compute>(
         }
     };
     let Prepared {
+        spec,
         features,
         load_seconds,
         vocabularies,
@@ -144,6 +145,7 @@ fn run<C: Compute>(
         population,
         agreed,
     } = prepared;
+    let spec = &spec;
     let state = agreed.state.or_else(|| origin.into_state());
     let mut state = state.expect("ranks agree on a state that one of them has");
     observer.started(agreed.beginning);
@@ -166,13 +168,12 @@ fn run<C: Compute>(
         shards.iter().map(|shard| rows(shard) as u64).sum::<u64>()
     };
     let train_rows = sum(&shards, |shard| shard.train.len());
-    let eval_rows = match world.cross_validates {
-        true => train_rows,
-        false => sum(&shards, |shard| shard.eval.len()),
+    let all_rows = world.train.rows + world.eval.rows;
+    let all_train = world.train;
+    let (eval_rows, all_eval) = match spec.cross_validates() {
+        true => (train_rows, all_train.rows),
+        false => (sum(&shards, |shard| shard.eval.len()), world.eval.rows),
     };
-    let (all_train, all_eval) = (world.train, world.evaluated());
-    let all_rows = all_train.rows + world.eval.rows;
-    let split = world.split(&spec.split);
     let interrupted = |error: Error, state| Interrupted {
         error,
         state: Some(Box::new(state)),
@@ -236,7 +237,6 @@ fn run<C: Compute>(
             architecture: &architecture,
             world: &world,
             rows: (all_train, all_eval),
-            split,
             world_size: communicator.world_size(),
             history,
             curve,
@@ -254,6 +254,8 @@ const MOST_CLASSES: usize = 10_000;
 
 /// Everything that a rank needs for its first step.
 struct Prepared {
+    /// With the split that rows were agreed to have.
+    spec: TrainSpec,
     features: Vec<FeatureSummary>,
     load_seconds: f64,
     vocabularies: Vec<Vocabulary>,
@@ -289,7 +291,11 @@ fn prepare(
         check_classes(spec, &classes.classes())?;
     }
     let loaded = agree::on_sequence(loaded, &spec.split, communicator)?;
-    let (loaded, cross_validates) = agree::on_folds(loaded, spec, communicator)?;
+    let (loaded, split) = agree::on_folds(loaded, spec, communicator)?;
+    let spec = &TrainSpec {
+        split,
+        ..spec.clone()
+    };
     let load_seconds = loaded.seconds();
     let features = loaded.features;
     let settled = |shard| settle(shard, &vocabularies, classes.as_ref());
@@ -302,7 +308,6 @@ fn prepare(
     let labels = spec.label.columns.len();
     let census = Census::take(&shards, continuous.count(), labels, count);
     let mut world = agree::on_rows(census, communicator)?;
-    world.cross_validates = cross_validates;
     let samples = match Scaling::ranks(spec) {
         true => sample::numbers(spec.seed, &world, &shards, communicator)?,
         false => vec![],
@@ -325,11 +330,7 @@ fn prepare(
     let trained = trained_codes(&shards, &vocabularies, communicator)?;
     let architecture = architecture(spec, &vocabularies, &world, &scaling, layers)?;
 
-    let settled = TrainSpec {
-        split: world.split(&spec.split),
-        ..spec.clone()
-    };
-    let basis = Basis::new(&settled, world.shards.clone(), &vocabularies);
+    let basis = Basis::new(spec, world.shards.clone(), &vocabularies);
     let global_batch = pace::global_batch(spec, world.train.rows, world.ranks);
     let begin = |values, running| {
         let weights = Weights { values, running };
@@ -368,6 +369,7 @@ fn prepare(
     });
     let agreed = agree::on_start(spec, agreed, communicator)?;
     Ok(Prepared {
+        spec: spec.clone(),
         features,
         load_seconds,
         vocabularies,

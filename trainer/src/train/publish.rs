@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use volley_proto::spec::{EnsembleSize, FeatureKind, Split, TrainSpec};
+use volley_proto::spec::{EnsembleSize, FeatureKind, TrainSpec};
 use volley_proto::store::{
     Classes, EpochRecord, FeatureSummary, Manifest, Numbers, Refitted, TRACE_FILE,
 };
@@ -34,8 +34,6 @@ pub(super) struct FinishedTraining<'a> {
     pub(super) world: &'a World,
     /// What was trained on in an epoch before a refit, and how many rows were evaluated.
     pub(super) rows: (Covered, u64),
-    /// How they were split.
-    pub(super) split: Split,
     pub(super) world_size: usize,
     pub(super) history: Vec<EpochRecord>,
     /// Mean losses by step, for the curve.
@@ -80,7 +78,6 @@ impl FinishedTraining<'_> {
         let mut spec = self.spec.clone();
         // What followed from the rows is the model's.
         spec.network.ensemble_size = EnsembleSize::Of(self.architecture.members);
-        spec.split = self.split;
         let published = SystemTime::now();
         let mut files = vec![
             (

@@ -36,7 +36,6 @@ pub(super) fn merge(shards: &mut [Settled], world: &World, classes: Option<&[f64
             .collect(),
         train,
         eval: Covered::default(),
-        cross_validates: false,
         ..world.clone()
     }
 }

@@ -12,6 +12,7 @@ mod loss;
 mod network;
 mod optimizer;
 mod settle;
+mod split;
 mod table;
 mod value;
 mod vocabulary;

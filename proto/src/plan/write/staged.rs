@@ -90,7 +90,7 @@ impl Staged {
     /// Begins an upload, of which a record remains.
     async fn begin(&self, path: Path) -> Result<Uploading> {
         let multipart = Arc::clone(self.uploads.multipart());
-        // An upload whose id was lost has no parts, and no record: it stays as one that cannot be given up does.
+        // An upload whose id was lost is orphaned, without parts: the bucket's lifecycle rule aborts it.
         let create = || multipart.create_multipart(&path);
         let id = retried(RetryPolicy::REMOTE, is_truncated, create).await?;
         let begun = Begun {

@@ -62,8 +62,15 @@ pub(crate) fn predict(
     )
 }
 
-/// The outputs of each member, `[B × M·K]`, after [`forward`].
-fn by_member(architecture: &Architecture, input: &Input, scratch: &Scratch) -> Vec<f32> {
+/// The outputs of each of the M members, `[B × M·K]`.
+fn predict_by_member(
+    architecture: &Architecture,
+    weights: &[Vec<f32>],
+    input: &Input,
+    scratch: &mut Scratch,
+) -> Vec<f32> {
+    enter(architecture, weights, input, scratch);
+    forward(architecture, weights, input, scratch, true);
     let members = &architecture.graph.members;
     let mut outputs = vec![0.0; input.rows * members.len() * architecture.outputs];
     for (row, outputs) in outputs.chunks_exact_mut(architecture.outputs).enumerate() {
@@ -282,14 +289,7 @@ impl Compute for Host {
     }
 
     fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
-        let Self {
-            architecture,
-            weights,
-            scratch,
-        } = self;
-        enter(architecture, weights, &input, scratch);
-        forward(architecture, weights, &input, scratch, true);
-        by_member(architecture, &input, scratch)
+        predict_by_member(&self.architecture, &self.weights, &input, &mut self.scratch)
     }
 
     fn gradient(
@@ -303,15 +303,13 @@ impl Compute for Host {
             weights,
             scratch,
         } = self;
-        enter(architecture, weights, &input, scratch);
-        forward(architecture, weights, &input, scratch, true);
-        let members = &architecture.graph.members;
-        let outputs = by_member(architecture, &input, scratch);
+        let outputs = predict_by_member(architecture, weights, &input, scratch);
         let mut slopes = slopes(&outputs);
         if let Some(scale) = sigmoid_scale(architecture) {
             let terms = slopes.iter_mut().zip(&outputs);
             terms.for_each(|(delta, y)| *delta *= y * (1.0 - y / scale));
         }
+        let members = &architecture.graph.members;
         let deltas = members.iter().enumerate().map(|(at, member)| {
             let rows = slopes.chunks_exact(architecture.outputs);
             let own = rows.skip(at).step_by(members.len());

@@ -109,7 +109,7 @@ fn cross_validated(epochs: usize) -> TrainSpec {
 }
 
 #[test]
-fn members_are_evaluated_by_rows_that_they_have_not_seen() {
+fn metrics_are_of_out_of_fold_predictions() {
     let spec = cross_validated(60);
     let outcomes = train_split(&spec, &noise(200, 200), 2);
     let manifest = manifest(&outcomes);
@@ -142,17 +142,17 @@ fn weights_of_classes_are_of_training_and_not_of_evaluation() {
 }
 
 #[test]
-fn the_order_of_arrival_says_nothing_of_folds() {
+fn training_does_not_depend_on_the_order_of_arrival() {
     // Rows of one content each, but for their folds.
     let mut spec = cross_validated(2);
     spec.features.remove(0);
     let all = noise(200, 200);
-    let zeros = Arc::new(Float64Array::from(vec![0.0; 200])) as ArrayRef;
+    let ones = Arc::new(Float64Array::from(vec![1.0; 200])) as ArrayRef;
     let schema = all.schema();
     let columns = schema.fields().iter().zip(all.columns());
     let columns = columns.map(|(field, column)| {
         let is_same = ["x", "y"].contains(&field.name().as_str());
-        let column = if is_same { &zeros } else { column };
+        let column = if is_same { &ones } else { column };
         (field.name(), Arc::clone(column))
     });
     let all = RecordBatch::try_from_iter(columns).unwrap();

@@ -100,7 +100,6 @@ fn step_time_of_the_rossmann_network() {
             labels: vec![Statistics::default()],
             classes: vec![],
             means: vec![0.5; 18],
-            cross_validates: false,
             ranks: 1,
         };
         let sizes = Sizes {

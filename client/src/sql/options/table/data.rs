@@ -98,7 +98,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "'auto_split', or what data_split_col or data_split_eval_fraction imply",
         "How rows are split into training and evaluation. 'seq' evaluates the last rows by data_split_col. 'auto_split' \
          is cross-validation where an ensemble is trained, without wide, factors and warm_start: each member holds out a \
-         fold of its own, and a row is evaluated by the member that has not trained on it. Else it is 'random'.",
+         fold of its own, and out-of-fold predictions are evaluated. Else it is 'random'.",
         |to, value| {
             let choices = [
                 ("auto_split", Some(SplitMethod::Auto)),
