@@ -115,6 +115,9 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     let exchange = stage.saturating_mul(2);
     let (left, right) = (side(join.left(), config)?, side(join.right(), config)?);
     let exchanges = config.optimizer.repartition_joins;
+    if exchanges && let Some(reduced) = reduction(join, left, right, config)? {
+        return Ok(reduced);
+    }
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
     // Every task reads and hashes all of a side that is sent to it; exchanged, each row of both is once in one.
     let small = |side: Option<Size>, other: Option<Size>| {
@@ -135,7 +138,6 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
         }
         (Some(_), _) => join.builder().with_partition_mode(collect).build_exec(),
         (None, Some(_)) => join.swap_inputs(collect),
-        (None, None) if exchanges && reduces(join, left, right, config)? => reduced(join, left),
         (None, None) if exchanges => {
             let partitioned = PartitionMode::Partitioned;
             match (left, right) {
@@ -146,6 +148,31 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
             }
         }
         (None, None) => in_one_task(join),
+    }
+}
+
+/// The join with the many rows of one side [reduced](reduced) first, where it only asks whether the few of the other have a
+/// partner among them. DataFusion may have turned it around, by estimates of its own.
+fn reduction(
+    join: &HashJoinExec,
+    left: Option<Size>,
+    right: Option<Size>,
+    config: &ConfigOptions,
+) -> Result<Option<Plan>> {
+    let turned = match join.join_type() {
+        JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => {
+            Some(join.swap_inputs(PartitionMode::Partitioned)?)
+        }
+        _ => None,
+    };
+    let turned = turned.as_ref().and_then(|join| join.downcast_ref());
+    let (join, few, many) = match turned {
+        Some(turned) => (turned, right, left),
+        None => (join, left, right),
+    };
+    match reduces(join, few, many, config)? {
+        true => reduced(join, few).map(Some),
+        false => Ok(None),
     }
 }
 
@@ -519,6 +546,29 @@ mod tests {
         }
         let none = plan("SELECT * FROM few JOIN many USING (id)", 0).await;
         assert!(none.contains("mode=Partitioned"), "{none}");
+    }
+
+    #[tokio::test]
+    async fn many_rows_are_reduced_rather_than_sent_to_every_task() {
+        // Sent to every task the many rows would cost less than two exchanges, but more than one stage.
+        let settings = || JobSettings {
+            stage_bytes: 3_000_000,
+            ..JobSettings::default()
+        };
+        let count = |plan: &str, kind: &str| {
+            let join = format!("mode=CollectLeft, join_type={kind}");
+            plan.matches(&join).count()
+        };
+        let query = "SELECT * FROM few LEFT ANTI JOIN many USING (id)";
+        let once = plan_with(query, 100_000_000, settings()).await;
+        assert_eq!(count(&once, "RightSemi"), 1, "{once}");
+        assert_eq!(count(&once, "RightAnti"), 1, "{once}");
+        // What the first join leaves is as few.
+        let query =
+            "SELECT * FROM few LEFT SEMI JOIN many USING (id) LEFT ANTI JOIN many m USING (id)";
+        let twice = plan_with(query, 100_000_000, settings()).await;
+        assert!(count(&twice, "RightSemi") >= 3, "{twice}");
+        assert_eq!(count(&twice, "RightAnti"), 1, "{twice}");
     }
 
     #[tokio::test]

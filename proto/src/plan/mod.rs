@@ -46,6 +46,7 @@ mod reread;
 mod row_hash;
 mod rules;
 mod running;
+mod selectivity;
 mod single_distinct;
 mod single_task;
 mod single_value;

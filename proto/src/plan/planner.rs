@@ -6,13 +6,14 @@ use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::internal_datafusion_err;
 use datafusion::error::Result;
-use datafusion::execution::SessionState;
 use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::rules::estimates;
 use super::train::only;
 use super::{
     PredictExec, PredictNode, TrainExec, TrainNode, filtered, partitions, running, single_task,
@@ -37,39 +38,51 @@ impl QueryPlanner for VolleyQueryPlanner {
             LogicalPlan::Explain(explain) => (explain.plan.as_ref(), true),
             plan => (plan, false),
         };
+        let session = session.as_any().downcast_ref::<SessionState>();
+        let session =
+            session.ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
         let slots = session.config().target_partitions();
         let limit = single_task::limit(session.config_options());
-        if slots > 1 && limit > 0 && single_task::may_be(run)? {
-            // How much is read is known of a plan only. Planning takes less time than a stage.
-            let one = with_partitions(session, 1)?;
-            let physical = planner.create_physical_plan(run, &one).await?;
-            if single_task::fits(&physical, limit) {
-                return match explained {
-                    true => planner.create_physical_plan(&plan, &one).await,
-                    false => Ok(physical),
-                };
+        // How much is read is known of a plan only, before it is optimized, which takes longer than to make it.
+        let physical = planner
+            .create_physical_plan(run, &estimating(session))
+            .await?;
+        let fits = slots > 1
+            && limit > 0
+            && single_task::may_be(run)?
+            && single_task::fits(&physical, limit);
+        let wanted = match fits {
+            true => 1,
+            false => {
+                let physical = planner.optimize_physical_plan(physical, session, |_, _| {})?;
+                // How much is sorted is known now, and it is rarely much.
+                let wanted = partitions::wanted(&physical, slots);
+                if wanted == slots && !explained {
+                    return Ok(physical);
+                }
+                wanted
             }
-        }
-        let physical = planner.create_physical_plan(run, session).await?;
-        // How much is sorted is known now, and it is rarely much.
-        let wanted = partitions::wanted(&physical, slots);
-        if wanted == slots && !explained {
-            return Ok(physical);
-        }
-        let session = with_partitions(session, wanted)?;
+        };
+        let session = with_partitions(session, wanted);
         planner.create_physical_plan(&plan, &session).await
     }
 }
 
+/// A copy of a session whose plans are estimated, and not optimized.
+fn estimating(session: &SessionState) -> SessionState {
+    let rules = session.physical_optimizers().iter();
+    let estimates = rules.filter(|rule| estimates(rule.name())).cloned();
+    SessionStateBuilder::new_from_existing(session.clone())
+        .with_physical_optimizer_rules(estimates.collect())
+        .build()
+}
+
 /// A copy of a session whose plans have so many partitions.
-fn with_partitions(session: &dyn Session, partitions: usize) -> Result<SessionState> {
-    let session = session.as_any().downcast_ref::<SessionState>();
-    let mut session = session
-        .cloned()
-        .ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
+fn with_partitions(session: &SessionState, partitions: usize) -> SessionState {
+    let mut session = session.clone();
     let options = session.config_mut().options_mut();
     options.execution.target_partitions = partitions;
-    Ok(session)
+    session
 }
 
 struct VolleyExtensions;

@@ -23,8 +23,8 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
-use super::NullSupplyExec;
 use super::joins::{are_exact, broadcast_limit, is_of_the_right, join_bytes, row_bytes};
+use super::{NullSupplyExec, OneTaskExec};
 
 /// Reading so many bytes takes about as long as another stage.
 const REREAD_BYTES: u64 = 2 << 20;
@@ -73,6 +73,7 @@ pub(super) fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
         || plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
         || plan.is::<NullSupplyExec>()
+        || plan.is::<OneTaskExec>()
         || plan.is::<CoalescePartitionsExec>()
         || plan.is::<RepartitionExec>();
     if !repeats || plan.fetch().is_some() || is_volatile_operator(plan.as_ref())? {

@@ -27,6 +27,7 @@ use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::null_supply::forget_constants;
 use super::own_equalities::hide_own_equalities;
 use super::repeated::receive_repeated_names;
+use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
 use super::write::{choose_dictionaries, write_folder};
@@ -40,11 +41,23 @@ const SANITY_CHECK: &str = "SanityCheckPlan";
 /// DataFusion's rule that pushes down dynamic filters, and no others.
 const DYNAMIC_FILTERS: &str = "FilterPushdown(Post)";
 
+/// Rules that say how many rows there are, and leave everything else as it is; the first ones of a session.
+const ESTIMATES: [&str; 3] = [FORGET_FLOAT_RANGES, ESTIMATE_SCANS, ESTIMATE_FILTERS];
+const FORGET_FLOAT_RANGES: &str = "forget_float_ranges";
+const ESTIMATE_SCANS: &str = "estimate_scans";
+const ESTIMATE_FILTERS: &str = "estimate_filters";
+
+/// Whether a rule of this name only says how many rows there are.
+pub(super) fn estimates(rule: &str) -> bool {
+    ESTIMATES.contains(&rule)
+}
+
 /// A session with Volley's rules.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let mut rules = vec![
-        rule("forget_float_ranges", Rewrite::Each(forget_ranges)),
-        rule("estimate_scans", Rewrite::Each(estimate_scan)),
+        rule(FORGET_FLOAT_RANGES, Rewrite::Each(forget_ranges)),
+        rule(ESTIMATE_SCANS, Rewrite::Each(estimate_scan)),
+        rule(ESTIMATE_FILTERS, Rewrite::Each(estimate_filter)),
         rule("order_joins", Rewrite::Whole(order_joins)),
     ];
     // Stages are checked when they are made, and again when they run: what a sort can mend is no error. Dynamic filters

@@ -95,16 +95,47 @@ fn bytes(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use datafusion::execution::SessionStateBuilder;
+    use datafusion::physical_optimizer::PhysicalOptimizerRule;
     use datafusion::physical_plan::displayable;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::*;
     use crate::plan::{VolleyQueryPlanner, with_rules};
 
+    /// Counts how often plans are optimized.
+    #[derive(Debug, Default)]
+    struct Counter(AtomicUsize);
+
+    impl PhysicalOptimizerRule for Counter {
+        fn optimize(
+            &self,
+            plan: Arc<dyn ExecutionPlan>,
+            _: &ConfigOptions,
+        ) -> Result<Arc<dyn ExecutionPlan>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(plan)
+        }
+
+        fn name(&self) -> &'static str {
+            "counter"
+        }
+
+        fn schema_check(&self) -> bool {
+            true
+        }
+    }
+
     /// A query's plan by two slots, of a small table and of one of 64 MiB, of two files each.
     async fn plan(query: &str, single_task_bytes: u64) -> String {
+        let (plan, _) = plan_counting(query, single_task_bytes).await;
+        plan
+    }
+
+    /// The plan, and how often one was optimized for it.
+    async fn plan_counting(query: &str, single_task_bytes: u64) -> (String, usize) {
         let mut config = SessionConfig::new().with_target_partitions(2);
         config.options_mut().extensions.insert(JobSettings {
             single_task_bytes,
@@ -114,7 +145,11 @@ mod tests {
             .with_config(config)
             .with_query_planner(Arc::new(VolleyQueryPlanner))
             .build();
-        let session = SessionContext::new_with_state(with_rules(state).build());
+        let counter = Arc::new(Counter::default());
+        let state = with_rules(state)
+            .with_physical_optimizer_rule(Arc::clone(&counter) as Arc<_>)
+            .build();
+        let session = SessionContext::new_with_state(state);
         let dir = tempfile::tempdir().unwrap();
         for (name, bytes) in [("small", 4 << 10), ("large", 32 << 20)] {
             let table = dir.path().join(name);
@@ -132,7 +167,17 @@ mod tests {
         }
         let query = session.sql(query).await.unwrap();
         let plan = query.create_physical_plan().await.unwrap();
-        displayable(plan.as_ref()).indent(false).to_string()
+        let plan = displayable(plan.as_ref()).indent(false).to_string();
+        (plan, counter.0.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_plan_is_optimized_once() {
+        for (table, exchanges) in [("small", false), ("large", true)] {
+            let query = format!("SELECT a, sum(b) FROM {table} GROUP BY a");
+            let (plan, times) = plan_counting(&query, 8 << 20).await;
+            assert_eq!((has_exchanges(&plan), times), (exchanges, 1), "{plan}");
+        }
     }
 
     fn has_exchanges(plan: &str) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! Parquet files tell how many rows they have, and the least and the greatest value of a column: integers and
 //! dates have at most as many values as lie between. Rows that pass a relation's own filters are as many as
-//! DataFusion estimates.
+//! `selectivity` estimates.
 //!
 //! Of text, and of whatever is in text files, nobody knows how many values there are. Such a column is taken to
 //! have those of a column that it must equal; where nothing is known of that one either, they thin no rows,
@@ -22,11 +22,7 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 
 use super::flatten::JoinTree;
 use super::graph::{Class, Filter, Graph, Relation, Values};
-
-/// Which share of rows an equality keeps of which nothing is known, and which share another condition:
-/// the guesses of Selinger et al. (see [sizes](super::sizes)).
-const EQUALITY: f64 = 0.1;
-const CONDITION: f64 = 1.0 / 3.0;
+use crate::plan::selectivity::{CONDITION, EQUALITY};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
