@@ -58,7 +58,7 @@ impl Control {
     }
 
     /// What of an offer is to be bound now.
-    pub(crate) fn place(&self, offer: Offer) -> Vec<Binding> {
+    pub(crate) fn place(&self, offer: Offer<'_>) -> Vec<Binding> {
         let commands = self.shared.controller.lock().place(offer, Now::read());
         let mut bindings = Vec::new();
         let rest = commands.into_iter().filter_map(|command| match command {

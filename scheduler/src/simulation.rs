@@ -302,7 +302,7 @@ impl<'a> Simulation<'a> {
         });
         let offer = Offer {
             stages,
-            alive: Some(self.alive.clone()),
+            alive: Some(&self.alive),
         };
         let now = self.now();
         let begun = Instant::now();

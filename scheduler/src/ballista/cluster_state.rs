@@ -89,6 +89,7 @@ impl ClusterState for VolleyClusterState {
             .flat_map(|graph| demands(graph, could_regroup));
         let stages = stages.collect();
         let mut bound = Vec::new();
+        let alive = alive.as_ref();
         for binding in self.control.place(Offer { stages, alive }) {
             let attempt = JobId::from(binding.attempt.clone());
             if let Some(graph) = graphs.get_mut(&attempt) {

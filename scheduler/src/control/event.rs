@@ -174,11 +174,11 @@ pub(crate) struct LossEffect {
 
 /// The stages that could be placed now.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Offer {
+pub(crate) struct Offer<'a> {
     /// In each attempt in the order of their numbers.
     pub(crate) stages: Vec<Stage>,
     /// Executors that were heard of lately; all, where that is not known.
-    pub(crate) alive: Option<HashSet<String>>,
+    pub(crate) alive: Option<&'a HashSet<String>>,
 }
 
 /// A running stage of an attempt.

@@ -4,7 +4,6 @@
 //! looked at. What executors have free is put into the pool as tasks come and go.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
 
 use volley_proto::failure::DataLost;
 use volley_proto::settings::QUEUE_DEFAULT;
@@ -85,9 +84,9 @@ impl Holders<'_> {
 impl Controller {
     /// Decides what of an offer starts now. Bindings are among the commands; each is to be carried out and told of as
     /// [`super::Event::TasksBound`] before the next offer.
-    pub(crate) fn place(&mut self, offer: Offer, now: Now) -> Vec<Command> {
+    pub(crate) fn place(&mut self, offer: Offer<'_>, now: Now) -> Vec<Command> {
         let Offer { stages, alive } = offer;
-        self.pool.begin(alive.as_ref());
+        self.pool.begin(alive);
         let (limit, most) = (self.policy.reservation_limit, self.pool.query_slots());
         let (jobs, slots) = (&self.jobs, &self.slots);
         self.aging.begin(limit, most, now.instant, |job| {
@@ -116,16 +115,19 @@ impl Controller {
         self.aging.end(starved, now.instant);
         let starts =
             |decision: &Decision| matches!(decision, Decision::Tasks(_) | Decision::Start(_));
-        let started = demands.iter().zip(&decisions);
-        let started = started.filter(|(demand, decision)| demand.runs || starts(decision));
-        let running_jobs: BTreeSet<&str> = started.map(|(demand, _)| demand.job.as_str()).collect();
-        for job in &running_jobs {
-            self.job_waits(job, None);
+        // Whether a task of its job runs, by demand.
+        let mut runs = Vec::with_capacity(demands.len());
+        for of_job in demands.chunk_by(|demand, next| demand.job == next.job) {
+            let mut decided = of_job.iter().zip(&decisions[runs.len()..]);
+            let job_runs = decided.any(|(demand, decision)| demand.runs || starts(decision));
+            if job_runs {
+                self.job_waits(&of_job[0].job, None);
+            }
+            runs.extend(of_job.iter().map(|_| job_runs));
         }
-        let asked = asked.into_iter().zip(&demands);
+        let asked = asked.into_iter().zip(demands.iter().zip(runs));
         for ((ask, demand), decision) in asked.zip(decisions) {
-            let runs = running_jobs.contains(demand.job.as_str());
-            self.act(ask, (demand, runs), decision, now);
+            self.act(ask, demand, decision, now);
         }
         self.grow_gangs(&running, now);
         self.pool.end();

@@ -1,8 +1,9 @@
 //! A bounded map of what comes to an end, such as jobs and training runs: when there are too many, the oldest that have
 //! ended are evicted. It knows nothing of what they are.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::hash::Hash;
+
+use indexmap::{Equivalent, IndexMap};
 
 /// Those that are over are kept until there are this many newer ones.
 const KEPT: usize = 256;
@@ -18,21 +19,21 @@ pub(crate) trait Ends {
     }
 }
 
-/// Values by key, ascending in the order they were made.
+/// Values by key, in the order they were made.
 #[derive(Debug)]
 pub(crate) struct Retained<K, V> {
-    entries: BTreeMap<K, V>,
+    entries: IndexMap<K, V>,
 }
 
 impl<K, V> Default for Retained<K, V> {
     fn default() -> Self {
         Self {
-            entries: BTreeMap::new(),
+            entries: IndexMap::new(),
         }
     }
 }
 
-impl<K: Ord, V: Ends> Retained<K, V> {
+impl<K: Hash + Eq, V: Ends> Retained<K, V> {
     /// Adds a value; one of the same key is replaced.
     pub(crate) fn add(&mut self, key: K, value: V) {
         self.entries.insert(key, value);
@@ -51,27 +52,21 @@ impl<K: Ord, V: Ends> Retained<K, V> {
         }
     }
 
-    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
-    where
-        K: Borrow<Q>,
-    {
+    pub(crate) fn get<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<&V> {
         self.entries.get(key)
     }
 
-    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
-    where
-        K: Borrow<Q>,
-    {
+    pub(crate) fn get_mut<Q: Hash + Equivalent<K> + ?Sized>(&mut self, key: &Q) -> Option<&mut V> {
         self.entries.get_mut(key)
     }
 
-    /// All of them, in the order of their keys.
+    /// All of them, in the order they were made.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         self.entries.iter()
     }
 }
 
-impl<K: Ord + Clone, V: Ends + Default> Retained<K, V> {
+impl<K: Hash + Eq + Clone, V: Ends + Default> Retained<K, V> {
     /// The value of a key, made if need be.
     pub(crate) fn entry(&mut self, key: &K) -> &mut V {
         if !self.entries.contains_key(key) {

@@ -14,7 +14,7 @@
 //!
 //! Not here: which task gets which slot, and what tasks are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ pub(crate) struct Slots {
     /// The tasks of each registered executor.
     executors: BTreeMap<String, OfExecutor>,
     /// How many tasks each attempt has, by executor.
-    attempts: BTreeMap<String, BTreeMap<String, usize>>,
+    attempts: HashMap<String, BTreeMap<String, usize>>,
     usage: Usage,
 }
 

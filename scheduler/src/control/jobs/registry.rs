@@ -3,8 +3,7 @@
 //! An attempt that must end is noted with how, before the engine ends it: the engine knows one word for all of them.
 //! From then on nothing of it is started.
 
-use std::collections::BTreeMap;
-
+use indexmap::IndexMap;
 use volley_proto::tables::JobState;
 
 use super::job::Job;
@@ -19,7 +18,8 @@ const ATTEMPTS_KEPT: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     jobs: Retained<String, Job>,
-    attempts: BTreeMap<String, Attempt>,
+    /// In the order they were made.
+    attempts: IndexMap<String, Attempt>,
 }
 
 /// A job of the engine's.

@@ -207,10 +207,10 @@ impl<'a> Round<'a> {
                 continue;
             }
             let cap = self.queues.cap(&demand.account.queue);
-            let held = self.usage.of_user(&demand.account);
+            let capped = cap.map(|cap| (cap, self.usage.of_user(&demand.account)));
             let ahead = reserving.filter(|gang| *gang < position && !demand.promoted);
-            let reason = match (cap, ahead) {
-                (Some(cap), _) if held >= cap => WaitReason::Cap {
+            let reason = match (capped, ahead) {
+                (Some((cap, held)), _) if held >= cap => WaitReason::Cap {
                     account: demand.account.clone(),
                     held,
                     cap,
@@ -226,29 +226,35 @@ impl<'a> Round<'a> {
                         ahead: Some(self.demands[gang].job.clone()),
                     }
                 }
-                _ => self.share(demand, active.get_or_insert_with(|| self.active())),
+                _ => self.share(demand, *active.get_or_insert_with(|| self.active())),
             };
             decisions.push(Decision::Wait(reason));
         }
         Placed { decisions, starved }
     }
 
-    /// The queues that have slots or wait for some.
-    fn active(&self) -> BTreeSet<Arc<str>> {
+    /// The weights together of the queues that have slots or wait for some, where there are several.
+    fn active(&self) -> Option<u64> {
         let wait = self.demands.iter().map(|demand| &demand.account.queue);
-        self.usage.active().chain(wait).cloned().collect()
+        let active: BTreeSet<&str> = self
+            .usage
+            .active()
+            .chain(wait)
+            .map(|queue| &**queue)
+            .collect();
+        (active.len() > 1).then(|| self.queues.weights(active.into_iter()))
     }
 
     /// That a query waits for its queue's turn, where there are others.
-    fn share(&self, demand: &Demand, active: &BTreeSet<Arc<str>>) -> WaitReason {
-        if active.len() < 2 {
+    fn share(&self, demand: &Demand, weights: Option<u64>) -> WaitReason {
+        let Some(weights) = weights else {
             return WaitReason::Slot { ahead: None };
-        }
+        };
         let (queue, all) = (Arc::clone(&demand.account.queue), self.pool.query_slots());
         WaitReason::Share {
             held: self.usage.of_queue(&queue),
             all,
-            share: self.queues.share(&queue, all, active),
+            share: self.queues.share(&queue, all, weights),
             queue,
         }
     }

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
-use std::sync::Arc;
 
 use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::{Error, did_you_mean};
@@ -124,10 +123,13 @@ impl Queues {
         self.by_name.get(queue).and_then(|queue| queue.user_slots)
     }
 
-    /// Slots that a queue has by its weight, of so many, beside these queues, itself among them.
-    pub(crate) fn share(&self, queue: &str, slots: usize, beside: &BTreeSet<Arc<str>>) -> usize {
-        let weights = beside.iter().map(|queue| u64::from(self.weight(queue)));
-        let weights: u64 = weights.sum();
+    /// The weights of some queues together.
+    pub(crate) fn weights<'a>(&self, queues: impl Iterator<Item = &'a str>) -> u64 {
+        queues.map(|queue| u64::from(self.weight(queue))).sum()
+    }
+
+    /// Slots that a queue has by its weight, of so many, where those of all queues that share them are so much together.
+    pub(crate) fn share(&self, queue: &str, slots: usize, weights: u64) -> usize {
         let share = slots as u64 * u64::from(self.weight(queue)) / weights.max(1);
         usize::try_from(share).unwrap_or(usize::MAX).max(1)
     }
@@ -145,12 +147,12 @@ mod tests {
     #[test]
     fn a_share_is_of_those_that_are_active() {
         let queues = queues(&["etl=1", "adhoc=3"]);
-        let active = |names: &[&str]| -> BTreeSet<Arc<str>> {
-            names.iter().map(|name| Arc::from(*name)).collect()
+        let share = |slots: usize, active: &[&str]| {
+            queues.share("etl", slots, queues.weights(active.iter().copied()))
         };
-        assert_eq!(queues.share("etl", 8, &active(&["etl"])), 8);
-        assert_eq!(queues.share("etl", 8, &active(&["etl", "adhoc"])), 2);
-        assert_eq!(queues.share("etl", 2, &active(&["etl", "adhoc"])), 1);
+        assert_eq!(share(8, &["etl"]), 8);
+        assert_eq!(share(8, &["etl", "adhoc"]), 2);
+        assert_eq!(share(2, &["etl", "adhoc"]), 1);
     }
 
     #[test]
