@@ -25,6 +25,35 @@ pub(crate) struct Ran {
     pub(crate) peak_mib: f64,
 }
 
+impl Ran {
+    /// Runs a `volley` command to its end; its rows are written to a file in `dir` first.
+    pub(crate) fn of(mut volley: Command, args: &[String], dir: &Path) -> anyhow::Result<Self> {
+        let output = dir.join("output");
+        let started = Instant::now();
+        let mut process = volley
+            .arg("--quiet")
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(File::create(&output)?)
+            .spawn()?;
+        let mut peak_mib = 0.0_f64;
+        let status = loop {
+            if let Some(status) = process.try_wait()? {
+                break status;
+            }
+            peak_mib = peak_memory_mib(process.id()).unwrap_or(0.0).max(peak_mib);
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        ensure!(status.success(), "volley {args:?} failed: {status}");
+        Ok(Self {
+            stdout: std::fs::read_to_string(output)?,
+            seconds,
+            peak_mib,
+        })
+    }
+}
+
 /// What a cluster is of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout<'a> {
@@ -119,29 +148,7 @@ impl Cluster {
 
     /// Runs `volley` against the cluster; its rows come as lines of JSON.
     pub(crate) fn run(&self, args: &[String]) -> anyhow::Result<Ran> {
-        let output = self.dir.join("output");
-        let started = Instant::now();
-        let mut client = self
-            .client()?
-            .arg("--quiet")
-            .args(args)
-            .stdout(File::create(&output)?)
-            .spawn()?;
-        let mut peak_mib = 0.0_f64;
-        let status = loop {
-            if let Some(status) = client.try_wait()? {
-                break status;
-            }
-            peak_mib = peak_memory_mib(client.id()).unwrap_or(0.0).max(peak_mib);
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let seconds = started.elapsed().as_secs_f64();
-        ensure!(status.success(), "volley {args:?} failed: {status}");
-        Ok(Ran {
-            stdout: std::fs::read_to_string(output)?,
-            seconds,
-            peak_mib,
-        })
+        Ran::of(self.client()?, args, &self.dir)
     }
 
     /// `volley` against the cluster, to be started: rows as lines of JSON, and its models in
@@ -244,6 +251,15 @@ impl Certificates {
         options.truncate(2);
         options
     }
+}
+
+/// `volley` with the scheduler and an executor inside, to be started: rows as lines of JSON, and its
+/// models in a folder of this one.
+pub(crate) fn embedded(dir: &Path) -> anyhow::Result<Command> {
+    let mut volley = Command::new(binary("volley")?);
+    volley.args(["--format", "json", "--store"]);
+    volley.arg(dir.join("store"));
+    Ok(volley)
 }
 
 /// A binary of the same build, beside this one, or in the folder that `VOLLEY_BIN` names.

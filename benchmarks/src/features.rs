@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Ran, embedded};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 use crate::peers::{Peer, Peers};
 use crate::rossmann::scripts;
@@ -22,7 +23,7 @@ pub(crate) struct Args {
     /// Directory of the seven tables
     #[arg(long)]
     data: PathBuf,
-    /// How often each system is measured
+    /// How often each system is measured, running and as one command each
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// What Volley is compared with
@@ -93,7 +94,9 @@ const METHOD: &str = "The Rossmann features, from seven CSV files to Parquet fil
     and one `volley` command for each round, whose start counts. The others: a process that was started \
     before, with two threads. The systems take turns, whoever is first in a round is last in the next. Two rounds of each system before those that count warm \
     them up; the very first, of a session whose JVM runs but has compiled nothing, and of executors that \
-    have run nothing, has a row of its own. Every round's rows were compared with Volley's: the same number, the same rows.";
+    have run nothing, has a row of its own. As one command: a process from its start to its end, of which no other runs \
+    before: `volley`, which has the scheduler and an executor inside, and Python with the others. Every round's rows were \
+    compared with Volley's: the same number, the same rows.";
 
 /// Runs the comparison and writes it into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
@@ -103,15 +106,18 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         .tempdir()?;
     let data = std::path::absolute(&args.data)?;
     let mut comparison = Comparison::new("features", "Rossmann features", METHOD);
-    let mut contest = Contest::start(&peers, dir.path(), data, &args.systems)?;
-    for (_, peer) in &mut contest.peers {
+    let dir = dir.path();
+    let mut contest = Contest::of_processes(&peers, &dir.join("processes"), &data, &args.systems)?;
+    for peer in contest.running.iter_mut().flatten() {
         comparison.report.versions.extend(peer.versions()?);
     }
     let mut seconds = Case::new("features, CSV to Parquet", Unit::Seconds);
     let mut first = Case::new("the same, the first time after a start", Unit::Seconds);
+    let mut command = Case::new("the same, as one command", Unit::Seconds);
     let mut memory = Case::new("peak memory, all processes together", Unit::MiB);
     for system in &args.systems {
         seconds = seconds.at_least(system.bar(), system.name());
+        command = command.at_least(system.bar(), system.name());
     }
     if args.systems.contains(&System::Spark) {
         first = first.at_least(12.0, System::Spark.name());
@@ -128,14 +134,22 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         }
     }
     memory.push(VOLLEY, contest.volley_peak_mib());
-    for (system, peer) in &contest.peers {
+    for (system, peer) in args.systems.iter().zip(contest.running.iter().flatten()) {
         memory.push(system.name(), peer.peak_mib());
     }
-    comparison.cases = vec![seconds, first, memory];
+    let rows = std::mem::take(&mut contest.rows);
+    drop(contest);
+    let mut contest = Contest::of_commands(&peers, &dir.join("commands"), &data, &args.systems)?;
+    for round in 1..=args.rounds {
+        for (system, figure) in contest.round(round)? {
+            command.push(system, figure);
+        }
+    }
+    comparison.cases = vec![seconds, first, command, memory];
     comparison.report.remarks = vec![
         format!(
             "{} training rows and {} test rows, of which every system wrote the same.",
-            contest.rows["train"], contest.rows["test"]
+            rows["train"], rows["test"]
         ),
         "Memory is the sum of the processes' high-water marks (`VmHWM`) after the last round; a \
          system's processes need not have been at theirs at the same time. Volley's are the scheduler, \
@@ -147,30 +161,39 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
 }
 
 /// The systems under way.
-struct Contest {
-    cluster: Cluster,
-    peers: Vec<(System, Peer)>,
+struct Contest<'a> {
+    peers: &'a Peers,
+    systems: &'a [System],
+    /// Where they are processes that run already.
+    cluster: Option<Cluster>,
+    /// By system, likewise.
+    running: Vec<Option<Peer>>,
     /// Tells what is in Parquet files.
     summary: Peer,
     client_peak_mib: f64,
     /// By data set: how many rows Volley wrote.
     rows: BTreeMap<&'static str, u64>,
-    data: PathBuf,
+    data: &'a Path,
     dir: PathBuf,
 }
 
-impl Contest {
-    fn start(peers: &Peers, dir: &Path, data: PathBuf, systems: &[System]) -> anyhow::Result<Self> {
-        let mut started = Vec::new();
+impl<'a> Contest<'a> {
+    /// Of commands, each started when it is measured; in a new folder.
+    fn of_commands(
+        peers: &'a Peers,
+        dir: &Path,
+        data: &'a Path,
+        systems: &'a [System],
+    ) -> anyhow::Result<Self> {
+        fs::create_dir(dir)?;
         for system in systems {
-            // Spark leaves files where it is started.
-            let own = dir.join(system.script().trim_end_matches(".py"));
-            fs::create_dir(&own)?;
-            started.push((*system, peers.start(system.script(), &[], &own)?));
+            fs::create_dir(own(dir, *system))?;
         }
         Ok(Self {
-            cluster: Cluster::start(dir, 2)?,
-            peers: started,
+            peers,
+            systems,
+            cluster: None,
+            running: systems.iter().map(|_| None).collect(),
             summary: peers.start("summary_duckdb.py", &[], dir)?,
             client_peak_mib: 0.0,
             rows: BTreeMap::new(),
@@ -179,20 +202,35 @@ impl Contest {
         })
     }
 
+    /// Of processes that run from now on; in a new folder.
+    fn of_processes(
+        peers: &'a Peers,
+        dir: &Path,
+        data: &'a Path,
+        systems: &'a [System],
+    ) -> anyhow::Result<Self> {
+        let mut contest = Self::of_commands(peers, dir, data, systems)?;
+        contest.cluster = Some(Cluster::start(dir, 2)?);
+        for (running, system) in contest.running.iter_mut().zip(systems) {
+            *running = Some(peers.start(system.script(), &[], &own(dir, *system))?);
+        }
+        Ok(contest)
+    }
+
     /// Each system once, whoever was first in a round last in the next: its seconds, when its rows have
     /// been found to be Volley's.
     fn round(&mut self, round: usize) -> anyhow::Result<Vec<(&'static str, f64)>> {
         let mut figures = Vec::new();
-        for turn in 0..=self.peers.len() {
-            let turn = (turn + round) % (self.peers.len() + 1);
-            let (system, seconds) = match self.peers.get(turn) {
+        for turn in 0..=self.systems.len() {
+            let turn = (turn + round) % (self.systems.len() + 1);
+            let (system, seconds) = match self.systems.get(turn) {
                 None => (VOLLEY, self.run_volley()?),
-                Some((system, _)) => (system.name(), self.run_peer(turn)?),
+                Some(system) => (system.name(), self.run_peer(turn)?),
             };
             eprintln!("round {round}: {system}: {seconds:.2} s");
             figures.push((system, seconds));
         }
-        let out = self.dir.join(self.peers.len().to_string());
+        let out = self.dir.join(self.systems.len().to_string());
         let expected = summaries(|dataset| self.summary.ask(&partition(&out, dataset)))?;
         fs::remove_dir_all(&out)?;
         for (dataset, summary) in &expected {
@@ -200,7 +238,7 @@ impl Contest {
             ensure!(rows > 0, "Volley wrote no {dataset} rows");
             self.rows.insert(dataset, rows);
         }
-        for (at, (system, _)) in self.peers.iter().enumerate() {
+        for (at, system) in self.systems.iter().enumerate() {
             let out = self.dir.join(at.to_string());
             let summaries = summaries(|dataset| self.summary.ask(&system.rows(&out, dataset)))?;
             for (dataset, summary) in summaries {
@@ -214,11 +252,15 @@ impl Contest {
     }
 
     fn run_volley(&mut self) -> anyhow::Result<f64> {
-        let out = self.folder(self.peers.len())?;
-        let defines = [("data", self.data.as_path()), ("out", &out)];
+        let out = self.folder(self.systems.len())?;
+        let defines = [("data", self.data), ("out", &out)];
         let defines = defines.map(|(name, path)| (name, path.display().to_string()));
         let files = ["tables.sql", "features.sql", "export.sql"];
-        let ran = self.cluster.run(&scripts(&defines, &files))?;
+        let args = scripts(&defines, &files);
+        let ran = match &self.cluster {
+            Some(cluster) => cluster.run(&args)?,
+            None => Ran::of(embedded(&self.dir)?, &args, &self.dir)?,
+        };
         self.client_peak_mib = self.client_peak_mib.max(ran.peak_mib);
         Ok(ran.seconds)
     }
@@ -226,10 +268,18 @@ impl Contest {
     fn run_peer(&mut self, at: usize) -> anyhow::Result<f64> {
         let out = self.folder(at)?;
         let question = json!({"data": self.data, "out": out});
-        self.peers[at].1.seconds(&question)
+        if let Some(peer) = &mut self.running[at] {
+            return peer.seconds(&question);
+        }
+        let system = self.systems[at];
+        let started = Instant::now();
+        let mut peer = (self.peers).start(system.script(), &[], &own(&self.dir, system))?;
+        peer.ask(&question)?;
+        peer.end()?;
+        Ok(started.elapsed().as_secs_f64())
     }
 
-    /// Makes the folder that a turn writes to: a peer's by its index, Volley's by the next one.
+    /// Makes the folder that a turn writes to: a peer's by the index of its system, Volley's by the next one.
     fn folder(&self, turn: usize) -> anyhow::Result<PathBuf> {
         let path = self.dir.join(turn.to_string());
         fs::create_dir(&path)?;
@@ -237,9 +287,14 @@ impl Contest {
     }
 
     fn volley_peak_mib(&self) -> f64 {
-        let cluster = self.cluster.peaks();
-        cluster.iter().map(|(_, peak)| peak).sum::<f64>() + self.client_peak_mib
+        let cluster = self.cluster.iter().flat_map(Cluster::peaks);
+        cluster.map(|(_, peak)| peak).sum::<f64>() + self.client_peak_mib
     }
+}
+
+/// Where a system is started: Spark leaves files there.
+fn own(dir: &Path, system: System) -> PathBuf {
+    dir.join(system.script().trim_end_matches(".py"))
 }
 
 /// What is in the two data sets.

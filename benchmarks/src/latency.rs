@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
-use crate::cluster::{Certificates, Cluster, Layout, binary};
+use crate::cluster::{Certificates, Cluster, Layout, embedded};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, percentile};
 use crate::session::Session;
 
@@ -168,12 +168,7 @@ impl Engine {
     fn client(&self) -> anyhow::Result<Command> {
         let mut volley = match &self.cluster {
             Some(cluster) => cluster.client()?,
-            None => {
-                let mut volley = Command::new(binary("volley")?);
-                volley.args(["--format", "json", "--store"]);
-                volley.arg(self.dir.join("store"));
-                volley
-            }
+            None => embedded(&self.dir)?,
         };
         volley.args(&self.options);
         Ok(volley)

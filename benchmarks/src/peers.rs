@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -68,7 +68,7 @@ impl Peers {
             .stderr(File::create(&log)?)
             .spawn()
             .with_context(|| format!("cannot start {script}"))?;
-        let stdin = child.stdin.take().context("it has no standard input")?;
+        let questions = child.stdin.take();
         let stdout = child.stdout.take().context("it has no standard output")?;
         let (say, answers) = channel();
         std::thread::spawn(move || {
@@ -81,7 +81,7 @@ impl Peers {
         Ok(Peer {
             script: script.to_owned(),
             child,
-            stdin,
+            questions,
             answers,
             log,
         })
@@ -92,7 +92,8 @@ impl Peers {
 pub(crate) struct Peer {
     script: String,
     child: Child,
-    stdin: ChildStdin,
+    /// Its standard input, until nothing more is to be asked.
+    questions: Option<ChildStdin>,
     answers: Receiver<String>,
     log: PathBuf,
 }
@@ -101,7 +102,8 @@ impl Peer {
     /// Asks it something, and waits for the answer.
     pub(crate) fn ask(&mut self, question: &Value) -> anyhow::Result<Value> {
         let Self { script, log, .. } = self;
-        writeln!(self.stdin, "{question}")
+        let questions = self.questions.as_mut();
+        writeln!(questions.context("it has no standard input")?, "{question}")
             .with_context(|| format!("{script} has ended: see {}", log.display()))?;
         // Libraries print to standard output too: an answer is a line that is an object.
         let answer: Value = loop {
@@ -131,6 +133,31 @@ impl Peer {
         let answer = self.ask(&json!({"versions": true}))?;
         serde_json::from_value(answer["versions"].clone())
             .with_context(|| format!("{} gave no versions: {answer}", self.script))
+    }
+
+    /// Waits until it has ended, which it does when nothing more is to be asked.
+    pub(crate) fn end(mut self) -> anyhow::Result<()> {
+        self.questions = None;
+        let (script, log) = (&self.script, &self.log);
+        // What it still prints is no answer; its standard output ends with it.
+        let ended = loop {
+            match self.answers.recv_timeout(DEADLINE) {
+                Ok(_) => {}
+                Err(ended) => break ended,
+            }
+        };
+        ensure!(
+            ended == RecvTimeoutError::Disconnected,
+            "{script} does not end: see {}",
+            log.display()
+        );
+        let status = self.child.wait()?;
+        ensure!(
+            status.success(),
+            "{script} ended with {status}: see {}",
+            log.display()
+        );
+        Ok(())
     }
 
     /// The most memory that it and its processes that live have held so far, in MiB, added up.
