@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_datafusion_err;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
@@ -43,18 +45,17 @@ impl QueryPlanner for VolleyQueryPlanner {
             session.ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
         let slots = session.config().target_partitions();
         let limit = single_task::limit(session.config_options());
-        // How much is read is known of a plan only, before it is optimized, which takes longer than to make it.
-        let physical = planner
-            .create_physical_plan(run, &estimating(session))
-            .await?;
-        let fits = slots > 1
-            && limit > 0
-            && single_task::may_be(run)?
-            && single_task::fits(&physical, limit);
-        let wanted = match fits {
-            true => 1,
-            false => {
-                let physical = planner.optimize_physical_plan(physical, session, |_, _| {})?;
+        let physical = match slots > 1 && limit > 0 && single_task::may_be(run)? {
+            true => {
+                let session = stopping_at_small(session, limit);
+                planner.create_physical_plan(run, &session).await
+            }
+            false => planner.create_physical_plan(run, session).await,
+        };
+        let wanted = match physical {
+            Err(error) if is_small(&error) => 1,
+            physical => {
+                let physical = physical?;
                 // How much is sorted is known now, and it is rarely much.
                 let wanted = partitions::wanted(&physical, slots);
                 if wanted == slots && !explained {
@@ -68,13 +69,54 @@ impl QueryPlanner for VolleyQueryPlanner {
     }
 }
 
-/// A copy of a session whose plans are estimated, and not optimized.
-fn estimating(session: &SessionState) -> SessionState {
-    let rules = session.physical_optimizers().iter();
-    let estimates = rules.filter(|rule| estimates(rule.name())).cloned();
+/// A copy of a session that stops to plan as soon as it is known that a query reads no more than so many bytes. That is
+/// known of a plan only, before it is optimized, which takes longer than to make it.
+fn stopping_at_small(session: &SessionState, limit: u64) -> SessionState {
+    let mut rules = session.physical_optimizers().to_vec();
+    let estimates = rules.iter().take_while(|rule| estimates(rule.name()));
+    rules.insert(estimates.count(), Arc::new(StopAtSmall { limit }));
     SessionStateBuilder::new_from_existing(session.clone())
-        .with_physical_optimizer_rules(estimates.collect())
+        .with_physical_optimizer_rules(rules)
         .build()
+}
+
+/// Fails with [`Small`] at the plan of a query that reads no more than so many bytes.
+#[derive(Debug)]
+struct StopAtSmall {
+    limit: u64,
+}
+
+impl PhysicalOptimizerRule for StopAtSmall {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match single_task::fits(&plan, self.limit) {
+            true => Err(DataFusionError::External(Box::new(Small))),
+            false => Ok(plan),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "stop_at_small"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Why planning has stopped; never seen outside of it.
+#[derive(Debug, thiserror::Error)]
+#[error("the query is small")]
+struct Small;
+
+fn is_small(error: &DataFusionError) -> bool {
+    match error.find_root() {
+        DataFusionError::External(error) => error.is::<Small>(),
+        _ => false,
+    }
 }
 
 /// A copy of a session whose plans have so many partitions.
