@@ -152,22 +152,22 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
 }
 
 /// The join with the many rows of one side [reduced](reduced) first, where it only asks whether the few of the other have a
-/// partner among them. DataFusion may have turned it around, by estimates of its own.
+/// partner among them. DataFusion may have swapped its inputs, by estimates of its own.
 fn reduction(
     join: &HashJoinExec,
     left: Option<Size>,
     right: Option<Size>,
     config: &ConfigOptions,
 ) -> Result<Option<Plan>> {
-    let turned = match join.join_type() {
+    let swapped = match join.join_type() {
         JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => {
             Some(join.swap_inputs(PartitionMode::Partitioned)?)
         }
         _ => None,
     };
-    let turned = turned.as_ref().and_then(|join| join.downcast_ref());
-    let (join, few, many) = match turned {
-        Some(turned) => (turned, right, left),
+    let swapped = swapped.as_ref().and_then(|join| join.downcast_ref());
+    let (join, few, many) = match swapped {
+        Some(swapped) => (swapped, right, left),
         None => (join, left, right),
     };
     match reduces(join, few, many, config)? {

@@ -1,4 +1,4 @@
-//! Which share of rows a filter keeps, where DataFusion does not know.
+//! The selectivity of filters, which share of the rows they keep, where DataFusion does not know it.
 //!
 //! DataFusion computes it from the ranges of columns, for comparisons of numbers and dates with constants. Of a filter with
 //! any other condition in it, it takes a fifth of the rows, be it `LIKE`, `NOT LIKE` or an equality of text. Here each
@@ -33,7 +33,7 @@ const MOST_OF_LIST: f64 = 0.5;
 
 type Expr = Arc<dyn PhysicalExpr>;
 
-/// A filter with its estimate; to be made before joins are ordered.
+/// A filter with its selectivity; to be estimated before joins are ordered.
 pub(super) fn estimate_filter(
     node: &Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,

@@ -233,7 +233,7 @@ impl<'a> Round<'a> {
         Placed { decisions, starved }
     }
 
-    /// The weights together of the queues that have slots or wait for some, where there are several.
+    /// The sum of the weights of the queues that have slots or wait for some, where there are several.
     fn active(&self) -> Option<u64> {
         let wait = self.demands.iter().map(|demand| &demand.account.queue);
         let active: BTreeSet<&str> = self

@@ -123,12 +123,12 @@ impl Queues {
         self.by_name.get(queue).and_then(|queue| queue.user_slots)
     }
 
-    /// The weights of some queues together.
+    /// The sum of some queues' weights.
     pub(crate) fn weights<'a>(&self, queues: impl Iterator<Item = &'a str>) -> u64 {
         queues.map(|queue| u64::from(self.weight(queue))).sum()
     }
 
-    /// Slots that a queue has by its weight, of so many, where those of all queues that share them are so much together.
+    /// Slots that a queue has by its weight, of so many; `weights` is the sum of all queues that share them.
     pub(crate) fn share(&self, queue: &str, slots: usize, weights: u64) -> usize {
         let share = slots as u64 * u64::from(self.weight(queue)) / weights.max(1);
         usize::try_from(share).unwrap_or(usize::MAX).max(1)
