@@ -107,7 +107,8 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let data = std::path::absolute(&args.data)?;
     let mut comparison = Comparison::new("features", "Rossmann features", METHOD);
     let dir = dir.path();
-    let mut contest = Contest::of_processes(&peers, &dir.join("processes"), &data, &args.systems)?;
+    let mut contest = Contest::new(&peers, &dir.join("processes"), &data, &args.systems)?;
+    contest.start()?;
     for peer in contest.running.iter_mut().flatten() {
         comparison.report.versions.extend(peer.versions()?);
     }
@@ -139,7 +140,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     }
     let rows = std::mem::take(&mut contest.rows);
     drop(contest);
-    let mut contest = Contest::of_commands(&peers, &dir.join("commands"), &data, &args.systems)?;
+    let mut contest = Contest::new(&peers, &dir.join("commands"), &data, &args.systems)?;
     for round in 1..=args.rounds {
         for (system, figure) in contest.round(round)? {
             command.push(system, figure);
@@ -179,7 +180,7 @@ struct Contest<'a> {
 
 impl<'a> Contest<'a> {
     /// Of commands, each started when it is measured; in a new folder.
-    fn of_commands(
+    fn new(
         peers: &'a Peers,
         dir: &Path,
         data: &'a Path,
@@ -202,19 +203,14 @@ impl<'a> Contest<'a> {
         })
     }
 
-    /// Of processes that run from now on; in a new folder.
-    fn of_processes(
-        peers: &'a Peers,
-        dir: &Path,
-        data: &'a Path,
-        systems: &'a [System],
-    ) -> anyhow::Result<Self> {
-        let mut contest = Self::of_commands(peers, dir, data, systems)?;
-        contest.cluster = Some(Cluster::start(dir, 2)?);
-        for (running, system) in contest.running.iter_mut().zip(systems) {
-            *running = Some(peers.start(system.script(), &[], &own(dir, *system))?);
+    /// Starts processes, which are measured running from now on.
+    fn start(&mut self) -> anyhow::Result<()> {
+        self.cluster = Some(Cluster::start(&self.dir, 2)?);
+        for (running, system) in self.running.iter_mut().zip(self.systems) {
+            let own = own(&self.dir, *system);
+            *running = Some(self.peers.start(system.script(), &[], &own)?);
         }
-        Ok(contest)
+        Ok(())
     }
 
     /// Each system once, whoever was first in a round last in the next: its seconds, when its rows have
