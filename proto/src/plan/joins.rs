@@ -191,9 +191,7 @@ fn reduces(
         return Ok(false);
     };
     let limit = broadcast_limit(config);
-    let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
-    let sent = tasks.saturating_mul(left.cost());
-    let pays = left.bytes < limit && sent.saturating_add(stage_bytes(config)) <= right.cost();
+    let pays = left.pays_to_send(right, config);
     // Of keys alone, there are no more different ones than on the left.
     let schema = join.right().schema();
     let has_keys_only = join.filter().is_none()
@@ -210,8 +208,14 @@ fn reduces(
     Ok(pays && bounded && is_read(join.right()) && is_repeatable(join.left())?)
 }
 
+/// Whether to send few rows to every task costs less than many rows do that are then left out.
+pub(super) fn pays_to_send(few: &Plan, many: &Plan, config: &ConfigOptions) -> bool {
+    let sizes = size(few).zip(size(many));
+    sizes.is_some_and(|(few, many)| few.pays_to_send(many, config))
+}
+
 /// Whether rows are read, and computed by nothing but filters and expressions.
-fn is_read(plan: &Plan) -> bool {
+pub(super) fn is_read(plan: &Plan) -> bool {
     let passes = plan.is::<FilterExec>() || plan.is::<ProjectionExec>();
     plan.is::<DataSourceExec>() || (passes && plan.children().into_iter().all(is_read))
 }
@@ -362,6 +366,14 @@ impl Size {
     fn cost(self) -> u64 {
         let hashed = self.rows.saturating_mul(HASH_BYTES);
         self.bytes.saturating_add(hashed)
+    }
+
+    /// Whether to send it to every task costs less than many rows do that are then left out.
+    fn pays_to_send(self, many: Self, config: &ConfigOptions) -> bool {
+        let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
+        let sent = tasks.saturating_mul(self.cost());
+        let cost = sent.saturating_add(stage_bytes(config));
+        self.bytes < broadcast_limit(config) && cost <= many.cost()
     }
 
     /// What it costs as the build side that every task has whole.

@@ -94,7 +94,7 @@ fn rows(statistics: &Statistics) -> Option<f64> {
 }
 
 /// What a relation filters, and by its columns the columns there.
-fn unfiltered(plan: &Plan) -> (&Plan, HashMap<usize, usize>) {
+pub(super) fn unfiltered(plan: &Plan) -> (&Plan, HashMap<usize, usize>) {
     let (input, columns): (_, Vec<_>) = if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let columns = match filter.projection().as_ref() {
             Some(projection) => projection.iter().copied().map(Some).collect(),
@@ -116,7 +116,7 @@ fn unfiltered(plan: &Plan) -> (&Plan, HashMap<usize, usize>) {
 }
 
 /// How many values a column has, if anything is known of that.
-fn distinct(column: &ColumnStatistics, rows: f64) -> Option<f64> {
+pub(super) fn distinct(column: &ColumnStatistics, rows: f64) -> Option<f64> {
     let counted = column.distinct_count.get_value();
     let counted = counted
         .map(|count| *count as f64)

@@ -65,6 +65,16 @@ impl JoinTree {
         let relation = self.relation(column);
         (relation, column - self.starts[relation])
     }
+
+    /// The index in a relation of a column that equals another in every row that comes out.
+    pub(super) fn equal_in(&self, relation: usize, column: usize) -> Option<usize> {
+        let mut classes = self.classes.iter();
+        let class = classes.find(|class| class.contains(&column));
+        let equal = class.map_or(&[][..], Vec::as_slice).iter();
+        let mut equal = [column].into_iter().chain(equal.copied());
+        let found = equal.find(|column| self.relation(*column) == relation);
+        found.map(|column| self.place(column).1)
+    }
 }
 
 /// An operator within a tree.

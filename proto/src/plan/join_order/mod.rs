@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Rows stay as they are; their order does not, which is why this precedes the rules that sort. Outer, semi and
-//! anti joins, aggregates, limits and whatever else is no inner join bound a tree. A tree is left alone if
+//! anti joins, aggregates, limits and whatever else is no inner join bound a tree. So semi and anti joins are first
+//! [pushed down](semi) to a relation, and [groups](groups) that nobody asks for left out. A tree is left alone if
 //! it has a relation of unknown size, fewer than three relations, or no order that is clearly better; and
 //! all are if `datafusion.optimizer.join_reordering` is off. Which side of a join is hashed, and how
 //! rows get there, is decided by later rules.
@@ -18,18 +19,23 @@ mod classes;
 mod estimate;
 mod flatten;
 mod graph;
+mod groups;
 mod rebuild;
 mod search;
+mod semi;
 mod sizes;
 
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use self::flatten::{JoinTree, flatten, is_join, replace_relations};
+use self::groups::leave_groups_out;
 use self::search::best_tree;
+use self::semi::push_semi_join;
 use self::sizes::Sizes;
 
 /// An order is better if it makes at most this share of the intermediate rows,
@@ -47,7 +53,13 @@ pub(super) fn order_joins(
     if !config.optimizer.join_reordering {
         return Ok(plan);
     }
-    order(plan)
+    let pushed = plan.transform_up(|node| {
+        Ok(match push_semi_join(&node)? {
+            Some(pushed) => Transformed::yes(pushed),
+            None => Transformed::no(node),
+        })
+    });
+    order(leave_groups_out(pushed.data()?, config)?)
 }
 
 fn order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {

@@ -9,6 +9,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use tempfile::TempDir;
 
 use crate::plan::{VolleyQueryPlanner, with_rules};
+use crate::settings::JobSettings;
 
 /// Tables as in a shop: sales and stock of the same items in some weeks, and what describes them.
 const TABLES: [(&str, &str); 5] = [
@@ -95,6 +96,10 @@ impl Shop {
         rows
     }
 }
+
+/// Sales of a few items, each compared with what all sales of its item have.
+const CORRELATED: &str = "SELECT sum(s.id) FROM sales s JOIN items i ON i.id = s.item WHERE i.kind = 2 \
+    AND s.amount < (SELECT avg(amount) FROM sales WHERE sales.item = i.id)";
 
 /// The join that is done last.
 fn last_join(plan: &str) -> &str {
@@ -202,4 +207,102 @@ async fn rows_are_the_same_in_any_order() {
         changed >= 5,
         "{changed} plans differ: the test shows nothing"
     );
+}
+
+#[tokio::test]
+async fn semi_joins_are_done_where_their_columns_come_from() {
+    let (ordered, plain) = (Shop::open(true).await, Shop::open(false).await);
+    let large = "(SELECT item FROM stock GROUP BY item HAVING sum(amount) > 3700)";
+    for (query, moved) in [
+        (format!("sales.item IN {large}"), true),
+        (
+            "NOT EXISTS (SELECT 1 FROM stock WHERE stock.item = sales.item AND stock.amount + 50 < items.kind)"
+                .to_owned(),
+            true,
+        ),
+        // Its columns are of two relations.
+        (
+            "EXISTS (SELECT 1 FROM stock WHERE stock.item = items.kind AND stock.amount = sales.amount)".to_owned(),
+            false,
+        ),
+        // It has another value each time, and so must be asked of each row that comes out.
+        (
+            "EXISTS (SELECT 1 FROM stock WHERE stock.item = sales.item AND stock.amount + sales.amount < 99 + random())"
+                .to_owned(),
+            false,
+        ),
+    ] {
+        let query = format!(
+            "SELECT items.name, count(*) FROM sales JOIN items ON items.id = sales.item \
+             WHERE {query} GROUP BY items.name"
+        );
+        let plan = ordered.plan(&query).await;
+        let last = last_join(&plan);
+        assert_eq!(last.contains("join_type=Inner"), moved, "{plan}");
+        let expected = plain.rows(&query).await;
+        assert!(expected.len() > 10, "{query}: {expected:?}");
+        assert_eq!(ordered.rows(&query).await, expected, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn groups_that_no_row_asks_for_are_not_made() {
+    let (ordered, plain) = (Shop::open(true).await, Shop::open(false).await);
+    for shop in [&ordered, &plain] {
+        let session = shop.session.state_ref();
+        let mut state = session.write();
+        let options = state.config_mut().options_mut();
+        options.extensions.insert(JobSettings {
+            stage_bytes: 0,
+            single_task_bytes: 0,
+            ..JobSettings::default()
+        });
+    }
+    let below_groups = |plan: &str| {
+        let lines: Vec<_> = plan.lines().map(str::trim).collect();
+        let mut pairs = lines.windows(2);
+        pairs.any(|pair| {
+            pair[0].contains("mode=Partial, gby=[item") && pair[1].contains("RightSemi")
+        })
+    };
+    let outer = |kind: &str| {
+        format!(
+            "SELECT i.id, g.n FROM (SELECT * FROM items WHERE kind = 2) i \
+             {kind} (SELECT item, count(*) AS n FROM sales GROUP BY item) g ON g.item = i.id"
+        )
+    };
+    for (query, reduced) in [
+        (CORRELATED.to_owned(), true),
+        (outer("LEFT JOIN"), true),
+        // Groups without a partner come out.
+        (outer("FULL JOIN"), false),
+        (outer("RIGHT JOIN"), false),
+        // All of them are asked for.
+        (CORRELATED.replace("i.kind = 2 AND", ""), false),
+        // The groups are of an expression, or of sets.
+        (
+            outer("JOIN")
+                .replace("SELECT item,", "SELECT item % 97 AS item,")
+                .replace("GROUP BY item", "GROUP BY item % 97"),
+            false,
+        ),
+        (
+            outer("JOIN").replace("GROUP BY item", "GROUP BY GROUPING SETS ((item), ())"),
+            false,
+        ),
+        // Another join has all of them, and reads the same ones.
+        (
+            format!(
+                "{} JOIN (SELECT item, count(*) AS n FROM sales GROUP BY item) h ON h.n = g.n",
+                outer("JOIN")
+            ),
+            false,
+        ),
+    ] {
+        let plan = ordered.plan(&query).await;
+        assert_eq!(below_groups(&plan), reduced, "{query}: {plan}");
+        let expected = plain.rows(&query).await;
+        assert!(expected.len() > 4, "{query}");
+        assert_eq!(ordered.rows(&query).await, expected, "{query}");
+    }
 }
