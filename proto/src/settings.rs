@@ -26,7 +26,8 @@ pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
 pub const TRACE: &str = "volley.trace";
 /// What another stage of a query is taken to cost, in bytes that are read: see [`STAGE_BYTES_DEFAULT`].
 pub const STAGE_BYTES: &str = "volley.stage_bytes";
-/// The most bytes that a query reads which one task answers: see [`SINGLE_TASK_BYTES_DEFAULT`].
+/// The most bytes to read, for each exchange, that more tasks spare the one that answers a query: see
+/// [`SINGLE_TASK_BYTES_DEFAULT`].
 pub const SINGLE_TASK_BYTES: &str = "volley.single_task_bytes";
 /// The queue whose slots a job's tasks hold: see [`QUEUE_DEFAULT`].
 pub const QUEUE: &str = "volley.queue";
@@ -38,8 +39,8 @@ pub const JOB: &str = "volley.job";
 /// Another stage takes about as long as reading and hashing so many bytes.
 pub const STAGE_BYTES_DEFAULT: u64 = 8 << 20;
 
-/// To read and compute so much in one task takes no longer than the stages that would share it.
-pub const SINGLE_TASK_BYTES_DEFAULT: u64 = 8 << 20;
+/// To read so much takes no longer than an exchange between stages of several tasks, with the tasks that it takes more.
+pub const SINGLE_TASK_BYTES_DEFAULT: u64 = 16 << 20;
 
 /// The queue that every scheduler has, and that of a job that names none.
 pub const QUEUE_DEFAULT: &str = "default";
@@ -90,8 +91,8 @@ pub fn session_config() -> SessionConfig {
 pub const STAGE_BYTES_MEANS: &str =
     "What another stage of a query is taken to cost, in bytes that are read and hashed";
 /// What [`SINGLE_TASK_BYTES`] says, for lists of settings.
-pub const SINGLE_TASK_BYTES_MEANS: &str =
-    "The most bytes that a query reads which one task answers, without stages; 0 where none is";
+pub const SINGLE_TASK_BYTES_MEANS: &str = "One task answers a query, without exchanges, where more of them would spare it no more \
+     than so many bytes to read for each exchange; a row to hash or sort counts 32; 0 where none does";
 /// What [`QUEUE`] says, for lists of settings.
 pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's tasks hold";
 /// What [`PRIORITY`] says, for lists of settings.

@@ -43,7 +43,7 @@ use crate::settings::{JobSettings, STAGE_BYTES_DEFAULT};
 const UNBOUNDED_LIMITS: u64 = 4;
 
 /// Hashing a row takes about as long as reading so many bytes.
-const HASH_BYTES: u64 = 32;
+pub(super) const HASH_BYTES: u64 = 32;
 
 type Plan = Arc<dyn ExecutionPlan>;
 

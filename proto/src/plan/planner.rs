@@ -45,9 +45,10 @@ impl QueryPlanner for VolleyQueryPlanner {
             session.ok_or_else(|| internal_datafusion_err!("a session of another kind"))?;
         let slots = session.config().target_partitions();
         let limit = single_task::limit(session.config_options());
-        let physical = match slots > 1 && limit > 0 && single_task::may_be(run)? {
+        let may_be_small = slots > 1 && limit > 0;
+        let physical = match may_be_small && single_task::may_be(run)? {
             true => {
-                let session = stopping_at_small(session, limit);
+                let session = stopping_at_small(session);
                 planner.create_physical_plan(run, &session).await
             }
             false => planner.create_physical_plan(run, session).await,
@@ -69,30 +70,28 @@ impl QueryPlanner for VolleyQueryPlanner {
     }
 }
 
-/// A copy of a session that stops to plan as soon as it is known that a query reads no more than so many bytes. That is
-/// known of a plan only, before it is optimized, which takes longer than to make it.
-fn stopping_at_small(session: &SessionState, limit: u64) -> SessionState {
+/// A copy of a session that stops to plan as soon as it is known that a query is small. That is known of a plan only,
+/// before it is optimized, which takes longer than to make it.
+fn stopping_at_small(session: &SessionState) -> SessionState {
     let mut rules = session.physical_optimizers().to_vec();
     let estimates = rules.iter().take_while(|rule| estimates(rule.name()));
-    rules.insert(estimates.count(), Arc::new(StopAtSmall { limit }));
+    rules.insert(estimates.count(), Arc::new(StopAtSmall));
     SessionStateBuilder::new_from_existing(session.clone())
         .with_physical_optimizer_rules(rules)
         .build()
 }
 
-/// Fails with [`Small`] at the plan of a query that reads no more than so many bytes.
+/// Fails with [`Small`] at the plan of a query that [is](single_task::fits).
 #[derive(Debug)]
-struct StopAtSmall {
-    limit: u64,
-}
+struct StopAtSmall;
 
 impl PhysicalOptimizerRule for StopAtSmall {
     fn optimize(
         &self,
         plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
+        config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        match single_task::fits(&plan, self.limit) {
+        match single_task::fits(&plan, config) {
             true => Err(DataFusionError::External(Box::new(Small))),
             false => Ok(plan),
         }

@@ -27,7 +27,7 @@ use super::joins::{are_exact, broadcast_limit, is_of_the_right, join_bytes, row_
 use super::{NullSupplyExec, OneTaskExec};
 
 /// Reading so many bytes takes about as long as another stage.
-const REREAD_BYTES: u64 = 2 << 20;
+pub(super) const REREAD_BYTES: u64 = 2 << 20;
 /// Opening a file takes about as long as reading so many bytes.
 const FILE_BYTES: u64 = 32 << 10;
 

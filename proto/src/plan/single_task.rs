@@ -1,7 +1,7 @@
-//! Queries that read so little that one task answers them: in one partition, without exchanges.
+//! Queries so small that one task answers them: in one partition, without exchanges.
 //!
-//! A stage more is tasks to start, files to write and a wait for both; below some MiB that takes longer than to read and
-//! compute everything in one place. Not here: how the partitions of larger plans are chosen (`partitions`).
+//! A stage more is tasks to start, files to write and a wait for both; below some MiB for each that takes longer than to
+//! read and compute everything in one place. Not here: how the partitions of larger plans are chosen (`partitions`).
 
 use std::sync::Arc;
 
@@ -12,18 +12,23 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::empty::EmptyExec;
-use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::work_table::WorkTableExec;
 
-use super::joins::{estimated_rows, row_bytes};
-use super::reread::scanned_bytes;
+use super::joins::{HASH_BYTES, row_bytes};
+use super::reread::{REREAD_BYTES, scanned_bytes};
 use super::{PredictNode, TrainNode};
 use crate::settings::JobSettings;
 
-/// The most bytes that a query may read to be one task; none is where there are no jobs.
+/// The most bytes to read, for each exchange, that more tasks spare the one that answers a query; none does where there
+/// are no jobs.
 pub(super) fn limit(config: &ConfigOptions) -> u64 {
     let settings = config.extensions.get::<JobSettings>();
     settings.map_or(0, |settings| settings.single_task_bytes)
@@ -52,44 +57,117 @@ pub(super) fn may_be(plan: &LogicalPlan) -> Result<bool> {
     Ok(may)
 }
 
-/// Whether a plan is known to read no more than so many bytes, with those that its joins without keys compare.
-pub(super) fn fits(plan: &Arc<dyn ExecutionPlan>, limit: u64) -> bool {
-    bytes(plan).is_some_and(|bytes| bytes <= limit)
+/// Whether one task answers a query no later than the tasks of its stages, before it is optimized: what these save by sharing
+/// the work is less than what their exchanges take.
+pub(super) fn fits(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> bool {
+    let Some(work) = Estimate::default().of(plan) else {
+        return false;
+    };
+    let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
+    let shared = work.bytes - work.bytes / tasks.max(1);
+    shared <= limit(config).saturating_mul(work.exchanges.max(1))
 }
 
-/// About how many bytes a plan reads, if that is known.
-fn bytes(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
-    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
-        if let Some(rows) = scan.data_source().downcast_ref::<MemorySourceConfig>() {
-            let batches = rows.partitions().iter().flatten();
-            let size = batches.map(|batch| batch.get_array_memory_size() as u64);
-            return Some(size.sum());
+/// What a query takes.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    /// Bytes that are read, and what it takes as long as reading so many to hash, sort and compare rows.
+    bytes: u64,
+    /// Exchanges between its stages, if it has any.
+    exchanges: u64,
+}
+
+/// What is known of a plan's operators.
+#[derive(Default)]
+struct Estimate {
+    statistics: StatisticsContext,
+}
+
+impl Estimate {
+    /// What a plan takes, if that is known.
+    fn of(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Work> {
+        let inputs = plan.children();
+        if inputs.is_empty() {
+            let bytes = read(plan)?;
+            let exchanges = 0;
+            return Some(Work { bytes, exchanges });
         }
-        return scanned_bytes(plan, scan);
-    }
-    let inputs = plan.children();
-    if inputs.is_empty() {
-        let reads_nothing =
-            plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() || plan.is::<WorkTableExec>();
-        return reads_nothing.then_some(0);
-    }
-    // Nobody knows how many rounds it takes.
-    if plan.is::<RecursiveQueryExec>() {
-        return None;
-    }
-    let mut sum = 0_u64;
-    if plan.is::<NestedLoopJoinExec>() || plan.is::<CrossJoinExec>() {
-        let mut pairs = 1_u64;
+        // Nobody knows how many rounds it takes.
+        if plan.is::<RecursiveQueryExec>() {
+            return None;
+        }
+        let mut work = self.of_operator(plan)?;
+        let mut least = u64::MAX;
         for input in &inputs {
-            pairs = pairs.saturating_mul(estimated_rows(input)?);
+            let input = self.of(input)?;
+            least = least.min(input.bytes);
+            work.bytes = work.bytes.saturating_add(input.bytes);
+            work.exchanges += input.exchanges;
         }
-        let of_row = u64::try_from(row_bytes(&plan.schema())).unwrap_or(u64::MAX);
-        sum = pairs.saturating_mul(of_row);
+        // Of two sides that each task reads for itself, none is exchanged.
+        work.exchanges += u64::from(inputs.len() == 2 && least > REREAD_BYTES);
+        Some(work)
     }
-    for input in inputs {
-        sum = sum.saturating_add(bytes(input)?);
+
+    /// What an operator takes by itself.
+    fn of_operator(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Work> {
+        let inputs = plan.children();
+        if plan.is::<NestedLoopJoinExec>() || plan.is::<CrossJoinExec>() {
+            let mut rows = inputs.iter().map(|input| self.rows(input));
+            let pairs = rows.try_fold(1_u64, |pairs, rows| Some(pairs.saturating_mul(rows?)))?;
+            let of_row = u64::try_from(row_bytes(&plan.schema())).unwrap_or(u64::MAX);
+            let bytes = pairs.saturating_mul(of_row);
+            let exchanges = 0;
+            return Some(Work { bytes, exchanges });
+        }
+        let aggregate = plan.downcast_ref::<AggregateExec>();
+        let merges = aggregate.is_some_and(|aggregate| {
+            matches!(
+                aggregate.mode(),
+                AggregateMode::Final | AggregateMode::FinalPartitioned
+            )
+        });
+        let sorts = plan.is::<SortExec>()
+            || plan.is::<WindowAggExec>()
+            || plan.is::<BoundedWindowAggExec>();
+        let hashes = (aggregate.is_some() && !merges) || plan.is::<HashJoinExec>() || sorts;
+        let rows = inputs.iter().filter_map(|input| self.rows(input));
+        let rows = if hashes { rows.sum() } else { 0_u64 };
+        Some(Work {
+            bytes: rows.saturating_mul(HASH_BYTES),
+            exchanges: u64::from(merges || sorts),
+        })
     }
-    Some(sum)
+
+    /// About how many rows a plan has, as far as anything is known of it.
+    fn rows(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
+        let statistics = self
+            .statistics
+            .compute(plan.as_ref(), &StatisticsArgs::new());
+        let known = statistics.ok()?.num_rows.get_value().copied();
+        match known {
+            Some(rows) => u64::try_from(rows).ok(),
+            None => {
+                let rows = plan.children().into_iter();
+                rows.filter_map(|input| self.rows(input)).max()
+            }
+        }
+    }
+}
+
+/// About how many bytes the leaf of a plan reads, if that is known.
+fn read(leaf: &Arc<dyn ExecutionPlan>) -> Option<u64> {
+    let Some(scan) = leaf.downcast_ref::<DataSourceExec>() else {
+        let reads_nothing =
+            leaf.is::<EmptyExec>() || leaf.is::<PlaceholderRowExec>() || leaf.is::<WorkTableExec>();
+        return reads_nothing.then_some(0);
+    };
+    if let Some(rows) = scan.data_source().downcast_ref::<MemorySourceConfig>() {
+        let batches = rows.partitions().iter().flatten();
+        let size = batches.map(|batch| batch.get_array_memory_size() as u64);
+        return Some(size.sum());
+    }
+    scanned_bytes(leaf, scan)
 }
 
 #[cfg(test)]
@@ -193,6 +271,19 @@ mod tests {
             (grouped("small"), 1000, true),
             (grouped("large"), 8 << 20, true),
             (grouped("large"), 1 << 30, false),
+            (grouped("large"), 100 << 20, true),
+            // It takes no longer, but with another exchange.
+            (
+                format!("{} UNION ALL {}", grouped("small"), grouped("large")),
+                100 << 20,
+                false,
+            ),
+            // Not what each task reads for itself.
+            (
+                "SELECT a, sum(x.b) FROM large x JOIN small y USING (a) GROUP BY a".into(),
+                100 << 20,
+                true,
+            ),
             (
                 "SELECT count(*) FROM small x JOIN small y USING (a)".into(),
                 8 << 20,
