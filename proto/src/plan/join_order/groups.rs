@@ -1,4 +1,4 @@
-//! Groups that a join finds no partner for, left out before they are made.
+//! Semi-join reduction below a grouping: groups that a join finds no partner for are not made.
 //!
 //! ```text
 //!   LeftSemi: part.id = part                      LeftSemi: part.id = part
@@ -39,12 +39,12 @@ use crate::plan::reread::is_repeatable;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Groups are left out if at most one in so many is estimated to find a partner, and a filter says so: that a table has
+/// The rows of groups are reduced if at most one key in so many is estimated to find a partner, and a filter says so: that a table has
 /// fewer keys than lie between another's least and greatest says nothing.
 const FEW: f64 = 4.0;
 
-/// The plan with groups left out that its joins do not ask for.
-pub(super) fn leave_groups_out(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
+/// The plan with the rows of groups reduced to those that its joins ask for.
+pub(super) fn reduce_groups(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
     let groups = Groups {
         plan: &plan,
         config,
@@ -68,7 +68,7 @@ struct Groups<'a> {
 }
 
 impl Groups<'_> {
-    /// A join whose groups are left out.
+    /// A join whose groups are reduced.
     fn of_join(&self, node: &Plan) -> Result<Option<Plan>> {
         let Some(join) = node
             .downcast_ref::<HashJoinExec>()
@@ -83,14 +83,15 @@ impl Groups<'_> {
             let sides = [join.left(), join.right()];
             for (left, right) in join.on() {
                 let keys = [left, right].map(|key| key.downcast_ref::<Column>());
-                let (Some(key), Some(few)) = (keys[at], keys[1 - at]) else {
+                let (Some(key), Some(asked)) = (keys[at], keys[1 - at]) else {
                     continue;
                 };
-                let few = Few {
-                    keys: sources(sides[1 - at], few.index())?,
+                let keys = Keys {
+                    side: sides[1 - at],
+                    column: asked.index(),
                     join,
                 };
-                if let Some(reduced) = self.reduced(sides[at], key.index(), &few)? {
+                if let Some(reduced) = self.reduced(sides[at], key.index(), &keys)? {
                     let mut sides = sides.map(Arc::clone);
                     sides[at] = reduced;
                     let join = replace_children_if_necessary(Arc::clone(node), sides.into())?;
@@ -101,8 +102,8 @@ impl Groups<'_> {
         Ok(None)
     }
 
-    /// Groups with a column in which only few values are asked for.
-    fn reduced(&self, plan: &Plan, column: usize, few: &Few<'_>) -> Result<Option<Plan>> {
+    /// Groups by a column in which only some keys are asked for.
+    fn reduced(&self, plan: &Plan, column: usize, keys: &Keys<'_>) -> Result<Option<Plan>> {
         let input = if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
             let column = projection.expr()[column].expr.downcast_ref::<Column>();
             column.map(|column| (projection.input(), column.index()))
@@ -124,10 +125,10 @@ impl Groups<'_> {
         };
         let reduced = match plan.downcast_ref::<AggregateExec>() {
             Some(aggregate) if reads_rows(*aggregate.mode()) => {
-                let semi_join = few.semi_join(input, column, self.config)?;
+                let semi_join = keys.semi_join(input, column, self.config)?;
                 semi_join.filter(|_| !self.is_repeated(plan))
             }
-            _ => self.reduced(input, column, few)?,
+            _ => self.reduced(input, column, keys)?,
         };
         reduced
             .map(|input| replace_children_if_necessary(Arc::clone(plan), vec![input]))
@@ -184,14 +185,15 @@ fn reads_rows(mode: AggregateMode) -> bool {
     }
 }
 
-/// Values that a join asks for: the columns of relations that have all of them.
-struct Few<'a> {
-    keys: Vec<(Plan, usize)>,
+/// The keys that a join asks for: a column of its other side.
+struct Keys<'a> {
+    side: &'a Plan,
+    column: usize,
     join: &'a HashJoinExec,
 }
 
-impl Few<'_> {
-    /// The rows with one of these values in a column, if they are few enough.
+impl Keys<'_> {
+    /// The rows with one of these keys in a column, if they are few enough.
     fn semi_join(
         &self,
         rows: &Plan,
@@ -211,7 +213,7 @@ impl Few<'_> {
             let name = plan.schema().field(at).name().clone();
             Arc::new(Column::new(&name, at)) as Arc<dyn PhysicalExpr>
         };
-        for (few, at) in &self.keys {
+        for (few, at) in &relations(self.side, self.column)? {
             let of = few.schema();
             let exact = are_exact(&of.project(&[*at])?);
             let same = of.field(*at).data_type() == field.data_type();
@@ -242,19 +244,19 @@ impl Few<'_> {
 }
 
 /// Relations that have all values of a plan's column, and are read from files, the smallest first.
-fn sources(plan: &Plan, column: usize) -> Result<Vec<(Plan, usize)>> {
+fn relations(plan: &Plan, column: usize) -> Result<Vec<(Plan, usize)>> {
     let mut found = Vec::new();
-    add_sources(plan, column, &mut found)?;
+    add_relations(plan, column, &mut found)?;
     found.sort_by_key(|(plan, _)| estimated_rows(plan).unwrap_or(u64::MAX));
     Ok(found)
 }
 
-fn add_sources(plan: &Plan, column: usize, found: &mut Vec<(Plan, usize)>) -> Result<()> {
+fn add_relations(plan: &Plan, column: usize, found: &mut Vec<(Plan, usize)>) -> Result<()> {
     if is_join(plan) {
         let tree = flatten(plan)?;
         for relation in 0..tree.relations.len() {
             if let Some(column) = tree.equal_in(relation, tree.output[column]) {
-                add_sources(&tree.relations[relation], column, found)?;
+                add_relations(&tree.relations[relation], column, found)?;
             }
         }
         return Ok(());
@@ -265,7 +267,7 @@ fn add_sources(plan: &Plan, column: usize, found: &mut Vec<(Plan, usize)>) -> Re
     }
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         return match projection.expr()[column].expr.downcast_ref::<Column>() {
-            Some(column) => add_sources(projection.input(), column.index(), found),
+            Some(column) => add_relations(projection.input(), column.index(), found),
             None => Ok(()),
         };
     }
@@ -280,7 +282,7 @@ fn add_sources(plan: &Plan, column: usize, found: &mut Vec<(Plan, usize)>) -> Re
         JoinType::RightAnti => (join.right(), None),
         _ => return Ok(()),
     };
-    add_sources(kept, column, found)?;
+    add_relations(kept, column, found)?;
     let Some(other) = other else {
         return Ok(());
     };
@@ -299,7 +301,7 @@ fn add_sources(plan: &Plan, column: usize, found: &mut Vec<(Plan, usize)>) -> Re
             continue;
         };
         if own.index() == column {
-            add_sources(other, others.index(), found)?;
+            add_relations(other, others.index(), found)?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@
 //!
 //! Rows stay as they are; their order does not, which is why this precedes the rules that sort. Outer, semi and
 //! anti joins, aggregates, limits and whatever else is no inner join bound a tree. So semi and anti joins are first
-//! [pushed down](semi) to a relation, and [groups](groups) that nobody asks for left out. A tree is left alone if
+//! [pushed down](semi) to a relation, and the rows of [groups](groups) reduced to those that a join asks for. A tree is left alone if
 //! it has a relation of unknown size, fewer than three relations, or no order that is clearly better; and
 //! all are if `datafusion.optimizer.join_reordering` is off. Which side of a join is hashed, and how
 //! rows get there, is decided by later rules.
@@ -33,7 +33,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use self::flatten::{JoinTree, flatten, is_join, replace_relations};
-use self::groups::leave_groups_out;
+use self::groups::reduce_groups;
 use self::search::best_tree;
 use self::semi::push_semi_join;
 use self::sizes::Sizes;
@@ -59,7 +59,7 @@ pub(super) fn order_joins(
             None => Transformed::no(node),
         })
     });
-    order(leave_groups_out(pushed.data()?, config)?)
+    order(reduce_groups(pushed.data()?, config)?)
 }
 
 fn order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
