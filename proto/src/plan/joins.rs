@@ -31,19 +31,16 @@ use datafusion::physical_plan::joins::{
     HashJoinExec, NestedLoopJoinExec, PartitionMode, SortMergeJoinExec,
 };
 use datafusion::physical_plan::projection::ProjectionExec;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
+use super::OneTaskExec;
 use super::reread::{is_repeatable, is_reread};
-use super::{OneTaskExec, join_order};
+use super::size::{Size, size};
 use crate::settings::{JobSettings, STAGE_BYTES_DEFAULT};
 
 /// The right side of a semi-join may be so many times what is sent to every task where nobody knows how much of it finds
 /// a partner.
 const UNBOUNDED_LIMITS: u64 = 4;
-
-/// Hashing a row takes about as long as reading so many bytes.
-pub(super) const HASH_BYTES: u64 = 32;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -113,20 +110,23 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     let (limit, stage) = (broadcast_limit(config), stage_bytes(config));
     // Each side that is exchanged is another stage.
     let exchange = stage.saturating_mul(2);
-    let (left, right) = (side(join.left(), config)?, side(join.right(), config)?);
+    let (left, right) = (
+        Side::new(join.left(), config)?,
+        Side::new(join.right(), config)?,
+    );
     let exchanges = config.optimizer.repartition_joins;
     if exchanges && let Some(reduced) = reduction(join, left, right, config)? {
         return Ok(reduced);
     }
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
     // Every task reads and hashes all of a side that is sent to it; exchanged, each row of both is once in one.
-    let small = |side: Option<Size>, other: Option<Size>| {
+    let small = |side: Option<Side>, other: Option<Side>| {
         let pays = |side: Size| {
             let all = tasks.saturating_mul(side.cost());
-            let exchanged = |other: Size| other.cost().saturating_add(exchange);
+            let exchanged = |other: Side| other.size.cost().saturating_add(exchange);
             other.is_none_or(|other| all <= exchanged(other).saturating_add(side.cost()))
         };
-        side.filter(|side| side.bytes < limit && (!exchanges || pays(*side)))
+        side.filter(|side| side.size.bytes < limit && (!exchanges || pays(side.size)))
     };
     let as_left = small(left, right).filter(|_| is_of_the_right(kind));
     let swaps = kind.supports_swap();
@@ -141,7 +141,7 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
         (None, None) if exchanges => {
             let partitioned = PartitionMode::Partitioned;
             match (left, right) {
-                (Some(left), Some(right)) if swaps && right.cost() < left.cost() => {
+                (Some(left), Some(right)) if swaps && right.size.cost() < left.size.cost() => {
                     join.swap_inputs(partitioned)
                 }
                 _ => join.builder().with_partition_mode(partitioned).build_exec(),
@@ -155,8 +155,8 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
 /// partner among them. DataFusion may have swapped its inputs, by estimates of its own.
 fn reduction(
     join: &HashJoinExec,
-    left: Option<Size>,
-    right: Option<Size>,
+    left: Option<Side>,
+    right: Option<Side>,
     config: &ConfigOptions,
 ) -> Result<Option<Plan>> {
     let swapped = match join.join_type() {
@@ -179,8 +179,8 @@ fn reduction(
 /// Whether the right side is [reduced](reduced) first: the left is small, and its rows are the answer.
 fn reduces(
     join: &HashJoinExec,
-    left: Option<Size>,
-    right: Option<Size>,
+    left: Option<Side>,
+    right: Option<Side>,
     config: &ConfigOptions,
 ) -> Result<bool> {
     let asks_whether = matches!(
@@ -191,7 +191,8 @@ fn reduces(
         return Ok(false);
     };
     let limit = broadcast_limit(config);
-    let pays = left.pays_to_send(right, config);
+    let (left, right) = (left.size, right.size);
+    let pays = pays_to_send(left, right, config);
     // Of keys alone, there are no more different ones than on the left.
     let schema = join.right().schema();
     let has_keys_only = join.filter().is_none()
@@ -206,12 +207,6 @@ fn reduces(
     let bounded = has_keys_only || right.bytes < UNBOUNDED_LIMITS.saturating_mul(limit);
     // What is more than read may be what another stage has computed already.
     Ok(pays && bounded && is_read(join.right()) && is_repeatable(join.left())?)
-}
-
-/// Whether to send few rows to every task costs less than many rows do that are then left out.
-pub(super) fn pays_to_send(few: &Plan, many: &Plan, config: &ConfigOptions) -> bool {
-    let sizes = size(few).zip(size(many));
-    sizes.is_some_and(|(few, many)| few.pays_to_send(many, config))
 }
 
 /// Whether rows are read, and computed by nothing but filters and expressions.
@@ -231,7 +226,7 @@ pub(super) fn is_read(plan: &Plan) -> bool {
 ///                                     │       └ right
 ///                                     └ left
 /// ```
-fn reduced(join: &HashJoinExec, left: Option<Size>) -> Result<Plan> {
+fn reduced(join: &HashJoinExec, left: Option<Side>) -> Result<Plan> {
     let matched = HashJoinExec::try_new(
         Arc::clone(join.left()),
         Arc::clone(join.right()),
@@ -343,86 +338,33 @@ fn stage_bytes(config: &ConfigOptions) -> u64 {
     settings.map_or(STAGE_BYTES_DEFAULT, |settings| settings.stage_bytes)
 }
 
-/// How large a plan's rows are, about.
+/// A side of a join.
 #[derive(Debug, Clone, Copy)]
-struct Size {
-    rows: u64,
-    bytes: u64,
-    /// Whether a task reads them for itself, and waits for no other stage.
+struct Side {
+    size: Size,
+    /// Whether a task reads its rows for itself, and waits for no other stage.
     is_reread: bool,
 }
 
-impl Size {
-    fn new(rows: u64, schema: &Schema) -> Self {
-        let row = u64::try_from(row_bytes(schema)).unwrap_or(u64::MAX);
-        Self {
-            rows,
-            bytes: rows.saturating_mul(row),
-            is_reread: false,
-        }
-    }
-
-    /// What reading and hashing them costs, in bytes.
-    fn cost(self) -> u64 {
-        let hashed = self.rows.saturating_mul(HASH_BYTES);
-        self.bytes.saturating_add(hashed)
-    }
-
-    /// Whether to send it to every task costs less than many rows do that are then left out.
-    fn pays_to_send(self, many: Self, config: &ConfigOptions) -> bool {
-        let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
-        let sent = tasks.saturating_mul(self.cost());
-        let cost = sent.saturating_add(stage_bytes(config));
-        self.bytes < broadcast_limit(config) && cost <= many.cost()
+impl Side {
+    fn new(plan: &Plan, config: &ConfigOptions) -> Result<Option<Self>> {
+        let is_reread = is_reread(plan, config)?;
+        Ok(size(plan).map(|size| Self { size, is_reread }))
     }
 
     /// What it costs as the build side that every task has whole.
     fn cost_whole(self, stage: u64) -> u64 {
         let stage = if self.is_reread { 0 } else { stage };
-        self.cost().saturating_add(stage)
+        self.size.cost().saturating_add(stage)
     }
 }
 
-/// How large a plan's rows are, if anything is known of it.
-fn size(plan: &Plan) -> Option<Size> {
-    if let Some(rows) = join_order::rows(plan) {
-        return Some(Size::new(rows as u64, &plan.schema()));
-    }
-    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
-    let statistics = statistics.ok()?;
-    // What is said of bytes is of files as often as of rows, and 0 where nobody counted.
-    if let Some(rows) = statistics.num_rows.get_value() {
-        return Some(Size::new(u64::try_from(*rows).ok()?, &plan.schema()));
-    }
-    let bytes = u64::try_from(*statistics.total_byte_size.get_value()?).ok()?;
-    Some(Size {
-        rows: 0,
-        bytes,
-        is_reread: false,
-    })
-}
-
-/// About how many bytes a plan's rows take, if anything is known of it.
-pub(super) fn join_bytes(plan: &Plan) -> Option<u64> {
-    size(plan).map(|size| size.bytes)
-}
-
-/// About how many rows a plan has, if that is known.
-pub(super) fn estimated_rows(plan: &Plan) -> Option<u64> {
-    size(plan).map(|size| size.rows)
-}
-
-/// The size of a join's side.
-fn side(plan: &Plan, config: &ConfigOptions) -> Result<Option<Size>> {
-    let is_reread = is_reread(plan, config)?;
-    Ok(size(plan).map(|size| Size { is_reread, ..size }))
-}
-
-/// About how many bytes a row takes in memory.
-pub(super) fn row_bytes(schema: &Schema) -> usize {
-    let field = |data_type: &DataType| data_type.primitive_width().unwrap_or(32);
-    let fields = schema.fields().iter();
-    fields.map(|f| field(f.data_type())).sum::<usize>().max(8)
+/// Whether to send few rows to every task costs less than many rows do that are then left out.
+pub(super) fn pays_to_send(few: Size, many: Size, config: &ConfigOptions) -> bool {
+    let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
+    let sent = tasks.saturating_mul(few.cost());
+    let cost = sent.saturating_add(stage_bytes(config));
+    few.bytes < broadcast_limit(config) && cost <= many.cost()
 }
 
 /// Whether every row that comes out is of a row of the right side, or of a pair: tasks that each have
@@ -575,12 +517,15 @@ mod tests {
         let once = plan_with(query, 100_000_000, settings()).await;
         assert_eq!(count(&once, "RightSemi"), 1, "{once}");
         assert_eq!(count(&once, "RightAnti"), 1, "{once}");
-        // What the first join leaves is as few.
-        let query =
-            "SELECT * FROM few LEFT SEMI JOIN many USING (id) LEFT ANTI JOIN many m USING (id)";
-        let twice = plan_with(query, 100_000_000, settings()).await;
-        assert!(count(&twice, "RightSemi") >= 3, "{twice}");
-        assert_eq!(count(&twice, "RightAnti"), 1, "{twice}");
+        // What the first join leaves is as few, be it read by each task or made by another stage.
+        for few in ["few", "(SELECT DISTINCT id FROM few) few"] {
+            let query = format!(
+                "SELECT * FROM {few} LEFT SEMI JOIN many USING (id) LEFT ANTI JOIN many m USING (id)"
+            );
+            let twice = plan_with(&query, 100_000_000, settings()).await;
+            assert!(count(&twice, "RightSemi") >= 3, "{twice}");
+            assert_eq!(count(&twice, "RightAnti"), 1, "{twice}");
+        }
     }
 
     #[tokio::test]

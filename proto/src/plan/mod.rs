@@ -50,6 +50,7 @@ mod selectivity;
 mod single_distinct;
 mod single_task;
 mod single_value;
+mod size;
 mod sorts;
 mod stores;
 mod tables;

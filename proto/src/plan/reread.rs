@@ -23,7 +23,8 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
-use super::joins::{are_exact, broadcast_limit, is_of_the_right, join_bytes, row_bytes};
+use super::joins::{are_exact, broadcast_limit, is_of_the_right};
+use super::size::{row_bytes, size};
 use super::{NullSupplyExec, OneTaskExec};
 
 /// Reading so many bytes takes about as long as another stage.
@@ -116,7 +117,7 @@ fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
     }
     // It may have more rows than both sides.
     let mut sum = match joins {
-        true => join_bytes(plan),
+        true => size(plan).map(|size| size.bytes),
         false => Some(0),
     };
     for input in plan.children() {

@@ -22,8 +22,8 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::work_table::WorkTableExec;
 
-use super::joins::{HASH_BYTES, row_bytes};
 use super::reread::{REREAD_BYTES, scanned_bytes};
+use super::size::{HASH_BYTES, row_bytes};
 use super::{PredictNode, TrainNode};
 use crate::settings::JobSettings;
 

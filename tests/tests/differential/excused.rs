@@ -10,6 +10,9 @@ pub(crate) const TWO_ORDERS: &str = "Conflicting ordering requirements in aggreg
 /// How a value of several rows is refused. One that is compared with NULL is computed here, and alone it is not.
 pub(crate) const SEVERAL_ROWS: &str = "Scalar subquery returned more than one row";
 
+/// What there is to read where no row was written.
+const NO_FILE: &str = "Cannot infer schema from an empty location";
+
 /// What it says, without numbers, and why that is known.
 const KNOWN: &[(&str, &str)] = &[
     (
@@ -105,10 +108,7 @@ const KNOWN: &[(&str, &str)] = &[
         "Optimizer rule 'push_down_leaf_projections' failed",
         "parts of structs are read where they are stored, which fails over joins",
     ),
-    (
-        "Cannot infer schema from an empty location",
-        "a query without rows writes no file",
-    ),
+    (NO_FILE, "a query without rows writes no file"),
     (
         "Mismatch between schema and batches",
         "a table made of values that cannot be NULL, and are planned as such that can",
@@ -148,10 +148,15 @@ pub(crate) fn is_known(error: &str) -> bool {
     KNOWN.iter().any(|(text, _)| error.contains(text))
 }
 
+/// Whether what was written had no rows, and so no file.
+pub(crate) fn writes_no_file(error: &str) -> bool {
+    error.contains(NO_FILE)
+}
+
 /// Why Volley may say this where the reference has an answer.
 pub(crate) fn refused(error: &str, no_rows: impl Fn() -> bool) -> Option<&'static str> {
     let table = error.contains("and a table in memory goes along with each query of it");
-    let no_file = error.contains("Cannot infer schema from an empty location") && no_rows();
+    let no_file = writes_no_file(error) && no_rows();
     match (table, no_file) {
         (true, _) => Some("a table in memory is too large"),
         (_, true) => Some("a query without rows writes no file"),

@@ -34,8 +34,9 @@ use datafusion::physical_plan::{
 use super::estimate::{distinct, unfiltered};
 use super::flatten::{flatten, is_join};
 use super::semi::push_semi_join;
-use crate::plan::joins::{are_exact, estimated_rows, is_read, pays_to_send};
+use crate::plan::joins::{are_exact, is_read, pays_to_send};
 use crate::plan::reread::is_repeatable;
+use crate::plan::size::size;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -217,13 +218,13 @@ impl Keys<'_> {
             let of = few.schema();
             let exact = are_exact(&of.project(&[*at])?);
             let same = of.field(*at).data_type() == field.data_type();
-            let rows_of = |plan: &Plan| estimated_rows(plan).map(|rows| rows as f64);
-            let sizes = rows_of(few).zip(rows_of(unfiltered(few).0));
-            let is_few = sizes.is_some_and(|(rows, all)| rows * FEW <= values.min(all));
-            if !exact || !same || !is_few || !pays_to_send(few, rows, config) {
+            let sizes = (size(few), size(unfiltered(few).0), size(rows));
+            let (Some(sent), Some(all), Some(rows_size)) = sizes else {
                 continue;
-            }
-            if !is_repeatable(few)? {
+            };
+            let is_few = all.rows > 0 && sent.rows as f64 * FEW <= values.min(all.rows as f64);
+            let pays = is_few && pays_to_send(sent, rows_size, config);
+            if !exact || !same || !pays || !is_repeatable(few)? {
                 continue;
             }
             let semi_join: Plan = Arc::new(HashJoinExec::try_new(
@@ -247,7 +248,7 @@ impl Keys<'_> {
 fn relations(plan: &Plan, column: usize) -> Result<Vec<(Plan, usize)>> {
     let mut found = Vec::new();
     add_relations(plan, column, &mut found)?;
-    found.sort_by_key(|(plan, _)| estimated_rows(plan).unwrap_or(u64::MAX));
+    found.sort_by_key(|(plan, _)| size(plan).map_or(u64::MAX, |size| size.rows));
     Ok(found)
 }
 
