@@ -18,6 +18,7 @@
 //! [`crate::runtime`] when they execute, which happens on executors only.
 
 mod codec;
+mod distinct_counts;
 mod effects;
 mod empty_grouping_sets;
 mod error;

@@ -13,6 +13,7 @@ use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
+use super::distinct_counts::{AGGREGATE_STATISTICS, KeepDistinctCounts};
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
 use super::expand::group_before_sets;
@@ -108,6 +109,7 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
     for rule in rules.iter().cloned() {
         match rule.name() {
             PROJECTION_PUSHDOWN => mended.push(Arc::new(KeepMergeJoins(rule)) as PlanRule),
+            AGGREGATE_STATISTICS => mended.push(Arc::new(KeepDistinctCounts(rule))),
             name if FILTER_PUSHDOWN.contains(&name) => mended.push(Arc::new(KeepFilters(rule))),
             JOIN_SELECTION => {
                 mended.push(rule);

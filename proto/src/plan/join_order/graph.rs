@@ -17,9 +17,12 @@ pub(super) fn members(set: Set) -> impl Iterator<Item = usize> {
     (0..MOST).filter(move |relation| set >> relation & 1 == 1)
 }
 
-/// The set of one relation.
+/// The set of one relation; of one that is too many, none.
 pub(super) fn only(relation: usize) -> Set {
-    1 << relation
+    let relation = u32::try_from(relation).ok();
+    relation
+        .and_then(|relation| 1_u64.checked_shl(relation))
+        .unwrap_or(0)
 }
 
 /// What an order is chosen by.

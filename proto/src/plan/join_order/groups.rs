@@ -23,6 +23,7 @@ use datafusion::common::{JoinSide, JoinType};
 use datafusion::error::Result;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -227,8 +228,9 @@ impl Keys<'_> {
             if !exact || !same || !pays || !is_repeatable(few)? {
                 continue;
             }
+            // Two scans of one plan would share what is left to read.
             let semi_join: Plan = Arc::new(HashJoinExec::try_new(
-                Arc::clone(few),
+                reset_plan_states(Arc::clone(few))?,
                 Arc::clone(rows),
                 vec![(key(few, *at), key(rows, column))],
                 None,

@@ -12,7 +12,7 @@
 //! anti joins, aggregates, limits and whatever else is no inner join bound a tree. So semi and anti joins are first
 //! [pushed down](semi) to a relation, and the rows of [groups](groups) reduced to those that a join asks for. A tree is left alone if
 //! it has a relation of unknown size, fewer than three relations, or no order that is clearly better; and
-//! all are if `datafusion.optimizer.join_reordering` is off. Which side of a join is hashed, and how
+//! all are if `datafusion.optimizer.join_reordering` is off, or rows are aggregated in an order. Which side of a join is hashed, and how
 //! rows get there, is decided by later rules.
 
 mod classes;
@@ -30,6 +30,7 @@ use std::sync::Arc;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use self::flatten::{JoinTree, flatten, is_join, replace_relations};
@@ -50,7 +51,7 @@ pub(super) fn order_joins(
     plan: Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    if !config.optimizer.join_reordering {
+    if !config.optimizer.join_reordering || plan.exists(|node| Ok(aggregates_in_order(node)))? {
         return Ok(plan);
     }
     let pushed = plan.transform_up(|node| {
@@ -60,6 +61,16 @@ pub(super) fn order_joins(
         })
     });
     order(reduce_groups(pushed.data()?, config)?)
+}
+
+/// Whether rows are aggregated in an order. A join that gives its rows another one has such an aggregate reversed where it
+/// reads rows, and DataFusion 55 not where states are merged.
+fn aggregates_in_order(node: &Arc<dyn ExecutionPlan>) -> bool {
+    let aggregate = node.downcast_ref::<AggregateExec>();
+    aggregate.is_some_and(|aggregate| {
+        let mut aggregates = aggregate.aggr_expr().iter();
+        aggregates.any(|aggregate| !aggregate.order_bys().is_empty())
+    })
 }
 
 fn order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
