@@ -26,8 +26,7 @@ pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
 pub const TRACE: &str = "volley.trace";
 /// What another stage of a query is taken to cost, in bytes that are read: see [`STAGE_BYTES_DEFAULT`].
 pub const STAGE_BYTES: &str = "volley.stage_bytes";
-/// The most bytes to read, for each exchange, that more tasks spare the one that answers a query: see
-/// [`SINGLE_TASK_BYTES_DEFAULT`].
+/// What each exchange of a query is taken to cost, where one task could answer it: see [`SINGLE_TASK_BYTES_DEFAULT`].
 pub const SINGLE_TASK_BYTES: &str = "volley.single_task_bytes";
 /// The queue whose slots a job's tasks hold: see [`QUEUE_DEFAULT`].
 pub const QUEUE: &str = "volley.queue";
@@ -91,8 +90,8 @@ pub fn session_config() -> SessionConfig {
 pub const STAGE_BYTES_MEANS: &str =
     "What another stage of a query is taken to cost, in bytes that are read and hashed";
 /// What [`SINGLE_TASK_BYTES`] says, for lists of settings.
-pub const SINGLE_TASK_BYTES_MEANS: &str = "One task answers a query, without exchanges, where more of them would spare it no more \
-     than so many bytes to read for each exchange; a row to hash or sort counts 32; 0 where none does";
+pub const SINGLE_TASK_BYTES_MEANS: &str = "What each exchange of a query is taken to cost, in bytes that are read: where all of \
+     them cost more than they take off the first task, one task answers without; 0 where all queries have stages";
 /// What [`QUEUE`] says, for lists of settings.
 pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's tasks hold";
 /// What [`PRIORITY`] says, for lists of settings.

@@ -1,4 +1,4 @@
-//! Counts of distinct values, kept from being answered by statistics of rows that a filter or a join has thinned.
+//! Counts of distinct values, kept from being answered by the statistics of a column when a filter or a join leaves out rows.
 //!
 //! DataFusion 55's rule that answers aggregates by statistics takes a count of distinct values for exact where the number
 //! of rows is not (`Count::value_from_stats`): `count(DISTINCT v)` where `v = 5` is one, whether there is such a row or
@@ -16,34 +16,24 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 type Plan = Arc<dyn ExecutionPlan>;
-type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// DataFusion's rule that answers aggregates by statistics.
 pub(super) const AGGREGATE_STATISTICS: &str = "aggregate_statistics";
 
-/// A rule that does not see plans whose distinct values it would take for those of other rows.
-#[derive(Debug)]
-pub(super) struct KeepDistinctCounts(pub(super) PlanRule);
-
-impl PhysicalOptimizerRule for KeepDistinctCounts {
-    fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
-        match plan.exists(|node| Ok(counts_thinned_rows(node)))? {
-            true => Ok(plan),
-            false => self.0.optimize(plan, config),
-        }
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.0.schema_check()
+/// Applies a rule unless it would answer by distinct values of other rows.
+pub(super) fn keep_distinct_counts(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Plan,
+    config: &ConfigOptions,
+) -> Result<Plan> {
+    match plan.exists(|node| Ok(counts_filtered_rows(node)))? {
+        true => Ok(plan),
+        false => rule.optimize(plan, config),
     }
 }
 
 /// Whether distinct values are counted of rows whose number is not known exactly.
-fn counts_thinned_rows(node: &Plan) -> bool {
+fn counts_filtered_rows(node: &Plan) -> bool {
     let Some(aggregate) = node.downcast_ref::<AggregateExec>() else {
         return false;
     };

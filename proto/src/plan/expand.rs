@@ -41,6 +41,7 @@ use datafusion::physical_plan::{
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::size::rows_of_input;
 use super::train::only;
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -332,11 +333,7 @@ impl ExecutionPlan for ExpandExec {
         inputs: &[Arc<Statistics>],
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        let groups = only(inputs.to_vec())?;
-        Ok(Arc::new(Statistics {
-            num_rows: groups.num_rows.to_inexact(),
-            ..Statistics::new_unknown(&self.schema())
-        }))
+        rows_of_input(inputs, &self.schema())
     }
 
     fn apply_expressions(

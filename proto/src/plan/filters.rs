@@ -32,40 +32,30 @@ use datafusion::physical_plan::{
 };
 
 type Plan = Arc<dyn ExecutionPlan>;
-type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// DataFusion's rules that push filters down, before and after others.
 pub(super) const FILTER_PUSHDOWN: [&str; 2] = ["FilterPushdown", "FilterPushdown(Post)"];
 
-/// A rule whose filters end at the columns that they are about.
-#[derive(Debug)]
-pub(super) struct KeepFilters(pub(super) PlanRule);
-
-impl PhysicalOptimizerRule for KeepFilters {
-    fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
-        let mark = |node: Plan| {
-            let misreads = misreads(&node).iter().any(|misread| *misread);
-            Ok(match misreads && !node.is::<Mark>() {
-                true => Transformed::yes(Mark::misreading(node)),
-                false => Transformed::no(node),
-            })
-        };
-        let marked = plan.transform_up(mark).data()?;
-        let unmark = |node: Plan| match node.downcast_ref::<Mark>() {
-            Some(Mark { node, .. }) => Ok(Transformed::yes(Arc::clone(node))),
-            None => Ok(Transformed::no(node)),
-        };
-        let optimized = self.0.optimize(marked, config)?;
-        optimized.transform_up(unmark).data()
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.0.schema_check()
-    }
+/// Applies a rule so that filters end at the columns that they are about.
+pub(super) fn keep_filters(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Plan,
+    config: &ConfigOptions,
+) -> Result<Plan> {
+    let mark = |node: Plan| {
+        let misreads = misreads(&node).iter().any(|misread| *misread);
+        Ok(match misreads && !node.is::<Mark>() {
+            true => Transformed::yes(Mark::misreading(node)),
+            false => Transformed::no(node),
+        })
+    };
+    let marked = plan.transform_up(mark).data()?;
+    let unmark = |node: Plan| match node.downcast_ref::<Mark>() {
+        Some(Mark { node, .. }) => Ok(Transformed::yes(Arc::clone(node))),
+        None => Ok(Transformed::no(node)),
+    };
+    let optimized = rule.optimize(marked, config)?;
+    optimized.transform_up(unmark).data()
 }
 
 /// Where a column of an operator is in an input of it.
@@ -293,6 +283,7 @@ mod tests {
     use datafusion::physical_plan::empty::EmptyExec;
 
     use super::*;
+    use crate::plan::plan_rule::around;
 
     /// A filter over a relation.
     fn filtered(input: Plan, column: Column) -> Plan {
@@ -324,7 +315,10 @@ mod tests {
         // As long as this is so, the engine's rule needs to be kept from it.
         let spoiled = pushed(&FilterPushdown::new(), Arc::clone(&plan));
         assert!(spoiled.contains("a@0 > 5"), "{spoiled}");
-        let kept = pushed(&KeepFilters(Arc::new(FilterPushdown::new())), plan);
+        let kept = pushed(
+            around(Arc::new(FilterPushdown::new()), keep_filters).as_ref(),
+            plan,
+        );
         assert!(
             kept.starts_with("FilterExec: v@0 > 5") && !kept.contains("a@0 > 5"),
             "{kept}"
@@ -338,7 +332,10 @@ mod tests {
         let columns = [(col("v", &input.schema()).unwrap(), "x".to_owned())];
         let only: Plan = Arc::new(ProjectionExec::try_new(columns, input).unwrap());
         let plan = filtered(only, Column::new("x", 0));
-        let kept = pushed(&KeepFilters(Arc::new(FilterPushdown::new())), plan);
+        let kept = pushed(
+            around(Arc::new(FilterPushdown::new()), keep_filters).as_ref(),
+            plan,
+        );
         assert!(kept.contains("v@0 > 5"), "{kept}");
     }
 }

@@ -25,46 +25,36 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use super::train::only;
 
 type Plan = Arc<dyn ExecutionPlan>;
-type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// DataFusion's rule that pushes projections down.
 pub(super) const PROJECTION_PUSHDOWN: &str = "ProjectionPushdown";
 
-/// A rule that does not see joins that it would spoil.
-#[derive(Debug)]
-pub(super) struct KeepMergeJoins(pub(super) PlanRule);
-
-impl PhysicalOptimizerRule for KeepMergeJoins {
-    fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
-        let mark = |node: Plan| {
-            let join = node.downcast_ref::<SortMergeJoinExec>();
-            match join.and_then(|join| Some((join, join.filter().as_ref()?))) {
-                Some((join, filter)) => {
-                    let join = Arc::new(with_nulls(join, filter)?);
-                    Ok(Transformed::yes(Arc::new(Mark(join)) as Plan))
-                }
-                None => Ok(Transformed::no(node)),
+/// Applies a rule that does not see joins that it would spoil.
+pub(super) fn keep_merge_joins(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Plan,
+    config: &ConfigOptions,
+) -> Result<Plan> {
+    let mark = |node: Plan| {
+        let join = node.downcast_ref::<SortMergeJoinExec>();
+        match join.and_then(|join| Some((join, join.filter().as_ref()?))) {
+            Some((join, filter)) => {
+                let join = Arc::new(with_nulls(join, filter)?);
+                Ok(Transformed::yes(Arc::new(Mark(join)) as Plan))
             }
-        };
-        let marked = plan.transform_up(mark)?;
-        let optimized = self.0.optimize(marked.data, config)?;
-        if !marked.transformed {
-            return Ok(optimized);
-        }
-        let unmark = |node: Plan| match node.downcast_ref::<Mark>() {
-            Some(Mark(join)) => Ok(Transformed::yes(Arc::clone(join))),
             None => Ok(Transformed::no(node)),
-        };
-        optimized.transform_up(unmark).data()
+        }
+    };
+    let marked = plan.transform_up(mark)?;
+    let optimized = rule.optimize(marked.data, config)?;
+    if !marked.transformed {
+        return Ok(optimized);
     }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.0.schema_check()
-    }
+    let unmark = |node: Plan| match node.downcast_ref::<Mark>() {
+        Some(Mark(join)) => Ok(Transformed::yes(Arc::clone(join))),
+        None => Ok(Transformed::no(node)),
+    };
+    optimized.transform_up(unmark).data()
 }
 
 /// The join with a condition whose columns may be NULL.

@@ -39,6 +39,7 @@ mod null_supply;
 mod one_task;
 mod own_equalities;
 mod partitions;
+mod plan_rule;
 mod planner;
 mod predict;
 mod recursion;

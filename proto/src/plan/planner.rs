@@ -11,10 +11,10 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::plan_rule::{Rewrite, rule};
 use super::rules::estimates;
 use super::train::only;
 use super::{
@@ -75,34 +75,21 @@ impl QueryPlanner for VolleyQueryPlanner {
 fn stopping_at_small(session: &SessionState) -> SessionState {
     let mut rules = session.physical_optimizers().to_vec();
     let estimates = rules.iter().take_while(|rule| estimates(rule.name()));
-    rules.insert(estimates.count(), Arc::new(StopAtSmall));
+    let stop = rule("stop_at_small", Rewrite::Whole(stop_at_small));
+    rules.insert(estimates.count(), stop);
     SessionStateBuilder::new_from_existing(session.clone())
         .with_physical_optimizer_rules(rules)
         .build()
 }
 
 /// Fails with [`Small`] at the plan of a query that [is](single_task::fits).
-#[derive(Debug)]
-struct StopAtSmall;
-
-impl PhysicalOptimizerRule for StopAtSmall {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        match single_task::fits(&plan, config) {
-            true => Err(DataFusionError::External(Box::new(Small))),
-            false => Ok(plan),
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        "stop_at_small"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
+fn stop_at_small(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    match single_task::fits(&plan, config) {
+        true => Err(DataFusionError::External(Box::new(Small))),
+        false => Ok(plan),
     }
 }
 

@@ -21,6 +21,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 
+use super::size::rows_of_input;
 use super::train::only;
 use crate::ModelRef;
 use crate::runtime::Runtimes;
@@ -215,12 +216,8 @@ impl ExecutionPlan for PredictExec {
         inputs: &[Arc<Statistics>],
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        let rows = only(inputs.to_vec())?;
-        Ok(Arc::new(Statistics {
-            // Whoever counts predictions wants them made.
-            num_rows: rows.num_rows.to_inexact(),
-            ..Statistics::new_unknown(&self.schema())
-        }))
+        // Not exactly: whoever counts predictions wants them made.
+        rows_of_input(inputs, &self.schema())
     }
 
     fn apply_expressions(

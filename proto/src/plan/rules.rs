@@ -3,37 +3,33 @@
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
 
-use super::distinct_counts::{AGGREGATE_STATISTICS, KeepDistinctCounts};
+use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
 use super::expand::group_before_sets;
-use super::filters::{FILTER_PUSHDOWN, KeepFilters};
+use super::filters::{FILTER_PUSHDOWN, keep_filters};
 use super::float_extremes::order_floats;
 use super::float_ranges::{forget_ranges, prune_by_others};
 use super::join_order::order_joins;
 use super::joins::choose_join;
-use super::logical_rule::{LogicalRule, around, top_down};
-use super::merge_joins::{KeepMergeJoins, PROJECTION_PUSHDOWN};
+use super::logical_rule::{self, LogicalRule, top_down};
+use super::merge_joins::{PROJECTION_PUSHDOWN, keep_merge_joins};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::null_supply::forget_constants;
 use super::own_equalities::hide_own_equalities;
+use super::plan_rule::{PlanRule, Rewrite, around, rule};
 use super::repeated::receive_repeated_names;
 use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
 use super::write::{choose_dictionaries, write_folder};
-
-type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// DataFusion's rule that chooses how joins are done.
 const JOIN_SELECTION: &str = "join_selection";
@@ -93,9 +89,9 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
 /// DataFusion's rules of logical plans with what keeps each from spoiling them; those of a process alone as well.
 pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
     let mended = rules.iter().map(|rule| match rule.name() {
-        ELIMINATE_CROSS_JOIN => around(Arc::clone(rule), keep_null_safe_joins),
-        SINGLE_DISTINCT => around(Arc::clone(rule), keep_sums_of_decimals),
-        PUSH_DOWN_FILTER => around(Arc::clone(rule), keep_above_empty_grouping_sets),
+        ELIMINATE_CROSS_JOIN => logical_rule::around(Arc::clone(rule), keep_null_safe_joins),
+        SINGLE_DISTINCT => logical_rule::around(Arc::clone(rule), keep_sums_of_decimals),
+        PUSH_DOWN_FILTER => logical_rule::around(Arc::clone(rule), keep_above_empty_grouping_sets),
         _ => Arc::clone(rule),
     });
     mended
@@ -105,31 +101,26 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
 
 /// DataFusion's rules of plans with what keeps each from spoiling them; those of a process alone as well.
 pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
+    let each = |name, rewrite| rule(name, Rewrite::Each(rewrite));
     let mut mended = vec![];
-    for rule in rules.iter().cloned() {
-        match rule.name() {
-            PROJECTION_PUSHDOWN => mended.push(Arc::new(KeepMergeJoins(rule)) as PlanRule),
-            AGGREGATE_STATISTICS => mended.push(Arc::new(KeepDistinctCounts(rule))),
-            name if FILTER_PUSHDOWN.contains(&name) => mended.push(Arc::new(KeepFilters(rule))),
-            JOIN_SELECTION => {
-                mended.push(rule);
-                mended.push(self::rule(
-                    "hide_own_equalities",
-                    Rewrite::Each(hide_own_equalities),
-                ));
+    for own in rules.iter().cloned() {
+        match own.name() {
+            PROJECTION_PUSHDOWN => mended.push(around(own, keep_merge_joins)),
+            AGGREGATE_STATISTICS => mended.push(around(own, keep_distinct_counts)),
+            name if FILTER_PUSHDOWN.contains(&name) => mended.push(around(own, keep_filters)),
+            JOIN_SELECTION => mended.extend([
+                own,
+                each("hide_own_equalities", hide_own_equalities),
                 // Once the kind of each join is settled.
-                mended.push(self::rule(
-                    "forget_constants",
-                    Rewrite::Each(forget_constants),
-                ));
-            }
-            ENSURE_REQUIREMENTS => {
-                mended.push(self::rule("limits_apart", Rewrite::Each(limit_apart)));
-                mended.push(rule);
-                mended.push(self::rule("limits_within", Rewrite::Each(limit_within)));
-                mended.push(self::rule("sort_as_merged", Rewrite::Each(sort_as_merged)));
-            }
-            _ => mended.push(rule),
+                each("forget_constants", forget_constants),
+            ]),
+            ENSURE_REQUIREMENTS => mended.extend([
+                each("limits_apart", limit_apart),
+                own,
+                each("limits_within", limit_within),
+                each("sort_as_merged", sort_as_merged),
+            ]),
+            _ => mended.push(own),
         }
     }
     mended
@@ -186,50 +177,4 @@ fn order_once(plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<
             false => once,
         })
     })
-}
-
-type Plan = Arc<dyn ExecutionPlan>;
-
-/// What a plan becomes.
-#[derive(Debug, Clone, Copy)]
-enum Rewrite {
-    /// Each operator by itself, its inputs first: what it becomes, if anything else.
-    Each(fn(&Plan, &ConfigOptions) -> Result<Option<Plan>>),
-    /// All of it at once.
-    Whole(fn(Plan, &ConfigOptions) -> Result<Plan>),
-}
-
-/// A rule by its name.
-#[derive(Debug)]
-struct Rule {
-    name: &'static str,
-    rewrite: Rewrite,
-}
-
-fn rule(name: &'static str, rewrite: Rewrite) -> PlanRule {
-    Arc::new(Rule { name, rewrite })
-}
-
-impl PhysicalOptimizerRule for Rule {
-    fn optimize(&self, plan: Plan, config: &ConfigOptions) -> Result<Plan> {
-        let each = match self.rewrite {
-            Rewrite::Each(rewrite) => rewrite,
-            Rewrite::Whole(rewrite) => return rewrite(plan, config),
-        };
-        plan.transform_up(|node| {
-            Ok(match each(&node, config)? {
-                Some(rewritten) => Transformed::yes(rewritten),
-                None => Transformed::no(node),
-            })
-        })
-        .data()
-    }
-
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
 }

@@ -14,7 +14,9 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::empty::EmptyExec;
-use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
+};
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
@@ -27,7 +29,7 @@ use super::size::{HASH_BYTES, row_bytes};
 use super::{PredictNode, TrainNode};
 use crate::settings::JobSettings;
 
-/// The most bytes to read, for each exchange, that more tasks spare the one that answers a query; none does where there
+/// What an exchange is taken to cost, in bytes that are read, where one task could answer instead; nothing where there
 /// are no jobs.
 pub(super) fn limit(config: &ConfigOptions) -> u64 {
     let settings = config.extensions.get::<JobSettings>();
@@ -104,8 +106,8 @@ impl Estimate {
             work.bytes = work.bytes.saturating_add(input.bytes);
             work.exchanges += input.exchanges;
         }
-        // Of two sides that each task reads for itself, none is exchanged.
-        work.exchanges += u64::from(inputs.len() == 2 && least > REREAD_BYTES);
+        // The smaller side of a join is exchanged, unless each task reads it for itself.
+        work.exchanges += u64::from(is_join(plan) && least > REREAD_BYTES);
         Some(work)
     }
 
@@ -130,7 +132,7 @@ impl Estimate {
         let sorts = plan.is::<SortExec>()
             || plan.is::<WindowAggExec>()
             || plan.is::<BoundedWindowAggExec>();
-        let hashes = (aggregate.is_some() && !merges) || plan.is::<HashJoinExec>() || sorts;
+        let hashes = (aggregate.is_some() && !merges) || is_join(plan) || sorts;
         let rows = inputs.iter().filter_map(|input| self.rows(input));
         let rows = if hashes { rows.sum() } else { 0_u64 };
         Some(Work {
@@ -153,6 +155,13 @@ impl Estimate {
             }
         }
     }
+}
+
+fn is_join(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<HashJoinExec>()
+        || plan.is::<SortMergeJoinExec>()
+        || plan.is::<NestedLoopJoinExec>()
+        || plan.is::<CrossJoinExec>()
 }
 
 /// About how many bytes the leaf of a plan reads, if that is known.
@@ -277,6 +286,12 @@ mod tests {
                 format!("{} UNION ALL {}", grouped("small"), grouped("large")),
                 100 << 20,
                 false,
+            ),
+            // A union exchanges nothing itself.
+            (
+                format!("{} UNION ALL {}", grouped("large"), grouped("large")),
+                100 << 20,
+                true,
             ),
             // Not what each task reads for itself.
             (

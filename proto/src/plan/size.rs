@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::{JoinType, Statistics};
+use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
+use super::train::only;
 use super::{OneTaskExec, join_order};
 
 /// Hashing a row takes about as long as reading so many bytes.
@@ -78,6 +80,18 @@ fn statistics_of(plan: &Plan) -> Option<Arc<Statistics>> {
     statistics
         .compute(plan.as_ref(), &StatisticsArgs::new())
         .ok()
+}
+
+/// Statistics of an operator of which nothing is known but that it has about as many rows as its input.
+pub(super) fn rows_of_input(
+    inputs: &[Arc<Statistics>],
+    schema: &Schema,
+) -> Result<Arc<Statistics>> {
+    let input = only(inputs.to_vec())?;
+    Ok(Arc::new(Statistics {
+        num_rows: input.num_rows.to_inexact(),
+        ..Statistics::new_unknown(schema)
+    }))
 }
 
 /// About how many bytes a row takes in memory.

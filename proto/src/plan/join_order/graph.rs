@@ -17,7 +17,7 @@ pub(super) fn members(set: Set) -> impl Iterator<Item = usize> {
     (0..MOST).filter(move |relation| set >> relation & 1 == 1)
 }
 
-/// The set of one relation; of one that is too many, none.
+/// The set of one relation; none beyond [`MOST`].
 pub(super) fn only(relation: usize) -> Set {
     let relation = u32::try_from(relation).ok();
     relation

@@ -41,9 +41,9 @@ use crate::plan::size::size;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// The rows of groups are reduced if at most one key in so many is estimated to find a partner, and a filter says so: that a table has
+/// The share of keys that may find a partner, by estimate, for rows to be reduced. A filter has to say so: that a table has
 /// fewer keys than lie between another's least and greatest says nothing.
-const FEW: f64 = 4.0;
+const SELECTIVITY: f64 = 0.25;
 
 /// The plan with the rows of groups reduced to those that its joins ask for.
 pub(super) fn reduce_groups(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
@@ -211,6 +211,9 @@ impl Keys<'_> {
         let Some(values) = distinct(&known.column_statistics[column], *count as f64) else {
             return Ok(None);
         };
+        let Some(many) = size(rows) else {
+            return Ok(None);
+        };
         let key = |plan: &Plan, at: usize| {
             let name = plan.schema().field(at).name().clone();
             Arc::new(Column::new(&name, at)) as Arc<dyn PhysicalExpr>
@@ -219,12 +222,12 @@ impl Keys<'_> {
             let of = few.schema();
             let exact = are_exact(&of.project(&[*at])?);
             let same = of.field(*at).data_type() == field.data_type();
-            let sizes = (size(few), size(unfiltered(few).0), size(rows));
-            let (Some(sent), Some(all), Some(rows_size)) = sizes else {
+            let Some((sent, all)) = size(few).zip(size(unfiltered(few).0)) else {
                 continue;
             };
-            let is_few = all.rows > 0 && sent.rows as f64 * FEW <= values.min(all.rows as f64);
-            let pays = is_few && pays_to_send(sent, rows_size, config);
+            let is_few =
+                all.rows > 0 && sent.rows as f64 <= SELECTIVITY * values.min(all.rows as f64);
+            let pays = is_few && pays_to_send(sent, many, config);
             if !exact || !same || !pays || !is_repeatable(few)? {
                 continue;
             }

@@ -63,8 +63,8 @@ pub(super) fn order_joins(
     order(reduce_groups(pushed.data()?, config)?)
 }
 
-/// Whether rows are aggregated in an order. A join that gives its rows another one has such an aggregate reversed where it
-/// reads rows, and DataFusion 55 not where states are merged.
+/// Whether rows are aggregated in an order. Where its input gains an order by another order of joins, DataFusion 55 reverses
+/// a partial aggregate, and not the final one.
 fn aggregates_in_order(node: &Arc<dyn ExecutionPlan>) -> bool {
     let aggregate = node.downcast_ref::<AggregateExec>();
     aggregate.is_some_and(|aggregate| {

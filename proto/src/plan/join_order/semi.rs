@@ -1,4 +1,4 @@
-//! Semi and anti joins below inner joins, at the relation whose columns they compare.
+//! Pushdown of semi and anti joins below inner joins, to the relation whose columns they compare.
 //!
 //! ```text
 //!   LeftSemi: orders.id                  Inner
