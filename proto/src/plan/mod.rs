@@ -45,6 +45,7 @@ mod predict;
 mod recursion;
 mod repeated;
 mod reread;
+mod reversed_aggregates;
 mod row_hash;
 mod rules;
 mod running;

@@ -26,6 +26,7 @@ use super::null_supply::forget_constants;
 use super::own_equalities::hide_own_equalities;
 use super::plan_rule::{PlanRule, Rewrite, around, rule};
 use super::repeated::receive_repeated_names;
+use super::reversed_aggregates::reverse_as_partial;
 use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
@@ -123,6 +124,7 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
             _ => mended.push(own),
         }
     }
+    mended.push(each("reverse_as_partial", reverse_as_partial));
     mended
 }
 

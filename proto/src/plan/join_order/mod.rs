@@ -12,8 +12,8 @@
 //! anti joins, aggregates, limits and whatever else is no inner join bound a tree. So semi and anti joins are first
 //! [pushed down](semi) to a relation, and the rows of [groups](groups) reduced to those that a join asks for. A tree is left alone if
 //! it has a relation of unknown size, fewer than three relations, or no order that is clearly better; and
-//! all are if `datafusion.optimizer.join_reordering` is off, or rows are aggregated in an order. Which side of a join is hashed, and how
-//! rows get there, is decided by later rules.
+//! all are if `datafusion.optimizer.join_reordering` is off. Which side of a join is hashed, and how rows get there, is
+//! decided by later rules.
 
 mod classes;
 mod estimate;
@@ -30,7 +30,6 @@ use std::sync::Arc;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
-use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use self::flatten::{JoinTree, flatten, is_join, replace_relations};
@@ -51,7 +50,7 @@ pub(super) fn order_joins(
     plan: Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    if !config.optimizer.join_reordering || plan.exists(|node| Ok(aggregates_in_order(node)))? {
+    if !config.optimizer.join_reordering {
         return Ok(plan);
     }
     let pushed = plan.transform_up(|node| {
@@ -61,16 +60,6 @@ pub(super) fn order_joins(
         })
     });
     order(reduce_groups(pushed.data()?, config)?)
-}
-
-/// Whether rows are aggregated in an order. Where its input gains an order by another order of joins, DataFusion 55 reverses
-/// a partial aggregate, and not the final one.
-fn aggregates_in_order(node: &Arc<dyn ExecutionPlan>) -> bool {
-    let aggregate = node.downcast_ref::<AggregateExec>();
-    aggregate.is_some_and(|aggregate| {
-        let mut aggregates = aggregate.aggr_expr().iter();
-        aggregates.any(|aggregate| !aggregate.order_bys().is_empty())
-    })
 }
 
 fn order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {

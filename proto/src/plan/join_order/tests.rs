@@ -130,9 +130,6 @@ async fn an_order_stays_that_is_good_enough() {
         "SELECT count(*) FROM shops JOIN sales ON shops.id = sales.shop JOIN items ON items.id = sales.item",
         "SELECT sum(sales.amount) FROM days JOIN sales ON days.id = sales.day",
         "SELECT * FROM items a JOIN items b ON a.id = b.id JOIN items c ON a.kind = c.id",
-        // Rows are aggregated in an order.
-        "SELECT items.name, nth_value(sales.amount, 2 ORDER BY sales.id DESC) FROM sales JOIN items ON items.id = sales.item \
-         WHERE items.id IN (SELECT item FROM stock WHERE amount > 3) GROUP BY items.name",
         // Nobody knows how many texts there are: few, so that joining by them makes many rows.
         "SELECT count(*) FROM items a JOIN sales ON a.id = sales.item JOIN items b ON a.name = b.name \
          JOIN items c ON b.name = c.name",

@@ -101,6 +101,25 @@ const WITH_AB: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "a value from the end of an order that a join keeps once its sides are swapped",
+        settings: &[
+            "datafusion.execution.target_partitions = 2",
+            "volley.single_task_bytes = 0",
+        ],
+        files: &[
+            "COPY (SELECT value AS y FROM generate_series(1, 1000)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+            "COPY (SELECT value AS y FROM generate_series(1001, 2000)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+            "COPY (SELECT value AS k FROM generate_series(0, 6)) TO 'DIR/s/1.parquet' STORED AS PARQUET",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t (y BIGINT) STORED AS PARQUET WITH ORDER (y) LOCATION 'DIR/t/'",
+            "CREATE EXTERNAL TABLE s (k BIGINT) STORED AS PARQUET LOCATION 'DIR/s/'",
+        ],
+        query: "SELECT nth_value(y, 3 ORDER BY y DESC) AS v FROM t JOIN s ON s.k = t.y % 7",
+        means: Some("SELECT 1998 AS v"),
+        ..PLAIN
+    },
+    Known {
         name: "a union of a join and of groups, of whose tasks some report of an operator more",
         settings: &[
             "datafusion.execution.target_partitions = 2",
