@@ -267,8 +267,9 @@ impl Process {
         }
     }
 
-    /// Tells the scheduler that the executor goes.
+    /// Tells the scheduler that the executor goes, and no more that it lives: it would be registered again.
     pub(crate) async fn take_leave(mut self) {
+        self.heart.shutdown().await;
         let goodbye = self.scheduler.executor_stopped(ExecutorStoppedParams {
             executor_id: self.config.id.clone(),
             reason: "stopped".to_owned(),
@@ -281,6 +282,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // Removing what was shuffled takes a while, in which nobody listens any more.
+        self.heart.abort_all();
         self.stop.cancel();
     }
 }
