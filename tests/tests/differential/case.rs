@@ -104,8 +104,8 @@ impl Case {
         script
     }
 
-    /// The same where DataFusion alone errs on how it is put: with its rules mended, `IN` spelled out, and without what it
-    /// takes statistics for, which leave out NaN.
+    /// The same where DataFusion alone errs on how it is put: with its rules mended, `IN` spelled out, structs read as a
+    /// whole, and without what it takes statistics for, which leave out NaN.
     pub(crate) fn mended(&self, dir: &Path, out: &Path) -> Script {
         let mut case = self.clone();
         match &mut case.question {
@@ -114,6 +114,7 @@ impl Case {
         }
         for key in [
             "datafusion.optimizer.enable_dynamic_filter_pushdown",
+            "datafusion.optimizer.enable_leaf_expression_pushdown",
             "datafusion.execution.collect_statistics",
             "datafusion.execution.parquet.pruning",
             "datafusion.execution.parquet.enable_page_index",

@@ -118,6 +118,10 @@ const KNOWN: &[(&str, &str)] = &[
         "an ordered nth_value panics over groups without rows",
     ),
     (
+        "Cannot infer common argument type for comparison operation",
+        "a filter is pushed down to another column of the same name, which has another type",
+    ),
+    (
         "Can't compare arrays of different types",
         "a union of a dictionary and text, compared below IN",
     ),
