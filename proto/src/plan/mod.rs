@@ -17,6 +17,7 @@
 //! The nodes describe; they hold no behaviour of training or prediction. They find that behind
 //! [`crate::runtime`] when they execute, which happens on executors only.
 
+mod aggregate_orders;
 mod codec;
 mod distinct_counts;
 mod effects;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 
+use super::aggregate_orders::order_by_what_tells;
 use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
@@ -79,7 +79,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let mut logical: Vec<LogicalRule> = vec![
         top_down("receive_repeated_names", receive_repeated_names),
         top_down("drop_endless_limits", drop_endless_limits),
-        top_down("order_once", order_once),
+        top_down("order_by_what_tells", order_by_what_tells),
     ];
     logical.extend(mended_logical_rules(state.optimizers()));
     SessionStateBuilder::new_from_existing(state)
@@ -147,36 +147,5 @@ fn drop_endless_limits(
             }))
         }
         other => Transformed::no(other),
-    })
-}
-
-/// Takes a column away from an aggregate's order that is in it already, which tells nothing and makes DataFusion
-/// 55 panic.
-fn order_once(plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-    if !matches!(plan, LogicalPlan::Aggregate(_)) {
-        return Ok(Transformed::no(plan));
-    }
-    let names = NamePreserver::new(&plan);
-    plan.map_expressions(|expr| {
-        let name = names.save(&expr);
-        let once = expr.transform_up(|expr| {
-            let Expr::AggregateFunction(mut call) = expr else {
-                return Ok(Transformed::no(expr));
-            };
-            let before = call.params.order_by.len();
-            let mut seen: Vec<Expr> = vec![];
-            call.params.order_by.retain(|key| {
-                let is_new = !seen.contains(&key.expr);
-                seen.push(key.expr.clone());
-                is_new
-            });
-            let changed = call.params.order_by.len() < before;
-            let call = Expr::AggregateFunction(call);
-            Ok(Transformed::new(call, changed, TreeNodeRecursion::Continue))
-        })?;
-        Ok(match once.transformed {
-            true => Transformed::yes(name.restore(once.data)),
-            false => once,
-        })
     })
 }

@@ -35,6 +35,15 @@ pub(super) const KNOWN: &[Known] = &[
         ..WINDOW
     },
     Known {
+        name: "two aggregates whose orders differ in a constant, behind an exchange",
+        settings: &[
+            "datafusion.execution.target_partitions = 2",
+            "volley.single_task_bytes = 0",
+        ],
+        query: "SELECT s, nth_value(v, 2 ORDER BY c, v) AS a, nth_value(v, 2 ORDER BY c NULLS FIRST, v) AS b FROM (SELECT DISTINCT 1 AS c, s, v FROM t) u GROUP BY s",
+        ..WINDOW
+    },
+    Known {
         name: "the first rows of a union of constants",
         query: "(SELECT 5 AS x, value % 3 AS y FROM generate_series(1, 30)) UNION ALL (SELECT -2 AS x, max(value) AS y FROM generate_series(1, 40)) ORDER BY x, y NULLS FIRST LIMIT 3",
         means: Some("SELECT x, y FROM (VALUES (-2, 40), (5, 0), (5, 0)) t (x, y) ORDER BY x, y"),
