@@ -41,7 +41,10 @@ pub(in crate::network) fn backward(
     spare.extend(known.iter_mut().filter_map(Option::take));
     known.resize_with(graph.widths.len(), || None);
     for (value, delta) in deltas {
-        known[value] = Some(delta);
+        // A copy: what others allocate for each batch would add up in what is spare.
+        let mut own = room(&mut spare, delta.len());
+        own.copy_from_slice(&delta);
+        known[value] = Some(own);
     }
     let Scratch {
         values, workspace, ..
@@ -285,9 +288,66 @@ fn sought(graph: &Graph, trains: bool) -> Vec<bool> {
     sought
 }
 
-/// Memory of a length, of what was last in it.
+/// Memory of a length, of what was last in it: of what is spare, the least that is large enough.
 fn room(spare: &mut Vec<Vec<f32>>, len: usize) -> Vec<f32> {
-    let mut buffer = spare.pop().unwrap_or_default();
+    let buffers = spare.iter().enumerate();
+    let fitting = buffers.filter(|(_, buffer)| buffer.capacity() >= len);
+    let best = fitting.min_by_key(|(_, buffer)| buffer.capacity());
+    let best = best.map(|(at, _)| at);
+    let mut buffer = best.map_or_else(Vec::new, |at| spare.swap_remove(at));
     buffer.resize(len, 0.0);
     buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::spec::{
+        Activation, EmbeddingWidth, EnsembleSize, Layer, Linear, Network, NumericEmbedding, Output,
+    };
+
+    use super::super::Host;
+    use super::*;
+    use crate::network::{Compute, Sizes};
+    use crate::testing::custom_layers;
+
+    #[test]
+    fn memory_does_not_grow_by_batches() {
+        let sizes = Sizes {
+            codes: vec![5; 2],
+            continuous: 3,
+            bins: vec![vec![-1.0, 0.0, 2.0]; 3],
+            outputs: 1,
+            rows: 0,
+        };
+        let network = Network {
+            embedding_dim: EmbeddingWidth::Same(4),
+            batch_norm: true,
+            numeric_embedding: NumericEmbedding::None,
+            layers: Layer::stack(&[8, 32, 16], Activation::Relu, &[]),
+            output: Output::Identity,
+            linear: Linear::Beside,
+            factors: 2,
+            ensemble_size: EnsembleSize::Of(2),
+        };
+        let of = Architecture::of(&network, &["a", "b"], &sizes, 1.0, &custom_layers()).unwrap();
+        let mut host = Host::new(&of, of.initial_values(1), &());
+        let mut gradient = vec![0.0; host.values().iter().map(Vec::len).sum()];
+        let mut held = Vec::new();
+        for batch in 0..60 {
+            // The last batch of an epoch is a small one.
+            let rows = if batch % 10 == 9 { 7 } else { 64 };
+            let input = Input {
+                rows,
+                codes: vec![1; 2 * rows],
+                continuous: vec![0.5; 3 * rows],
+                dropout: vec![],
+            };
+            host.gradient(input, |y| vec![1.0; y.len()], &mut gradient);
+            let Scratch { deltas, spare, .. } = &host.scratch;
+            let buffers = spare.iter().chain(deltas.iter().flatten());
+            held.push(buffers.map(Vec::capacity).sum::<usize>());
+        }
+        assert!(held[19] > 0);
+        assert_eq!(held[19], held[59]);
+    }
 }
