@@ -1,21 +1,22 @@
-//! Aggregates in an order, computed from the same end in all of their stages.
+//! `nth_value` in an order, counted from the same end in all of its stages.
 //!
 //! `nth_value(x, 2 ORDER BY y DESC)` of rows that come in the order of `y` is the last but one. DataFusion 55 reverses an
 //! aggregate so when a plan is made, in its stages alike, and once more whenever an input is replaced by one in another
 //! order, as where the sides of a join are swapped: then in the partial aggregate alone, and the final one takes rows
-//! from the wrong end. So the final aggregate takes the expressions of the partial one, once plans change no more. To be
-//! dropped when a release does.
+//! from the wrong end. So the final aggregate takes the expression of the partial one, once plans change no more. Others,
+//! as `array_agg`, turn their states around themselves, and are left alone. To be dropped when a release does.
 
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::error::Result;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// A final aggregate with the expressions of the partial one, if those were reversed by themselves.
+/// A final aggregate with the `nth_value`s of the partial one, if those were reversed by themselves.
 pub(super) fn reverse_as_partial(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(merged) = node.downcast_ref::<AggregateExec>() else {
         return Ok(None);
@@ -27,10 +28,16 @@ pub(super) fn reverse_as_partial(node: &Plan, _: &ConfigOptions) -> Result<Optio
         return Ok(None);
     };
     let (own, those) = (merged.aggr_expr(), partial.aggr_expr());
-    let mut pairs = own.iter().zip(those);
-    let differ = pairs.any(|(own, that)| own.is_reversed() != that.is_reversed());
-    Ok((differ && own.len() == those.len())
-        .then(|| Arc::new(merged.with_new_aggr_exprs(those)) as Plan))
+    let differs = |(own, that): &(&Arc<AggregateFunctionExpr>, &Arc<AggregateFunctionExpr>)| {
+        own.fun().name() == "nth_value" && own.is_reversed() != that.is_reversed()
+    };
+    let pairs = || own.iter().zip(those);
+    if own.len() != those.len() || !pairs().any(|pair| differs(&pair)) {
+        return Ok(None);
+    }
+    let turned = pairs().map(|pair| Arc::clone(if differs(&pair) { pair.1 } else { pair.0 }));
+    let turned = merged.with_new_aggr_exprs(turned.collect::<Vec<_>>());
+    Ok(Some(Arc::new(turned)))
 }
 
 /// The aggregate whose states come out of a plan, through what moves or sorts rows.
