@@ -338,7 +338,7 @@ mod tests {
             let rows = if batch % 10 == 9 { 7 } else { 64 };
             let input = Input {
                 rows,
-                codes: vec![1; 2 * rows],
+                codes: [1, 6].repeat(rows),
                 continuous: vec![0.5; 3 * rows],
                 dropout: vec![],
             };
