@@ -288,7 +288,7 @@ fn sought(graph: &Graph, trains: bool) -> Vec<bool> {
     sought
 }
 
-/// Memory of a length, of what was last in it: of what is spare, the least that is large enough.
+/// A buffer of a length, with what was last in it: the best fit of the spare ones.
 fn room(spare: &mut Vec<Vec<f32>>, len: usize) -> Vec<f32> {
     let buffers = spare.iter().enumerate();
     let fitting = buffers.filter(|(_, buffer)| buffer.capacity() >= len);
