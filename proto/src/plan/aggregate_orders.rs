@@ -1,8 +1,7 @@
-//! The orders of aggregates, without what tells rows apart no further.
+//! Redundant sort keys of aggregates: duplicates and constants, which are dropped.
 //!
-//! A key that stands in an order already makes DataFusion 55 panic. One that is the same in every row is left out by its
-//! planner, but only where it is known: behind an exchange, the orders of two aggregates that differ in such keys alone
-//! would be refused as conflicting.
+//! A duplicate makes DataFusion 55 panic. A constant is dropped by its planner too, but only where it is known to be
+//! one: behind an exchange, two aggregates whose orders differ in constants alone would be refused as conflicting.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
@@ -11,8 +10,8 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Cast, Distinct, Expr, LogicalPlan, Operator};
 use datafusion::optimizer::OptimizerConfig;
 
-/// Takes keys away from the orders of aggregates that are in them already, or the same in every row.
-pub(super) fn order_by_what_tells(
+/// Drops duplicate and constant sort keys of aggregates.
+pub(super) fn drop_redundant_sort_keys(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
@@ -34,9 +33,9 @@ pub(super) fn order_by_what_tells(
             let before = call.params.order_by.len();
             let mut seen: Vec<Expr> = vec![];
             call.params.order_by.retain(|key| {
-                let tells = !seen.contains(&key.expr) && !is_constant(&key.expr, &input);
+                let is_needed = !seen.contains(&key.expr) && !is_constant(&key.expr, &input);
                 seen.push(key.expr.clone());
-                tells
+                is_needed
             });
             let changed = call.params.order_by.len() < before;
             let call = Expr::AggregateFunction(call);

@@ -9,7 +9,7 @@ use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 
-use super::aggregate_orders::order_by_what_tells;
+use super::aggregate_orders::drop_redundant_sort_keys;
 use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
@@ -79,7 +79,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let mut logical: Vec<LogicalRule> = vec![
         top_down("receive_repeated_names", receive_repeated_names),
         top_down("drop_endless_limits", drop_endless_limits),
-        top_down("order_by_what_tells", order_by_what_tells),
+        top_down("drop_redundant_sort_keys", drop_redundant_sort_keys),
     ];
     logical.extend(mended_logical_rules(state.optimizers()));
     SessionStateBuilder::new_from_existing(state)
