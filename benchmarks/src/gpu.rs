@@ -111,8 +111,10 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         let shares = shares.collect::<Vec<_>>().join(", ");
         comparison.remark(format!("{name}: GPU busy, in percent: {shares}."));
         comparison.cases.push(case);
+        // A lent machine may be gone before the last case.
+        comparison.write(results)?;
     }
-    comparison.write(results)
+    Ok(())
 }
 
 const METHOD: &str = "The network of `examples/rossmann/train.sql` on some rows of the Rossmann \

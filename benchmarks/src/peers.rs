@@ -29,8 +29,18 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Makes a group's environment in the user's cache folder, or brings it up to date, with what
-    /// `peers/requirements-{group}.txt` lists.
+    /// `peers/requirements-{group}.txt` lists. Where `VOLLEY_PYTHON` names a Python that has it, nothing is installed.
     pub(crate) fn install(group: &str) -> anyhow::Result<Self> {
+        if let Some(python) = std::env::var_os("VOLLEY_PYTHON") {
+            let python = PathBuf::from(python);
+            ensure!(
+                python.is_file(),
+                "VOLLEY_PYTHON = {} is no program: it is the path of a python with what \
+                 peers/requirements-{group}.txt lists",
+                python.display()
+            );
+            return Ok(Self { python });
+        }
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
         let cache = cache

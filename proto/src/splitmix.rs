@@ -6,11 +6,14 @@
 /// SplitMix64's increment: 2⁶⁴ / φ, odd.
 pub const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// What the finalizer multiplies by.
+pub const FACTORS: [u64; 2] = [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
+
 /// The finalizer: a bijection that mixes well.
 #[inline]
 pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z = (z ^ (z >> 30)).wrapping_mul(FACTORS[0]);
+    z = (z ^ (z >> 27)).wrapping_mul(FACTORS[1]);
     z ^ (z >> 31)
 }
 

@@ -4,6 +4,8 @@
 
 #[cfg(feature = "cuda")]
 mod driver;
+#[cfg(feature = "cuda")]
+mod kernels;
 
 use std::fmt;
 
@@ -38,7 +40,10 @@ impl ResolvedDevice {
         match self.0 {
             Kind::Cpu => Backend::Cpu,
             #[cfg(feature = "cuda")]
-            Kind::Cuda(index) => Backend::Cuda(burn_cuda::CudaDevice::new(index)),
+            Kind::Cuda(index) => {
+                kernels::keep();
+                Backend::Cuda(burn_cuda::CudaDevice::new(index))
+            }
         }
     }
 }

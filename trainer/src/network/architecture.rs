@@ -6,7 +6,7 @@
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use volley_proto::spec::FeatureKind;
-use volley_proto::spec::{Network, Output, TrainSpec};
+use volley_proto::spec::{EmbeddingWidth, EnsembleSize, Linear, Network, Output, TrainSpec};
 
 use super::CustomLayers;
 use super::graph::{Dropout, Entries, Graph};
@@ -169,6 +169,29 @@ impl Architecture {
             output_scale,
             graph: Graph::new(network, entries)?,
         })
+    }
+
+    /// A linear model of so many numbers: a penalized kernel, and a bias.
+    pub(crate) fn line(numbers: usize) -> Self {
+        let network = Network {
+            embedding_dim: EmbeddingWidth::Same(1),
+            batch_norm: false,
+            numeric_embedding: Default::default(),
+            layers: vec![],
+            output: Output::Identity,
+            linear: Linear::Alone,
+            factors: 0,
+            ensemble_size: EnsembleSize::ONE,
+        };
+        let sizes = Sizes {
+            codes: vec![],
+            continuous: numbers,
+            bins: vec![vec![]; numbers],
+            outputs: 1,
+            rows: 0,
+        };
+        let line = Self::of(&network, &[], &sizes, 1.0, &CustomLayers::new());
+        line.expect("it has no custom layers")
     }
 
     /// The parameters that have a row for each code.

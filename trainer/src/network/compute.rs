@@ -1,6 +1,8 @@
 //! What training needs of whatever computes the network: values in, numbers out.
 
-use super::Architecture;
+use std::fmt;
+
+use super::{Architecture, Mask, Update};
 
 /// A batch as the network takes it, in host memory.
 #[derive(Debug, Clone, Default)]
@@ -11,20 +13,35 @@ pub(crate) struct Input {
     /// Normalised where there is batch norm, `[B × N]`.
     pub(crate) continuous: Vec<f32>,
     /// What each [`Dropout`](super::Dropout) multiplies by, `[B × W]` of its width W, if by anything.
-    pub(crate) dropout: Vec<Option<Vec<f32>>>,
+    pub(crate) dropout: Vec<Option<Mask>>,
 }
 
-impl Input {
-    /// What a dropout multiplies by, if by anything.
-    pub(crate) fn mask(&self, at: usize) -> Option<&[f32]> {
-        self.dropout.get(at)?.as_deref()
-    }
+/// Which part of a step's rows a gradient is of: parts are computed one after the other and added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) first: bool,
+    pub(crate) last: bool,
+}
+
+impl Piece {
+    /// All rows at once.
+    pub(crate) const WHOLE: Self = Self {
+        first: true,
+        last: true,
+    };
 }
 
 /// A network's weights, where they are, and what computes with them.
+///
+/// Gradients are where the weights are. Of weights in host memory that is a flat buffer, parameter after parameter, which
+/// is handed in as `flat`: what ranks exchange. A device's is kept there, and `flat` is not touched but where it is
+/// [read](Self::read_gradient) and [written](Self::write_gradient).
 pub(crate) trait Compute {
     /// Where it computes.
     type Device;
+
+    /// A number of each weight, parameter after parameter, where the weights are.
+    type Numbers: Clone + fmt::Debug;
 
     /// The network with these weights, parameter by parameter.
     fn new(architecture: &Architecture, values: Vec<Vec<f32>>, device: &Self::Device) -> Self;
@@ -35,13 +52,40 @@ pub(crate) trait Compute {
     /// The outputs of each of the M members, `[B × M·K]`.
     fn predict_by_member(&mut self, input: Input) -> Vec<f32>;
 
-    /// Writes the gradient of Σ slope·output over the batch into `flat`, parameter after parameter. `slopes` gets the
-    /// outputs of each of the M members, `[B × M·K]`, and returns a slope for each.
-    fn gradient(&mut self, input: Input, slopes: impl FnOnce(&[f32]) -> Vec<f32>, flat: &mut [f32]);
+    /// Computes the gradient of Σ slope·output over a piece of a step's rows, and adds it to that of the pieces before it.
+    /// `slopes` gets the outputs of each of the M members, `[B × M·K]`, and returns a slope for each.
+    fn gradient(
+        &mut self,
+        input: Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
+        flat: &mut [f32],
+    );
 
-    /// Changes the weights in place: `change` gets each parameter's numbers, in order.
-    fn update(&mut self, change: impl FnMut(usize, &mut [f32]));
+    /// The gradient of no rows: zeros.
+    fn zero_gradient(&mut self, flat: &mut [f32]);
+
+    /// Sees that the gradient is in `flat`.
+    fn read_gradient(&mut self, flat: &mut [f32]);
+
+    /// Sees that the gradient is the one in `flat`.
+    fn write_gradient(&mut self, flat: &[f32]);
+
+    /// The first number of the gradient that is not finite.
+    fn non_finite_gradient(&mut self, flat: &[f32]) -> Option<f64>;
+
+    /// Changes the weights by their gradient, which is used up. `slots` is what the optimizer keeps of each weight.
+    fn apply(&mut self, update: &Update<'_>, slots: &mut [Self::Numbers], flat: &mut [f32]);
+
+    /// Puts numbers of each weight where the weights are.
+    fn keep(&self, numbers: Vec<f32>) -> Self::Numbers;
+
+    /// Such numbers in host memory.
+    fn release(numbers: Self::Numbers) -> Vec<f32>;
 
     /// The weights' numbers, parameter by parameter.
     fn values(&self) -> Vec<Vec<f32>>;
+
+    /// Puts weights in, parameter by parameter.
+    fn put(&mut self, values: &[Vec<f32>]);
 }

@@ -14,23 +14,29 @@ mod architecture;
 mod attribution;
 mod compute;
 mod custom;
+mod finite;
 mod graph;
 mod host;
+mod mask;
 mod matmul;
 mod norm;
 mod outputs;
 #[cfg(any(test, feature = "cuda"))]
 mod tensors;
+mod update;
 
 pub(crate) use architecture::{Architecture, Sizes, Table};
 pub use architecture::{Initializer, Parameter};
 pub(crate) use attribution::attribute;
-pub(crate) use compute::{Compute, Input};
+pub(crate) use compute::{Compute, Input, Piece};
 pub use custom::{CustomBatch, CustomLayer, CustomLayers, CustomOperation, check_layer};
+pub(crate) use finite::first_non_finite;
 pub(crate) use graph::Dropout;
 pub(crate) use host::{Host, Scratch, predict};
+pub(crate) use mask::Mask;
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};
 pub(crate) use outputs::{likeliest, probabilities, rearrange, sigmoid};
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) use tensors::Tensors;
+pub(crate) use update::Update;

@@ -3,39 +3,39 @@
 
 use volley_proto::spec::TrainSpec;
 
-use super::optimizer::Optimizer as Inner;
-use crate::network::{Epilogue, Initializer, Matrix, Parameter, Workspace};
+use super::optimizer::{Optimizer as Inner, slots};
+use crate::network::{Architecture, Compute, Epilogue, Host, Matrix, Workspace};
 
 /// An optimizer on weights of its own, with a gradient that stays the same.
 #[derive(Debug)]
 pub struct Optimizer {
-    optimizer: Inner,
+    optimizer: Inner<Host>,
     learn_rate: f64,
-    weights: Vec<f32>,
+    network: Host,
     gradient: Vec<f32>,
 }
 
 impl Optimizer {
-    /// The optimizer of one penalized kernel with so many weights.
+    /// The optimizer of a penalized kernel with so many weights, and of a bias.
     pub fn new(spec: &TrainSpec, weights: usize) -> Self {
-        let kernel = Parameter {
-            name: "kernel".into(),
-            shape: vec![weights],
-            initializer: Initializer::Constant(0.5),
-            penalized: true,
-        };
+        let architecture = Architecture::line(weights);
+        let len = weights + 1;
+        let network = Host::new(&architecture, vec![vec![0.5; weights], vec![0.5]], &());
+        let state = slots(&spec.optimizer).into_iter();
+        let state = state.map(|(_, start)| vec![start; len]).collect();
+        let (parameters, l2) = (architecture.parameters(), spec.l2.unwrap_or(0.0));
         Self {
-            optimizer: Inner::new(spec, spec.l2.unwrap_or(0.0), &[kernel]),
+            optimizer: Inner::new(spec, l2, parameters, &network, 0, state),
             learn_rate: spec.optimizer.learn_rate,
-            weights: vec![0.5; weights],
-            gradient: (0..weights).map(|at| at as f32 / weights as f32).collect(),
+            network,
+            gradient: (0..len).map(|at| at as f32 / len as f32).collect(),
         }
     }
 
     /// One step over all weights.
     pub fn step(&mut self) {
-        let mut step = self.optimizer.step(&self.gradient, self.learn_rate);
-        step.update(0, &mut self.weights);
+        self.optimizer
+            .apply(&mut self.gradient, self.learn_rate, &mut self.network);
     }
 }
 

@@ -5,19 +5,8 @@
 //! collective. What has diverged is neither kept as a checkpoint nor published.
 
 use super::fit::Fit;
-use crate::network::Compute;
+use crate::network::{Compute, first_non_finite};
 use crate::{Error, Result};
-
-/// Numbers that are looked at without a branch for each, in as many lanes as there are.
-const CHUNK: usize = 1024;
-
-/// The first non-finite number.
-pub(super) fn first_non_finite(numbers: &[f32]) -> Option<f64> {
-    let is_sound = |chunk: &[f32]| chunk.iter().fold(true, |all, x| all & x.is_finite());
-    let chunk = numbers.chunks(CHUNK).find(|chunk| !is_sound(chunk))?;
-    let found = chunk.iter().find(|x| !x.is_finite())?;
-    Some(f64::from(*found))
-}
 
 impl<C: Compute> Fit<'_, C> {
     /// Checks that the state may be kept.
@@ -38,29 +27,6 @@ impl<C: Compute> Fit<'_, C> {
             position: self.position,
             what,
             value,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_number_is_found_wherever_it_stands() {
-        for len in [0, 1, CHUNK, 3 * CHUNK + 7] {
-            let mut numbers = vec![f32::MAX; len];
-            assert_eq!(first_non_finite(&numbers), None);
-            for at in [0, len / 2, len.saturating_sub(1)] {
-                let Some(number) = numbers.get_mut(at) else {
-                    continue;
-                };
-                *number = f32::NEG_INFINITY;
-                assert_eq!(first_non_finite(&numbers), Some(f64::NEG_INFINITY));
-                numbers[at] = f32::NAN;
-                assert!(first_non_finite(&numbers).is_some_and(f64::is_nan));
-                numbers[at] = 0.0;
-            }
         }
     }
 }

@@ -20,10 +20,9 @@ use volley_proto::store::{EpochRecord, Position, RankCoverage};
 use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
-use super::finite::first_non_finite;
 use super::loss;
 use super::metrics::{EpochTotals, Sums};
-use super::optimizer::Optimizer;
+use super::optimizer::{Optimizer, split};
 use super::pace;
 use super::rank::{Observer, Step};
 use super::schedule::{Place, Schedule, steps_per_epoch};
@@ -74,7 +73,7 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) position: Position,
     pub(super) network: C,
     pub(super) running: Normalization,
-    optimizer: Optimizer,
+    optimizer: Optimizer<C>,
     /// Whether the last step found nothing to change.
     converged: bool,
     progress: EpochProgress,
@@ -160,9 +159,11 @@ impl<'a, C: Compute> Fit<'a, C> {
         let sizes = world.shards.iter().map(|(id, rows)| (*id, rows.train.rows));
         let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
         let l2 = pace::l2(spec, world.train.rows);
-        let optimizer = Optimizer::new(spec, l2, architecture.parameters());
+        let network = C::new(architecture, values, device);
         // A refit begins anew.
         let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
+        let (parameters, steps_before) = (architecture.parameters(), position.steps - before);
+        let optimizer = Optimizer::new(spec, l2, parameters, &network, steps_before, slots);
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
@@ -183,10 +184,10 @@ impl<'a, C: Compute> Fit<'a, C> {
             cross_validates: spec.cross_validates() && selected.is_none(),
             scaling,
             position,
-            network: C::new(architecture, values, device),
+            network,
             running,
             gradient,
-            optimizer: optimizer.resume(position.steps - before, slots),
+            optimizer,
             converged: false,
             earlier: progress.covered,
             progress,
@@ -209,7 +210,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             scaling: self.scaling.clone(),
             position: self.position,
             weights: self.weights(),
-            slots: self.optimizer.slots().to_vec(),
+            slots: self.optimizer.slots(),
             progress: self.progress,
             history: self.history.clone(),
             kept: self.best.as_ref().map(|best| Kept {
@@ -250,12 +251,8 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// The weights that are evaluated and published: those in the network, or their average.
     fn published(&self) -> Weights {
         let mut weights = self.weights();
-        if let Some(mut average) = self.optimizer.average() {
-            for values in &mut weights.values {
-                let (own, rest) = average.split_at(values.len());
-                values.copy_from_slice(own);
-                average = rest;
-            }
+        if let Some(average) = self.optimizer.average() {
+            split(&average, &mut weights.values);
         }
         weights
     }
@@ -263,8 +260,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// Puts weights into the network.
     pub(super) fn put(&mut self, weights: &Weights) {
         let Weights { values, running } = weights;
-        self.network
-            .update(|at, numbers| numbers.copy_from_slice(&values[at]));
+        self.network.put(values);
         self.running.clone_from(running);
     }
 
@@ -392,7 +388,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let mut sums = Sums::of(self.spec.label.columns.len());
         sums.spent(compute, reduce);
         self.trace.begins();
-        let averages = self.optimizer.average().is_some();
+        let averages = self.optimizer.averages();
         let trained = averages.then(|| self.weights());
         if averages {
             self.put(&self.published());
@@ -453,14 +449,17 @@ impl<'a, C: Compute> Fit<'a, C> {
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
         self.trace.ends(Part::Backward, number);
-        communicator.all_reduce_sum(&mut self.gradient)?;
+        self.reduce(communicator)?;
         self.trace.ends(Part::Gradient, number);
 
         let rate = self.learn_rate(self.position);
         let (gradient, tail) = self.gradient.split_at_mut(self.optimizer.len());
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
         let diverged = match loss.is_finite() {
-            true => first_non_finite(gradient).map(|value| ("a number of the gradient", value)),
+            true => {
+                let found = self.network.non_finite_gradient(gradient);
+                found.map(|value| ("a number of the gradient", value))
+            }
             false => Some(("the loss", loss)),
         };
         let retreats = diverged.is_some() && self.optimizer.retreat(&mut self.network);
@@ -469,7 +468,6 @@ impl<'a, C: Compute> Fit<'a, C> {
         }
         // Nothing fails from here on.
         let loss = if retreats { f64::from(f32::MAX) } else { loss };
-        self.optimizer.clip(gradient);
         self.running.follow(&statistics);
         self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network);
         self.trace.ends(Part::Update, number);
@@ -483,6 +481,18 @@ impl<'a, C: Compute> Fit<'a, C> {
         let loss = loss * all.rows as f64 / weight.max(f64::MIN_POSITIVE);
         self.plot(all.rows, loss);
         Ok((all.rows, loss))
+    }
+
+    /// Sums the gradient and what follows it over the ranks.
+    fn reduce(&mut self, communicator: &mut Communicator) -> Result<()> {
+        if communicator.world_size() == 1 {
+            return Ok(());
+        }
+        let len = self.optimizer.len();
+        self.network.read_gradient(&mut self.gradient[..len]);
+        communicator.all_reduce_sum(&mut self.gradient)?;
+        self.network.write_gradient(&self.gradient[..len]);
+        Ok(())
     }
 
     /// Adds a step to the curve, which has some points an epoch.
@@ -553,7 +563,7 @@ impl<'a, C: Compute> Fit<'a, C> {
                 self.best.as_ref().is_none_or(|best| score < best.score)
             }
             // Other weights than the state's.
-            Keep::Best | Keep::Last => self.optimizer.average().is_some(),
+            Keep::Best | Keep::Last => self.optimizer.averages(),
         };
         if is_kept {
             self.best = Some(Best {

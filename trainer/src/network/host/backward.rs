@@ -4,8 +4,8 @@
 //! loss is, is not known here.
 
 use super::{
-    Scratch, activation, add, dense, interactions, layer_norm, linear, multiply, parts, periodic,
-    piecewise_linear, tables,
+    Scratch, activation, add, dense, interactions, layer_norm, linear, mask, multiply, parts,
+    periodic, piecewise_linear, tables,
 };
 use crate::network::graph::{Graph, Operation, Value};
 use crate::network::matmul::{Epilogue, Matrix};
@@ -47,7 +47,10 @@ pub(in crate::network) fn backward(
         known[value] = Some(own);
     }
     let Scratch {
-        values, workspace, ..
+        values,
+        masks,
+        workspace,
+        ..
     } = scratch;
     for node in graph.nodes.iter().rev() {
         if !trains && matches!(node.operation, Operation::PiecewiseLinear(_)) {
@@ -80,8 +83,8 @@ pub(in crate::network) fn backward(
                 relu,
                 dropout,
             } => {
-                if let Some(mask) = dropout.and_then(|place| input.mask(place)) {
-                    multiply(&mut dy, mask);
+                if let Some(place) = dropout {
+                    mask(&mut dy, masks, *place);
                 }
                 let y = relu.then_some(values[node.to].as_slice());
                 let sums = gradients.as_mut().filter(|_| *bias).map(|all| &mut *all[1]);
@@ -107,9 +110,7 @@ pub(in crate::network) fn backward(
                 give(0, dy, &mut spare);
             }
             Operation::Dropout(place) => {
-                if let Some(mask) = input.mask(*place) {
-                    multiply(&mut dy, mask);
-                }
+                mask(&mut dy, masks, *place);
                 give(0, dy, &mut spare);
             }
             Operation::LayerNorm => {
@@ -307,7 +308,7 @@ mod tests {
 
     use super::super::Host;
     use super::*;
-    use crate::network::{Compute, Sizes};
+    use crate::network::{Compute, Piece, Sizes};
     use crate::testing::custom_layers;
 
     #[test]
@@ -342,7 +343,8 @@ mod tests {
                 continuous: vec![0.5; 3 * rows],
                 dropout: vec![],
             };
-            host.gradient(input, |y| vec![1.0; y.len()], &mut gradient);
+            let slopes = |y: &[f32]| vec![1.0; y.len()];
+            host.gradient(input, slopes, Piece::WHOLE, &mut gradient);
             let Scratch { deltas, spare, .. } = &host.scratch;
             let buffers = spare.iter().chain(deltas.iter().flatten());
             held.push(buffers.map(Vec::capacity).sum::<usize>());

@@ -16,6 +16,7 @@ mod linear;
 mod periodic;
 mod piecewise_linear;
 mod tables;
+mod update;
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ use volley_proto::spec::Output;
 pub(super) use self::backward::{Wanted, backward};
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
-use super::{Architecture, Compute, CustomBatch, Input};
+use super::{Architecture, Compute, CustomBatch, Input, Piece, Update, first_non_finite};
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(crate) struct Host {
     /// In the order of [`Architecture::parameters`].
     weights: Vec<Vec<f32>>,
     scratch: Scratch,
+    /// The sum of the gradients of a step's pieces, while there are more to come.
+    sums: Vec<f64>,
 }
 
 /// Memory kept between batches.
@@ -40,6 +43,8 @@ pub(crate) struct Host {
 pub(crate) struct Scratch {
     /// The graph's values of a batch.
     pub(super) values: Vec<Vec<f32>>,
+    /// The masks of a batch, where there are any.
+    masks: Vec<Vec<f32>>,
     /// The gradient of what is sought by each value, as far as it is known.
     pub(super) deltas: Vec<Option<Vec<f32>>>,
     /// Memory for gradients.
@@ -99,9 +104,16 @@ pub(super) fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
     }
 }
 
-/// The values that enter: embeddings, factors, numbers.
+/// The values that enter: embeddings, factors, numbers; and the masks.
 fn enter(architecture: &Architecture, weights: &[Vec<f32>], input: &Input, scratch: &mut Scratch) {
     let graph = &architecture.graph;
+    scratch.masks.resize_with(input.dropout.len(), Vec::new);
+    for (mask, drawn) in input.dropout.iter().zip(&mut scratch.masks) {
+        match mask {
+            Some(mask) => mask.draw(drawn),
+            None => drawn.clear(),
+        }
+    }
     scratch.values.resize_with(graph.widths.len(), Vec::new);
     let picked = [
         ("embedding", graph.embeddings),
@@ -132,7 +144,10 @@ pub(super) fn forward(
     let graph = &architecture.graph;
     let rows = input.rows;
     let Scratch {
-        values, workspace, ..
+        values,
+        masks,
+        workspace,
+        ..
     } = scratch;
     for node in &graph.nodes {
         let width = graph.widths[node.to];
@@ -161,8 +176,8 @@ pub(super) fn forward(
                 let x_bxf = Matrix::new(x(0), rows, from);
                 let kernel_fxw = Matrix::new(&weights[0], from, width);
                 workspace.multiply(&mut y, x_bxf, kernel_fxw, epilogue);
-                if let Some(mask) = dropout.and_then(|place| input.mask(place)) {
-                    multiply(&mut y, mask);
+                if let Some(place) = dropout {
+                    mask(&mut y, masks, *place);
                 }
             }
             Operation::Activation(function) => {
@@ -171,9 +186,7 @@ pub(super) fn forward(
             }
             Operation::Dropout(place) => {
                 y.copy_from_slice(x(0));
-                if let Some(mask) = input.mask(*place) {
-                    multiply(&mut y, mask);
-                }
+                mask(&mut y, masks, *place);
             }
             Operation::LayerNorm => layer_norm::forward(weights, x(0), &mut y),
             Operation::Affine => {
@@ -273,14 +286,23 @@ fn multiply(products: &mut [f32], factors: &[f32]) {
     products.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
 }
 
+/// Multiplies by the mask of a dropout, if it has one.
+fn mask(x: &mut [f32], masks: &[Vec<f32>], dropout: usize) {
+    if let Some(mask) = masks.get(dropout).filter(|mask| !mask.is_empty()) {
+        multiply(x, mask);
+    }
+}
+
 impl Compute for Host {
     type Device = ();
+    type Numbers = Vec<f32>;
 
     fn new(architecture: &Architecture, weights: Vec<Vec<f32>>, (): &()) -> Self {
         Self {
             architecture: architecture.clone(),
             weights,
             scratch: Scratch::default(),
+            sums: Vec::new(),
         }
     }
 
@@ -296,12 +318,14 @@ impl Compute for Host {
         &mut self,
         input: Input,
         slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
         flat: &mut [f32],
     ) {
         let Self {
             architecture,
             weights,
             scratch,
+            sums,
         } = self;
         let outputs = predict_by_member(architecture, weights, &input, scratch);
         let mut slopes = slopes(&outputs);
@@ -318,16 +342,66 @@ impl Compute for Host {
         let mut gradients = split(flat, weights);
         let wanted = Wanted::Parameters(&mut gradients);
         backward(architecture, weights, &input, scratch, deltas, wanted);
+        if piece == Piece::WHOLE {
+            return;
+        }
+        if piece.first {
+            sums.clear();
+            sums.resize(flat.len(), 0.0);
+        }
+        let terms = sums.iter_mut().zip(&*flat);
+        terms.for_each(|(sum, g)| *sum += f64::from(*g));
+        if piece.last {
+            let sums = std::mem::take(sums);
+            let gradient = flat.iter_mut().zip(sums);
+            gradient.for_each(|(g, sum)| *g = sum as f32);
+        }
     }
 
-    fn update(&mut self, mut change: impl FnMut(usize, &mut [f32])) {
-        for (at, weights) in self.weights.iter_mut().enumerate() {
-            change(at, weights);
+    fn zero_gradient(&mut self, flat: &mut [f32]) {
+        flat.fill(0.0);
+    }
+
+    fn read_gradient(&mut self, _: &mut [f32]) {}
+
+    fn write_gradient(&mut self, _: &[f32]) {}
+
+    fn non_finite_gradient(&mut self, flat: &[f32]) -> Option<f64> {
+        first_non_finite(flat)
+    }
+
+    fn apply(&mut self, update: &Update<'_>, slots: &mut [Vec<f32>], flat: &mut [f32]) {
+        update::clip(update, flat);
+        let mut start = 0;
+        let parameters = self.architecture.parameters().iter();
+        for (parameter, weights) in parameters.zip(&mut self.weights) {
+            let span = start..start + weights.len();
+            start = span.end;
+            let own = slots.iter_mut().map(|slot| &mut slot[span.clone()]);
+            update::apply(
+                update,
+                parameter.penalized,
+                weights,
+                &flat[span.clone()],
+                own,
+            );
         }
+    }
+
+    fn keep(&self, numbers: Vec<f32>) -> Vec<f32> {
+        numbers
+    }
+
+    fn release(numbers: Vec<f32>) -> Vec<f32> {
+        numbers
     }
 
     fn values(&self) -> Vec<Vec<f32>> {
         self.weights.clone()
+    }
+
+    fn put(&mut self, values: &[Vec<f32>]) {
+        self.weights.clone_from_slice(values);
     }
 }
 

@@ -5,45 +5,45 @@
 use volley_proto::spec::PIECE;
 
 use super::Fit;
-use crate::network::{Compute, Dropout, Input};
+use crate::network::{Compute, Input, Piece};
 use crate::train::batch::Batch;
 use crate::train::schedule::Place;
 use crate::train::{dropout, loss};
 
 impl<C: Compute> Fit<'_, C> {
-    /// Fills the gradient with this rank's part of the global batch's, of this weight. Returns its losses' weighted sum.
+    /// Computes this rank's part of the gradient of the global batch, of this weight. Returns its losses' weighted sum.
     pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
-        let len = self.optimizer.len();
         let rows = batch.len();
         if rows == 0 {
-            self.gradient[..len].fill(0.0);
+            let len = self.optimizer.len();
+            self.network.zero_gradient(&mut self.gradient[..len]);
             return 0.0;
         }
         let piece = rows.div_ceil(self.spec.accumulate).min(PIECE);
         if rows <= piece {
-            return self.backward_piece(places, batch, all);
+            return self.backward_piece(places, batch, all, Piece::WHOLE);
         }
-        let mut sums = vec![0.0; len];
         let mut total = 0.0;
         for (at, places) in places.chunks(piece).enumerate() {
-            let part = batch.slice(at * piece, places.len());
-            total += self.backward_piece(places, part, all);
-            let terms = sums.iter_mut().zip(&self.gradient[..len]);
-            terms.for_each(|(sum, g)| *sum += f64::from(*g));
+            let start = at * piece;
+            let part = batch.slice(start, places.len());
+            let piece = Piece {
+                first: at == 0,
+                last: start + places.len() == rows,
+            };
+            total += self.backward_piece(places, part, all, piece);
         }
-        let gradient = self.gradient[..len].iter_mut().zip(sums);
-        gradient.for_each(|(g, sum)| *g = sum as f32);
         total
     }
 
-    fn backward_piece(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
+    fn backward_piece(&mut self, places: &[Place], batch: Batch, all: f64, piece: Piece) -> f64 {
         let rows = batch.len();
         let gradient = &mut self.gradient[..self.optimizer.len()];
         let key = dropout::key(self.spec.seed, self.position.epoch);
         let dropouts = self.architecture.dropouts().iter().enumerate();
-        let dropout = dropouts.map(|(at, Dropout { share, width })| {
-            let mask = || dropout::mask(key.with(at as u64), &self.ids, places, *width, *share);
-            (*share > 0.0).then(mask)
+        let dropout = dropouts.map(|(at, dropout)| {
+            let mask = || dropout::mask(key.with(at as u64), &self.ids, places, *dropout);
+            (dropout.share > 0.0).then(mask)
         });
         let dropout = dropout.collect();
         let input = Input {
@@ -84,7 +84,7 @@ impl<C: Compute> Fit<'_, C> {
             }
             slopes
         };
-        self.network.gradient(input, slopes, gradient);
+        self.network.gradient(input, slopes, piece, gradient);
         total / trained as f64
     }
 }

@@ -9,7 +9,7 @@ use volley_proto::spec::{
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_WIDTH,
 };
 
-use crate::network::{Architecture, Compute, Host, Input, Sizes, Tensors};
+use crate::network::{Architecture, Compute, Host, Input, Mask, Piece, Sizes, Tensors};
 use crate::random::{Key, Purpose};
 use crate::testing::{custom_layers, squash};
 
@@ -118,15 +118,27 @@ fn custom_networks() -> Vec<(Network, usize)> {
 }
 
 fn input(architecture: &Architecture) -> Input {
-    let masks = architecture.dropouts().iter().map(|dropout| {
-        let scale = (1.0 / (1.0 - dropout.share)) as f32;
-        let kept = |at: usize| if at % 4 == 2 { 0.0 } else { scale };
-        Some((0..ROWS * dropout.width).map(kept).collect())
+    let codes = vec![0, 4, 2, 6, 2, 5]; // one embedding twice
+    let continuous = vec![0.5, -1.0, 2.0, 0.25, -0.75, 1.5];
+    of_rows(architecture, codes, continuous)
+}
+
+/// A batch of these codes and numbers.
+fn of_rows(architecture: &Architecture, codes: Vec<u32>, continuous: Vec<f32>) -> Input {
+    let rows = codes.len() / CODES.len();
+    let masks = architecture.dropouts().iter().enumerate();
+    let masks = masks.map(|(at, dropout)| {
+        let key = Key::new(5, Purpose::Dropout).with(at as u64);
+        Some(Mask {
+            keys: (0..rows as u64).map(|row| key.with(row)).collect(),
+            units: dropout.width,
+            share: dropout.share,
+        })
     });
     Input {
-        rows: ROWS,
-        codes: vec![0, 4, 2, 6, 2, 5], // one embedding twice
-        continuous: vec![0.5, -1.0, 2.0, 0.25, -0.75, 1.5],
+        rows,
+        codes,
+        continuous,
         dropout: masks.collect(),
     }
 }
@@ -308,7 +320,9 @@ impl Reference<'_> {
                     x.into_iter().map(|x| activated(*function, x)).collect()
                 }
                 Layer::Dropout(_) => {
-                    let mask = self.input.mask(self.masks).unwrap();
+                    let mut mask = Vec::new();
+                    let own = &self.input.dropout[self.masks];
+                    own.as_ref().unwrap().draw(&mut mask);
                     self.masks += 1;
                     let mask = &mask[self.row * x.len()..][..x.len()];
                     x.iter()
@@ -428,17 +442,63 @@ fn gradients_are_finite_differences() {
     gradients_of::<Tensors<Autodiff<Flex>>>(networks());
 }
 
+/// Devices sum over many rows in groups, and by parts of a table: see `of_all_rows` and `pick`.
+#[test]
+fn many_rows_have_the_host_s_gradient_in_tensors() {
+    for (network, outputs) in networks() {
+        let architecture = architecture(&network, outputs);
+        let weights = weights(&architecture);
+        let narrow = || {
+            let narrow = weights.iter();
+            narrow
+                .map(|w| w.iter().map(|w| *w as f32).collect())
+                .collect()
+        };
+        let len = weights.iter().map(Vec::len).sum();
+        for rows in [256, 1500] {
+            let key = Key::new(6, Purpose::Sample);
+            let draw = |at: usize| key.at(at as u64);
+            let codes = (0..2 * rows).map(|at| match at % 2 {
+                0 => (draw(at) % CODES[0] as u64) as u32,
+                _ => (CODES[0] as u64 + draw(at) % CODES[1] as u64) as u32,
+            });
+            let numbers = (0..2 * rows).map(|at| (draw(at) % 997) as f32 / 300.0 - 1.7);
+            let (codes, numbers): (Vec<_>, Vec<_>) = (codes.collect(), numbers.collect());
+            let input = || of_rows(&architecture, codes.clone(), numbers.clone());
+            let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
+            let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
+            let mut host = Host::new(&architecture, narrow(), &());
+            host.gradient(input(), slopes, Piece::WHOLE, &mut due);
+            let mut tensors =
+                Tensors::<Autodiff<Flex>>::new(&architecture, narrow(), &Default::default());
+            tensors.gradient(input(), slopes, Piece::WHOLE, &mut found);
+            tensors.read_gradient(&mut found);
+            let most = due.iter().fold(1.0, |most: f32, g| most.max(g.abs()));
+            for (at, (due, found)) in due.iter().zip(&found).enumerate() {
+                let differ = (due - found).abs();
+                assert!(
+                    differ < 2e-4 * most,
+                    "{network:?} of {rows} rows, {at}: {found}, {due}"
+                );
+            }
+        }
+    }
+}
+
+fn architecture(network: &Network, outputs: usize) -> Architecture {
+    let sizes = Sizes {
+        codes: CODES.to_vec(),
+        continuous: NUMBERS,
+        bins: EDGES.map(<[f32]>::to_vec).to_vec(),
+        outputs,
+        rows: 0,
+    };
+    Architecture::of(network, &["a", "b"], &sizes, 3.0, &custom_layers()).unwrap()
+}
+
 fn gradients_of<C: Compute<Device: Default>>(networks: Vec<(Network, usize)>) {
     for (network, outputs) in networks {
-        let sizes = Sizes {
-            codes: CODES.to_vec(),
-            continuous: NUMBERS,
-            bins: EDGES.map(<[f32]>::to_vec).to_vec(),
-            outputs,
-            rows: 0,
-        };
-        let architecture =
-            Architecture::of(&network, &["a", "b"], &sizes, 3.0, &custom_layers()).unwrap();
+        let architecture = architecture(&network, outputs);
         let mut weights = weights(&architecture);
         let slopes = [0.7, -0.4, 0.9, 0.3, -1.1, 0.2, 0.5, -0.6, 0.8];
         let slopes = slopes.iter().cycle().copied();
@@ -459,7 +519,8 @@ fn gradients_of<C: Compute<Device: Default>>(networks: Vec<(Network, usize)>) {
                 value = terms.map(|(y, slope)| f64::from(*y) * slope).sum();
                 slopes.iter().map(|slope| *slope as f32).collect()
             };
-            computed.gradient(input(&architecture), given, &mut gradient);
+            computed.gradient(input(&architecture), given, Piece::WHOLE, &mut gradient);
+            computed.read_gradient(&mut gradient);
             let due = reference(&network, &architecture, &weights, slopes);
             assert!(
                 (value - due).abs() < 2e-5 * (1.0 + due.abs()),

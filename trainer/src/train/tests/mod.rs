@@ -23,7 +23,7 @@ use super::trace::Trace;
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
-use crate::network::{Host, Initializer, Parameter};
+use crate::network::Host;
 use crate::testing::{custom_layers, load_now, rows, shards, spec};
 
 type CpuFit<'a> = Fit<'a, Host>;
@@ -65,15 +65,4 @@ fn with_fit<R>(
     };
     let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &(), tools);
     body(&mut fit, &mut alone[0])
-}
-
-/// A parameter for the optimizer.
-pub(super) fn parameter(len: usize, penalized: bool) -> Parameter {
-    let initializer = Initializer::Constant(0.0);
-    Parameter {
-        name: "w".into(),
-        shape: vec![len],
-        initializer,
-        penalized,
-    }
 }

@@ -1,0 +1,51 @@
+//! Where compiled kernels are kept, so that each is compiled once on a host and not once in each process: files in the
+//! user's cache folder. What is compiled, and when, is Burn's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use burn::cubecl::config::cache::CacheConfig;
+use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+
+use super::driver;
+
+/// Kernels of more bytes than this are begun anew.
+const MOST: u64 = 256 << 20;
+
+/// Sees that compiled kernels are kept, unless the host has nowhere for them. To be called before a device is used.
+pub(super) fn keep() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // What the user says in a `cubecl.toml` or in variables goes first.
+        let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+        if config.compilation.cache.is_none() {
+            config.compilation.cache = folder().map(CacheConfig::File);
+        }
+        CubeClRuntimeConfig::set(config);
+    });
+}
+
+/// The folder for kernels of this host's GPUs, if it can be written to.
+fn folder() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let all = cache.or_else(home)?.join("volley/kernels");
+    let folder = all.join(driver::architecture()?);
+    if bytes(&folder) > MOST {
+        std::fs::remove_dir_all(&folder).ok()?;
+    }
+    std::fs::create_dir_all(&folder).ok()?;
+    tempfile::tempfile_in(&folder).ok()?;
+    Some(folder)
+}
+
+/// Of all files in a folder.
+fn bytes(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    });
+    sizes.sum()
+}

@@ -1,0 +1,189 @@
+//! What a network's tensors compute with that no batch and no step changes, put on the device once.
+//!
+//! No weights are among it.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, ElementConversion, Int, Tensor, TensorData};
+use volley_proto::splitmix;
+
+use crate::network::graph::{Bins, Operation, Value};
+use crate::network::{Architecture, Mask, Table};
+
+/// What a network's tensors compute with besides weights and batches.
+#[derive(Debug)]
+pub(super) struct Constants<B: Backend> {
+    pub(super) picks: Vec<Picks<B>>,
+    /// The outputs' numbers, `[1 × 1 × K]`.
+    pub(super) outputs: Tensor<B, 3, Int>,
+    /// By the value that piecewise linear embeddings put out.
+    pub(super) bins: BTreeMap<Value, Edges<B>>,
+    /// Of each dropout.
+    pub(super) masks: Vec<Draws<B>>,
+}
+
+/// Where the numbers that codes pick of a table are: at code · width + offset.
+#[derive(Debug)]
+pub(super) struct Picks<B: Backend> {
+    /// What is picked, `[B × W]`.
+    pub(super) value: Value,
+    /// The table's place among the parameters.
+    pub(super) table: usize,
+    /// The feature of each column, `[W]`.
+    pub(super) features: Tensor<B, 1, Int>,
+    /// The width of its rows, `[1 × W]`.
+    pub(super) widths: Tensor<B, 2, Int>,
+    /// `[1 × W]`
+    pub(super) offsets: Tensor<B, 2, Int>,
+}
+
+/// Of each bin of each number, where it begins and how wide it is, `[1 × N × T]`.
+#[derive(Debug)]
+pub(super) struct Edges<B: Backend> {
+    pub(super) low: Tensor<B, 3>,
+    pub(super) wide: Tensor<B, 3>,
+}
+
+/// Draws the masks of a dropout of W units.
+#[derive(Debug)]
+pub(super) struct Draws<B: Backend> {
+    /// What is added to a row's key for each pair of units, `[1 × ⌈W/2⌉]`.
+    increments: Tensor<B, 2, Int>,
+    /// Of each shift of SplitMix64's, the bits that are left of a number, `[1 × 1]`: not all backends bring in zeros.
+    left: [Tensor<B, 2, Int>; 3],
+}
+
+/// By how many bits SplitMix64 shifts.
+const SHIFTS: [u32; 3] = [30, 27, 31];
+
+impl<B: Backend> Constants<B> {
+    pub(super) fn new(architecture: &Architecture, device: &B::Device) -> Self {
+        let graph = &architecture.graph;
+        let picked = [
+            ("embedding", graph.embeddings),
+            ("factors.values", graph.factors),
+        ];
+        let picks = picked
+            .into_iter()
+            .filter_map(|(name, value)| Some(Picks::new(value?, graph.table(name), device)));
+        let bins = graph.nodes.iter().filter_map(|node| match &node.operation {
+            Operation::PiecewiseLinear(bins) => Some((node.to, Edges::new(bins, device))),
+            _ => None,
+        });
+        let outputs = (0..architecture.outputs as i32).collect();
+        Self {
+            picks: picks.collect(),
+            outputs: ints(outputs, [1, 1, architecture.outputs], device),
+            bins: bins.collect(),
+            masks: graph
+                .dropouts
+                .iter()
+                .map(|dropout| Draws::new(dropout.width, device))
+                .collect(),
+        }
+    }
+}
+
+impl<B: Backend> Picks<B> {
+    fn new(value: Value, table: &Table, device: &B::Device) -> Self {
+        let (mut code, mut start) = (0, 0);
+        let (mut features, mut widths, mut offsets) = (vec![], vec![], vec![]);
+        for (feature, (codes, width)) in table.widths.iter().enumerate() {
+            for column in 0..*width {
+                features.push(feature as i32);
+                widths.push(*width as i32);
+                offsets.push(start as i32 - (code * width) as i32 + column as i32);
+            }
+            code += codes;
+            start += codes * width;
+        }
+        let width = features.len();
+        Self {
+            value,
+            table: table.at,
+            features: ints(features, [width], device),
+            widths: ints(widths, [1, width], device),
+            offsets: ints(offsets, [1, width], device),
+        }
+    }
+}
+
+impl<B: Backend> Edges<B> {
+    fn new(bins: &Bins, device: &B::Device) -> Self {
+        let most = bins.most();
+        // `none` of bins that a number does not have: its share of these is 0.
+        let of = |none: f32, of: fn(f32, f32) -> f32| {
+            let padded = bins.0.iter().flat_map(|edges| {
+                let own = edges.windows(2).map(move |edges| of(edges[0], edges[1]));
+                own.chain(std::iter::repeat(none)).take(most)
+            });
+            floats(padded.collect(), [1, bins.0.len(), most], device)
+        };
+        Self {
+            low: of(f32::MAX, |low, _| low),
+            wide: of(1.0, |low, high| high - low),
+        }
+    }
+}
+
+impl<B: Backend> Draws<B> {
+    fn new(units: usize, device: &B::Device) -> Self {
+        let pairs = units.div_ceil(2);
+        let increments = (1..=pairs as u64).map(|pair| pair.wrapping_mul(splitmix::INCREMENT));
+        Self {
+            increments: unsigned(increments.collect(), [1, pairs], device),
+            left: SHIFTS.map(|bits| unsigned(vec![u64::MAX >> bits], [1, 1], device)),
+        }
+    }
+
+    /// The mask, `[B × W]`: the same as [`Mask::draw`]'s, by [SplitMix64](splitmix) once more.
+    pub(super) fn draw(&self, mask: &Mask, device: &B::Device) -> Tensor<B, 2> {
+        let (rows, pairs) = (mask.keys.len(), self.increments.dims()[1]);
+        let keys = mask.keys.iter().map(|key| key.hash()).collect();
+        let keys: Tensor<B, 2, Int> = unsigned(keys, [rows, 1], device);
+        let mixed = |z: Tensor<B, 2, Int>, at: usize| {
+            let bits = i64::from(SHIFTS[at]).elem();
+            let shifted = z.clone().bitwise_right_shift_scalar(bits);
+            z.bitwise_xor(shifted.bitwise_and(self.left[at].clone()))
+        };
+        let [first, second] = splitmix::FACTORS;
+        let z = mixed(keys + self.increments.clone(), 0).mul_scalar(first);
+        let z = mixed(mixed(z, 1).mul_scalar(second), 2);
+        let low = z.clone().bitwise_left_shift_scalar(32.elem());
+        // Of both, the upper bits count.
+        let dropped_below = u64::from(mask.dropped_below()) << 32;
+        let kept = [low, z].map(|z| z.greater_equal_elem(dropped_below).float());
+        let kept: Tensor<B, 3> = Tensor::stack(kept.to_vec(), 2);
+        let kept = kept.reshape([rows, 2 * pairs]);
+        kept.slice([0..rows, 0..mask.units])
+            .mul_scalar(mask.scale())
+    }
+}
+
+/// Numbers as a tensor.
+pub(super) fn floats<B: Backend, const D: usize>(
+    numbers: Vec<f32>,
+    shape: [usize; D],
+    device: &B::Device,
+) -> Tensor<B, D> {
+    Tensor::from_data(TensorData::new(numbers, shape), device)
+}
+
+/// Whole numbers as a tensor.
+pub(super) fn ints<B: Backend, const D: usize>(
+    numbers: Vec<i32>,
+    shape: [usize; D],
+    device: &B::Device,
+) -> Tensor<B, D, Int> {
+    Tensor::from_data(TensorData::new(numbers, shape), (device, DType::I32))
+}
+
+/// Numbers of 64 bits without a sign.
+fn unsigned<B: Backend, const D: usize>(
+    numbers: Vec<u64>,
+    shape: [usize; D],
+    device: &B::Device,
+) -> Tensor<B, D, Int> {
+    Tensor::from_data(TensorData::new(numbers, shape), (device, DType::U64))
+}

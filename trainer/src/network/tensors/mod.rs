@@ -1,0 +1,183 @@
+//! The network as Burn's tensors, with a tape for the gradient: what runs on GPUs, and what the host's network is checked
+//! against.
+//!
+//! Weights, gradient and what an optimizer keeps stay on the device, each a flat tensor in the order of the architecture:
+//! of a step, outputs come to the host, where losses are computed, and slopes go back. With several ranks the gradient
+//! comes too, to be summed. Burn's modules, parameter ids and gradient maps are not used: their ids differ between
+//! processes and their maps have no order, while all ranks must agree on what each number of a gradient belongs to.
+
+mod constants;
+mod forward;
+mod update;
+
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{Tensor, TensorData};
+
+use self::constants::{Constants, floats};
+use self::forward::forward;
+use super::graph::Value;
+use super::{Architecture, Compute, Input, Parameter, Piece, Update, first_non_finite};
+
+/// The network with its weights.
+#[derive(Debug)]
+pub(crate) struct Tensors<B: AutodiffBackend> {
+    architecture: Architecture,
+    constants: Constants<B::InnerBackend>,
+    /// The same, for what the tape follows.
+    taped: Constants<B>,
+    weights: Tensor<B::InnerBackend, 1>,
+    /// The gradient, from when it is computed until it is used up.
+    gradient: Option<Tensor<B::InnerBackend, 1>>,
+    /// 1 of each weight that is penalized, and 0 of others.
+    penalized: Tensor<B::InnerBackend, 1>,
+    device: B::Device,
+}
+
+impl<B: AutodiffBackend> Compute for Tensors<B> {
+    type Device = B::Device;
+    type Numbers = Tensor<B::InnerBackend, 1>;
+
+    fn new(architecture: &Architecture, values: Vec<Vec<f32>>, device: &B::Device) -> Self {
+        let parameters = architecture.parameters().iter();
+        let penalized = parameters.flat_map(|parameter| {
+            let penalized = f32::from(u8::from(parameter.penalized));
+            std::iter::repeat_n(penalized, parameter.len())
+        });
+        Self {
+            constants: Constants::new(architecture, device),
+            taped: Constants::new(architecture, device),
+            weights: flat(values.concat(), device),
+            gradient: None,
+            penalized: flat(penalized.collect(), device),
+            architecture: architecture.clone(),
+            device: device.clone(),
+        }
+    }
+
+    fn predict(&mut self, input: Input) -> Vec<f32> {
+        self.outputs(input, &[self.architecture.graph.output])
+    }
+
+    fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
+        self.outputs(input, &self.architecture.graph.members)
+    }
+
+    fn gradient(
+        &mut self,
+        input: Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
+        _: &mut [f32],
+    ) {
+        let leaf = |tensor| Tensor::<B, 1>::from_inner(tensor).require_grad();
+        let leaves: Vec<_> = self.parameters().map(leaf).collect();
+        let (architecture, device) = (&self.architecture, &self.device);
+        let members = &architecture.graph.members;
+        let outputs = forward(architecture, &self.taped, &leaves, input, members, device);
+        let slopes = slopes(&numbers(outputs.clone().inner()));
+        let slopes = flat::<B>(slopes, device);
+        let mut gradients = (outputs * slopes).sum().backward();
+        let parts = leaves.into_iter().map(|leaf| {
+            let gradient = leaf.grad_remove(&mut gradients);
+            gradient.unwrap_or_else(|| leaf.inner().zeros_like())
+        });
+        let gradient = Tensor::cat(parts.collect(), 0);
+        self.gradient = match self.gradient.take().filter(|_| !piece.first) {
+            Some(sum) => Some(sum + gradient),
+            None => Some(gradient),
+        };
+    }
+
+    fn zero_gradient(&mut self, _: &mut [f32]) {
+        self.gradient = None;
+    }
+
+    fn read_gradient(&mut self, flat: &mut [f32]) {
+        match &self.gradient {
+            Some(gradient) => flat.copy_from_slice(&numbers(gradient.clone())),
+            None => flat.fill(0.0),
+        }
+    }
+
+    fn write_gradient(&mut self, flat: &[f32]) {
+        self.gradient = Some(self.keep(flat.to_vec()));
+    }
+
+    fn non_finite_gradient(&mut self, _: &[f32]) -> Option<f64> {
+        let gradient = self.gradient.as_ref()?;
+        // What is finite less itself is 0, and anything else is no number.
+        let left = numbers((gradient.clone() - gradient.clone()).sum());
+        match left == [0.0] {
+            true => None,
+            false => first_non_finite(&numbers(gradient.clone())),
+        }
+    }
+
+    fn apply(&mut self, update: &Update<'_>, slots: &mut [Self::Numbers], _: &mut [f32]) {
+        let gradient = self.gradient.take();
+        let gradient = gradient.unwrap_or_else(|| self.weights.zeros_like());
+        let gradient = update::clipped(update, gradient);
+        update::apply(update, &self.penalized, &mut self.weights, gradient, slots);
+    }
+
+    fn keep(&self, numbers: Vec<f32>) -> Self::Numbers {
+        flat(numbers, &self.device)
+    }
+
+    fn release(tensor: Self::Numbers) -> Vec<f32> {
+        numbers(tensor)
+    }
+
+    fn values(&self) -> Vec<Vec<f32>> {
+        let all = numbers(self.weights.clone());
+        let mut rest = all.as_slice();
+        let parameters = self.architecture.parameters().iter();
+        let values = parameters.map(|parameter| {
+            let (own, others) = rest.split_at(parameter.len());
+            rest = others;
+            own.to_vec()
+        });
+        values.collect()
+    }
+
+    fn put(&mut self, values: &[Vec<f32>]) {
+        self.weights = self.keep(values.concat());
+    }
+}
+
+impl<B: AutodiffBackend> Tensors<B> {
+    /// The weights, parameter by parameter.
+    fn parameters(&self) -> impl Iterator<Item = Tensor<B::InnerBackend, 1>> {
+        let lengths = self.architecture.parameters().iter().map(Parameter::len);
+        lengths.scan(0, |end, len| {
+            let start = *end;
+            *end += len;
+            Some(self.weights.clone().slice(start..*end))
+        })
+    }
+
+    /// These values of a batch, side by side.
+    fn outputs(&self, input: Input, values: &[Value]) -> Vec<f32> {
+        let parameters: Vec<_> = self.parameters().collect();
+        let (architecture, device) = (&self.architecture, &self.device);
+        numbers(forward(
+            architecture,
+            &self.constants,
+            &parameters,
+            input,
+            values,
+            device,
+        ))
+    }
+}
+
+fn flat<B: burn::tensor::backend::Backend>(numbers: Vec<f32>, device: &B::Device) -> Tensor<B, 1> {
+    let len = numbers.len();
+    floats(numbers, [len], device)
+}
+
+/// A tensor's numbers in host memory; all backends compute in `f32`.
+fn numbers<B: burn::tensor::backend::Backend>(tensor: Tensor<B, 1>) -> Vec<f32> {
+    let data: TensorData = tensor.into_data();
+    data.into_vec().expect("the backend computes in f32")
+}
