@@ -412,7 +412,7 @@ impl Network {
     ///
     /// # Errors
     /// Names the option, what was given and what would be right.
-    pub(super) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         let zero = match &self.embedding_dim {
             EmbeddingWidth::Same(0) => Some("0".to_owned()),
             EmbeddingWidth::Columns(widths) => {

@@ -36,6 +36,9 @@ pub(super) fn check(
     {
         return Err(wrong("it tells fewer than two classes apart".into()));
     }
+    spec.network
+        .check()
+        .map_err(|error| wrong(format!("its network cannot be: {error}")))?;
     let there_are = weights.len() / size_of::<f32>();
     let asked = numbers(manifest, vocabularies);
     match asked <= there_are {

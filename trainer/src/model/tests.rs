@@ -9,7 +9,9 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int8Type, Int32Type, Schema};
 use arrow::record_batch::RecordBatch;
 use safetensors::SafeTensors;
-use volley_proto::spec::{Layer, Loss, NumericEmbedding, NumericTransform, TrainSpec};
+use volley_proto::spec::{
+    EnsembleSize, Layer, Loss, NumericEmbedding, NumericTransform, TrainSpec,
+};
 
 use super::Model;
 use crate::network::CustomLayers;
@@ -109,6 +111,10 @@ fn files_that_are_not_the_manifest_s_are_refused() {
     );
     let fewer = |bad: &mut Artifacts| bad.manifest.features[0].vocabulary = Some(3);
     assert_eq!(refused(&fewer), super::VOCABULARIES);
+    let nobody = |bad: &mut Artifacts| {
+        bad.manifest.spec.network.ensemble_size = EnsembleSize::Of(0);
+    };
+    assert_eq!(refused(&nobody), "manifest.json");
     let other = |bad: &mut Artifacts| bad.manifest.features[0].column = "shop".into();
     assert_eq!(refused(&other), super::VOCABULARIES);
 }
