@@ -26,12 +26,29 @@ pub(super) fn apply<'a>(
     penalized: bool,
     weights: &mut [f32],
     gradient: &[f32],
-    mut slots: impl DoubleEndedIterator<Item = &'a mut [f32]>,
+    slots: impl DoubleEndedIterator<Item = &'a mut [f32]>,
 ) {
-    let rate = update.learn_rate as f32;
     let [l1, l2] =
         [update.l1, update.l2].map(|penalty| if penalized { penalty as f32 } else { 0.0 });
-    let penalty = |w: f32| 2.0 * l2 * w + if w == 0.0 { 0.0 } else { l1 * w.signum() };
+    let of_l2 = |w: f32| 2.0 * l2 * w;
+    // Signs take a fifth of Adam's time.
+    if l1 == 0.0 {
+        return by_rule(update, penalized, weights, gradient, slots, of_l2);
+    }
+    let penalty = |w: f32| of_l2(w) + if w == 0.0 { 0.0 } else { l1 * w.signum() };
+    by_rule(update, penalized, weights, gradient, slots, penalty);
+}
+
+/// The same, by the slope of the penalties at a weight.
+fn by_rule<'a>(
+    update: &Update<'_>,
+    penalized: bool,
+    weights: &mut [f32],
+    gradient: &[f32],
+    mut slots: impl DoubleEndedIterator<Item = &'a mut [f32]>,
+    penalty: impl Fn(f32) -> f32,
+) {
+    let rate = update.learn_rate as f32;
     let average = update
         .kept
         .and_then(|kept| Some((kept, slots.next_back()?)));
@@ -93,7 +110,12 @@ pub(super) fn apply<'a>(
                 *w -= change;
             }
         }
+        // Its penalties are not in the gradient.
         Rule::Ftrl { .. } => {
+            let [l1, l2] = match penalized {
+                true => [update.l1 as f32, update.l2 as f32],
+                false => [0.0; 2],
+            };
             let state = slot().iter_mut().zip(slot());
             for ((w, g), (n, z)) in weights.iter_mut().zip(gradient).zip(state) {
                 let before = n.sqrt();
