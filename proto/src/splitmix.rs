@@ -6,15 +6,18 @@
 /// SplitMix64's increment: 2⁶⁴ / φ, odd.
 pub const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// By how many bits the finalizer shifts.
+pub const SHIFTS: [u32; 3] = [30, 27, 31];
+
 /// What the finalizer multiplies by.
 pub const FACTORS: [u64; 2] = [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
 
 /// The finalizer: a bijection that mixes well.
 #[inline]
 pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(FACTORS[0]);
-    z = (z ^ (z >> 27)).wrapping_mul(FACTORS[1]);
-    z ^ (z >> 31)
+    z = (z ^ (z >> SHIFTS[0])).wrapping_mul(FACTORS[0]);
+    z = (z ^ (z >> SHIFTS[1])).wrapping_mul(FACTORS[1]);
+    z ^ (z >> SHIFTS[2])
 }
 
 /// The key of a part of what a key names.

@@ -166,6 +166,10 @@ impl TrainSpec {
             ),
             (self.l1 == 0.0, "expected without l1_reg; 'ftrl' takes it"),
             (
+                self.optimizer.clip_norm.is_none() && self.optimizer.clip_value.is_none(),
+                "expected without clip_norm and clip_value: it solves by the gradient as it is",
+            ),
+            (
                 self.batch_size.is_none(),
                 "expected without global_batch_size and batch_size: a step takes all rows",
             ),

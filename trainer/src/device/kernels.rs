@@ -1,5 +1,5 @@
-//! Where compiled kernels are kept, so that each is compiled once on a host and not once in each process: files in the
-//! user's cache folder. What is compiled, and when, is Burn's.
+//! The cache of compiled kernels on disk, in the user's cache folder: each is compiled once on a host, and not once in each
+//! process. What is compiled, and when, is Burn's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -9,11 +9,11 @@ use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use super::driver;
 
-/// Kernels of more bytes than this are begun anew.
+/// A cache of more bytes than this is emptied.
 const MOST: u64 = 256 << 20;
 
-/// Sees that compiled kernels are kept, unless the host has nowhere for them. To be called before a device is used.
-pub(super) fn keep() {
+/// Has Burn use the cache, unless the host has nowhere for one. To be called before a device is used.
+pub(super) fn enable_cache() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // What the user says in a `cubecl.toml` or in variables goes first.
@@ -25,7 +25,7 @@ pub(super) fn keep() {
     });
 }
 
-/// The folder for kernels of this host's GPUs, if it can be written to.
+/// The cache's folder for this host's GPUs, if it can be written to.
 fn folder() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));

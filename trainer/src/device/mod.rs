@@ -41,7 +41,7 @@ impl ResolvedDevice {
             Kind::Cpu => Backend::Cpu,
             #[cfg(feature = "cuda")]
             Kind::Cuda(index) => {
-                kernels::keep();
+                kernels::enable_cache();
                 Backend::Cuda(burn_cuda::CudaDevice::new(index))
             }
         }

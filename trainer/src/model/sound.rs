@@ -38,7 +38,7 @@ pub(super) fn check(
     }
     spec.network
         .check()
-        .map_err(|error| wrong(format!("its network cannot be: {error}")))?;
+        .map_err(|error| wrong(format!("its network is invalid: {error}")))?;
     let there_are = weights.len() / size_of::<f32>();
     let asked = numbers(manifest, vocabularies);
     match asked <= there_are {

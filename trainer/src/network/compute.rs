@@ -16,7 +16,7 @@ pub(crate) struct Input {
     pub(crate) dropout: Vec<Option<Mask>>,
 }
 
-/// Which part of a step's rows a gradient is of: parts are computed one after the other and added up.
+/// Which micro-batch of a step a gradient is of: they are computed one after the other, and their gradients accumulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) first: bool,
@@ -52,7 +52,7 @@ pub(crate) trait Compute {
     /// The outputs of each of the M members, `[B × M·K]`.
     fn predict_by_member(&mut self, input: Input) -> Vec<f32>;
 
-    /// Computes the gradient of Σ slope·output over a piece of a step's rows, and adds it to that of the pieces before it.
+    /// Computes the gradient of Σ slope·output over a micro-batch, and accumulates it over those of a step.
     /// `slopes` gets the outputs of each of the M members, `[B × M·K]`, and returns a slope for each.
     fn gradient(
         &mut self,
@@ -77,11 +77,11 @@ pub(crate) trait Compute {
     /// Changes the weights by their gradient, which is used up. `slots` is what the optimizer keeps of each weight.
     fn apply(&mut self, update: &Update<'_>, slots: &mut [Self::Numbers], flat: &mut [f32]);
 
-    /// Puts numbers of each weight where the weights are.
-    fn keep(&self, numbers: Vec<f32>) -> Self::Numbers;
+    /// Brings numbers of each weight to where the weights are.
+    fn upload(&self, numbers: Vec<f32>) -> Self::Numbers;
 
-    /// Such numbers in host memory.
-    fn release(numbers: Self::Numbers) -> Vec<f32>;
+    /// Brings them back to host memory.
+    fn download(numbers: Self::Numbers) -> Vec<f32>;
 
     /// The weights' numbers, parameter by parameter.
     fn values(&self) -> Vec<Vec<f32>>;

@@ -3,7 +3,7 @@
 
 use volley_proto::spec::TrainSpec;
 
-use super::optimizer::{Optimizer as Inner, slots};
+use super::optimizer::{Optimizer as Inner, fresh_slots};
 use crate::network::{Architecture, Compute, Epilogue, Host, Matrix, Workspace};
 
 /// An optimizer on weights of its own, with a gradient that stays the same.
@@ -21,8 +21,7 @@ impl Optimizer {
         let architecture = Architecture::line(weights);
         let len = weights + 1;
         let network = Host::new(&architecture, vec![vec![0.5; weights], vec![0.5]], &());
-        let state = slots(&spec.optimizer).into_iter();
-        let state = state.map(|(_, start)| vec![start; len]).collect();
+        let state = fresh_slots(&spec.optimizer, len);
         let (parameters, l2) = (architecture.parameters(), spec.l2.unwrap_or(0.0));
         Self {
             optimizer: Inner::new(spec, l2, parameters, &network, 0, state),

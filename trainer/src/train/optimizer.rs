@@ -38,6 +38,12 @@ pub(super) fn slots(optimizer: &Spec) -> Vec<(&'static str, f32)> {
         .collect()
 }
 
+/// What it keeps of so many weights before its first step.
+pub(super) fn fresh_slots(optimizer: &Spec, len: usize) -> Vec<Vec<f32>> {
+    let slots = slots(optimizer).into_iter();
+    slots.map(|(_, start)| vec![start; len]).collect()
+}
+
 fn of_rule(rule: &Rule) -> Vec<(&'static str, f32)> {
     match rule {
         Rule::Adam { .. } => vec![("mean", 0.0), ("square", 0.0)],
@@ -89,7 +95,7 @@ impl<C: Compute> Optimizer<C> {
             l1: spec.l1,
             l2,
             steps: i32::try_from(steps).unwrap_or(i32::MAX),
-            slots: state.into_iter().map(|slot| network.keep(slot)).collect(),
+            slots: state.into_iter().map(|slot| network.upload(slot)).collect(),
             len,
             penalized,
         }
@@ -97,7 +103,7 @@ impl<C: Compute> Optimizer<C> {
 
     /// What it keeps of each weight, in the order of the parameters.
     pub(super) fn slots(&self) -> Vec<Vec<f32>> {
-        self.slots.iter().cloned().map(C::release).collect()
+        self.slots.iter().cloned().map(C::download).collect()
     }
 
     /// Whether it averages the weights.
@@ -108,7 +114,7 @@ impl<C: Compute> Optimizer<C> {
     /// The average of the weights so far, if one is kept, in the order of the parameters.
     pub(super) fn average(&self) -> Option<Vec<f32>> {
         self.ema_momentum?;
-        self.slots.last().cloned().map(C::release)
+        self.slots.last().cloned().map(C::download)
     }
 
     /// The length of the flat gradient.
@@ -152,9 +158,9 @@ impl<C: Compute> Optimizer<C> {
             terms.for_each(|(g, w)| *g += 2.0 * self.l2 * f64::from(*w));
         }
         let slots = std::mem::take(&mut self.slots).into_iter();
-        let mut slots: Vec<_> = slots.map(C::release).collect();
+        let mut slots: Vec<_> = slots.map(C::download).collect();
         let vanished = lbfgs::step(&mut slots, &gradient, &mut weights);
-        self.slots = slots.into_iter().map(|slot| network.keep(slot)).collect();
+        self.slots = slots.into_iter().map(|slot| network.upload(slot)).collect();
         put(&weights, &mut values, network);
         vanished
     }
@@ -210,8 +216,7 @@ mod tests {
             let parameters = architecture.parameters();
             let values = vec![weights[..2].to_vec(), weights[2..].to_vec()];
             let network = C::new(&architecture, values, &C::Device::default());
-            let state = slots(&spec.optimizer).into_iter();
-            let state = state.map(|(_, start)| vec![start; 3]).collect();
+            let state = fresh_slots(&spec.optimizer, 3);
             let optimizer = Optimizer::new(spec, l2, parameters, &network, 0, state);
             Self { network, optimizer }
         }

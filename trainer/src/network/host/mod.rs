@@ -34,7 +34,7 @@ pub(crate) struct Host {
     /// In the order of [`Architecture::parameters`].
     weights: Vec<Vec<f32>>,
     scratch: Scratch,
-    /// The sum of the gradients of a step's pieces, while there are more to come.
+    /// The accumulated gradient of a step's micro-batches, while there are more to come.
     sums: Vec<f64>,
 }
 
@@ -388,11 +388,11 @@ impl Compute for Host {
         }
     }
 
-    fn keep(&self, numbers: Vec<f32>) -> Vec<f32> {
+    fn upload(&self, numbers: Vec<f32>) -> Vec<f32> {
         numbers
     }
 
-    fn release(numbers: Vec<f32>) -> Vec<f32> {
+    fn download(numbers: Vec<f32>) -> Vec<f32> {
         numbers
     }
 

@@ -54,9 +54,6 @@ pub(super) struct Draws<B: Backend> {
     left: [Tensor<B, 2, Int>; 3],
 }
 
-/// By how many bits SplitMix64 shifts.
-const SHIFTS: [u32; 3] = [30, 27, 31];
-
 impl<B: Backend> Constants<B> {
     pub(super) fn new(architecture: &Architecture, device: &B::Device) -> Self {
         let graph = &architecture.graph;
@@ -133,7 +130,7 @@ impl<B: Backend> Draws<B> {
         let increments = (1..=pairs as u64).map(|pair| pair.wrapping_mul(splitmix::INCREMENT));
         Self {
             increments: unsigned(increments.collect(), [1, pairs], device),
-            left: SHIFTS.map(|bits| unsigned(vec![u64::MAX >> bits], [1, 1], device)),
+            left: splitmix::SHIFTS.map(|bits| unsigned(vec![u64::MAX >> bits], [1, 1], device)),
         }
     }
 
@@ -143,7 +140,7 @@ impl<B: Backend> Draws<B> {
         let keys = mask.keys.iter().map(|key| key.hash()).collect();
         let keys: Tensor<B, 2, Int> = unsigned(keys, [rows, 1], device);
         let mixed = |z: Tensor<B, 2, Int>, at: usize| {
-            let bits = i64::from(SHIFTS[at]).elem();
+            let bits = i64::from(splitmix::SHIFTS[at]).elem();
             let shifted = z.clone().bitwise_right_shift_scalar(bits);
             z.bitwise_xor(shifted.bitwise_and(self.left[at].clone()))
         };

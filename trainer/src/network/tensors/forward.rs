@@ -17,11 +17,11 @@ use crate::network::{Architecture, Input};
 
 /// Keeps a row of equal numbers from dividing by zero, in layer norm.
 const EPSILON: f64 = 1e-5;
-/// The most parts that a table's gradient is summed in.
+/// The most privatized copies that a table's gradient is summed in.
 const PARTS: usize = 1024;
-/// The most numbers of all parts' sums of a table's gradient.
+/// The most numbers of all these copies.
 const PART_SUMS: usize = 1 << 25;
-/// The fewest rows of a group that the gradient of what all rows have is summed in.
+/// The fewest rows of a group that the gradient of what is broadcast is summed in.
 const LEAST_OF_GROUP: usize = 64;
 
 /// These values of so many rows after the output's activation, side by side: `[B · M·K]` of M.
@@ -37,8 +37,11 @@ pub(super) fn forward<B: Backend>(
 ) -> Tensor<B, 1> {
     let graph = &architecture.graph;
     let rows = input.rows;
-    let codes = input.codes.iter().map(|code| *code as i32).collect();
-    let continuous = floats(input.continuous, [rows, architecture.continuous], device);
+    // Not all backends have tensors of nothing.
+    let codes = (architecture.categorical > 0).then(|| {
+        let codes = input.codes.iter().map(|code| *code as i32).collect();
+        ints(codes, [rows, architecture.categorical], device)
+    });
     let masks = input.dropout.into_iter().enumerate();
     let masks = masks.map(|(at, mask)| Some(constants.masks[at].draw(&mask?, device)));
     let of = Of {
@@ -47,7 +50,7 @@ pub(super) fn forward<B: Backend>(
         constants,
         parameters,
         rows,
-        codes: ints(codes, [rows, architecture.categorical], device),
+        codes,
         masks: masks.collect(),
     };
     let mut values: Vec<Option<Tensor<B, 2>>> = vec![None; graph.widths.len()];
@@ -55,7 +58,8 @@ pub(super) fn forward<B: Backend>(
         values[picks.value] = Some(of.pick(picks));
     }
     if let Some(numbers) = graph.numbers {
-        values[numbers] = Some(continuous);
+        let shape = [rows, architecture.continuous];
+        values[numbers] = Some(floats(input.continuous, shape, device));
     }
     for node in &graph.nodes {
         let from = node.from.iter().map(|from| {
@@ -85,8 +89,8 @@ struct Of<'a, B: Backend> {
     constants: &'a Constants<B>,
     parameters: &'a [Tensor<B, 1>],
     rows: usize,
-    /// `[B × C]`
-    codes: Tensor<B, 2, Int>,
+    /// `[B × C]`, where there are any.
+    codes: Option<Tensor<B, 2, Int>>,
     /// What each dropout multiplies by, `[B × W]`, if by anything.
     masks: Vec<Option<Tensor<B, 2>>>,
 }
@@ -97,6 +101,10 @@ impl<B: Backend> Of<'_, B> {
             Some(Some(mask)) => x * mask.clone(),
             _ => x,
         }
+    }
+
+    fn codes(&self) -> Tensor<B, 2, Int> {
+        self.codes.clone().expect("tables are of categories")
     }
 
     /// A node's value; `x` are those that it is from.
@@ -115,7 +123,7 @@ impl<B: Backend> Of<'_, B> {
                 let bias = bias.then(|| parameter(1));
                 let mut y = next().matmul(parameter(0).reshape([from, width]));
                 if let Some(bias) = bias {
-                    y = y + of_all_rows(bias, rows);
+                    y = y + broadcast(bias, rows);
                 }
                 if *activates {
                     y = relu(y);
@@ -132,22 +140,21 @@ impl<B: Backend> Of<'_, B> {
                 let centered = x.clone() - x.mean_dim(1);
                 let variance = centered.clone().powi_scalar(2).mean_dim(1);
                 let scaled = centered / variance.add_scalar(EPSILON).sqrt();
-                scaled * of_all_rows(parameter(0), rows) + of_all_rows(parameter(1), rows)
+                scaled * broadcast(parameter(0), rows) + broadcast(parameter(1), rows)
             }
             Operation::Affine => {
-                next() * of_all_rows(parameter(0), rows) + of_all_rows(parameter(1), rows)
+                next() * broadcast(parameter(0), rows) + broadcast(parameter(1), rows)
             }
             Operation::Periodic => {
                 let (k, d) = (FREQUENCIES, PERIODIC_WIDTH - 1);
                 let numbers = width / PERIODIC_WIDTH;
                 let x_bn1 = next().reshape([rows, numbers, 1]);
-                let waves =
-                    |at: usize| of_all_rows(parameter(at), rows).reshape([rows, numbers, k]);
+                let waves = |at: usize| broadcast(parameter(at), rows).reshape([rows, numbers, k]);
                 let angles = x_bn1.clone() * waves(0).mul_scalar(TAU) + waves(1);
                 // Of each number, a product of its own.
                 let cosines_nbk = angles.cos().swap_dims(0, 1);
                 let products = cosines_nbk.matmul(parameter(2).reshape([numbers, k, d]));
-                let bias = of_all_rows(parameter(3), rows).reshape([rows, numbers, d]);
+                let bias = broadcast(parameter(3), rows).reshape([rows, numbers, d]);
                 let trained = products.swap_dims(0, 1) + bias;
                 Tensor::cat(vec![x_bn1, trained], 2).reshape([rows, width])
             }
@@ -160,8 +167,7 @@ impl<B: Backend> Of<'_, B> {
                 let shares_bnt = (above / edges.wide.clone()).clamp(0.0, 1.0);
                 let kernel = parameter(2).reshape([numbers, most, d]);
                 let binned = shares_bnt.swap_dims(0, 1).matmul(kernel).swap_dims(0, 1);
-                let terms =
-                    |at: usize| of_all_rows(parameter(at), rows).reshape([rows, numbers, d]);
+                let terms = |at: usize| broadcast(parameter(at), rows).reshape([rows, numbers, d]);
                 let straight = x_bn1 * terms(0) + terms(1);
                 (straight + binned).reshape([rows, width])
             }
@@ -194,7 +200,7 @@ impl<B: Backend> Of<'_, B> {
                 if *numbers {
                     let count = self.architecture.continuous;
                     let x_bn1 = next().reshape([rows, count, 1]);
-                    let factors = of_all_rows(parameter(0), rows);
+                    let factors = broadcast(parameter(0), rows);
                     terms.push(x_bn1 * factors.reshape([rows, count, of_row]));
                 }
                 let terms = Tensor::cat(terms, 1);
@@ -212,7 +218,7 @@ impl<B: Backend> Of<'_, B> {
                 let mut parts = Vec::with_capacity(3);
                 if self.architecture.categorical > 0 {
                     let count = self.architecture.categorical;
-                    let first = self.codes.clone().mul_scalar(width as i32);
+                    let first = self.codes().mul_scalar(width as i32);
                     let first = first.reshape([rows, count, 1]);
                     let places = first + self.constants.outputs.clone();
                     let weights = pick(parameter(), places.reshape([rows, count * width]));
@@ -224,7 +230,7 @@ impl<B: Backend> Of<'_, B> {
                     parts.push(next().matmul(parameter().reshape([count, width])));
                 }
                 if *bias {
-                    parts.push(of_all_rows(parameter(), rows));
+                    parts.push(broadcast(parameter(), rows));
                 }
                 let sum = parts.into_iter().reduce(|sum, part| sum + part);
                 sum.expect("a linear part has weights")
@@ -237,7 +243,7 @@ impl<B: Backend> Of<'_, B> {
 
     /// What each row's codes pick of a table, side by side.
     fn pick(&self, picks: &Picks<B>) -> Tensor<B, 2> {
-        let codes = self.codes.clone().select(1, picks.features.clone());
+        let codes = self.codes().select(1, picks.features.clone());
         let places = codes * picks.widths.clone() + picks.offsets.clone();
         pick(self.parameters[picks.table].clone(), places)
     }
@@ -267,10 +273,10 @@ fn activated<B: Backend>(function: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> 
     }
 }
 
-/// What all rows have, once for each: `[B × W]` of W numbers.
+/// W numbers, the same for every row: `[B × W]`.
 ///
 /// Many rows go through it in groups, since a device sums a column of the gradient on one thread.
-fn of_all_rows<B: Backend>(numbers: Tensor<B, 1>, rows: usize) -> Tensor<B, 2> {
+fn broadcast<B: Backend>(numbers: Tensor<B, 1>, rows: usize) -> Tensor<B, 2> {
     let width = numbers.dims()[0];
     let numbers = numbers.reshape([1, width]);
     // As many as divide the rows evenly.
@@ -288,8 +294,8 @@ fn of_all_rows<B: Backend>(numbers: Tensor<B, 1>, rows: usize) -> Tensor<B, 2> {
 
 /// Numbers of a flat table, by their places, `[B × W]`.
 ///
-/// Rows are in parts, each of which picks of a table of its own, since a device adds up the gradient of a table on one
-/// thread: so there is one for each part.
+/// The gradient is summed in privatized copies of the table, one for each part of the rows, since a device adds up the
+/// gradient of a table on one thread.
 fn pick<B: Backend>(table: Tensor<B, 1>, places: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let (len, [rows, width]) = (table.dims()[0], places.dims());
     let parts = (PART_SUMS / len).clamp(1, PARTS.min(rows));

@@ -100,7 +100,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     }
 
     fn write_gradient(&mut self, flat: &[f32]) {
-        self.gradient = Some(self.keep(flat.to_vec()));
+        self.gradient = Some(self.upload(flat.to_vec()));
     }
 
     fn non_finite_gradient(&mut self, _: &[f32]) -> Option<f64> {
@@ -120,11 +120,11 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
         update::apply(update, &self.penalized, &mut self.weights, gradient, slots);
     }
 
-    fn keep(&self, numbers: Vec<f32>) -> Self::Numbers {
+    fn upload(&self, numbers: Vec<f32>) -> Self::Numbers {
         flat(numbers, &self.device)
     }
 
-    fn release(tensor: Self::Numbers) -> Vec<f32> {
+    fn download(tensor: Self::Numbers) -> Vec<f32> {
         numbers(tensor)
     }
 
@@ -141,7 +141,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     }
 
     fn put(&mut self, values: &[Vec<f32>]) {
-        self.weights = self.keep(values.concat());
+        self.weights = self.upload(values.concat());
     }
 }
 

@@ -100,7 +100,7 @@ impl TrainingState {
             scaling,
             position: Position::START,
             weights,
-            slots: fresh_slots(optimizer, len),
+            slots: optimizer::fresh_slots(optimizer, len),
             progress: EpochProgress::default(),
             history: Vec::new(),
             kept: None,
@@ -118,7 +118,7 @@ impl TrainingState {
         let epochs = self.history.len();
         Self {
             weights,
-            slots: fresh_slots(optimizer, len),
+            slots: optimizer::fresh_slots(optimizer, len),
             selected: Some(Selected {
                 epochs,
                 kept: self.kept.map_or(epochs, |kept| kept.epoch),
@@ -194,11 +194,6 @@ impl TrainingState {
         let epoch = self.selected.map_or(epoch, |selected| selected.kept);
         (self.history, epoch, weights)
     }
-}
-
-fn fresh_slots(optimizer: &Optimizer, len: usize) -> Vec<Vec<f32>> {
-    let slots = optimizer::slots(optimizer).into_iter();
-    slots.map(|(_, start)| vec![start; len]).collect()
 }
 
 impl Weights {

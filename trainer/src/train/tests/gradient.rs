@@ -442,7 +442,7 @@ fn gradients_are_finite_differences() {
     gradients_of::<Tensors<Autodiff<Flex>>>(networks());
 }
 
-/// Devices sum over many rows in groups, and by parts of a table: see `of_all_rows` and `pick`.
+/// Devices sum over many rows in groups, and by parts of a table: see `broadcast` and `pick`.
 #[test]
 fn many_rows_have_the_host_s_gradient_in_tensors() {
     for (network, outputs) in networks() {
