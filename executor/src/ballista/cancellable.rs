@@ -15,7 +15,7 @@
 //! batch.
 //!
 //! A decorator takes the operator's place in every other respect, so that metrics and downcasts see
-//! no difference. Not here: a function, a sort or a window that computes long over what it has.
+//! no difference. Not here: a function, a sort or a window without `PARTITION BY` that computes long over what it has.
 
 use std::any::Any;
 use std::fmt;
@@ -39,8 +39,10 @@ use futures::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::join_filter::stop_in_filter;
+use super::normalized_keys::normalize_keys;
 use super::tasks::{Running, cancelled};
 use super::unspilled_joins::context_of;
+use super::windows::emit_partitions;
 
 /// Bytes that a column's buffers may hold, whatever they show.
 const LITTLE: usize = 16 << 10;
@@ -54,7 +56,8 @@ pub(super) fn cancellable(
     task: &Running,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let inner = |node: Arc<dyn ExecutionPlan>| {
-        let node = stop_in_filter(node, task)?;
+        let node = emit_partitions(stop_in_filter(node, task)?, task);
+        let node = normalize_keys(node)?;
         let decorated = Cancellable {
             plan: node,
             task: task.clone(),

@@ -8,6 +8,7 @@ mod engine;
 mod flight;
 mod join_filter;
 mod local_files;
+mod normalized_keys;
 mod process;
 mod proof;
 mod runner;
@@ -16,6 +17,7 @@ pub(crate) mod shuffle_dir;
 mod task_server;
 mod tasks;
 mod unspilled_joins;
+mod windows;
 
 pub(crate) use engine::data_lost;
 pub(crate) use process::{Process, connect, start};

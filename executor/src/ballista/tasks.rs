@@ -158,6 +158,18 @@ pub(super) fn cancelled() -> DataFusionError {
     DataFusionError::External(Box::new(BallistaError::Cancelled))
 }
 
+/// A task that runs, for tests of what runs in one.
+#[cfg(test)]
+pub(super) fn running() -> Running {
+    let (tasks, _ended) = Tasks::new(CancellationToken::new());
+    tasks.begin(&TaskIdentity {
+        job_id: "j".into(),
+        stage_id: 1,
+        task_id: 0,
+        partitions: vec![0],
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

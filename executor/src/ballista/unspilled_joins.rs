@@ -72,11 +72,9 @@ mod tests {
     use datafusion::execution::memory_pool::FairSpillPool;
     use datafusion::physical_plan::collect;
     use datafusion::prelude::SessionContext;
-    use tokio_util::sync::CancellationToken;
-    use volley_proto::runtime::TaskIdentity;
 
     use super::super::cancellable::cancellable;
-    use super::super::tasks::Tasks;
+    use super::super::tasks::running;
     use super::*;
 
     /// The number that a query counts, in a task with so many bytes; `None` where they are too few.
@@ -90,14 +88,7 @@ mod tests {
         let session = SessionContext::new_with_config_rt(config, runtime.unwrap());
         let query = session.sql(query).await.unwrap();
         let plan = query.create_physical_plan().await.unwrap();
-        let identity = TaskIdentity {
-            job_id: "j".into(),
-            stage_id: 1,
-            task_id: 0,
-            partitions: vec![0],
-        };
-        let (tasks, _ended) = Tasks::new(CancellationToken::new());
-        let plan = cancellable(plan, &tasks.begin(&identity)).unwrap();
+        let plan = cancellable(plan, &running()).unwrap();
         match collect(plan, session.task_ctx()).await {
             Ok(batches) => Some(batches[0].column(0).as_primitive::<Int64Type>().value(0)),
             Err(error) => {

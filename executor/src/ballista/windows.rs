@@ -1,0 +1,353 @@
+//! Windows that emit the rows of a partition when it has ended.
+//!
+//! DataFusion's operator keeps all rows until its input has ended, computes over them and emits them as one batch, of
+//! which every operator above makes others as large. Its input is sorted by what the windows are partitioned by, so a
+//! partition has ended where the next one begins: rows are held until then, computed in batches of about the
+//! session's size, and a task needs the memory of its largest partition instead of all of them. Between two partitions a
+//! task can stop.
+//!
+//! Not here: what a window computes, which are DataFusion's expressions; windows without `PARTITION BY`, whose one
+//! partition ends with the input; those that look back only, which DataFusion streams itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::compute::{concat, concat_batches, partition};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::window::WindowExpr;
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::windows::WindowAggExec;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
+};
+use futures::{StreamExt, stream};
+
+use super::tasks::Running;
+
+/// The operator, which emits partitions as they end if it is one of windows with `PARTITION BY`.
+pub(super) fn emit_partitions(
+    node: Arc<dyn ExecutionPlan>,
+    task: &Running,
+) -> Arc<dyn ExecutionPlan> {
+    let windows = node.downcast_ref::<WindowAggExec>();
+    match windows.and_then(|windows| windows.window_expr().first()) {
+        Some(window) if !window.partition_by().is_empty() => Arc::new(PartitionedWindows {
+            plan: node,
+            task: task.clone(),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }),
+        _ => node,
+    }
+}
+
+/// Takes a [`WindowAggExec`]'s place.
+#[derive(Debug)]
+struct PartitionedWindows {
+    plan: Arc<dyn ExecutionPlan>,
+    task: Running,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl DisplayAs for PartitionedWindows {
+    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan.fmt_as(form, f)
+    }
+}
+
+impl ExecutionPlan for PartitionedWindows {
+    fn name(&self) -> &str {
+        self.plan.name()
+    }
+
+    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
+        Some(self.plan.as_ref())
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.plan.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.plan.children()
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.plan.apply_expressions(f)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
+        Ok(emit_partitions(plan, &self.task))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let Some(windows) = self.plan.downcast_ref::<WindowAggExec>() else {
+            return self.plan.execute(partition, context);
+        };
+        let keys = windows.partition_by_sort_keys()?.into_iter();
+        let rows = Rows {
+            batch_size: context.session_config().batch_size(),
+            input: Some(windows.input().execute(partition, context)?),
+            keys: keys.map(|key| key.expr).collect(),
+            windows: windows.window_expr().to_vec(),
+            schema: self.plan.schema(),
+            ended: Batches::default(),
+            open: Batches::default(),
+            task: self.task.clone(),
+            metrics: BaselineMetrics::new(&self.metrics, partition),
+        };
+        let batches = stream::try_unfold(rows, |mut rows| async {
+            let next = rows.next().await?;
+            Ok(next.map(|batch| (batch, rows)))
+        });
+        let schema = self.plan.schema();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+/// Rows of a task's partition, those of each partition of the windows side by side.
+struct Rows {
+    /// `None` once it has ended.
+    input: Option<SendableRecordBatchStream>,
+    /// What the windows are partitioned by.
+    keys: Vec<Arc<dyn PhysicalExpr>>,
+    windows: Vec<Arc<dyn WindowExpr>>,
+    /// Of the rows that are emitted.
+    schema: SchemaRef,
+    batch_size: usize,
+    /// Partitions that have ended and are to be computed.
+    ended: Batches,
+    /// The partition that the next row may be of.
+    open: Batches,
+    task: Running,
+    metrics: BaselineMetrics,
+}
+
+#[derive(Default)]
+struct Batches {
+    batches: Vec<RecordBatch>,
+    rows: usize,
+}
+
+impl Batches {
+    fn push(&mut self, batch: RecordBatch) {
+        if batch.num_rows() > 0 {
+            self.rows += batch.num_rows();
+            self.batches.push(batch);
+        }
+    }
+
+    fn append(&mut self, other: &mut Self) {
+        self.batches.append(&mut other.batches);
+        self.rows += std::mem::take(&mut other.rows);
+    }
+}
+
+impl Rows {
+    /// The next batch of rows with what the windows computed, `None` after the last one.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        while let Some(input) = &mut self.input {
+            let read = input.next().await.transpose()?;
+            let computing = self.metrics.elapsed_compute().clone();
+            let _timer = computing.timer();
+            match read {
+                Some(batch) => self.hold(batch)?,
+                None => {
+                    self.input = None;
+                    self.ended.append(&mut self.open);
+                }
+            }
+            // Partitions end where they will, in most batches of input a little before the batch.
+            let due = self.input.is_none() || self.ended.rows > self.batch_size / 2;
+            if due && self.ended.rows > 0 {
+                let batch = self.compute()?;
+                return Ok(Some(batch.record_output(&self.metrics)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Keeps rows until their partition has ended.
+    fn hold(&mut self, batch: RecordBatch) -> Result<()> {
+        let rows = batch.num_rows();
+        if rows == 0 {
+            return Ok(());
+        }
+        let begins = match self.open.batches.last() {
+            Some(before) => {
+                let last = self.keys(&before.slice(before.num_rows() - 1, 1))?;
+                let first = self.keys(&batch.slice(0, 1))?;
+                let both = last.iter().zip(&first);
+                let both = both.map(|(last, first)| concat(&[last.as_ref(), first.as_ref()]));
+                partition(&both.collect::<Result<Vec<_>, _>>()?)?.len() > 1
+            }
+            None => false,
+        };
+        if begins {
+            self.ended.append(&mut self.open);
+        }
+        let last = partition(&self.keys(&batch)?)?.ranges().pop();
+        let last = last.map_or(0, |last| last.start);
+        if last > 0 {
+            self.open.push(batch.slice(0, last));
+            self.ended.append(&mut self.open);
+        }
+        self.open.push(batch.slice(last, rows - last));
+        Ok(())
+    }
+
+    /// The rows of partitions that have ended, with the windows evaluated over each of them. Not in pieces, each of which
+    /// would be taken to have the memory of all.
+    fn compute(&mut self) -> Result<RecordBatch> {
+        let ended = std::mem::take(&mut self.ended).batches;
+        let schema = ended
+            .first()
+            .map_or_else(|| Arc::clone(&self.schema), RecordBatch::schema);
+        let batch = concat_batches(&schema, &ended)?;
+        let partitions = partition(&self.keys(&batch)?)?.ranges();
+        let mut computed = vec![Vec::with_capacity(partitions.len()); self.windows.len()];
+        for partition in partitions {
+            self.task.check()?;
+            let rows = batch.slice(partition.start, partition.len());
+            for (window, computed) in self.windows.iter().zip(&mut computed) {
+                computed.push(window.evaluate(&rows)?);
+            }
+        }
+        let mut columns = batch.columns().to_vec();
+        for partitions in computed {
+            let partitions: Vec<_> = partitions.iter().map(AsRef::as_ref).collect();
+            columns.push(concat(&partitions)?);
+        }
+        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+    }
+
+    fn keys(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        let rows = batch.num_rows();
+        let keys = self.keys.iter();
+        keys.map(|key| key.evaluate(batch)?.into_array(rows))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::tree_node::{Transformed, TreeNode};
+    use datafusion::physical_plan::collect;
+    use datafusion::physical_plan::sorts::sort::SortExec;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use super::super::tasks::running;
+    use super::*;
+
+    const BATCH: usize = 8;
+
+    /// A thousand rows in one partition of 500, one of every size from 1 to 20, and others.
+    const TABLE: &str = "CREATE TABLE t AS SELECT value AS id, \
+        CASE WHEN value < 500 THEN 0 WHEN value < 710 THEN CAST(1 + sqrt(2 * (value - 500)) AS BIGINT) END AS k, \
+        concat('k', value % 13) AS name, (value * 37) % 101 AS v FROM range(1000)";
+
+    /// A query's plan as it is, and with what takes the place of its windows.
+    async fn plans(query: &str) -> (SessionContext, [Arc<dyn ExecutionPlan>; 2]) {
+        let config = SessionConfig::new()
+            .with_target_partitions(1)
+            .with_batch_size(BATCH);
+        let session = SessionContext::new_with_config(config);
+        session.sql(TABLE).await.unwrap();
+        let plan = session.sql(query).await.unwrap();
+        let plan = plan.create_physical_plan().await.unwrap();
+        let task = running();
+        let emit = |node| Ok(Transformed::yes(emit_partitions(node, &task)));
+        let emitting = Arc::clone(&plan).transform_up(emit).unwrap().data;
+        (session, [plan, emitting])
+    }
+
+    #[tokio::test]
+    async fn rows_are_those_of_the_operator() {
+        let looks_ahead = "ROWS BETWEEN 2 PRECEDING AND UNBOUNDED FOLLOWING";
+        for (windows, partitioned) in [
+            (format!("sum(v) OVER (PARTITION BY k ORDER BY id {looks_ahead})"), true),
+            (format!("max(v) OVER (PARTITION BY name, k ORDER BY v, id {looks_ahead})"), true),
+            (
+                "count(*) OVER (PARTITION BY name), first_value(v) OVER (PARTITION BY name, k ORDER BY id DESC), \
+                 ntile(3) OVER (PARTITION BY k ORDER BY id)"
+                    .into(),
+                true,
+            ),
+            ("sum(v) OVER (PARTITION BY id / 1000)".into(), true),
+            (format!("sum(v) OVER (ORDER BY id {looks_ahead})"), false),
+            ("sum(v) OVER (PARTITION BY k ORDER BY id)".into(), false),
+        ] {
+            let query = format!("SELECT *, {windows} FROM t");
+            let (session, [plan, emitting]) = plans(&query).await;
+            let replaced = format!("{emitting:?}").contains("PartitionedWindows");
+            assert_eq!(replaced, partitioned, "{query}");
+            let expected = collect(plan, session.task_ctx()).await.unwrap();
+            let batches = collect(emitting, session.task_ctx()).await.unwrap();
+            let pieces = batches.len();
+            assert!(!partitioned || pieces > 1 || query.contains("id / 1000"), "{query}");
+            let schema = expected[0].schema();
+            let expected = concat_batches(&schema, &expected).unwrap();
+            assert_eq!(expected.num_rows(), 1000);
+            assert_eq!(concat_batches(&schema, &batches).unwrap(), expected, "{query}");
+        }
+        let (session, [_, emitting]) =
+            plans("SELECT count(*) OVER (PARTITION BY k) FROM t WHERE id < 0").await;
+        let batches = collect(emitting, session.task_ctx()).await.unwrap();
+        assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_partition_is_emitted_when_the_next_one_begins() {
+        let (session, [_, plan]) = plans("SELECT count(*) OVER (PARTITION BY id / 5) FROM t").await;
+        let mut rows = plan.execute(0, session.task_ctx()).unwrap();
+        let first = rows.next().await.unwrap().unwrap();
+        assert!(first.num_rows() > 0);
+        let mut read = None;
+        plan.apply(|node| {
+            if node.is::<SortExec>() {
+                read = node.metrics().and_then(|metrics| metrics.output_rows());
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+        .unwrap();
+        let read = read.unwrap();
+        assert!(
+            read <= 3 * BATCH,
+            "{read} rows are read before the first are emitted"
+        );
+    }
+
+    #[tokio::test]
+    async fn no_partition_is_computed_once_the_task_is_to_stop() {
+        let (session, [plan, _]) = plans("SELECT count(*) OVER (PARTITION BY k) FROM t").await;
+        let task = running();
+        let emit = |node| Ok(Transformed::yes(emit_partitions(node, &task)));
+        let plan = plan.transform_up(emit).unwrap().data;
+        task.cancel().cancel();
+        let stopped = collect(plan, session.task_ctx()).await.unwrap_err();
+        assert!(stopped.to_string().contains("cancelled"), "{stopped}");
+    }
+}
