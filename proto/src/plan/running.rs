@@ -249,23 +249,27 @@ impl PartitionEvaluator for Running {
         };
         let condition = condition.map(|array| as_boolean_array(array)).transpose()?;
         let peers = match (self.reach, order) {
-            (Reach::All, _) => std::iter::once(0..rows).collect(),
-            (_, []) => (0..rows).map(|row| row..row + 1).collect(),
-            _ => partition(order)?.ranges(),
+            (Reach::All, _) => Some(std::iter::once(0..rows).collect()),
+            (_, []) => None,
+            _ => {
+                let groups = partition(order)?;
+                (groups.len() < rows).then(|| groups.ranges())
+            }
         };
+        let peers = peers.as_deref();
         let (extreme, reach) = (self.extreme, self.reach);
         downcast_primitive_array!(
-            value => Ok(Arc::new(scan(value, condition, &peers, extreme, reach))),
+            value => Ok(Arc::new(scan(value, condition, peers, extreme, reach))),
             other => internal_err!("{} of {other}", self.name),
         )
     }
 }
 
-/// The extreme so far after each group of peers, which all of it see.
+/// The extreme so far after each group of peers, which all of it see; after each row where there are none.
 fn scan<T: ArrowPrimitiveType>(
     values: &PrimitiveArray<T>,
     condition: Option<&BooleanArray>,
-    peers: &[Range<usize>],
+    peers: Option<&[Range<usize>]>,
     extreme: Extreme,
     reach: Reach,
 ) -> PrimitiveArray<T> {
@@ -296,35 +300,52 @@ fn counted(values: &dyn Array, condition: Option<&BooleanArray>) -> Option<Boole
 fn see<N: ArrowNativeTypeOp>(
     values: &[N],
     counted: Option<&BooleanBuffer>,
-    peers: &[Range<usize>],
+    peers: Option<&[Range<usize>]>,
     reach: Reach,
     better: impl Fn(N, N) -> bool,
 ) -> (Vec<N>, Option<NullBuffer>) {
-    let mut best: Option<N> = None;
-    let mut seen = vec![N::default(); values.len()];
+    let rows = values.len();
+    let mut seen = vec![N::default(); rows];
+    let (mut best, mut any) = (N::default(), false);
+    // Without branches: which rows count follows no pattern that a processor could predict.
+    let mut look_at = |row: usize| {
+        let value = values[row];
+        let counts = counted.is_none_or(|counted| counted.value(row));
+        let taken = counts & (!any | better(value, best));
+        best = if taken { value } else { best };
+        any |= taken;
+        (best, any)
+    };
     // Once a value was seen, all further rows see one.
     let mut blind = 0;
-    let mut see = |group: &Range<usize>| {
-        for row in group.clone() {
-            let counts = counted.is_none_or(|counted| counted.value(row));
-            if counts && best.is_none_or(|best| better(values[row], best)) {
-                best = Some(values[row]);
+    let see_alone = |row: usize| {
+        let (best, any) = look_at(row);
+        seen[row] = best;
+        blind += usize::from(!any);
+    };
+    match (peers, reach) {
+        (None, Reach::Future) => (0..rows).rev().for_each(see_alone),
+        (None, _) => (0..rows).for_each(see_alone),
+        (Some(peers), _) => {
+            let see = |peers: &Range<usize>| {
+                let found = peers.clone().map(&mut look_at).last();
+                let (best, any) = found.unwrap_or_default();
+                seen[peers.clone()].fill(best);
+                blind += if any { 0 } else { peers.len() };
+            };
+            match reach {
+                Reach::Future => peers.iter().rev().for_each(see),
+                _ => peers.iter().for_each(see),
             }
         }
-        match best {
-            Some(best) => seen[group.clone()].fill(best),
-            None => blind += group.len(),
-        }
-    };
-    let mut nulls = NullBufferBuilder::new(values.len());
+    }
+    let mut nulls = NullBufferBuilder::new(rows);
     if reach == Reach::Future {
-        peers.iter().rev().for_each(&mut see);
-        nulls.append_n_non_nulls(values.len() - blind);
+        nulls.append_n_non_nulls(rows - blind);
         nulls.append_n_nulls(blind);
     } else {
-        peers.iter().for_each(&mut see);
         nulls.append_n_nulls(blind);
-        nulls.append_n_non_nulls(values.len() - blind);
+        nulls.append_n_non_nulls(rows - blind);
     }
     (seen, nulls.finish())
 }
