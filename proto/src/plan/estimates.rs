@@ -17,7 +17,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
 /// A byte of a compressed file is so many of text.
-const COMPRESSED: u64 = 5;
+pub(super) const COMPRESSED: u64 = 5;
 
 /// A scan with an estimate; to be made before joins are chosen.
 pub(super) fn estimate_scan(
