@@ -71,8 +71,6 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config.execution.parquet.dictionary_enabled = None;
     // Level 3 makes files 3 % smaller, and the way from CSV to Parquet an eighth longer.
     config.execution.parquet.compression = Some("zstd(1)".to_owned());
-    // Rows that are sorted by one key are sorted in runs of this size, before they are merged.
-    config.execution.sort_in_place_threshold_bytes = 4 << 20;
     if let Some(ballista) = config.extensions.get_mut::<BallistaConfig>() {
         let key = BALLISTA_CLIENT_GRPC_MAX_MESSAGE_SIZE.trim_start_matches("ballista.");
         let set = ballista.set(key, &MESSAGE_LIMIT.to_string());
@@ -92,8 +90,8 @@ pub fn session_config() -> SessionConfig {
 pub const STAGE_BYTES_MEANS: &str =
     "What another stage of a query is taken to cost, in bytes that are read and hashed";
 /// What [`SINGLE_TASK_BYTES`] says, for lists of settings.
-pub const SINGLE_TASK_BYTES_MEANS: &str = "What each exchange of a query is taken to cost, in bytes that are read: where all of \
-     them cost more than they take off the first task, one task answers without; 0 where all queries have stages";
+pub const SINGLE_TASK_BYTES_MEANS: &str = "What each exchange of a query is taken to cost, in bytes that are read (of text \
+     four times as many): where all of them cost more than they take off the first task, one task answers without; 0 where all queries have stages";
 /// What [`QUEUE`] says, for lists of settings.
 pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's tasks hold";
 /// What [`PRIORITY`] says, for lists of settings.

@@ -15,7 +15,7 @@
 //! batch.
 //!
 //! A decorator takes the operator's place in every other respect, so that metrics and downcasts see
-//! no difference. Not here: a function, a sort or a window without `PARTITION BY` that computes long over what it has.
+//! no difference. Not here: a function, a sort or one partition of a window that computes long over what it has.
 
 use std::any::Any;
 use std::fmt;

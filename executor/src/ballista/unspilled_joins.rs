@@ -48,7 +48,8 @@ pub(super) fn context_of(
     Ok(with(&context, config, of_task))
 }
 
-fn with(
+/// The context of another configuration and runtime environment.
+pub(super) fn with(
     context: &TaskContext,
     config: SessionConfig,
     runtime: Arc<RuntimeEnv>,

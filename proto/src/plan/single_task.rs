@@ -76,7 +76,8 @@ pub(super) fn fits(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> boo
         return false;
     };
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
-    let shared = work.bytes - work.bytes / tasks.max(1);
+    let taken = work.bytes.saturating_add(work.parsed);
+    let shared = taken - taken / tasks.max(1);
     shared <= limit(config).saturating_mul(work.exchanges.max(1))
 }
 
@@ -85,6 +86,8 @@ pub(super) fn fits(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> boo
 struct Work {
     /// Bytes that are read, and what it takes as long as reading so many to hash, sort and compare rows.
     bytes: u64,
+    /// As much for parsing those that are text.
+    parsed: u64,
     /// Exchanges between its stages, if it has any.
     exchanges: u64,
 }
@@ -100,9 +103,11 @@ impl Estimate {
     fn of(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Work> {
         let inputs = plan.children();
         if inputs.is_empty() {
-            let bytes = read(plan)?;
-            let exchanges = 0;
-            return Some(Work { bytes, exchanges });
+            return Some(Work {
+                bytes: read(plan)?,
+                parsed: parsed(plan),
+                exchanges: 0,
+            });
         }
         // Nobody knows how many rounds it takes.
         if plan.is::<RecursiveQueryExec>() {
@@ -114,6 +119,7 @@ impl Estimate {
             let input = self.of(input)?;
             least = least.min(input.bytes);
             work.bytes = work.bytes.saturating_add(input.bytes);
+            work.parsed = work.parsed.saturating_add(input.parsed);
             work.exchanges += input.exchanges;
         }
         // The smaller side of a join is exchanged, unless each task reads it for itself.
@@ -128,9 +134,11 @@ impl Estimate {
             let mut rows = inputs.iter().map(|input| self.rows(input));
             let pairs = rows.try_fold(1_u64, |pairs, rows| Some(pairs.saturating_mul(rows?)))?;
             let of_row = u64::try_from(row_bytes(&plan.schema())).unwrap_or(u64::MAX);
-            let bytes = pairs.saturating_mul(of_row);
-            let exchanges = 0;
-            return Some(Work { bytes, exchanges });
+            return Some(Work {
+                bytes: pairs.saturating_mul(of_row),
+                parsed: 0,
+                exchanges: 0,
+            });
         }
         let aggregate = plan.downcast_ref::<AggregateExec>();
         let merges = aggregate.is_some_and(|aggregate| {
@@ -148,6 +156,7 @@ impl Estimate {
         let exchanged = windows.is_some() && windows == below_projections(inputs[0]);
         Some(Work {
             bytes: rows.saturating_mul(HASH_BYTES),
+            parsed: 0,
             exchanges: u64::from(merges || sorts && !exchanged),
         })
     }
@@ -198,7 +207,7 @@ fn is_join(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<CrossJoinExec>()
 }
 
-/// About how many bytes of Parquet take as long to read as what the leaf of a plan reads, if that is known.
+/// About how many bytes the leaf of a plan reads, if that is known.
 fn read(leaf: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     let Some(scan) = leaf.downcast_ref::<DataSourceExec>() else {
         let reads_nothing =
@@ -210,15 +219,23 @@ fn read(leaf: &Arc<dyn ExecutionPlan>) -> Option<u64> {
         let size = batches.map(|batch| batch.get_array_memory_size() as u64);
         return Some(size.sum());
     }
-    let bytes = scanned_bytes(leaf, scan)?;
-    let files = scan.data_source().downcast_ref::<FileScanConfig>();
-    Some(match files {
-        Some(files) if is_text(files) => match files.file_compression_type {
-            FileCompressionType::UNCOMPRESSED => bytes.saturating_mul(TEXT),
-            _ => bytes.saturating_mul(TEXT * COMPRESSED),
-        },
-        _ => bytes,
-    })
+    scanned_bytes(leaf, scan)
+}
+
+/// What parsing takes of a leaf that reads text, in bytes that are read.
+fn parsed(leaf: &Arc<dyn ExecutionPlan>) -> u64 {
+    let scan = leaf.downcast_ref::<DataSourceExec>();
+    let files = scan.and_then(|scan| scan.data_source().downcast_ref::<FileScanConfig>());
+    let Some(scan) = files.filter(|files| is_text(files)) else {
+        return 0;
+    };
+    let files = scan.file_groups.iter().flat_map(|group| group.iter());
+    let bytes: u64 = files.map(|file| file.effective_size()).sum();
+    let text = match scan.file_compression_type {
+        FileCompressionType::UNCOMPRESSED => bytes,
+        _ => bytes.saturating_mul(COMPRESSED),
+    };
+    text.saturating_mul(TEXT - 1)
 }
 
 fn is_text(files: &FileScanConfig) -> bool {
@@ -320,6 +337,12 @@ mod tests {
     #[tokio::test]
     async fn what_reads_little_has_one_partition() {
         let grouped = |table: &str| format!("SELECT a, sum(b) FROM {table} GROUP BY a");
+        let windows = |by: &str| {
+            format!(
+                "SELECT max(b) OVER (PARTITION BY a ORDER BY b ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING), \
+                 min(b) OVER (PARTITION BY {by}) FROM large"
+            )
+        };
         for (query, single_task_bytes, exchanges) in [
             (grouped("small"), 8 << 20, false),
             (grouped("small"), 0, true),
@@ -339,6 +362,9 @@ mod tests {
                 200 << 20,
                 true,
             ),
+            // Windows over windows with the same partitions have one exchange, and with others two.
+            (windows("a"), 200 << 20, true),
+            (windows("b"), 200 << 20, false),
             // Not what each task reads for itself.
             (
                 "SELECT a, sum(x.b) FROM large x JOIN small y USING (a) GROUP BY a".into(),
