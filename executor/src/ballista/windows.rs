@@ -9,6 +9,7 @@
 //! Not here: what a window computes, which are DataFusion's expressions; windows without `PARTITION BY`, whose one
 //! partition ends with the input; those that look back only, which DataFusion streams itself.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -105,11 +106,11 @@ impl ExecutionPlan for PartitionedWindows {
             return self.plan.execute(partition, context);
         };
         let keys = windows.partition_by_sort_keys()?;
-        let partitioned_by = windows
-            .window_expr()
-            .iter()
-            .map(|window| window.partition_by());
-        if partitioned_by.map(<[_]>::len).any(|due| due != keys.len()) {
+        // An expression may stand there twice.
+        let first = windows.window_expr().first();
+        let partitioned_by =
+            first.map(|window| window.partition_by().iter().collect::<HashSet<_>>());
+        if partitioned_by.is_some_and(|by| by.len() > keys.len()) {
             return internal_err!("windows whose rows are not in the order of their PARTITION BY");
         }
         let batch_size = context.session_config().batch_size();
@@ -304,6 +305,13 @@ mod tests {
                 "count(*) OVER (PARTITION BY name), first_value(v) OVER (PARTITION BY name, k ORDER BY id DESC), \
                  ntile(3) OVER (PARTITION BY k ORDER BY id)"
                     .into(),
+                true,
+            ),
+            (
+                format!(
+                    "max(v) OVER (PARTITION BY k ORDER BY id {looks_ahead}), \
+                     ntile(3) OVER (PARTITION BY k, k ORDER BY k, id)"
+                ),
                 true,
             ),
             // As many rows as a batch of input has.
