@@ -38,6 +38,7 @@ use datafusion::physical_plan::{
 use futures::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::decorator::delegate_to;
 use super::join_filter::stop_in_filter;
 use super::normalized_keys::normalize_keys;
 use super::tasks::{Running, cancelled};
@@ -99,27 +100,10 @@ impl DisplayAs for Cancellable {
 }
 
 impl ExecutionPlan for Cancellable {
-    fn name(&self) -> &str {
-        self.plan.name()
-    }
-
-    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
-        Some(self.plan.as_ref())
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.plan.properties()
-    }
+    delegate_to!(plan);
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         self.plan.children()
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        self.plan.apply_expressions(f)
     }
 
     fn with_new_children(

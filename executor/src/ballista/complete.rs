@@ -22,6 +22,8 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{Stream, StreamExt};
 
+use super::decorator::delegate_to;
+
 /// The reader, which fails where rows are missing.
 pub(super) fn complete(reader: ShuffleReaderExec) -> Arc<dyn ExecutionPlan> {
     let count = reader.schema().fields().len();
@@ -68,27 +70,10 @@ impl DisplayAs for Complete {
 }
 
 impl ExecutionPlan for Complete {
-    fn name(&self) -> &str {
-        self.reader.name()
-    }
-
-    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
-        Some(self.reader.as_ref())
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.reader.properties()
-    }
+    delegate_to!(reader);
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         Vec::new()
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        self.reader.apply_expressions(f)
     }
 
     fn with_new_children(

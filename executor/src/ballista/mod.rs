@@ -3,6 +3,7 @@
 mod cancellable;
 mod complete;
 mod connections;
+mod decorator;
 mod dynamic_filters;
 mod engine;
 mod flight;

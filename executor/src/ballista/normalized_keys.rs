@@ -37,6 +37,7 @@ use datafusion::physical_plan::{
 };
 use futures::StreamExt;
 
+use super::decorator::delegate_to;
 use super::unspilled_joins::with;
 
 /// Bits that a normalized key has at most: a number of 38 digits.
@@ -115,27 +116,10 @@ impl DisplayAs for NormalizedSort {
 }
 
 impl ExecutionPlan for NormalizedSort {
-    fn name(&self) -> &str {
-        self.plan.name()
-    }
-
-    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
-        Some(self.plan.as_ref())
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.plan.properties()
-    }
+    delegate_to!(plan);
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         self.plan.children()
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        self.plan.apply_expressions(f)
     }
 
     fn with_new_children(

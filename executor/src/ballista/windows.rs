@@ -33,6 +33,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, stream};
 
+use super::decorator::delegate_to;
 use super::tasks::Running;
 
 /// The operator, which emits partitions as they end if it is one of windows with `PARTITION BY`.
@@ -66,27 +67,10 @@ impl DisplayAs for PartitionedWindows {
 }
 
 impl ExecutionPlan for PartitionedWindows {
-    fn name(&self) -> &str {
-        self.plan.name()
-    }
-
-    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
-        Some(self.plan.as_ref())
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.plan.properties()
-    }
+    delegate_to!(plan);
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         self.plan.children()
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        self.plan.apply_expressions(f)
     }
 
     fn with_new_children(
