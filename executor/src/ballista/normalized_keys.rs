@@ -5,9 +5,9 @@
 //! packed into one number of 128 bits that compares as they do, NULLs included; rows are sorted by it with DataFusion's
 //! operator, and leave without it. A row takes 16 bytes more meanwhile, and twice as many of what the sort reserves.
 //!
-//! Not here: keys that have 126 bits in all, with one each for NULL, no more, as two of 64 bits have not; decimals, text and
-//! other keys without a width; sorts with a limit, which keep few rows; rows with views of text or bytes, for by one key
-//! DataFusion sorts several batches as one run, and reserves the memory of all its views for each batch that it emits.
+//! Not here: keys that together, with a bit each for NULL, are wider than 126 bits, such as two of 64; decimals, and keys of
+//! variable width; top-k sorts; rows with views of text or bytes, for by one key DataFusion sorts several batches as one
+//! run, and reserves the memory of all its views for each batch that it emits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,9 +43,9 @@ use super::unspilled_joins::with;
 /// Bits that a normalized key has at most: a number of 38 digits.
 const BITS: u32 = 126;
 
-/// Rows are sorted in runs of so many bytes before they are merged, as the sort reserves them: twice what they have. With
+/// Size of a sorted run before runs are merged, as the sort reserves it: twice the rows' bytes. With
 /// DataFusion's MiB for it, the Rossmann features take 4 to 7 % more CPU time.
-const RUN: usize = 4 << 20;
+const RUN_BYTES: usize = 4 << 20;
 
 /// The operator, which sorts by a normalized key if it is a sort by several keys of known width.
 ///
@@ -139,7 +139,7 @@ impl ExecutionPlan for NormalizedSort {
     ) -> Result<SendableRecordBatchStream> {
         let mut config = context.session_config().clone();
         let run = &mut config.options_mut().execution.sort_in_place_threshold_bytes;
-        *run = RUN.max(*run);
+        *run = RUN_BYTES.max(*run);
         let runtime = context.runtime_env();
         let sorted = (self.by_key).execute(partition, with(&context, config, runtime))?;
         let schema = self.plan.schema();

@@ -101,7 +101,7 @@ impl ExecutionPlan for PartitionedWindows {
         let input = windows.input().execute(partition, context)?;
         let rows = Rows {
             batch_size,
-            read: input.schema(),
+            input_schema: input.schema(),
             input: Some(input),
             keys: keys.into_iter().map(|key| key.expr).collect(),
             windows: windows.window_expr().to_vec(),
@@ -131,9 +131,7 @@ struct Rows {
     /// What the windows are partitioned by.
     keys: Vec<Arc<dyn PhysicalExpr>>,
     windows: Vec<Arc<dyn WindowExpr>>,
-    /// Of the rows that are read.
-    read: SchemaRef,
-    /// Of the rows that are emitted.
+    input_schema: SchemaRef,
     schema: SchemaRef,
     batch_size: usize,
     /// Partitions that have ended and are to be computed.
@@ -221,7 +219,7 @@ impl Rows {
     /// would be taken to have the memory of all.
     fn compute(&mut self) -> Result<RecordBatch> {
         let ended = std::mem::take(&mut self.ended).batches;
-        let batch = concat_batches(&self.read, &ended)?;
+        let batch = concat_batches(&self.input_schema, &ended)?;
         let partitions = partition(&self.keys(&batch)?)?.ranges();
         let mut computed = vec![Vec::with_capacity(partitions.len()); self.windows.len()];
         for partition in partitions {
