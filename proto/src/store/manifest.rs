@@ -212,7 +212,7 @@ pub struct EpochRecord {
     /// Why training ended after it, where it was not the last of all.
     #[serde(default)]
     pub ended: Option<String>,
-    /// Seconds the epoch took, evaluation included (rank 0's clock).
+    /// Seconds the epoch took, evaluation included (the longest of all ranks').
     pub seconds: f64,
     /// Of these, seconds in forward, backward and optimizer (mean over ranks).
     pub compute_seconds: f64,

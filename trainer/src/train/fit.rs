@@ -539,7 +539,11 @@ impl<'a, C: Compute> Fit<'a, C> {
                 steps: steps - 1,
                 ..self.position
             }),
-            seconds: accounts[0].seconds,
+            // Ranks that waited for another since their last epoch have been at it for longer.
+            seconds: accounts
+                .iter()
+                .map(|account| account.seconds)
+                .fold(0.0, f64::max),
         });
         let losses = [
             ("the loss", Some(record.loss)),

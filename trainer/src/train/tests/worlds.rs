@@ -224,6 +224,7 @@ fn n_ranks_train_what_one_does() {
             let (left, right) = (&one[0].report.kept, &many[0].report.kept);
             assert_eq!((left.rows, left.steps), (right.rows, right.steps));
             assert!((left.loss / right.loss - 1.0).abs() < 1e-5);
+            assert!(right.compute_seconds + right.reduce_seconds <= right.seconds);
             let (left, right) = (left.eval_loss.unwrap(), right.eval_loss.unwrap());
             assert!((left / right - 1.0).abs() < 1e-5);
             let rows: u64 = many.iter().map(|outcome| outcome.report.train_rows).sum();
