@@ -112,18 +112,9 @@ impl Case {
             Question::Query(query) => *query = query::spelled_out(query),
             Question::Write(write) => write.query = query::spelled_out(&write.query),
         }
-        for key in [
-            "datafusion.optimizer.enable_dynamic_filter_pushdown",
-            "datafusion.optimizer.enable_leaf_expression_pushdown",
-            "datafusion.execution.collect_statistics",
-            "datafusion.execution.parquet.pruning",
-            "datafusion.execution.parquet.enable_page_index",
-        ] {
-            case.settings.retain(|setting| setting.key != key);
-            case.settings.push(Setting {
-                key: key.to_owned(),
-                value: "false".to_owned(),
-            });
+        for setting in settings::without_statistics() {
+            case.settings.retain(|other| other.key != setting.key);
+            case.settings.push(setting);
         }
         Script {
             rules: Rules::Mended,

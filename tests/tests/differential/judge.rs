@@ -11,7 +11,7 @@ use crate::case::{Case, Question};
 use crate::clusters::Clusters;
 use crate::compare::{Asked, Rows, difference};
 use crate::excused;
-use crate::settings::{BATCH, PARTITIONS, Setting};
+use crate::settings::{BATCH, PARTITIONS, Setting, without_statistics};
 use crate::sides::{self, Outcome, Rules, Script, ask_reference, ask_volley};
 use crate::tables::Format;
 
@@ -315,7 +315,9 @@ impl Judge {
         let Question::Write(write) = &case.question else {
             return None;
         };
+        // Statistics leave out NaN, which DataFusion alone does not see to.
         let script = Script {
+            settings: without_statistics().collect(),
             statements: write.reading_elsewhere(out)?,
             ..Script::default()
         };
@@ -351,7 +353,8 @@ fn with(script: &mut Script, settings: &[(&str, &str)]) {
     }
 }
 
-fn describe(outcome: &Outcome) -> String {
+/// What came of it, for people.
+pub(crate) fn describe(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Rows(rows) => rows.describe(),
         Outcome::Error(error) => format!("error: {error}\n"),

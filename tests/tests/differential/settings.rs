@@ -41,7 +41,6 @@ const OFF: &[&str] = &[
     "datafusion.optimizer.prefer_existing_sort",
     "datafusion.optimizer.prefer_existing_union",
     "datafusion.optimizer.filter_null_join_keys",
-    "datafusion.optimizer.enable_window_topn",
     "datafusion.execution.parquet.pushdown_filters",
     "datafusion.execution.parquet.reorder_filters",
     "datafusion.execution.split_file_groups_by_statistics",
@@ -160,6 +159,18 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
         }
     }
     settings
+}
+
+/// Settings under which DataFusion alone takes structs as a whole, and nothing for what statistics say.
+pub(crate) fn without_statistics() -> impl Iterator<Item = Setting> {
+    let keys = [
+        "datafusion.optimizer.enable_dynamic_filter_pushdown",
+        "datafusion.optimizer.enable_leaf_expression_pushdown",
+        "datafusion.execution.collect_statistics",
+        "datafusion.execution.parquet.pruning",
+        "datafusion.execution.parquet.enable_page_index",
+    ];
+    keys.into_iter().map(|key| Setting::of(key, false))
 }
 
 /// Settings under which sorts spill soon.
