@@ -149,7 +149,7 @@ pub(crate) fn ask_volley(
 }
 
 /// Waits for an answer on one of the runtime's threads, which have deep stacks.
-fn await_outcome(
+pub(crate) fn await_outcome(
     runtime: &Handle,
     deadline: Duration,
     asking: impl Future<Output = Result<Rows>> + Send + 'static,

@@ -18,6 +18,29 @@ const ASKED: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "one grouping set, which is empty",
+        query: "SELECT count(*) AS n, max(k) FILTER (WHERE s = 1) AS m FROM t GROUP BY GROUPING SETS (())",
+        ..ASKED
+    },
+    Known {
+        name: "several empty grouping sets over no rows",
+        query: "SELECT sum(k) AS n FROM t WHERE k < 0 GROUP BY GROUPING SETS ((), ())",
+        ..ASKED
+    },
+    Known {
+        name: "a window by a constant over rows without columns",
+        settings: &["volley.single_task_bytes = 0"],
+        query: "SELECT count(*) OVER (PARTITION BY 1 = 1) AS n FROM t WHERE k > 3",
+        ..ASKED
+    },
+    Known {
+        name: "NULL for a column of a table in memory that has none",
+        tables: &["CREATE TABLE z (k INT NOT NULL, s VARCHAR)"],
+        query: "INSERT INTO z VALUES (1, 'a'), (NULL, 'b')",
+        error: Some("column at '0' has null"),
+        ..PLAIN
+    },
+    Known {
         name: "a recursive query of numbers",
         query: "WITH RECURSIVE r(n) AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r",
         ..PLAIN

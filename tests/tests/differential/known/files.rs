@@ -4,6 +4,43 @@ use super::{Known, PLAIN};
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "a table of large lists, of a query",
+        tables: &[
+            "CREATE TABLE a AS SELECT arrow_cast(make_array(value, NULL), 'LargeList(Int64)') AS l, \
+             {'x': arrow_cast(make_array(value), 'LargeList(Int64)')} AS s FROM range(1, 9)",
+        ],
+        query: "SELECT l, s, arrow_typeof(l) AS of_l, arrow_typeof(s) AS of_s FROM a",
+        ..PLAIN
+    },
+    Known {
+        name: "a table of numbers of half precision, of a query",
+        tables: &[
+            "CREATE TABLE a AS SELECT arrow_cast(1.25, 'Float16') AS h UNION ALL SELECT arrow_cast(0.1, 'Float16')",
+        ],
+        query: "SELECT h, max(h) OVER () AS most, arrow_typeof(h) AS of FROM a WHERE h > arrow_cast(0.05, 'Float16')",
+        ..PLAIN
+    },
+    Known {
+        name: "columns of folders that files keep",
+        tables: &[
+            "COPY (VALUES ('1', 'a'), ('2', 'b')) TO 'OUT/p/' STORED AS PARQUET PARTITIONED BY (column1) \
+             OPTIONS (execution.keep_partition_by_columns true)",
+            "CREATE EXTERNAL TABLE w STORED AS PARQUET LOCATION 'OUT/p/column1=1/'",
+        ],
+        query: "SELECT column1, column2 FROM w",
+        ..PLAIN
+    },
+    Known {
+        name: "rows by the names of their files",
+        files: &[
+            "COPY (SELECT value AS k FROM range(0, 5)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+            "COPY (SELECT value AS k FROM range(5, 8)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+        ],
+        tables: &["CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'"],
+        query: "SELECT k, input_file_name() LIKE '%/2.parquet' AS second FROM t WHERE input_file_name() LIKE '%/2.parquet'",
+        ..PLAIN
+    },
+    Known {
         name: "VALUES within a query whose rows are inserted",
         tables: &[
             "CREATE EXTERNAL TABLE w (d DECIMAL(12, 2), n BIGINT) STORED AS PARQUET LOCATION 'OUT/w/'",

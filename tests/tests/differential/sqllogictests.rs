@@ -1,0 +1,261 @@
+//! DataFusion's own sqllogictests, asked of both sides: what its developers thought of, rather than what chance did.
+//!
+//! ```text
+//!   crate datafusion-sqllogictest ─► files of statements ─► a session of a cluster ──┬► compared
+//!                                                        └► a SessionContext ────────┘
+//! ```
+//!
+//! A file is one session of each side, and its statements are asked one after the other, errors or not. The results that
+//! the files hold are not read: DataFusion alone is asked here, of the same version and with the same partitions. Plans
+//! that are explained are not asked for, since they are to differ.
+//!
+//! Files are paragraphs of lines, of which the statements are easily told; the field's crate would bring features that
+//! build DataFusion anew.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
+use tokio::runtime::Runtime;
+use volley::{Session, SessionConfig};
+use volley_proto::store::ModelStore;
+use volley_tests::{Cluster, Setup};
+
+use crate::compare::{Asked, Rows, difference};
+use crate::judge::{describe, without_details};
+use crate::sides::{self, Outcome, await_outcome};
+
+/// An answer takes longer only if it hangs.
+const DEADLINE: Duration = Duration::from_secs(40);
+/// How many times as long as DataFusion alone an answer takes only if it hangs.
+const PATIENCE: u32 = 10;
+/// Files at once.
+const AT_ONCE: usize = 2;
+/// Executors of one slot each.
+const EXECUTORS: usize = 2;
+/// As many partitions as the files are written for.
+const PARTITIONS: usize = 4;
+
+/// A statement of a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Statement {
+    line: usize,
+    sql: String,
+}
+
+/// What came of all statements.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) asked: usize,
+    pub(crate) agreed: usize,
+    pub(crate) both_fail: usize,
+    /// Where each was seen, by what was seen.
+    pub(crate) failures: BTreeMap<String, Vec<String>>,
+}
+
+/// Asks all files below `root/test_files`; what is relative in them is so to `root`.
+///
+/// # Errors
+/// When files cannot be read, or sessions not begun.
+pub(crate) fn ask(root: &Path, only: &str) -> Result<Tally> {
+    let root = root.canonicalize().context("VOLLEY_SQLLOGICTESTS")?;
+    let mut files = Vec::new();
+    find(&root.join("test_files"), &mut files)?;
+    files.retain(|file| file.to_string_lossy().contains(only));
+    let runtime = sides::runtime()?;
+    let cluster = Cluster::start_with(Setup {
+        executors: EXECUTORS,
+        ..Setup::default()
+    });
+    let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
+    let broken = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let asked = ask_file(&root, file, &runtime, &cluster, &tally);
+                    if let Err(error) = asked.with_context(|| file.display().to_string()) {
+                        *broken.lock().expect("nobody panics with it") = Some(error);
+                        next.store(files.len(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    match broken.into_inner().expect("nobody panics with it") {
+        Some(error) => Err(error),
+        None => Ok(tally.into_inner().expect("nobody panics with it")),
+    }
+}
+
+fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let mut entries: Vec<_> = std::fs::read_dir(folder)
+        .with_context(|| folder.display().to_string())?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            find(&path, files)?;
+        } else if path.extension().is_some_and(|ending| ending == "slt") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The statements of a file and of those that it includes.
+fn read(path: &Path, statements: &mut Vec<Statement>) -> Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let mut lines = text.lines().enumerate();
+    let mut of_others = false;
+    while let Some((number, line)) = lines.next() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("include") => {
+                let folder = path.parent().unwrap_or(path);
+                let pattern = folder.join(words.next().unwrap_or_default());
+                let included = glob::glob(&pattern.to_string_lossy())?;
+                for path in included {
+                    read(&path?, statements)?;
+                }
+            }
+            Some("onlyif") => of_others = true,
+            Some("statement" | "query") => {
+                let sql: Vec<_> = lines
+                    .by_ref()
+                    .map(|(_, line)| line)
+                    .take_while(|line| !line.trim().is_empty() && *line != "----")
+                    .collect();
+                if !std::mem::take(&mut of_others) {
+                    let (line, sql) = (number + 1, sql.join("\n"));
+                    statements.push(Statement { line, sql });
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Asks the statements of a file, each of both sides.
+fn ask_file(
+    root: &Path,
+    file: &Path,
+    runtime: &Runtime,
+    cluster: &Cluster,
+    tally: &Mutex<Tally>,
+) -> Result<()> {
+    let mut statements = Vec::new();
+    read(file, &mut statements)?;
+    let name = file.strip_prefix(root.join("test_files")).unwrap_or(file);
+    let scratch = tempfile::Builder::new()
+        .prefix("volley-differential-")
+        .tempdir()?;
+    // Each side writes into a folder of its own.
+    let of_side = |sql: &str, side: &str| {
+        let (root, scratch) = (root.display(), scratch.path().join(side));
+        sql.replace("'test_files/scratch", &format!("'{}", scratch.display()))
+            .replace("'test_files/", &format!("'{root}/test_files/"))
+            .replace("'../", &format!("'{root}/../"))
+            .replace("'data/", &format!("'{root}/data/"))
+    };
+    // Types of text and bytes are the cluster's.
+    let config = DfConfig::new()
+        .with_target_partitions(PARTITIONS)
+        .with_information_schema(true)
+        .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false)
+        .set_bool(
+            "datafusion.execution.parquet.schema_force_view_types",
+            false,
+        );
+    let context = Arc::new(SessionContext::new_with_config(config));
+    let mut config = SessionConfig::new(
+        cluster.address(),
+        ModelStore::directory_url(&cluster.store())?,
+    );
+    config.connect_timeout = Duration::from_secs(20);
+    config.settings = [
+        (
+            "datafusion.execution.target_partitions",
+            PARTITIONS.to_string(),
+        ),
+        // Small tables are spread too.
+        ("volley.single_task_bytes", "0".to_owned()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into();
+    let session = Arc::new(runtime.block_on(Session::connect(config))?);
+    for Statement { line, sql } in statements {
+        if is_about_plans(&sql) {
+            continue;
+        }
+        let (context, session) = (Arc::clone(&context), Arc::clone(&session));
+        let (alone, here) = (of_side(&sql, "alone"), of_side(&sql, "here"));
+        let asked = Instant::now();
+        let due = await_outcome(runtime.handle(), DEADLINE, async move {
+            let frame = context.sql(&alone).await?;
+            let schema = frame.schema().inner().clone();
+            Rows::of(&schema, &frame.collect().await?)
+        });
+        let patience = DEADLINE.max(PATIENCE * asked.elapsed());
+        let got = await_outcome(runtime.handle(), patience, async move {
+            let mut answer = Rows::default();
+            for statement in session.parse(&here)? {
+                let output = session.run(statement).await?;
+                let schema = output.schema.clone();
+                answer = Rows::of(&schema, &output.collect().await?)?;
+            }
+            Ok(answer)
+        });
+        let what = match (&due, &got) {
+            (Outcome::Rows(due), Outcome::Rows(got)) => {
+                let order = match sql.to_uppercase().contains("ORDER BY") {
+                    true => due.names.clone(),
+                    false => vec![],
+                };
+                let asked = Asked { order, some: None };
+                difference(due, got, &asked).map(|differs| differs.kind().to_owned())
+            }
+            (Outcome::Error(_), Outcome::Error(_)) => {
+                let mut tally = tally.lock().expect("nobody panics with it");
+                tally.asked += 1;
+                tally.both_fail += 1;
+                continue;
+            }
+            (_, Outcome::Hang) => Some("no answer in time".to_owned()),
+            (Outcome::Hang, _) => None,
+            (_, Outcome::Error(error)) => Some(format!("error: {}", without_details(error))),
+            (Outcome::Error(error), _) => {
+                Some(format!("only here an answer: {}", without_details(error)))
+            }
+        };
+        let mut tally = tally.lock().expect("nobody panics with it");
+        tally.asked += 1;
+        let Some(what) = what else {
+            tally.agreed += 1;
+            continue;
+        };
+        let place = format!("{}:{line}", name.display());
+        eprintln!(
+            "=== {what}\n=== {place}\n{sql}\nDataFusion alone: {}Volley: {}",
+            describe(&due),
+            describe(&got)
+        );
+        tally.failures.entry(what).or_default().push(place);
+        if got == Outcome::Hang {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Plans differ, as they are to.
+fn is_about_plans(sql: &str) -> bool {
+    let first = sql.split_whitespace().next().unwrap_or_default();
+    first.eq_ignore_ascii_case("explain")
+}
