@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ballista_core::extension::{SessionConfigExt, SessionStateExt};
 use datafusion::catalog::DynamicFileCatalog;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
 use volley_proto::object_stores::Stores;
@@ -149,10 +149,12 @@ pub(super) fn context(
     let files = Arc::new(FileTables::default());
     let catalogs =
         DynamicFileCatalog::new(Arc::clone(state.catalog_list()), Arc::clone(&files) as _);
-    let state = SessionStateBuilder::new_from_existing(state)
+    let mut state = SessionStateBuilder::new_from_existing(state)
         .with_catalog_list(Arc::new(catalogs))
         .with_optimizer_rules(optimizer::rules_here())
         .build();
+    // A scan's plan loses it on the way to an executor.
+    state.deregister_udf("file_row_index")?;
     let context = SessionContext::new_with_state(state);
     files.belong_to(&context);
     for function in table_functions() {

@@ -4,23 +4,29 @@
 //! they would be lost on the way to the scheduler. The format carries its own options over the wire. Those of a store
 //! are not part of a plan: its URL has a name for them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::config::{ConfigFileType, TableOptions};
 use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::config::ConfigOptions;
 use datafusion::datasource::file_format::csv::CsvFormatFactory;
 use datafusion::datasource::file_format::json::JsonFormatFactory;
 use datafusion::datasource::file_format::parquet::ParquetFormatFactory;
 use datafusion::datasource::file_format::{
     FileFormatFactory, file_type_to_format, format_as_file_type,
 };
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::dml::CopyTo;
 use volley_proto::object_stores::StoreOptions;
 
 use super::files::located;
+
+/// What settings of the session begin with among a copy's options, and the one that may be there.
+const SETTINGS: &str = "execution.";
+const KEEP_PARTITION_COLUMNS: &str = "execution.keep_partition_by_columns";
 
 /// The plan with the options of its copies inside their formats.
 pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
@@ -36,12 +42,16 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
             }
         }
         copy.options.retain(|key, _| !StoreOptions::is_one(key));
+        check(&copy.options)?;
         let url = located(&copy.output_url, of_store, state)?;
         let format = with_options(&copy, state.default_table_options())?;
-        let (file_type, options) = match format {
+        let (file_type, mut options) = match format {
             Some(format) => (format_as_file_type(format), Default::default()),
-            None => (copy.file_type, copy.options),
+            None => (copy.file_type, copy.options.clone()),
         };
+        // For the job's settings.
+        let of_job = copy.options.get_key_value(KEEP_PARTITION_COLUMNS);
+        options.extend(of_job.map(|(key, value)| (key.clone(), value.clone())));
         Ok(Transformed::yes(LogicalPlan::Copy(CopyTo::new(
             copy.input,
             url.unwrap_or(copy.output_url),
@@ -51,6 +61,43 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
         ))))
     })?;
     Ok(carried.data)
+}
+
+/// Sets what a copy says of the job that it becomes.
+///
+/// # Errors
+/// When a value is not one, or a setting is none that a copy has.
+pub(super) fn settle(plan: &LogicalPlan, config: &mut ConfigOptions) -> Result<()> {
+    let LogicalPlan::Copy(copy) = plan else {
+        return Ok(());
+    };
+    let Some(value) = copy.options.get(KEEP_PARTITION_COLUMNS) else {
+        return Ok(());
+    };
+    config.execution.keep_partition_by_columns = value.trim().parse().map_err(|_| {
+        DataFusionError::Configuration(format!(
+            "OPTIONS ({KEEP_PARTITION_COLUMNS} '{value}'): expected true or false"
+        ))
+    })?;
+    Ok(())
+}
+
+/// Refuses the session's settings as options of a copy, which would be passed over.
+fn check(options: &HashMap<String, String>) -> Result<()> {
+    let of_session = options.keys().find(|key| {
+        let is_setting = key.starts_with(SETTINGS) || key.starts_with("datafusion.");
+        is_setting && *key != KEEP_PARTITION_COLUMNS
+    });
+    match of_session {
+        Some(key) => {
+            let setting = key.strip_prefix("datafusion.").unwrap_or(key);
+            let said = format!(
+                "OPTIONS ({key} …) is a setting of the session: SET datafusion.{setting} = … before COPY"
+            );
+            Err(DataFusionError::Configuration(said))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The copy's format with its options, or `None` where the format takes none.

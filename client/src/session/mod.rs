@@ -14,6 +14,7 @@ mod connect;
 mod copy;
 mod correlated;
 mod explain;
+mod file_names;
 mod files;
 mod in_subqueries;
 mod loss;
@@ -286,6 +287,9 @@ impl Session {
         }
         let (mut state, plan) = frame.into_parts();
         JobDescription::of(text).note(state.config_mut());
+        let options = state.config_mut().options_mut();
+        copy::settle(&plan, options)?;
+        file_names::settle(&plan, options)?;
         Ok(DataFrame::new(state, plan))
     }
 

@@ -102,7 +102,11 @@ impl ClusterPlanner {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match &change.op {
             WriteOp::Insert(operation) => {
-                let rows = self.create_physical_plan(&change.input, session).await?;
+                let mut rows = self.create_physical_plan(&change.input, session).await?;
+                // What is planned for a column that has none is as yet to be computed.
+                if let Some(query) = rows.downcast_ref::<QueryExec>() {
+                    rows = Arc::new(query.with_nulls());
+                }
                 table.insert_into(session, rows, *operation).await
             }
             other => Err(Error::NotSupported {

@@ -17,7 +17,7 @@ use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::utils::GrpcClientConfig;
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
-use datafusion::arrow::datatypes::{DataType, FieldRef, Fields, Schema};
+use datafusion::arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -68,13 +68,7 @@ struct ClusterQuery {
 
 impl QueryExec {
     pub(super) fn new(plan: LogicalPlan, session_id: &str, cluster: Arc<Cluster>) -> Self {
-        let schema = Arc::clone(plan.schema().inner());
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(schema),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        );
+        let properties = properties(Arc::clone(plan.schema().inner()));
         let query = ClusterQuery {
             effects: Effects::of(&plan),
             order: order_of(&plan),
@@ -86,6 +80,20 @@ impl QueryExec {
         Self {
             query: Arc::new(query),
             properties: Arc::new(properties),
+        }
+    }
+
+    /// The same, of which any column may have NULLs: whoever takes its rows is to look.
+    pub(super) fn with_nulls(&self) -> Self {
+        let planned = self.schema();
+        let fields = planned.fields().iter().map(|field| {
+            let field = field.as_ref().clone();
+            field.with_nullable(true)
+        });
+        let schema = Schema::new(fields.collect::<Fields>());
+        Self {
+            query: Arc::clone(&self.query),
+            properties: Arc::new(properties(Arc::new(schema))),
         }
     }
 
@@ -105,6 +113,16 @@ impl QueryExec {
         job.leave();
         Ok(id)
     }
+}
+
+/// Of one stream of rows.
+fn properties(schema: SchemaRef) -> PlanProperties {
+    PlanProperties::new(
+        EquivalenceProperties::new(schema),
+        Partitioning::UnknownPartitioning(1),
+        EmissionType::Incremental,
+        Boundedness::Bounded,
+    )
 }
 
 impl ClusterQuery {
@@ -154,21 +172,21 @@ impl ClusterQuery {
     }
 }
 
-/// Rows with the dictionaries that the query has: Arrow Flight sends their values.
+/// Rows of the types that the query has: Arrow Flight sends some [as others](as_sent).
 fn as_planned(batch: RecordBatch, planned: &Schema) -> crate::Result<RecordBatch> {
     let came = batch.schema();
-    let is_sent_as_values = |(came, planned): (&FieldRef, &FieldRef)| match planned.data_type() {
-        DataType::Dictionary(_, values) => *values.as_ref() == *came.data_type(),
-        _ => false,
+    let was_another = |(came, planned): (&FieldRef, &FieldRef)| {
+        let (came, planned) = (came.data_type(), planned.data_type());
+        !came.equals_datatype(planned) && came.equals_datatype(&as_sent(planned))
     };
     let fields = || came.fields().iter().zip(planned.fields());
-    if came.fields().len() != planned.fields().len() || !fields().any(is_sent_as_values) {
+    if came.fields().len() != planned.fields().len() || !fields().any(was_another) {
         return Ok(batch);
     }
-    let typed = fields().map(|(came, planned)| match is_sent_as_values((came, planned)) {
+    let typed = fields().map(|(came, planned)| match was_another((came, planned)) {
         true => {
-            let dictionary = came.as_ref().clone();
-            Arc::new(dictionary.with_data_type(planned.data_type().clone()))
+            let came = came.as_ref().clone();
+            Arc::new(came.with_data_type(planned.data_type().clone()))
         }
         false => Arc::clone(came),
     });
@@ -184,6 +202,24 @@ fn as_planned(batch: RecordBatch, planned: &Schema) -> crate::Result<RecordBatch
     let rows =
         columns.and_then(|columns| RecordBatch::try_new(Arc::new(Schema::new(typed)), columns));
     Ok(rows.map_err(DataFusionError::from)?)
+}
+
+/// What Arrow Flight makes of a type: of dictionaries their values, and lists of large ones.
+fn as_sent(planned: &DataType) -> DataType {
+    let of = |field: &FieldRef| {
+        let sent = as_sent(field.data_type());
+        Arc::new(field.as_ref().clone().with_data_type(sent))
+    };
+    match planned {
+        DataType::Dictionary(_, values) => as_sent(values),
+        DataType::List(item) | DataType::LargeList(item) => DataType::List(of(item)),
+        DataType::ListView(item) => DataType::ListView(of(item)),
+        DataType::LargeListView(item) => DataType::LargeListView(of(item)),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(of(item), *size),
+        DataType::Map(entries, sorted) => DataType::Map(of(entries), *sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(of).collect()),
+        other => other.clone(),
+    }
 }
 
 impl DisplayAs for QueryExec {

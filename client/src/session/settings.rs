@@ -38,8 +38,14 @@ const SCALAR_SUBQUERIES: &str = "datafusion.optimizer.enable_physical_uncorrelat
 /// Whether threads of a process take files of a scan from each other.
 const WORK_STEALING: &str = "datafusion.execution.enable_file_stream_work_stealing";
 
+/// Whether joins by one inequality have an operator of their own.
+const PIECEWISE_MERGE_JOINS: &str = "datafusion.optimizer.enable_piecewise_merge_join";
+
+/// Whether the first rows of each partition by a rank have an operator of their own.
+const WINDOW_TOPN: &str = "datafusion.optimizer.enable_window_topn";
+
 /// Settings whose other value makes jobs go wrong: the key, the only value, and why.
-const FIXED: [(&str, &str, &str); 5] = [
+const FIXED: [(&str, &str, &str); 7] = [
     (
         BALLISTA_ADAPTIVE_PLANNER_ENABLED,
         "false",
@@ -69,6 +75,16 @@ const FIXED: [(&str, &str, &str); 5] = [
         "false",
         "a scan of the engine's whose threads take files from each other finds none when a join reads it \
          once more: it stays off",
+    ),
+    (
+        PIECEWISE_MERGE_JOINS,
+        "false",
+        "DataFusion 55 has no message for that operator, and mistakes the order of its rows: it stays off",
+    ),
+    (
+        WINDOW_TOPN,
+        "false",
+        "DataFusion 55 has no message for that operator: it stays off",
     ),
 ];
 
@@ -192,6 +208,10 @@ pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
     let options = config.options();
     let value = options.execution.enable_file_stream_work_stealing;
     check(WORK_STEALING, &value.to_string())?;
+    let value = options.optimizer.enable_piecewise_merge_join;
+    check(PIECEWISE_MERGE_JOINS, &value.to_string())?;
+    let value = options.optimizer.enable_window_topn;
+    check(WINDOW_TOPN, &value.to_string())?;
     let value = options
         .optimizer
         .enable_physical_uncorrelated_scalar_subquery;

@@ -6,7 +6,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::{CastExpr, Column};
+use datafusion::physical_expr::expressions::{CastExpr, Column, Literal};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
@@ -96,6 +96,7 @@ fn nodes() -> Vec<Vec<u8>> {
             serde_json::json!({"RepeatedNames": {"exprs": [10, 2, 10, 0]}}),
         ),
         node(lost, serde_json::json!({"Partitions": 3})),
+        node(lost, serde_json::json!({"EmptySets": 2})),
         node(lost, serde_json::json!({"Scan": scan})),
         node(lost, serde_json::json!({"Windows": values})),
         node(lost, serde_json::json!("ArrowSink")),
@@ -183,15 +184,17 @@ fn rows() -> Vec<u8> {
 fn cast(bytes: &[u8]) {
     let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new("k", 0));
     let cast: Arc<dyn PhysicalExpr> = Arc::new(CastExpr::new(column, DataType::Int32, None));
-    for inputs in [vec![], vec![Arc::clone(&cast)]] {
+    let literal: Arc<dyn PhysicalExpr> = Arc::new(Literal::new(1_f32.into()));
+    for inputs in [vec![], vec![cast], vec![literal]] {
         let _ = decode_expr(bytes, &inputs);
     }
 }
 
 #[test]
 fn casts() {
-    let json = serde_json::json!({"name": "k", "nullable": false});
-    samples(&[node(b"\xffvolley\x03", json)], cast);
+    let cast_of = serde_json::json!({"Cast": {"name": "k", "nullable": false}});
+    let lost = [cast_of, serde_json::json!("Half")];
+    samples(&lost.map(|lost| node(b"\xffvolley\x03", lost)), cast);
     bolero::check!(name = "cast")
         .with_iterations(2_000)
         .for_each(|bytes| bounded(bytes, cast));

@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
+use datafusion::physical_expr::Partitioning;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 
 use super::aggregate_orders::drop_redundant_sort_keys;
 use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
@@ -75,6 +80,10 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         Rewrite::Each(choose_dictionaries),
     ));
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
+    rules.push(rule(
+        "gather_without_columns",
+        Rewrite::Each(gather_without_columns),
+    ));
     rules.push(rule("prune_without_floats", Rewrite::Each(prune_by_others)));
     let mut logical: Vec<LogicalRule> = vec![
         top_down("receive_repeated_names", receive_repeated_names),
@@ -126,6 +135,21 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
     }
     mended.push(each("reverse_as_partial", reverse_as_partial));
     mended
+}
+
+/// Gathers rows that have no columns, where they are exchanged by constants: those are in one partition anyway, and an
+/// exchange writes columns.
+fn gather_without_columns(
+    plan: &Arc<dyn ExecutionPlan>,
+    _: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(exchange) = plan.downcast_ref::<RepartitionExec>() else {
+        return Ok(None);
+    };
+    let by_constants = matches!(exchange.partitioning(), Partitioning::Hash(..))
+        && exchange.schema().fields().is_empty();
+    Ok(by_constants
+        .then(|| Arc::new(CoalescePartitionsExec::new(Arc::clone(exchange.input()))) as _))
 }
 
 /// Takes limits away that no number of rows reaches: an offset without a limit arrives with such a one,

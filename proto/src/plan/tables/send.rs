@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, TableReference, not_impl_err, plan_err};
 use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::{MemTable, provider_as_source, source_as_provider};
 use datafusion::error::Result;
-use datafusion::logical_expr::{EmptyRelation, Expr, LogicalPlan, LogicalPlanBuilder, TableSource};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{
+    EmptyRelation, Expr, LogicalPlan, LogicalPlanBuilder, TableSource, cast,
+};
 use datafusion::scalar::ScalarValue;
 
 use super::files::Files;
@@ -90,10 +94,34 @@ pub async fn sendable(plan: LogicalPlan) -> Result<LogicalPlan> {
         }
         node => Ok(Transformed::no(node)),
     })?;
+    let plan = with_half_precision(plan.data)?;
     match misread {
-        true => quoted(plan.data),
-        false => Ok(plan.data),
+        true => quoted(plan),
+        false => Ok(plan),
     }
+}
+
+/// The plan with its literals of half precision as casts, since they are encoded with single precision.
+fn with_half_precision(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let plan = plan.transform_down_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expression| {
+            let name = names.save(&expression);
+            let expression = expression.transform_down(|expression| match expression {
+                Expr::Literal(ScalarValue::Float16(Some(value)), metadata) => {
+                    let single = ScalarValue::Float32(Some(value.to_f32()));
+                    let half = cast(Expr::Literal(single, metadata), DataType::Float16);
+                    Ok(Transformed::new(half, true, TreeNodeRecursion::Jump))
+                }
+                other => Ok(Transformed::no(other)),
+            })?;
+            Ok(match expression.transformed {
+                true => expression.update_data(|expression| name.restore(expression)),
+                false => expression,
+            })
+        })
+    })?;
+    Ok(plan.data)
 }
 
 /// Whether a column's table, which goes as text, is read as another one: `Sales` as `sales`, and the

@@ -56,6 +56,18 @@ async fn both(session: &SessionContext, sql: &str) -> (String, String) {
     (shown.pop().unwrap(), there)
 }
 
+#[tokio::test]
+async fn literals_of_half_precision_stay_so() {
+    let session = session();
+    let sql = "SELECT arrow_cast(1.5, 'Float16') AS h, k \
+               FROM (VALUES (1, arrow_cast(0.1, 'Float16'))) t (k, h) WHERE h < arrow_cast(2, 'Float16')";
+    let plan = optimized(&session, sql).await;
+    let there = sent(&session, plan.clone()).await;
+    assert_eq!(plan.schema(), there.schema());
+    let (here, there) = both(&session, sql).await;
+    assert_eq!(here, there);
+}
+
 fn files(dir: &Path) {
     for (name, text) in [
         ("p1.csv", "1;a|2;b|"),

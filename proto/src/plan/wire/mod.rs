@@ -10,7 +10,9 @@
 //! tells whether a plan survives.
 
 mod cast;
+mod grouping;
 mod leaf;
+mod literal;
 mod scan;
 mod sink;
 #[cfg(test)]
@@ -21,7 +23,7 @@ mod window;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::Schema;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::from_proto::parse_physical_expr_with_converter;
@@ -38,6 +40,7 @@ use datafusion_proto::protobuf::{
 use serde::{Deserialize, Serialize};
 
 use self::cast::CastTarget;
+use self::grouping::EmptySets;
 use self::leaf::Partitions;
 use self::scan::ScanOptions;
 use self::window::WindowOptions;
@@ -48,12 +51,16 @@ pub(super) use verify::verify;
 /// What an extension of these starts with, before the JSON of a [`Lost`].
 const MAGIC: &[u8] = b"\xffvolley\x03";
 
+/// How the engine refuses an operator that it has no message for.
+const NO_MESSAGE: &str = "Unsupported plan and extension codec failed";
+
 /// What the engine's message of an operator leaves out.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Lost {
     Scan(ScanOptions),
     Windows(Vec<WindowOptions>),
     Partitions(Partitions),
+    EmptySets(EmptySets),
     /// That it writes Arrow files.
     ArrowSink,
 }
@@ -66,6 +73,9 @@ impl Lost {
         }
         if let Some(partitions) = Partitions::of(plan) {
             return Ok(Some(Self::Partitions(partitions)));
+        }
+        if let Some(sets) = EmptySets::of(plan) {
+            return Ok(Some(Self::EmptySets(sets)));
         }
         Ok(window::options_of(plan)?.map(Self::Windows))
     }
@@ -83,22 +93,50 @@ impl Lost {
             Self::Scan(options) => options.restore(&plan),
             Self::Windows(options) => window::restore(&plan, &options),
             Self::Partitions(partitions) => partitions.restore(&plan),
+            Self::EmptySets(sets) => sets.restore(&plan),
             Self::ArrowSink => sink::restore(&plan),
         }
     }
 }
 
-/// The cast that these bytes tell more of, or `None` where they are another extension's.
+/// The error of an operator that the engine has no message for, with its name rather than all of the plan.
+fn named(operator: &str, error: DataFusionError) -> DataFusionError {
+    match error.to_string().contains(NO_MESSAGE) {
+        true => DataFusionError::NotImplemented(format!("{operator} on a cluster")),
+        false => error,
+    }
+}
+
+/// What the engine's message of an expression leaves out.
+#[derive(Debug, Serialize, Deserialize)]
+enum LostOfExpr {
+    Cast(CastTarget),
+    /// That a literal is a half-precision float.
+    Half,
+}
+
+impl LostOfExpr {
+    fn of(expr: &Arc<dyn PhysicalExpr>) -> Option<Self> {
+        match literal::is_half(expr) {
+            true => Some(Self::Half),
+            false => CastTarget::of(expr).map(Self::Cast),
+        }
+    }
+}
+
+/// The expression that these bytes tell more of, or `None` where they are another extension's.
 pub(super) fn decode_expr(
     bytes: &[u8],
     inputs: &[Arc<dyn PhysicalExpr>],
 ) -> Result<Option<Arc<dyn PhysicalExpr>>> {
-    let (Some(json), [cast]) = (bytes.strip_prefix(MAGIC), inputs) else {
+    let (Some(json), [expr]) = (bytes.strip_prefix(MAGIC), inputs) else {
         return Ok(None);
     };
-    let target: CastTarget =
-        serde_json::from_slice(json).map_err(|e| Error::malformed("cast", e))?;
-    target.restore(cast).map(Some)
+    let lost = serde_json::from_slice(json).map_err(|e| Error::malformed("expression", e))?;
+    match lost {
+        LostOfExpr::Cast(target) => target.restore(expr).map(Some),
+        LostOfExpr::Half => literal::restore(expr).map(Some),
+    }
 }
 
 /// Encodes operators with what the engine's messages leave out.
@@ -125,8 +163,8 @@ impl PhysicalProtoConverterExtension for Converter {
             false => Lost::of(plan.as_ref())?,
         };
         let sent = arrow.unwrap_or_else(|| Arc::clone(plan));
-        let mut message =
-            PhysicalPlanNode::try_from_physical_plan_with_converter(sent, codec, self)?;
+        let message = PhysicalPlanNode::try_from_physical_plan_with_converter(sent, codec, self);
+        let mut message = message.map_err(|error| named(plan.name(), error))?;
         match &mut message.physical_plan_type {
             // The engine asks no converter for the inputs of an operator that is none of its own.
             Some(PhysicalPlanType::Extension(extension)) => {
@@ -168,11 +206,11 @@ impl PhysicalProtoConverterExtension for Converter {
         codec: &dyn PhysicalExtensionCodec,
     ) -> Result<PhysicalExprNode> {
         let message = serialize_physical_expr_with_converter(expr, codec, self)?;
-        let Some(target) = CastTarget::of(expr) else {
+        let Some(lost) = LostOfExpr::of(expr) else {
             return Ok(message);
         };
         let mut expr = MAGIC.to_vec();
-        serde_json::to_writer(&mut expr, &target).map_err(|e| Error::malformed("cast", e))?;
+        serde_json::to_writer(&mut expr, &lost).map_err(|e| Error::malformed("expression", e))?;
         let extension = PhysicalExtensionExprNode {
             expr,
             inputs: vec![message],

@@ -250,6 +250,8 @@ const QUERIES: &[(Settings, &[&str])] = &[
             "SELECT count(*), min(k), approx_percentile_cont(0.5) WITHIN GROUP (ORDER BY f) FROM t",
             "SELECT v, s, count(*) FROM t GROUP BY GROUPING SETS ((v), (s), (v, s), ())",
             "SELECT v, s, grouping(v), count(*) FROM t GROUP BY ROLLUP (v, s)",
+            "SELECT count(*), max(k) FILTER (WHERE v > 1) FROM t GROUP BY GROUPING SETS (())",
+            "SELECT sum(v) FROM t GROUP BY GROUPING SETS ((), ())",
             "SELECT DISTINCT v FROM t LIMIT 2",
             "SELECT v, max(k) AS x FROM t GROUP BY v ORDER BY x DESC LIMIT 2",
             "SELECT k, s FROM t ORDER BY s DESC NULLS LAST, k ASC NULLS FIRST",
