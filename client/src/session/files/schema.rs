@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::execution::SessionState;
 use futures::{StreamExt, TryStreamExt};
@@ -165,11 +165,38 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
         (Null, other) | (other, Null) => Some(other.clone()),
         (Float32, Float64) | (Float64, Float32) => Some(Float64),
         (Float64, number) | (number, Float64) if width(number).is_some() => Some(Float64),
+        (DataType::Struct(a), DataType::Struct(b)) => {
+            common_fields(a, b, columns).map(DataType::Struct)
+        }
+        (DataType::List(a), DataType::List(b)) => common_item(a, b, columns).map(DataType::List),
+        (DataType::LargeList(a), DataType::LargeList(b)) => {
+            common_item(a, b, columns).map(DataType::LargeList)
+        }
         (a, b) => {
             let (wide, other) = (width(a)?, width(b)?);
             Some(if wide >= other { a.clone() } else { b.clone() })
         }
     }
+}
+
+/// The fields of structs that have the fields of both.
+fn common_fields(a: &Fields, b: &Fields, columns: Columns) -> Option<Fields> {
+    let named = |fields: &Fields, name: &str| fields.find(name).map(|(_, field)| Arc::clone(field));
+    let of_a = a.iter().map(|field| match named(b, field.name()) {
+        Some(other) => common_item(field, &other, columns),
+        None => Some(Arc::new(field.as_ref().clone().with_nullable(true))),
+    });
+    let of_b = b.iter().filter(|field| named(a, field.name()).is_none());
+    let of_b = of_b.map(|field| Some(Arc::new(field.as_ref().clone().with_nullable(true))));
+    of_a.chain(of_b).collect()
+}
+
+/// The field that takes the values of both.
+fn common_item(a: &FieldRef, b: &FieldRef, columns: Columns) -> Option<FieldRef> {
+    let common = common(a.data_type(), b.data_type(), columns)?;
+    let nullable = a.is_nullable() || b.is_nullable();
+    let field = a.as_ref().clone().with_data_type(common);
+    Some(Arc::new(field.with_nullable(nullable)))
 }
 
 /// The names of files that were found, for messages.
@@ -211,6 +238,32 @@ mod tests {
         );
         let error = merge(&[a, c], Columns::ByPlace).unwrap_err().to_string();
         assert!(error.contains("x, y") && error.contains("z, x"), "{error}");
+    }
+
+    #[test]
+    fn fields_of_all_files_structs_are_there() {
+        use DataType::{Float64, Int64, LargeList, List, Struct, Utf8};
+        let fields = |fields: &[(&str, DataType, bool)]| {
+            let fields = fields.iter();
+            Struct(
+                fields
+                    .map(|(name, of, nullable)| Field::new(*name, of.clone(), *nullable))
+                    .collect(),
+            )
+        };
+        let a = fields(&[("x", Int64, false), ("y", Utf8, false)]);
+        let b = fields(&[("z", Utf8, false), ("x", Float64, false)]);
+        let both = fields(&[("x", Float64, false), ("y", Utf8, true), ("z", Utf8, true)]);
+        let item = |of: &DataType| Arc::new(Field::new_list_field(of.clone(), true));
+        let cases: [fn(FieldRef) -> DataType; 3] =
+            [|field| field.data_type().clone(), List, LargeList];
+        for case in cases {
+            let [a, b, both] = [&a, &b, &both].map(|of| case(item(of)));
+            let files = [schema("a", &[("s", a)]), schema("b", &[("s", b)])];
+            let merged = merge(&files, Columns::ByName).unwrap();
+            assert_eq!(types(&merged), [("s", &both)]);
+            assert!(merge(&files, Columns::Same).is_err());
+        }
     }
 
     #[test]

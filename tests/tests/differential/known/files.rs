@@ -31,6 +31,21 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "structs of which files have other fields",
+        files: &[
+            "COPY (SELECT 1 AS k, [named_struct('x', 10, 'y', 'a')] AS l, named_struct('v', 1) AS s) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+            "COPY (SELECT 2 AS k, [named_struct('y', 'b', 'z', true)] AS l, named_struct('w', 2.5) AS s) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+            "COPY (SELECT 1 AS k, named_struct('v', 1, 'u', 'a') AS s) TO 'DIR/j/1.json' STORED AS JSON",
+            "COPY (SELECT 2 AS k, named_struct('w', 2.5) AS s) TO 'DIR/j/2.json' STORED AS JSON",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'",
+            "CREATE EXTERNAL TABLE j STORED AS JSON LOCATION 'DIR/j/'",
+        ],
+        query: "SELECT t.k, l, t.s, l[1]['z'] AS z, j.s['u'] AS u, j.s['v'] AS v, j.s['w'] AS w FROM t JOIN j ON t.k = j.k",
+        ..PLAIN
+    },
+    Known {
         name: "rows by the names of their files",
         files: &[
             "COPY (SELECT value AS k FROM range(0, 5)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
