@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::config::{ConfigFileType, TableOptions};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::file_format::csv::CsvFormatFactory;
 use datafusion::datasource::file_format::json::JsonFormatFactory;
@@ -68,16 +68,19 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
 /// # Errors
 /// When a value is not one, or a setting is none that a copy has.
 pub(super) fn settle(plan: &LogicalPlan, config: &mut ConfigOptions) -> Result<()> {
-    let LogicalPlan::Copy(copy) = plan else {
-        return Ok(());
-    };
-    let Some(value) = copy.options.get(KEEP_PARTITION_COLUMNS) else {
-        return Ok(());
-    };
-    config.execution.keep_partition_by_columns = value.trim().parse().map_err(|_| {
-        DataFusionError::Configuration(format!(
-            "OPTIONS ({KEEP_PARTITION_COLUMNS} '{value}'): expected true or false"
-        ))
+    plan.apply(|node| {
+        let LogicalPlan::Copy(copy) = node else {
+            return Ok(TreeNodeRecursion::Continue);
+        };
+        if let Some(value) = copy.options.get(KEEP_PARTITION_COLUMNS) {
+            let keeps = value.trim().parse().map_err(|_| {
+                DataFusionError::Configuration(format!(
+                    "OPTIONS ({KEEP_PARTITION_COLUMNS} '{value}'): expected true or false"
+                ))
+            });
+            config.execution.keep_partition_by_columns = keeps?;
+        }
+        Ok(TreeNodeRecursion::Stop)
     })?;
     Ok(())
 }

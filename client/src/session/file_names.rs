@@ -1,7 +1,8 @@
 //! `input_file_name()`, which scans compute and nothing else can.
 //!
 //! DataFusion takes it to the scan by the rule that takes parts of structs there. That rule mistakes columns of joins and
-//! unions, and is off; for a statement that asks for a file's name, and has neither, it is on.
+//! unions, and is off; for a statement that asks for a file's name, and has neither, it is on. Above a join or a union, and
+//! in their conditions, names of files can be selected below and nowhere else.
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;

@@ -287,9 +287,6 @@ impl Session {
         }
         let (mut state, plan) = frame.into_parts();
         JobDescription::of(text).note(state.config_mut());
-        let options = state.config_mut().options_mut();
-        copy::settle(&plan, options)?;
-        file_names::settle(&plan, options)?;
         Ok(DataFrame::new(state, plan))
     }
 

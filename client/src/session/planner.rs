@@ -103,7 +103,7 @@ impl ClusterPlanner {
         match &change.op {
             WriteOp::Insert(operation) => {
                 let mut rows = self.create_physical_plan(&change.input, session).await?;
-                // What is planned for a column that has none is as yet to be computed.
+                // That a NOT NULL column has no NULL is to be seen, rather than planned.
                 if let Some(query) = rows.downcast_ref::<QueryExec>() {
                     rows = Arc::new(query.with_nulls());
                 }

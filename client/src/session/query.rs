@@ -16,8 +16,8 @@ use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::utils::GrpcClientConfig;
-use datafusion::arrow::compute::{CastOptions, cast_with_options};
-use datafusion::arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef};
+use datafusion::arrow::compute::{CastOptions, can_cast_types, cast_with_options};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -39,9 +39,8 @@ use volley_proto::plan::{VolleyLogicalCodec, declared_stores};
 use volley_proto::stack::deep;
 
 use super::loss::{Effects, Verdict, judge};
-use super::nesting;
-use super::settings;
 use super::subqueries::refuse_unjoined;
+use super::{copy, file_names, nesting, settings};
 use crate::Error;
 use crate::cluster::{Cluster, Order, Submitted};
 
@@ -135,6 +134,10 @@ impl ClusterQuery {
             LogicalPlanNode::try_from_logical_plan(&self.plan, &codec)?.try_encode(&mut encoded)?;
             Ok::<_, DataFusionError>(encoded)
         })?;
+        let mut config = config.clone();
+        copy::settle(&self.plan, config.options_mut())?;
+        file_names::settle(&self.plan, config.options_mut())?;
+        let config = &config;
         let mut job = settings::job(config);
         let stores = Stores::of(config).map_err(DataFusionError::from)?;
         job.stores = declared_stores(&self.plan, &stores)?;
@@ -177,7 +180,10 @@ fn as_planned(batch: RecordBatch, planned: &Schema) -> crate::Result<RecordBatch
     let came = batch.schema();
     let was_another = |(came, planned): (&FieldRef, &FieldRef)| {
         let (came, planned) = (came.data_type(), planned.data_type());
-        !came.equals_datatype(planned) && came.equals_datatype(&as_sent(planned))
+        is_sent_otherwise(planned)
+            && !came.equals_datatype(planned)
+            && as_sent(came).equals_datatype(&as_sent(planned))
+            && can_cast_types(came, planned)
     };
     let fields = || came.fields().iter().zip(planned.fields());
     if came.fields().len() != planned.fields().len() || !fields().any(was_another) {
@@ -204,12 +210,25 @@ fn as_planned(batch: RecordBatch, planned: &Schema) -> crate::Result<RecordBatch
     Ok(rows.map_err(DataFusionError::from)?)
 }
 
-/// What Arrow Flight makes of a type: of dictionaries their values, and lists of large ones.
+/// Whether Arrow Flight makes another of a type.
+fn is_sent_otherwise(planned: &DataType) -> bool {
+    let of = |field: &FieldRef| is_sent_otherwise(field.data_type());
+    match planned {
+        DataType::Dictionary(..) | DataType::LargeList(_) => true,
+        DataType::List(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => of(field),
+        DataType::Struct(fields) => fields.iter().any(of),
+        _ => false,
+    }
+}
+
+/// What Arrow Flight makes of a type, of dictionaries their values, and lists of large ones; whatever is within may be NULL.
 fn as_sent(planned: &DataType) -> DataType {
-    let of = |field: &FieldRef| {
-        let sent = as_sent(field.data_type());
-        Arc::new(field.as_ref().clone().with_data_type(sent))
-    };
+    let of =
+        |field: &FieldRef| Arc::new(Field::new(field.name(), as_sent(field.data_type()), true));
     match planned {
         DataType::Dictionary(_, values) => as_sent(values),
         DataType::List(item) | DataType::LargeList(item) => DataType::List(of(item)),

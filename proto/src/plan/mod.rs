@@ -33,6 +33,7 @@ mod float_ranges;
 mod fuzz;
 mod join_order;
 mod joins;
+mod leaf_projections;
 mod logical_rule;
 mod merge_joins;
 mod null_safe_joins;

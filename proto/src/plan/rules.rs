@@ -10,9 +10,10 @@ use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::Partitioning;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::union::{InterleaveExec, UnionExec, can_interleave};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::aggregate_orders::drop_redundant_sort_keys;
 use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
@@ -24,6 +25,7 @@ use super::float_extremes::order_floats;
 use super::float_ranges::{forget_ranges, prune_by_others};
 use super::join_order::order_joins;
 use super::joins::choose_join;
+use super::leaf_projections::{PUSH_DOWN_LEAF_PROJECTIONS, push_where_it_can};
 use super::logical_rule::{self, LogicalRule, top_down};
 use super::merge_joins::{PROJECTION_PUSHDOWN, keep_merge_joins};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
@@ -82,7 +84,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     rules.push(rule("write_folders", Rewrite::Each(write_folder)));
     rules.push(rule(
         "gather_without_columns",
-        Rewrite::Each(gather_without_columns),
+        Rewrite::Whole(gather_without_columns),
     ));
     rules.push(rule("prune_without_floats", Rewrite::Each(prune_by_others)));
     let mut logical: Vec<LogicalRule> = vec![
@@ -101,6 +103,7 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
     let mended = rules.iter().map(|rule| match rule.name() {
         ELIMINATE_CROSS_JOIN => logical_rule::around(Arc::clone(rule), keep_null_safe_joins),
         SINGLE_DISTINCT => logical_rule::around(Arc::clone(rule), keep_sums_of_decimals),
+        PUSH_DOWN_LEAF_PROJECTIONS => logical_rule::around(Arc::clone(rule), push_where_it_can),
         PUSH_DOWN_FILTER => logical_rule::around(Arc::clone(rule), keep_above_empty_grouping_sets),
         _ => Arc::clone(rule),
     });
@@ -140,16 +143,26 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
 /// Gathers rows that have no columns, where they are exchanged by constants: those are in one partition anyway, and an
 /// exchange writes columns.
 fn gather_without_columns(
-    plan: &Arc<dyn ExecutionPlan>,
+    plan: Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,
-) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let Some(exchange) = plan.downcast_ref::<RepartitionExec>() else {
-        return Ok(None);
-    };
-    let by_constants = matches!(exchange.partitioning(), Partitioning::Hash(..))
-        && exchange.schema().fields().is_empty();
-    Ok(by_constants
-        .then(|| Arc::new(CoalescePartitionsExec::new(Arc::clone(exchange.input()))) as _))
+) -> Result<Arc<dyn ExecutionPlan>> {
+    gathered(plan)
+}
+
+fn gathered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    if let Some(exchange) = plan.downcast_ref::<RepartitionExec>()
+        && matches!(exchange.partitioning(), Partitioning::Hash(..))
+        && exchange.schema().fields().is_empty()
+    {
+        let input = gathered(Arc::clone(exchange.input()))?;
+        return Ok(Arc::new(CoalescePartitionsExec::new(input)));
+    }
+    let inputs = plan.children().into_iter().cloned().map(gathered);
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    if plan.is::<InterleaveExec>() && !can_interleave(inputs.iter()) {
+        return UnionExec::try_new(inputs);
+    }
+    replace_children_if_necessary(plan, inputs)
 }
 
 /// Takes limits away that no number of rows reaches: an offset without a limit arrives with such a one,

@@ -52,7 +52,7 @@ pub(super) use verify::verify;
 const MAGIC: &[u8] = b"\xffvolley\x03";
 
 /// How the engine refuses an operator that it has no message for.
-const NO_MESSAGE: &str = "Unsupported plan and extension codec failed";
+const NO_MESSAGE: &str = "Unsupported plan and extension codec failed with [";
 
 /// What the engine's message of an operator leaves out.
 #[derive(Debug, Serialize, Deserialize)]
@@ -99,11 +99,19 @@ impl Lost {
     }
 }
 
-/// The error of an operator that the engine has no message for, with its name rather than all of the plan.
+/// The error of an operator that cannot be encoded, with its name rather than all of the plan.
 fn named(operator: &str, error: DataFusionError) -> DataFusionError {
-    match error.to_string().contains(NO_MESSAGE) {
-        true => DataFusionError::NotImplemented(format!("{operator} on a cluster")),
-        false => error,
+    let text = error.to_string();
+    let reason = text.split_once(NO_MESSAGE).map(|(_, reason)| reason);
+    match reason {
+        Some(reason) if reason.contains("Unsupported plan node") => {
+            DataFusionError::NotImplemented(format!("{operator} on a cluster"))
+        }
+        Some(reason) => {
+            let reason = reason.split("]. Plan: ").next().unwrap_or(reason);
+            DataFusionError::Execution(format!("{operator} cannot be sent: {reason}"))
+        }
+        None => error,
     }
 }
 

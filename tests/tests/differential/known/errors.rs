@@ -34,7 +34,13 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
-        name: "NULL for a column of a table in memory that has none",
+        name: "an interleaved union of windows by a constant over rows without columns",
+        settings: &["volley.single_task_bytes = 0"],
+        query: "SELECT count(*) OVER (PARTITION BY 1 = 1) AS n FROM t WHERE k > 3 UNION ALL SELECT count(*) OVER (PARTITION BY 1 = 1) FROM t",
+        ..ASKED
+    },
+    Known {
+        name: "NULL for a NOT NULL column of a table in memory",
         tables: &["CREATE TABLE z (k INT NOT NULL, s VARCHAR)"],
         query: "INSERT INTO z VALUES (1, 'a'), (NULL, 'b')",
         error: Some("column at '0' has null"),

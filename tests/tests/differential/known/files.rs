@@ -2,6 +2,11 @@
 
 use super::{Known, PLAIN};
 
+const NUMBERED: &[&str] = &[
+    "COPY (SELECT value AS a, value + 1 AS b FROM range(0, 5)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS a, value + 1 AS b FROM range(5, 8)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+];
+
 pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "a table of large lists, of a query",
@@ -28,6 +33,24 @@ pub(super) const KNOWN: &[Known] = &[
             "CREATE EXTERNAL TABLE w STORED AS PARQUET LOCATION 'OUT/p/column1=1/'",
         ],
         query: "SELECT column1, column2 FROM w",
+        ..PLAIN
+    },
+    Known {
+        name: "a table of rows by the names of their files",
+        files: NUMBERED,
+        tables: &[
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'",
+            "CREATE TABLE w AS SELECT a, b FROM t WHERE input_file_name() LIKE '%/2.parquet'",
+        ],
+        query: "SELECT a, b FROM w",
+        ..PLAIN
+    },
+    Known {
+        name: "names of files beside a column that has the name of another",
+        files: NUMBERED,
+        tables: &["CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'"],
+        query: "SELECT b, input_file_name() LIKE '%/2.parquet' AS f FROM (SELECT a AS b, b AS a FROM t) x",
+        means: Some("SELECT a AS b, a >= 5 AS f FROM t"),
         ..PLAIN
     },
     Known {
