@@ -73,6 +73,16 @@ impl Rows {
         })
     }
 
+    /// The same with another text for one wherever it is.
+    pub(crate) fn replaced(mut self, one: &str, other: &str) -> Self {
+        for cell in self.rows.iter_mut().flatten() {
+            if let Cell::Exact(text) = cell {
+                *text = text.replace(one, other);
+            }
+        }
+        self
+    }
+
     /// The first rows, as text.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 15;
