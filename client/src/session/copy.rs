@@ -2,7 +2,7 @@
 //!
 //! DataFusion's wire form of a plan carries the format of a copy and drops the options beside it, so
 //! they would be lost on the way to the scheduler. The format carries its own options over the wire. Those of a store
-//! are not part of a plan: its URL has a name for them.
+//! are not part of a plan: its URL has a name for them. A setting of the session among them is set for the job.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +24,9 @@ use volley_proto::object_stores::StoreOptions;
 
 use super::files::located;
 
-/// What settings of the session begin with among a copy's options, and the one that may be there.
+/// What a session's settings begin with where they are among a copy's options.
 const SETTINGS: &str = "execution.";
+/// The one setting that a copy may have of its own.
 const KEEP_PARTITION_COLUMNS: &str = "execution.keep_partition_by_columns";
 
 /// The plan with the options of its copies inside their formats.
@@ -42,7 +43,7 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
             }
         }
         copy.options.retain(|key, _| !StoreOptions::is_one(key));
-        check(&copy.options)?;
+        refuse_settings(&copy.options)?;
         let url = located(&copy.output_url, of_store, state)?;
         let format = with_options(&copy, state.default_table_options())?;
         let (file_type, mut options) = match format {
@@ -66,7 +67,7 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
 /// Sets what a copy says of the job that it becomes.
 ///
 /// # Errors
-/// When a value is not one, or a setting is none that a copy has.
+/// When the value is not a Boolean.
 pub(super) fn settle(plan: &LogicalPlan, config: &mut ConfigOptions) -> Result<()> {
     plan.apply(|node| {
         let LogicalPlan::Copy(copy) = node else {
@@ -86,7 +87,7 @@ pub(super) fn settle(plan: &LogicalPlan, config: &mut ConfigOptions) -> Result<(
 }
 
 /// Refuses the session's settings as options of a copy, which would be passed over.
-fn check(options: &HashMap<String, String>) -> Result<()> {
+fn refuse_settings(options: &HashMap<String, String>) -> Result<()> {
     let of_session = options.keys().find(|key| {
         let is_setting = key.starts_with(SETTINGS) || key.starts_with("datafusion.");
         is_setting && *key != KEEP_PARTITION_COLUMNS

@@ -16,6 +16,7 @@ mod correlated;
 mod explain;
 mod file_names;
 mod files;
+mod flight_types;
 mod in_subqueries;
 mod loss;
 mod memory;

@@ -16,8 +16,7 @@ use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::utils::GrpcClientConfig;
-use datafusion::arrow::compute::{CastOptions, can_cast_types, cast_with_options};
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{Fields, Schema, SchemaRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -38,6 +37,7 @@ use volley_proto::object_stores::Stores;
 use volley_proto::plan::{VolleyLogicalCodec, declared_stores};
 use volley_proto::stack::deep;
 
+use super::flight_types::as_planned;
 use super::loss::{Effects, Verdict, judge};
 use super::subqueries::refuse_unjoined;
 use super::{copy, file_names, nesting, settings};
@@ -172,72 +172,6 @@ impl ClusterQuery {
         let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
         let rows = rows.map(move |batch| as_planned(batch?, &schema));
         Ok(rows.boxed())
-    }
-}
-
-/// Rows of the types that the query has: Arrow Flight sends some [as others](as_sent).
-fn as_planned(batch: RecordBatch, planned: &Schema) -> crate::Result<RecordBatch> {
-    let came = batch.schema();
-    let was_another = |(came, planned): (&FieldRef, &FieldRef)| {
-        let (came, planned) = (came.data_type(), planned.data_type());
-        is_sent_otherwise(planned)
-            && !came.equals_datatype(planned)
-            && as_sent(came).equals_datatype(&as_sent(planned))
-            && can_cast_types(came, planned)
-    };
-    let fields = || came.fields().iter().zip(planned.fields());
-    if came.fields().len() != planned.fields().len() || !fields().any(was_another) {
-        return Ok(batch);
-    }
-    let typed = fields().map(|(came, planned)| match was_another((came, planned)) {
-        true => {
-            let came = came.as_ref().clone();
-            Arc::new(came.with_data_type(planned.data_type().clone()))
-        }
-        false => Arc::clone(came),
-    });
-    let typed: Fields = typed.collect();
-    let strict = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
-    let columns = batch.columns().iter().zip(&typed);
-    let columns =
-        columns.map(|(column, field)| cast_with_options(column, field.data_type(), &strict));
-    let columns: std::result::Result<Vec<_>, _> = columns.collect();
-    let rows =
-        columns.and_then(|columns| RecordBatch::try_new(Arc::new(Schema::new(typed)), columns));
-    Ok(rows.map_err(DataFusionError::from)?)
-}
-
-/// Whether Arrow Flight makes another of a type.
-fn is_sent_otherwise(planned: &DataType) -> bool {
-    let of = |field: &FieldRef| is_sent_otherwise(field.data_type());
-    match planned {
-        DataType::Dictionary(..) | DataType::LargeList(_) => true,
-        DataType::List(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => of(field),
-        DataType::Struct(fields) => fields.iter().any(of),
-        _ => false,
-    }
-}
-
-/// What Arrow Flight makes of a type, of dictionaries their values, and lists of large ones; whatever is within may be NULL.
-fn as_sent(planned: &DataType) -> DataType {
-    let of =
-        |field: &FieldRef| Arc::new(Field::new(field.name(), as_sent(field.data_type()), true));
-    match planned {
-        DataType::Dictionary(_, values) => as_sent(values),
-        DataType::List(item) | DataType::LargeList(item) => DataType::List(of(item)),
-        DataType::ListView(item) => DataType::ListView(of(item)),
-        DataType::LargeListView(item) => DataType::LargeListView(of(item)),
-        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(of(item), *size),
-        DataType::Map(entries, sorted) => DataType::Map(of(entries), *sorted),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(of).collect()),
-        other => other.clone(),
     }
 }
 

@@ -62,6 +62,7 @@ mod tables;
 mod task;
 mod train;
 mod wire;
+mod without_columns;
 mod write;
 
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};

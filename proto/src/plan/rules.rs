@@ -3,17 +3,11 @@
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
-use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
-use datafusion::physical_expr::Partitioning;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::union::{InterleaveExec, UnionExec, can_interleave};
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::aggregate_orders::drop_redundant_sort_keys;
 use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
@@ -37,6 +31,7 @@ use super::reversed_aggregates::reverse_as_partial;
 use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
+use super::without_columns::gather_without_columns;
 use super::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that chooses how joins are done.
@@ -138,31 +133,6 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
     }
     mended.push(each("reverse_as_partial", reverse_as_partial));
     mended
-}
-
-/// Gathers rows that have no columns, where they are exchanged by constants: those are in one partition anyway, and an
-/// exchange writes columns.
-fn gather_without_columns(
-    plan: Arc<dyn ExecutionPlan>,
-    _: &ConfigOptions,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    gathered(plan)
-}
-
-fn gathered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    if let Some(exchange) = plan.downcast_ref::<RepartitionExec>()
-        && matches!(exchange.partitioning(), Partitioning::Hash(..))
-        && exchange.schema().fields().is_empty()
-    {
-        let input = gathered(Arc::clone(exchange.input()))?;
-        return Ok(Arc::new(CoalescePartitionsExec::new(input)));
-    }
-    let inputs = plan.children().into_iter().cloned().map(gathered);
-    let inputs = inputs.collect::<Result<Vec<_>>>()?;
-    if plan.is::<InterleaveExec>() && !can_interleave(inputs.iter()) {
-        return UnionExec::try_new(inputs);
-    }
-    replace_children_if_necessary(plan, inputs)
 }
 
 /// Takes limits away that no number of rows reaches: an offset without a limit arrives with such a one,

@@ -41,7 +41,7 @@ const EXECUTORS: usize = 2;
 const PARTITIONS: usize = 4;
 
 /// A statement of a file.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Statement {
     line: usize,
     sql: String,
@@ -167,8 +167,8 @@ impl Tally {
 /// When files cannot be read, or sessions not begun.
 pub(crate) fn ask(root: &Path, only: &str) -> Result<Tally> {
     let root = root.canonicalize().context("VOLLEY_SQLLOGICTESTS")?;
-    let mut files = Vec::new();
-    find(&root.join("test_files"), &mut files)?;
+    let all = root.join("test_files/**/*.slt");
+    let mut files: Vec<PathBuf> = glob::glob(&all.to_string_lossy())?.collect::<Result<_, _>>()?;
     files.retain(|file| name_of(&root, file).to_string_lossy().contains(only));
     ensure!(!files.is_empty(), "no files with {only:?} in their names");
     let runtime = sides::runtime()?;
@@ -195,22 +195,6 @@ pub(crate) fn ask(root: &Path, only: &str) -> Result<Tally> {
         Some(error) => Err(error),
         None => Ok(tally.into_inner().expect("nobody panics with it")),
     }
-}
-
-fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    let mut entries: Vec<_> = std::fs::read_dir(folder)
-        .with_context(|| folder.display().to_string())?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()?;
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            find(&path, files)?;
-        } else if path.extension().is_some_and(|ending| ending == "slt") {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// What a file is called.

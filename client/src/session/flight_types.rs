@@ -1,0 +1,78 @@
+//! Types of results: Arrow Flight sends some as others, and a query's rows are to have those that it was planned with.
+//!
+//! Not here: fetching results.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use datafusion::arrow::compute::{CastOptions, can_cast_types, cast_with_options};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
+use datafusion::error::DataFusionError;
+
+use crate::Result;
+
+/// Rows of the types that the query has: Arrow Flight sends some [as others](as_sent).
+pub(super) fn as_planned(batch: RecordBatch, planned: &Schema) -> Result<RecordBatch> {
+    let came = batch.schema();
+    let was_another = |(came, planned): (&FieldRef, &FieldRef)| {
+        let (came, planned) = (came.data_type(), planned.data_type());
+        is_sent_otherwise(planned)
+            && !came.equals_datatype(planned)
+            && as_sent(came).equals_datatype(&as_sent(planned))
+            && can_cast_types(came, planned)
+    };
+    let fields = || came.fields().iter().zip(planned.fields());
+    if came.fields().len() != planned.fields().len() || !fields().any(was_another) {
+        return Ok(batch);
+    }
+    let typed = fields().map(|(came, planned)| match was_another((came, planned)) {
+        true => {
+            let came = came.as_ref().clone();
+            Arc::new(came.with_data_type(planned.data_type().clone()))
+        }
+        false => Arc::clone(came),
+    });
+    let typed: Fields = typed.collect();
+    let strict = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    let columns = batch.columns().iter().zip(&typed);
+    let columns =
+        columns.map(|(column, field)| cast_with_options(column, field.data_type(), &strict));
+    let columns: std::result::Result<Vec<_>, _> = columns.collect();
+    let rows =
+        columns.and_then(|columns| RecordBatch::try_new(Arc::new(Schema::new(typed)), columns));
+    Ok(rows.map_err(DataFusionError::from)?)
+}
+
+/// Whether Arrow Flight makes another of a type.
+fn is_sent_otherwise(planned: &DataType) -> bool {
+    let of = |field: &FieldRef| is_sent_otherwise(field.data_type());
+    match planned {
+        DataType::Dictionary(..) | DataType::LargeList(_) => true,
+        DataType::List(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => of(field),
+        DataType::Struct(fields) => fields.iter().any(of),
+        _ => false,
+    }
+}
+
+/// What Arrow Flight makes of a type, of dictionaries their values, and lists of large ones; whatever is within may be NULL.
+fn as_sent(planned: &DataType) -> DataType {
+    let of =
+        |field: &FieldRef| Arc::new(Field::new(field.name(), as_sent(field.data_type()), true));
+    match planned {
+        DataType::Dictionary(_, values) => as_sent(values),
+        DataType::List(item) | DataType::LargeList(item) => DataType::List(of(item)),
+        DataType::ListView(item) => DataType::ListView(of(item)),
+        DataType::LargeListView(item) => DataType::LargeListView(of(item)),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(of(item), *size),
+        DataType::Map(entries, sorted) => DataType::Map(of(entries), *sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(of).collect()),
+        other => other.clone(),
+    }
+}
