@@ -270,6 +270,21 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// A scheduler that was started anew while a job ran, which ended with it.
+    #[error(
+        "lost the scheduler while job {job} ran: it has been started anew since, and does not know the job; {}",
+        if *training {
+            "CREATE MODEL with resume = true goes on from the last checkpoint"
+        } else {
+            "run it again"
+        }
+    )]
+    SchedulerRestarted {
+        /// The job.
+        job: String,
+        /// Whether it trains a model.
+        training: bool,
+    },
     /// A request that the scheduler did not carry out.
     #[error("the scheduler at {address} did not {request}")]
     Request {

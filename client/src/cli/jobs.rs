@@ -160,6 +160,13 @@ async fn follow_to_end(jobs: &Jobs, job: &Job, quiet: bool) -> volley::Result<Jo
                     source,
                 });
             }
+            // It was known at first.
+            Err(Error::UnknownJob { .. }) => {
+                return Err(Error::SchedulerRestarted {
+                    job: job.id.clone(),
+                    training: job.train_id.is_some(),
+                });
+            }
             followed => followed?,
         };
         seen += notes.len();

@@ -3,6 +3,7 @@
 //! ```text
 //! submit ── ask ── ask ── succeeded: where the rows are
 //!    │       │ no answer: SchedulerLost; what becomes of the job is a setting
+//!    │       │ not known: SchedulerRestarted
 //!    │       └ failed: why
 //!    └ dropped here or above: CancelJob to the scheduler
 //! ```
@@ -140,7 +141,8 @@ impl Submitted {
     /// Waits until the job has succeeded; `trains` says what is lost with it.
     ///
     /// # Errors
-    /// When it has failed, or as [`Error::SchedulerLost`] when the scheduler does not answer.
+    /// When it has failed, as [`Error::SchedulerLost`] when the scheduler does not answer, or as
+    /// [`Error::SchedulerRestarted`] when it does not know the job that it has taken.
     pub(crate) async fn success(&mut self, trains: bool) -> Result<JobRows> {
         let mut scheduler = self.cluster.scheduler(&self.grpc)?;
         loop {
@@ -157,6 +159,14 @@ impl Submitted {
                         job: self.id.clone(),
                         training: trains,
                         source: Box::new(engine(status.message())),
+                    });
+                }
+                // It was gone and back between two questions.
+                Err(status) if status.code() == Code::NotFound => {
+                    self.over = true;
+                    return Err(Error::SchedulerRestarted {
+                        job: self.id.clone(),
+                        training: trains,
                     });
                 }
                 Err(status) => return Err(engine(status.message())),
@@ -247,6 +257,35 @@ mod tests {
         };
         drop(dropped);
         assert!(!cluster.settle(PATIENCE).await, "it was not cancelled");
+    }
+
+    #[cfg(feature = "standalone")]
+    #[tokio::test]
+    async fn a_scheduler_that_was_started_anew_is_told_from_one_that_is_gone() {
+        use crate::standalone::{Standalone, StandaloneConfig};
+        let started = Standalone::start(StandaloneConfig {
+            executors: 1,
+            vcores: 1,
+            ..Default::default()
+        });
+        let started = started.await.unwrap();
+        let address = SchedulerAddress::open(started.scheduler(), None, &Credential::Found);
+        let cluster = Cluster::of(address.unwrap());
+        let mut job = Submitted {
+            id: "J1".to_owned(),
+            cluster: Arc::clone(&cluster),
+            grpc: GrpcClientConfig::from(&BallistaConfig::default()),
+            runtime: Handle::current(),
+            over: false,
+        };
+        let error = job.success(true).await.unwrap_err();
+        let Error::SchedulerRestarted { training: true, .. } = error else {
+            panic!("{error}")
+        };
+        assert!(error.to_string().contains("resume = true"), "{error}");
+        drop(job);
+        assert!(cluster.settle(PATIENCE).await, "there is nothing to cancel");
+        started.stop().await;
     }
 
     #[test]

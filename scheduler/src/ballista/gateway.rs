@@ -201,7 +201,8 @@ fn check_plan(submission: &ExecuteQueryParams) -> Result<(), Status> {
     checked.map_err(|error| Status::invalid_argument(format!("the query's plan: {error}")))
 }
 
-/// The error about a job that nobody knows.
+/// The error about a job that nobody knows. No other answer about a job's status has this code: a client that has
+/// submitted the job learns from it that the scheduler was started anew.
 fn unknown(id: &str) -> Status {
     // A client takes an absent status for a job that has not begun.
     Status::not_found(format!(
@@ -332,12 +333,12 @@ impl SchedulerGrpc for JobGateway {
             return Ok(response);
         };
         if let Some(reason) = gone {
-            return Err(Status::not_found(format!(
+            return Err(Status::failed_precondition(format!(
                 "job {id} has succeeded, and its rows are not kept any more: {reason}"
             )));
         }
         if told.is_none() && state.has_ended() {
-            return Err(Status::not_found(format!(
+            return Err(Status::failed_precondition(format!(
                 "job {id} has ended, and what it gave is not kept any more"
             )));
         }
