@@ -18,6 +18,7 @@ mod file_names;
 mod files;
 mod flight_types;
 mod in_subqueries;
+mod laterals;
 mod loss;
 mod memory;
 mod models;

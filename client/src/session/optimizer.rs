@@ -16,6 +16,7 @@ use volley_proto::plan::{
 
 use super::correlated::unique_correlated_columns;
 use super::in_subqueries::in_subquery_to_exists;
+use super::laterals::lift_lateral_conditions;
 use super::subqueries::join_scalar_subqueries;
 use super::unions::flatten_unions;
 
@@ -46,6 +47,10 @@ pub(super) fn rules_here() -> Vec<LogicalRule> {
         before,
         top_down("unique_correlated_columns", unique_correlated_columns),
     );
+    rules.push(whole_plan(
+        "lift_lateral_conditions",
+        lift_lateral_conditions,
+    ));
     rules.push(whole_plan("join_scalar_subqueries", join_scalar_subqueries));
     rules.push(top_down("send_repeated_names", send_repeated_names));
     rules
@@ -73,6 +78,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_that_is_applied_here() {
-        assert_eq!(rules_here().len(), HERE.len() + 5);
+        assert_eq!(rules_here().len(), HERE.len() + 6);
     }
 }
