@@ -79,7 +79,7 @@ impl Case {
 
     /// What is asked of a side that writes into this folder, if it writes.
     pub(crate) fn script(&self, dir: &Path, out: &Path) -> Script {
-        let tables = self.tables.iter().map(|table| table.statement(dir));
+        let tables = self.tables.iter().flat_map(|table| table.statements(dir));
         let mut statements: Vec<_> = tables.collect();
         match &self.question {
             Question::Query(query) => statements.push(query.to_string()),

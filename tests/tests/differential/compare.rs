@@ -5,16 +5,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use datafusion::arrow::array::{Array, AsArray, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type, SchemaRef};
+use datafusion::arrow::datatypes::{
+    DataType, Field, FieldRef, Float32Type, Float64Type, SchemaRef,
+};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 
 /// The rows of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rows {
     pub(crate) names: Vec<String>,
+    /// Whatever layout text has.
+    pub(crate) types: Vec<DataType>,
     pub(crate) rows: Vec<Vec<Cell>>,
 }
 
@@ -41,6 +46,8 @@ pub(crate) struct Asked {
 pub(crate) enum Difference {
     /// Other columns.
     Columns(String),
+    /// Columns of other types.
+    Types(String),
     /// Another number of rows.
     Count(String),
     /// As many rows, and other ones.
@@ -57,6 +64,12 @@ impl Rows {
     /// The rows of these batches.
     pub(crate) fn of(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Self> {
         let names = schema.fields().iter().map(|field| field.name().clone());
+        // Rows of DataFusion alone may be of other types than their schema says.
+        let schema = batches
+            .first()
+            .map_or(Arc::clone(schema), RecordBatch::schema);
+        let types = schema.fields().iter();
+        let types = types.map(|field| without_text_layout(field.data_type()));
         let mut rows = Vec::new();
         for batch in batches {
             let first = rows.len();
@@ -69,6 +82,7 @@ impl Rows {
         }
         Ok(Self {
             names: names.collect(),
+            types: types.collect(),
             rows,
         })
     }
@@ -94,6 +108,39 @@ impl Rows {
             said += "  …\n";
         }
         said
+    }
+}
+
+/// Makes sure that rows are of the types that their schema says.
+pub(crate) fn check_types(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<()> {
+    for (field, column) in batches
+        .iter()
+        .flat_map(|batch| schema.fields().iter().zip(batch.columns()))
+    {
+        let (due, is) = (field.data_type(), column.data_type());
+        ensure!(
+            due == is,
+            "{} is {is} in its rows and {due} in their schema",
+            field.name()
+        );
+    }
+    Ok(())
+}
+
+/// The type with one layout of text instead of others: which one is a setting, which a cluster has another default of, and
+/// which decides on dictionaries of text, too.
+fn without_text_layout(of: &DataType) -> DataType {
+    let field = |field: &FieldRef| {
+        let plain = without_text_layout(field.data_type());
+        Arc::new(Field::new(field.name(), plain, true))
+    };
+    match of {
+        DataType::Utf8View | DataType::LargeUtf8 => DataType::Utf8,
+        DataType::Dictionary(_, values) if values.is_string() => DataType::Utf8,
+        DataType::List(item) => DataType::List(field(item)),
+        DataType::LargeList(item) => DataType::LargeList(field(item)),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(field).collect()),
+        other => other.clone(),
     }
 }
 
@@ -133,6 +180,11 @@ pub(crate) fn difference(reference: &Rows, answer: &Rows, asked: &Asked) -> Opti
     if reference.names != answer.names {
         let said = format!("{:?} rather than {:?}", answer.names, reference.names);
         return Some(Difference::Columns(said));
+    }
+    // What DataFusion alone says of a query's columns is from before it coerces their types.
+    if !reference.rows.is_empty() && !answer.rows.is_empty() && reference.types != answer.types {
+        let said = format!("{:?} rather than {:?}", answer.types, reference.types);
+        return Some(Difference::Types(said));
     }
     let due = asked
         .some
@@ -265,6 +317,7 @@ impl Difference {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Columns(_) => "other columns",
+            Self::Types(_) => "other types",
             Self::Count(_) => "another number of rows",
             Self::Values(_) => "other rows",
             Self::Order(_) => "another order",
@@ -274,9 +327,11 @@ impl Difference {
     /// What differs.
     pub(crate) fn said(&self) -> &str {
         match self {
-            Self::Columns(said) | Self::Count(said) | Self::Values(said) | Self::Order(said) => {
-                said
-            }
+            Self::Columns(said)
+            | Self::Types(said)
+            | Self::Count(said)
+            | Self::Values(said)
+            | Self::Order(said) => said,
         }
     }
 }

@@ -76,6 +76,15 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
             }
         }
         if let Question::Write(write) = &self.case.question
+            && !write.options.is_empty()
+        {
+            let mut candidate = self.case.clone();
+            if let Question::Write(write) = &mut candidate.question {
+                write.options.clear();
+            }
+            any |= self.take(candidate);
+        }
+        if let Question::Write(write) = &self.case.question
             && write.by.is_some()
         {
             let mut candidate = self.case.clone();
@@ -128,8 +137,15 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
                 candidate.tables[at].by_folder = false;
                 any |= self.take(candidate);
             }
-            if self.case.tables[at].format != Format::Csv && !nested {
+            if self.case.tables[at].keyed {
                 let mut candidate = self.case.clone();
+                candidate.tables[at].keyed = false;
+                any |= self.take(candidate);
+            }
+            let table = &self.case.tables[at];
+            if (table.in_memory || table.format != Format::Csv) && !nested {
+                let mut candidate = self.case.clone();
+                candidate.tables[at].in_memory = false;
                 candidate.tables[at].format = Format::Csv;
                 candidate.tables[at].inferred = false;
                 any |= self.take(candidate);
@@ -146,6 +162,11 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
                 any = true;
             }
             for column in (1..self.case.tables[at].columns.len()).rev() {
+                if self.case.tables[at].columns[column].stored.is_some() {
+                    let mut candidate = self.case.clone();
+                    candidate.tables[at].columns[column].stored = None;
+                    any |= self.take(candidate);
+                }
                 any |= self.column(at, column);
             }
         }

@@ -17,7 +17,7 @@ use volley_proto::plan::{mended_logical_rules, mended_rules};
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
 
-use crate::compare::Rows;
+use crate::compare::{Rows, check_types};
 use crate::settings::{PARTITIONS, Setting};
 
 /// What is asked: settings, then statements, the last of which has the answer.
@@ -138,7 +138,9 @@ pub(crate) fn ask_volley(
             for statement in session.parse(text)? {
                 let output = session.run(statement).await?;
                 let schema = output.schema.clone();
-                answer = Rows::of(&schema, &output.collect().await?)?;
+                let batches = output.collect().await?;
+                check_types(&schema, &batches)?;
+                answer = Rows::of(&schema, &batches)?;
             }
         }
         // What an earlier statement left undone would be held against the next question.

@@ -77,11 +77,6 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
     ("group_by.slt:5190", "another order", TIES),
     ("join_disable_repartition_joins.slt:64", ROWS, TIES),
     ("window.slt:3081", ROWS, "a limit without an order"),
-    (
-        "joins.slt:4740",
-        "error: SchemaError(FieldNotFound",
-        "LATERAL that depends on a relation which is not its join's other side",
-    ),
 ];
 
 /// How DataFusion alone fails where there is an answer here.

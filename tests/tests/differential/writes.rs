@@ -14,6 +14,8 @@ pub(crate) struct Write {
     columns: Vec<(String, Type)>,
     pub(crate) how: How,
     pub(crate) format: Format,
+    /// Options of the files, for who writes them and, where they are CSV, for who reads them.
+    pub(crate) options: Vec<(&'static str, &'static str)>,
     /// The column that folders are named after.
     pub(crate) by: Option<String>,
 }
@@ -28,6 +30,25 @@ pub(crate) enum How {
     TableAs,
     View,
 }
+
+/// Options of CSV that both who writes and who reads must know of.
+const OF_CSV: [&[(&str, &str)]; 5] = [
+    &[("format.delimiter", ";")],
+    &[("format.delimiter", "|"), ("format.quote", "`")],
+    &[("format.double_quote", "false"), ("format.escape", "\\")],
+    &[("format.newlines_in_values", "true")],
+    &[("format.quote_style", "Always")],
+];
+
+/// Options of Parquet that change files, and no row that is read from them.
+const OF_PARQUET: [&[(&str, &str)]; 6] = [
+    &[("format.compression", "zstd(3)")],
+    &[("format.max_row_group_size", "3")],
+    &[("format.dictionary_enabled", "false")],
+    &[("format.writer_version", "2.0")],
+    &[("format.statistics_enabled", "none")],
+    &[("format.bloom_filter_on_write", "true")],
+];
 
 /// What is read back.
 const NAME: &str = "written";
@@ -74,11 +95,18 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
         true => Some(dice.pick(&folders)),
         false => None,
     };
+    let options = match format {
+        _ if !dice.chance(25) => Vec::new(),
+        Format::Csv | Format::Gzip | Format::Zstd => dice.pick(&OF_CSV).to_vec(),
+        Format::Parquet => dice.pick(&OF_PARQUET).to_vec(),
+        Format::Json | Format::Arrow => Vec::new(),
+    };
     Write {
         query,
         columns,
         how,
         format,
+        options,
         by,
     }
 }
@@ -95,7 +123,7 @@ impl Write {
                     self.target(out),
                     self.format.stored_as(),
                     by.unwrap_or_default(),
-                    self.format.options(),
+                    self.format.options(&self.options),
                 )]
             }
             How::Insert(times) => {
@@ -187,7 +215,10 @@ impl Write {
             self.format.stored_as(),
             by.unwrap_or_default(),
             self.target(out),
-            self.format.options(),
+            self.format.options(match self.format {
+                Format::Parquet => &[],
+                _ => &self.options,
+            }),
         )
     }
 

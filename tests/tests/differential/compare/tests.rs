@@ -15,6 +15,7 @@ fn rows(rows: &[&[&str]]) -> Rows {
     let width = rows.first().map_or(0, Vec::len);
     Rows {
         names: (0..width).map(|at| format!("c{at}")).collect(),
+        types: vec![DataType::Utf8; width],
         rows,
     }
 }
@@ -43,6 +44,7 @@ fn rows_are_a_multiset() {
     // NULL is not a text of that name, and cells do not run into each other.
     let null = Rows {
         names: vec!["c0".into()],
+        types: vec![DataType::Utf8],
         rows: vec![vec![Cell::Null]],
     };
     let text = Rows {
@@ -60,6 +62,12 @@ fn rows_are_a_multiset() {
     };
     let told = difference(&null, &named, &any).expect("other names");
     assert_eq!(told.kind(), "other columns");
+    let large = Rows {
+        types: vec![DataType::LargeUtf8],
+        ..null.clone()
+    };
+    let told = difference(&null, &large, &any).expect("other types");
+    assert_eq!(told.kind(), "other types");
 }
 
 #[test]

@@ -250,6 +250,20 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a lateral join that depends on a relation before its own join",
+        query: "SELECT a.k, b.k AS bk, q.n FROM u a, (t b CROSS JOIN LATERAL (SELECT c.k AS n FROM u c WHERE a.k + b.s = c.k) q)",
+        means: Some(
+            "SELECT a.k, b.k AS bk, c.k AS n FROM u a CROSS JOIN t b JOIN u c ON a.k + b.s = c.k",
+        ),
+        ..ASKED
+    },
+    Known {
+        name: "a lateral join below an outer one that depends on a relation before it",
+        query: "SELECT a.k, b.k AS bk, q.n FROM u a LEFT JOIN (t b CROSS JOIN LATERAL (SELECT c.k AS n FROM u c WHERE a.k + b.s = c.k) q) ON true",
+        refused: Some("LATERAL whose condition"),
+        ..ASKED
+    },
+    Known {
         name: "NOT IN what depends on the row and asks another",
         query: "SELECT k FROM t WHERE k NOT IN (SELECT nullif(u.k, 2) FROM u WHERE u.k = t.k AND EXISTS (SELECT 1 FROM t n WHERE n.k = u.k + 1))",
         means: Some("SELECT k FROM t WHERE k > 5"),

@@ -1,5 +1,9 @@
 //! Draws tables: their columns, values and files.
 
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, Field, Fields, TimeUnit};
+
 use super::{Column, Format, SortKey, Table, Type, Value};
 use crate::dice::Dice;
 
@@ -43,6 +47,7 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
     // Text of a file of Arrow's is not of the type that a declared column of text has: DataFusion alone
     // fails. So its columns are never declared.
     let by_folder = dice.chance(10) && !large && format != Format::Arrow;
+    let in_memory = dice.chance(12) && !large && !by_folder;
     let mut columns = vec![column("id", Type::Int)];
     columns.push(column(
         "k",
@@ -50,11 +55,13 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
     ));
     for extra in 0..dice.below(5) {
         let mut of = dice.pick(&Type::PLAIN);
-        if format.has_schema() && !by_folder && dice.chance(15) {
+        if (format.has_schema() || in_memory) && !by_folder && dice.chance(15) {
             of = dice.pick(&[Type::List, Type::Struct]);
         }
         let mut column = column(&format!("c{extra}"), of);
-        column.dictionary = of == Type::Text && dice.chance(40);
+        if dice.chance(if of == Type::Text { 50 } else { 25 }) {
+            column.stored = stored(dice, of);
+        }
         columns.push(column);
     }
     if by_folder {
@@ -89,8 +96,12 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
     if dice.chance(70) {
         dice.shuffle(&mut rows);
     }
-    let order = order(dice, &columns, by_folder);
+    let order = match in_memory {
+        true => Vec::new(),
+        false => order(dice, &columns, by_folder),
+    };
     let inferred = format.has_schema()
+        && !in_memory
         && !by_folder
         && (columns.iter().any(|column| column.data_type.is_nested())
             || format == Format::Arrow
@@ -117,6 +128,8 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
         columns,
         files,
         format,
+        in_memory,
+        keyed: !inferred && dice.chance(20),
         by_folder,
         order,
         inferred,
@@ -129,8 +142,48 @@ fn column(name: &str, data_type: Type) -> Column {
     Column {
         name: name.to_owned(),
         data_type,
-        dictionary: false,
+        stored: None,
     }
+}
+
+/// A type of Arrow's that files may hold such a column as, which has all values that are drawn of it.
+fn stored(dice: &mut Dice, of: Type) -> Option<DataType> {
+    use DataType::{
+        Date64, Decimal32, Decimal64, Decimal256, Dictionary, Float16, Float32, Int8, Int16, Int32,
+        Int64, LargeList, LargeUtf8, Struct, Timestamp, Utf8, Utf8View,
+    };
+    let dictionary = |keys, values| Dictionary(Box::new(keys), Box::new(values));
+    let of_types: &[DataType] = match of {
+        Type::Bool => &[],
+        Type::Small => &[Int8, Int16],
+        Type::Int => &[Int8, Int16, Int32],
+        Type::Double => &[Float32, Float16],
+        Type::Decimal => &[Decimal32(9, 2), Decimal64(12, 2), Decimal256(12, 2)],
+        Type::Text => &[
+            dictionary(Int32, Utf8),
+            dictionary(Int32, Utf8),
+            dictionary(Int8, LargeUtf8),
+            LargeUtf8,
+            Utf8View,
+        ],
+        Type::Date => &[Date64],
+        Type::Timestamp => &[
+            Timestamp(TimeUnit::Second, None),
+            Timestamp(TimeUnit::Millisecond, None),
+            Timestamp(TimeUnit::Microsecond, None),
+            Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+            Timestamp(TimeUnit::Nanosecond, Some("+02:00".into())),
+        ],
+        Type::List => &[
+            LargeList(Arc::new(Field::new_list_field(Int64, true))),
+            DataType::List(Arc::new(Field::new_list_field(Int32, true))),
+        ],
+        Type::Struct => &[Struct(Fields::from(vec![
+            Field::new("a", Int32, true),
+            Field::new("b", LargeUtf8, true),
+        ]))],
+    };
+    (!of_types.is_empty()).then(|| dice.pick(of_types))
 }
 
 fn spread(dice: &mut Dice) -> Spread {

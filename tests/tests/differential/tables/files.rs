@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, Float64Array,
-    Int32Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
-    TimestampNanosecondArray,
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array,
+    ListArray, RecordBatch, StringArray, StructArray, TimestampNanosecondArray,
 };
 use datafusion::arrow::buffer::NullBuffer;
-use datafusion::arrow::datatypes::{DataType, Field, Fields, Int32Type, Int64Type, Schema};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, Field, Fields, Int64Type, Schema};
 use datafusion::arrow::ipc::writer::FileWriter;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::parquet::arrow::ArrowWriter;
@@ -25,6 +25,9 @@ type Row = Vec<Value>;
 impl Table {
     /// Writes the files into a folder of the table's name.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+        if self.in_memory {
+            return Ok(());
+        }
         let dir = dir.join(&self.name);
         fs::create_dir_all(&dir)?;
         for (number, rows) in self.files.iter().enumerate() {
@@ -113,11 +116,18 @@ fn compress(by: FileCompressionType, text: String) -> Result<Vec<u8>> {
 }
 
 fn batch(columns: &[Column], rows: &[Row]) -> Result<RecordBatch> {
+    let stored = |(at, column): (usize, &Column)| {
+        let usual = array(column.data_type, rows.iter().map(|row| &row[at]));
+        match &column.stored {
+            Some(stored) => cast(&usual, stored),
+            None => Ok(usual),
+        }
+    };
     let arrays: Vec<_> = columns
         .iter()
         .enumerate()
-        .map(|(at, column)| array(column, rows.iter().map(|row| &row[at])))
-        .collect();
+        .map(stored)
+        .collect::<Result<_, _>>()?;
     let fields: Vec<_> = columns
         .iter()
         .zip(&arrays)
@@ -136,8 +146,8 @@ macro_rules! those {
     };
 }
 
-fn array<'a>(column: &Column, values: impl Iterator<Item = &'a Value> + Clone) -> ArrayRef {
-    match column.data_type {
+fn array<'a>(of: Type, values: impl Iterator<Item = &'a Value> + Clone) -> ArrayRef {
+    match of {
         Type::Bool => Arc::new(those!(values, Value::Bool).collect::<BooleanArray>()),
         Type::Int => Arc::new(those!(values, Value::Int).collect::<Int64Array>()),
         Type::Small => {
@@ -150,11 +160,6 @@ fn array<'a>(column: &Column, values: impl Iterator<Item = &'a Value> + Clone) -
             let cents = cents.collect::<Decimal128Array>();
             let cents = cents.with_precision_and_scale(12, 2);
             Arc::new(cents.expect("cents fit into twelve digits"))
-        }
-        Type::Text if column.dictionary => {
-            let words: Vec<_> = those!(values, Value::Text).collect();
-            let words = words.iter().map(Option::as_deref);
-            Arc::new(words.collect::<DictionaryArray<Int32Type>>())
         }
         Type::Text => Arc::new(those!(values, Value::Text).collect::<StringArray>()),
         Type::Date => Arc::new(those!(values, Value::Date).collect::<Date32Array>()),

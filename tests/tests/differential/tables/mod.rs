@@ -9,6 +9,8 @@ mod value;
 
 use std::path::Path;
 
+use datafusion::arrow::datatypes::DataType;
+
 pub(crate) use draw::draw;
 pub(crate) use value::{Type, Value};
 
@@ -20,6 +22,10 @@ pub(crate) struct Table {
     /// The rows of each file; a table may have no file, and a file no row.
     pub(crate) files: Vec<Vec<Vec<Value>>>,
     pub(crate) format: Format,
+    /// There are no files: each file's rows are inserted by a statement.
+    pub(crate) in_memory: bool,
+    /// `id` is declared to be the primary key.
+    pub(crate) keyed: bool,
     /// The last column is a folder's name, `p=1`, and not in the files.
     pub(crate) by_folder: bool,
     /// The order that is declared, and that each file has.
@@ -33,8 +39,8 @@ pub(crate) struct Table {
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) data_type: Type,
-    /// Written with a dictionary, where the format knows such.
-    pub(crate) dictionary: bool,
+    /// What files that tell their types hold it as, where that is not the usual type.
+    pub(crate) stored: Option<DataType>,
 }
 
 /// What files are.
@@ -84,12 +90,27 @@ impl Format {
         matches!(self, Self::Parquet | Self::Arrow)
     }
 
-    pub(crate) fn options(self) -> &'static str {
-        match self {
-            Self::Csv => " OPTIONS ('format.has_header' 'true')",
-            Self::Gzip => " OPTIONS ('format.has_header' 'true', 'format.compression' 'gzip')",
-            Self::Zstd => " OPTIONS ('format.has_header' 'true', 'format.compression' 'zstd')",
-            Self::Json | Self::Parquet | Self::Arrow => "",
+    /// The clause with the options that its files are read and written with, and more of them.
+    pub(crate) fn options(self, more: &[(&str, &str)]) -> String {
+        let own: &[_] = match self {
+            Self::Csv => &[("format.has_header", "true")],
+            Self::Gzip => &[
+                ("format.has_header", "true"),
+                ("format.compression", "gzip"),
+            ],
+            Self::Zstd => &[
+                ("format.has_header", "true"),
+                ("format.compression", "zstd"),
+            ],
+            Self::Json | Self::Parquet | Self::Arrow => &[],
+        };
+        let options = own.iter().chain(more);
+        let options: Vec<_> = options
+            .map(|(key, value)| format!("'{key}' '{value}'"))
+            .collect();
+        match options.is_empty() {
+            true => String::new(),
+            false => format!(" OPTIONS ({})", options.join(", ")),
         }
     }
 }
@@ -115,17 +136,47 @@ impl Table {
         }
     }
 
-    /// The statement that makes the table known, whose files lie in a folder of its name.
-    pub(crate) fn statement(&self, dir: &Path) -> String {
-        let columns = match self.inferred {
-            true => String::new(),
-            false => {
-                let column =
-                    |column: &Column| format!("{} {}", column.name, column.data_type.sql());
-                let columns: Vec<_> = self.columns.iter().map(column).collect();
-                format!(" ({})", columns.join(", "))
+    /// The statements that make the table known: its files lie in a folder of its name.
+    pub(crate) fn statements(&self, dir: &Path) -> Vec<String> {
+        if !self.in_memory {
+            return vec![self.external(dir)];
+        }
+        let mut statements = vec![format!("CREATE TABLE {}{}", self.name, self.declared())];
+        for rows in self.files.iter().filter(|rows| !rows.is_empty()) {
+            let row = |row: &Vec<Value>| {
+                let cells: Vec<_> = row.iter().map(Value::sql).collect();
+                format!("({})", cells.join(", "))
+            };
+            let rows: Vec<_> = rows.iter().map(row).collect();
+            statements.push(format!(
+                "INSERT INTO {} VALUES {}",
+                self.name,
+                rows.join(", ")
+            ));
+        }
+        statements
+    }
+
+    /// The columns as a statement declares them.
+    fn declared(&self) -> String {
+        if self.inferred {
+            return String::new();
+        }
+        let column = |(at, column): (usize, &Column)| {
+            let Column {
+                name, data_type, ..
+            } = column;
+            match at == 0 && self.keyed {
+                true => format!("{name} {} PRIMARY KEY", data_type.sql()),
+                false => format!("{name} {}", data_type.sql()),
             }
         };
+        let columns: Vec<_> = self.columns.iter().enumerate().map(column).collect();
+        format!(" ({})", columns.join(", "))
+    }
+
+    fn external(&self, dir: &Path) -> String {
+        let columns = self.declared();
         let folders = match (self.by_folder, self.columns.last()) {
             (true, Some(last)) => format!(" PARTITIONED BY ({})", last.name),
             _ => String::new(),
@@ -148,29 +199,26 @@ impl Table {
             self.name,
             self.format.stored_as(),
             dir.join(&self.name).display(),
-            self.format.options(),
+            self.format.options(&[]),
         )
     }
 
-    /// The statement, and the rows of each file as CSV.
+    /// The statements, and the rows of each file as CSV.
     pub(crate) fn describe(&self) -> String {
-        let mut said = format!("{};\n", self.statement(Path::new("DIR")));
+        let statements = self.statements(Path::new("DIR"));
+        let mut said = statements.join(";\n") + ";\n";
+        if self.in_memory {
+            return said;
+        }
         let names: Vec<_> = self
             .columns
             .iter()
             .map(|column| column.name.as_str())
             .collect();
-        let dictionaries: Vec<_> = self
-            .columns
-            .iter()
-            .filter(|column| column.dictionary)
-            .collect();
-        if !dictionaries.is_empty() && self.format.has_schema() {
-            let names: Vec<_> = dictionaries
-                .iter()
-                .map(|column| column.name.as_str())
-                .collect();
-            said += &format!("-- dictionaries in the files: {}\n", names.join(", "));
+        for column in &self.columns {
+            if let Some(stored) = column.stored.as_ref().filter(|_| self.format.has_schema()) {
+                said += &format!("-- in the files, {} is {stored}\n", column.name);
+            }
         }
         for (number, rows) in self.files.iter().enumerate() {
             said += &format!("-- file {number}: {}\n", names.join(","));

@@ -92,6 +92,32 @@ impl Value {
         }
     }
 
+    /// As a constant in a statement.
+    pub(crate) fn sql(&self) -> String {
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+        let whole =
+            |value: &Option<i64>| value.map_or("NULL".to_owned(), |value| value.to_string());
+        match self {
+            Self::Null => "NULL".to_owned(),
+            Self::Bool(_) | Self::Int(_) | Self::Decimal(_) => self.csv(),
+            Self::Double(value) => format!("CAST('{}' AS DOUBLE)", double(*value)),
+            Self::Text(text) => quoted(text),
+            Self::Date(_) => format!("DATE '{}'", self.csv()),
+            Self::Timestamp(_) => format!("TIMESTAMP '{}'", self.csv()),
+            Self::List(values) => {
+                let values: Vec<_> = values.iter().map(whole).collect();
+                format!("CAST([{}] AS BIGINT[])", values.join(", "))
+            }
+            Self::Struct(a, b) => {
+                let b = b.as_deref().map_or("NULL".to_owned(), quoted);
+                format!(
+                    "{{'a': CAST({} AS BIGINT), 'b': CAST({b} AS VARCHAR)}}",
+                    whole(a)
+                )
+            }
+        }
+    }
+
     /// As a value in a JSON file.
     pub(crate) fn json(&self) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -199,6 +225,12 @@ mod tests {
         assert_eq!(written(Value::Decimal(-5)), "-0.05");
         assert_eq!(written(Value::Text("a,\"b\"".into())), "\"a,\"\"b\"\"\"");
         assert_eq!(written(Value::Double(f64::NEG_INFINITY)), "-inf");
+        assert_eq!(Value::Text("it's".into()).sql(), "'it''s'");
+        assert_eq!(Value::Timestamp(0).sql(), "TIMESTAMP '1970-01-01T00:00:00'");
+        assert_eq!(
+            Value::List(vec![Some(1), None]).sql(),
+            "CAST([1, NULL] AS BIGINT[])"
+        );
         assert_eq!(
             Value::Struct(None, Some("x".into())).json(),
             r#"{"a":null,"b":"x"}"#
