@@ -60,12 +60,13 @@ pub(super) async fn create(
             return Err(Error::RepeatedColumn { column });
         }
     }
-    let schema = Arc::clone(input.schema().inner());
+    let declared = Arc::clone(input.schema().inner());
     let mut state = context.state();
     JobDescription::of(text).note(state.config_mut());
     let mut stream = DataFrame::new(state, Arc::unwrap_or_clone(input))
         .execute_stream()
         .await?;
+    let coerced = stream.schema();
     let (mut rows, mut size) = (Vec::new(), 0);
     while let Some(batch) = stream.try_next().await? {
         size += batch.get_array_memory_size();
@@ -77,7 +78,8 @@ pub(super) async fn create(
         }
         rows.push(batch);
     }
-    let table = MemTable::try_new(Arc::new(with_nulls(&schema, &rows)), vec![rows])?
+    let schema = Arc::new(columns(&declared, &coerced, &rows));
+    let table = MemTable::try_new(schema, vec![rows])?
         .with_constraints(constraints)
         .with_column_defaults(column_defaults.into_iter().collect());
     if exists {
@@ -87,20 +89,22 @@ pub(super) async fn create(
     Ok(())
 }
 
-/// The columns with NULLs allowed where rows may have them: how a query is run decides, too.
-fn with_nulls(schema: &Schema, rows: &[RecordBatch]) -> Schema {
+/// The columns of a table: as its statement has them, of the types that these are coerced to (a union's to what all of its
+/// branches fit into), with NULLs allowed where rows may have them, which how a query is run decides, too.
+fn columns(declared: &Schema, coerced: &Schema, rows: &[RecordBatch]) -> Schema {
     let has_nulls = |at: usize| {
         let mut batches = rows.iter().map(RecordBatch::schema);
         batches.any(|batch| batch.field(at).is_nullable())
     };
-    let fields = schema.fields().iter().enumerate();
+    let fields = declared.fields().iter().zip(coerced.fields()).enumerate();
     let fields: Fields = fields
-        .map(|(at, field)| {
+        .map(|(at, (field, coerced))| {
             let nullable = field.is_nullable() || has_nulls(at);
-            field.as_ref().clone().with_nullable(nullable)
+            let field = field.as_ref().clone().with_nullable(nullable);
+            field.with_data_type(coerced.data_type().clone())
         })
         .collect();
-    Schema::new_with_metadata(fields, schema.metadata().clone())
+    Schema::new_with_metadata(fields, declared.metadata().clone())
 }
 
 /// The table in memory that a statement changes, if it is one.

@@ -9,6 +9,14 @@ const NUMBERED: &[&str] = &[
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "CREATE TABLE AS of a union whose types are coerced",
+        tables: &[
+            "CREATE TABLE written AS (SELECT arrow_cast(value, 'Int16') AS c FROM generate_series(1, 3)) UNION (SELECT 4 AS c)",
+        ],
+        query: "SELECT c, arrow_typeof(c) AS t FROM written",
+        ..PLAIN
+    },
+    Known {
         name: "a table of large lists, of a query",
         tables: &[
             "CREATE TABLE a AS SELECT arrow_cast(make_array(value, NULL), 'LargeList(Int64)') AS l, \
