@@ -275,18 +275,18 @@ fn activated<B: Backend>(function: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> 
 
 /// W numbers, the same for every row: `[B × W]`.
 ///
-/// Many rows go through it in groups, since a device sums a column of the gradient on one thread.
+/// Many rows go through it in groups, since a device sums a column of the gradient on one thread. Rows and groups are
+/// broadcast at once: Burn 0.21 on a device reshapes one that is broadcast already, of width 1, to another stride, and
+/// what is read then is not there.
 fn broadcast<B: Backend>(numbers: Tensor<B, 1>, rows: usize) -> Tensor<B, 2> {
     let width = numbers.dims()[0];
-    let numbers = numbers.reshape([1, width]);
     // As many as divide the rows evenly.
     let most = (rows / LEAST_OF_GROUP).max(1).ilog2();
     let groups = 1 << rows.trailing_zeros().min(most);
     if groups < 2 {
-        return numbers.expand([rows, width]);
+        return numbers.reshape([1, width]).expand([rows, width]);
     }
-    let of_groups = numbers.expand([groups, width]);
-    let of_rows = of_groups.reshape([groups, 1, width]);
+    let of_rows = numbers.reshape([1, 1, width]);
     of_rows
         .expand([groups, rows / groups, width])
         .reshape([rows, width])

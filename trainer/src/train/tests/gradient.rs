@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::f64::consts::TAU;
 
 use burn::backend::{Autodiff, Flex};
+use burn::tensor::backend::Backend;
 use volley_proto::spec::{
     Activation, EmbeddingWidth, EnsembleSize, FREQUENCIES, Layer, Linear, Network,
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_WIDTH,
@@ -444,7 +445,18 @@ fn gradients_are_finite_differences() {
 
 /// Devices sum over many rows in groups, and by parts of a table: see `broadcast` and `pick`.
 #[test]
-fn many_rows_have_the_host_s_gradient_in_tensors() {
+fn many_rows_have_the_host_s_outputs_and_gradient_in_tensors() {
+    many_rows_have_the_host_s::<Flex>(&Default::default());
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "it needs a GPU"]
+fn many_rows_have_the_host_s_outputs_and_gradient_on_a_gpu() {
+    many_rows_have_the_host_s::<burn_cuda::Cuda>(&burn_cuda::CudaDevice::new(0));
+}
+
+fn many_rows_have_the_host_s<B: Backend>(device: &B::Device) {
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
         let weights = weights(&architecture);
@@ -469,19 +481,31 @@ fn many_rows_have_the_host_s_gradient_in_tensors() {
             let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
             let mut host = Host::new(&architecture, narrow(), &());
             host.gradient(input(), slopes, Piece::WHOLE, &mut due);
-            let mut tensors =
-                Tensors::<Autodiff<Flex>>::new(&architecture, narrow(), &Default::default());
+            let mut tensors = Tensors::<Autodiff<B>>::new(&architecture, narrow(), device);
             tensors.gradient(input(), slopes, Piece::WHOLE, &mut found);
             tensors.read_gradient(&mut found);
-            let most = due.iter().fold(1.0, |most: f32, g| most.max(g.abs()));
-            for (at, (due, found)) in due.iter().zip(&found).enumerate() {
-                let differ = (due - found).abs();
-                assert!(
-                    differ < 2e-4 * most,
-                    "{network:?} of {rows} rows, {at}: {found}, {due}"
-                );
-            }
+            are_near(
+                &due,
+                &found,
+                &format!("gradient of {network:?}, {rows} rows"),
+            );
+            let (due, found) = (host.predict(input()), tensors.predict(input()));
+            are_near(
+                &due,
+                &found,
+                &format!("outputs of {network:?}, {rows} rows"),
+            );
         }
+    }
+}
+
+/// Makes sure that numbers differ by no more than their sums' rounding.
+fn are_near(due: &[f32], found: &[f32], what: &str) {
+    assert_eq!(due.len(), found.len(), "{what}");
+    let most = due.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
+    for (at, (due, found)) in due.iter().zip(found).enumerate() {
+        let differ = (due - found).abs();
+        assert!(differ < 2e-4 * most, "{what}, {at}: {found}, not {due}");
     }
 }
 
