@@ -123,7 +123,7 @@ impl<B: Backend> Of<'_, B> {
                 let bias = bias.then(|| parameter(1));
                 let mut y = next().matmul(parameter(0).reshape([from, width]));
                 if let Some(bias) = bias {
-                    y = y + broadcast(bias, rows);
+                    y = y + broadcast(bias, [rows, width]);
                 }
                 if *activates {
                     y = relu(y);
@@ -140,21 +140,23 @@ impl<B: Backend> Of<'_, B> {
                 let centered = x.clone() - x.mean_dim(1);
                 let variance = centered.clone().powi_scalar(2).mean_dim(1);
                 let scaled = centered / variance.add_scalar(EPSILON).sqrt();
-                scaled * broadcast(parameter(0), rows) + broadcast(parameter(1), rows)
+                let [scale, shift] = [0, 1].map(|at| broadcast(parameter(at), [rows, width]));
+                scaled * scale + shift
             }
             Operation::Affine => {
-                next() * broadcast(parameter(0), rows) + broadcast(parameter(1), rows)
+                let [scale, shift] = [0, 1].map(|at| broadcast(parameter(at), [rows, width]));
+                next() * scale + shift
             }
             Operation::Periodic => {
                 let (k, d) = (FREQUENCIES, PERIODIC_WIDTH - 1);
                 let numbers = width / PERIODIC_WIDTH;
                 let x_bn1 = next().reshape([rows, numbers, 1]);
-                let waves = |at: usize| broadcast(parameter(at), rows).reshape([rows, numbers, k]);
+                let waves = |at: usize| broadcast(parameter(at), [rows, numbers, k]);
                 let angles = x_bn1.clone() * waves(0).mul_scalar(TAU) + waves(1);
                 // Of each number, a product of its own.
                 let cosines_nbk = angles.cos().swap_dims(0, 1);
                 let products = cosines_nbk.matmul(parameter(2).reshape([numbers, k, d]));
-                let bias = broadcast(parameter(3), rows).reshape([rows, numbers, d]);
+                let bias = broadcast(parameter(3), [rows, numbers, d]);
                 let trained = products.swap_dims(0, 1) + bias;
                 Tensor::cat(vec![x_bn1, trained], 2).reshape([rows, width])
             }
@@ -167,7 +169,7 @@ impl<B: Backend> Of<'_, B> {
                 let shares_bnt = (above / edges.wide.clone()).clamp(0.0, 1.0);
                 let kernel = parameter(2).reshape([numbers, most, d]);
                 let binned = shares_bnt.swap_dims(0, 1).matmul(kernel).swap_dims(0, 1);
-                let terms = |at: usize| broadcast(parameter(at), rows).reshape([rows, numbers, d]);
+                let terms = |at: usize| broadcast(parameter(at), [rows, numbers, d]);
                 let straight = x_bn1 * terms(0) + terms(1);
                 (straight + binned).reshape([rows, width])
             }
@@ -200,8 +202,7 @@ impl<B: Backend> Of<'_, B> {
                 if *numbers {
                     let count = self.architecture.continuous;
                     let x_bn1 = next().reshape([rows, count, 1]);
-                    let factors = broadcast(parameter(0), rows);
-                    terms.push(x_bn1 * factors.reshape([rows, count, of_row]));
+                    terms.push(x_bn1 * broadcast(parameter(0), [rows, count, of_row]));
                 }
                 let terms = Tensor::cat(terms, 1);
                 let sums = terms.clone().sum_dim(1).powi_scalar(2);
@@ -230,7 +231,7 @@ impl<B: Backend> Of<'_, B> {
                     parts.push(next().matmul(parameter().reshape([count, width])));
                 }
                 if *bias {
-                    parts.push(broadcast(parameter(), rows));
+                    parts.push(broadcast(parameter(), [rows, width]));
                 }
                 let sum = parts.into_iter().reduce(|sum, part| sum + part);
                 sum.expect("a linear part has weights")
@@ -273,23 +274,26 @@ fn activated<B: Backend>(function: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> 
     }
 }
 
-/// W numbers, the same for every row: `[B × W]`.
+/// Numbers, the same for every row, in this shape, of which rows are the first dimension.
 ///
-/// Many rows go through it in groups, since a device sums a column of the gradient on one thread. Rows and groups are
-/// broadcast at once: Burn 0.21 on a device reshapes one that is broadcast already, of width 1, to another stride, and
-/// what is read then is not there.
-fn broadcast<B: Backend>(numbers: Tensor<B, 1>, rows: usize) -> Tensor<B, 2> {
-    let width = numbers.dims()[0];
+/// Many rows go through it in groups, since a device sums a column of the gradient on one thread. Nothing is reshaped that
+/// is broadcast already and not written out: where its last dimension is 1, Burn 0.21 gives it another stride on devices,
+/// and what is read then is not there.
+fn broadcast<B: Backend, const D: usize>(numbers: Tensor<B, 1>, shape: [usize; D]) -> Tensor<B, D> {
+    let (rows, count) = (shape[0], numbers.dims()[0]);
     // As many as divide the rows evenly.
     let most = (rows / LEAST_OF_GROUP).max(1).ilog2();
     let groups = 1 << rows.trailing_zeros().min(most);
     if groups < 2 {
-        return numbers.reshape([1, width]).expand([rows, width]);
+        let mut of_row = shape;
+        of_row[0] = 1;
+        return numbers.reshape(of_row).expand(shape);
     }
-    let of_rows = numbers.reshape([1, 1, width]);
-    of_rows
-        .expand([groups, rows / groups, width])
-        .reshape([rows, width])
+    // A reshape to no more dimensions writes it out.
+    let of_groups = numbers.reshape([1, 1, count]);
+    of_groups
+        .expand([groups, rows / groups, count])
+        .reshape(shape)
 }
 
 /// Numbers of a flat table, by their places, `[B × W]`.

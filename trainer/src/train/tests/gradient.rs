@@ -467,7 +467,7 @@ fn many_rows_have_the_host_s<B: Backend>(device: &B::Device) {
                 .collect()
         };
         let len = weights.iter().map(Vec::len).sum();
-        for rows in [256, 1500] {
+        for rows in [100, 256, 1500] {
             let key = Key::new(6, Purpose::Sample);
             let draw = |at: usize| key.at(at as u64);
             let codes = (0..2 * rows).map(|at| match at % 2 {
