@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{JoinType, not_impl_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Join, LogicalPlan};
+use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 
 /// Asks what an inner join asks of relations that it does not have in the inner join around it instead.
@@ -20,7 +20,7 @@ pub(super) fn lift_lateral_conditions(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
-    let lifted = plan.transform_up(|plan| match plan {
+    let lifted = plan.transform_up_with_subqueries(|plan| match plan {
         LogicalPlan::Join(join) if join.join_type == JoinType::Inner => lift_into(join),
         plan => Ok(Transformed::no(plan)),
     })?;
@@ -43,24 +43,10 @@ pub(super) fn lift_lateral_conditions(
 fn lift_into(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     let mut lifted = vec![];
     for side in [&mut join.left, &mut join.right] {
-        let LogicalPlan::Join(below) = side.as_ref() else {
-            continue;
-        };
-        let Some(filter) = below.filter.clone() else {
-            continue;
-        };
-        let (own, others): (Vec<_>, Vec<_>) = split_conjunction_owned(filter)
-            .into_iter()
-            .partition(|condition| is_of(condition, below));
-        if below.join_type != JoinType::Inner || others.is_empty() {
-            continue;
+        if let Some((below, conditions)) = without_others(side)? {
+            *side = Arc::new(below);
+            lifted.extend(conditions);
         }
-        let below = Join {
-            filter: conjunction(own),
-            ..below.clone()
-        };
-        *side = Arc::new(LogicalPlan::Join(below));
-        lifted.extend(others);
     }
     if lifted.is_empty() {
         return Ok(Transformed::no(LogicalPlan::Join(join)));
@@ -69,9 +55,43 @@ fn lift_into(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(LogicalPlan::Join(join)))
 }
 
+/// An inner join, filtered by its ON perhaps, without the conditions that it cannot ask, and these.
+fn without_others(plan: &LogicalPlan) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
+    match plan {
+        LogicalPlan::Filter(filter) => {
+            let Some((below, conditions)) = without_others(&filter.input)? else {
+                return Ok(None);
+            };
+            let filter = Filter::try_new(filter.predicate.clone(), Arc::new(below))?;
+            Ok(Some((LogicalPlan::Filter(filter), conditions)))
+        }
+        LogicalPlan::Join(join) if join.join_type == JoinType::Inner => {
+            let conditions = join
+                .filter
+                .iter()
+                .cloned()
+                .flat_map(split_conjunction_owned);
+            let (own, others): (Vec<_>, Vec<_>) =
+                conditions.partition(|condition| is_of(condition, join));
+            if others.is_empty() {
+                return Ok(None);
+            }
+            let join = Join {
+                filter: conjunction(own),
+                ..join.clone()
+            };
+            Ok(Some((LogicalPlan::Join(join), others)))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Whether a join has all columns that a condition reads.
 fn is_of(condition: &Expr, join: &Join) -> bool {
     let sides = [join.left.schema(), join.right.schema()];
     let mut columns = condition.column_refs().into_iter();
-    columns.all(|column| sides.iter().any(|side| side.has_column(column)))
+    columns.all(|column| {
+        let mut sides = sides.iter();
+        sides.any(|side| side.is_column_from_schema(column))
+    })
 }

@@ -258,6 +258,20 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a lateral join with ON that depends on a relation before its own join",
+        query: "SELECT a.k, b.k AS bk, q.n FROM u a, (t b JOIN LATERAL (SELECT c.k AS n FROM u c WHERE a.k + b.s = c.k) q ON b.k > 3)",
+        means: Some(
+            "SELECT a.k, b.k AS bk, c.k AS n FROM u a CROSS JOIN t b JOIN u c ON a.k + b.s = c.k WHERE b.k > 3",
+        ),
+        ..ASKED
+    },
+    Known {
+        name: "a lateral join that depends on a relation before its own join, in a value",
+        query: "SELECT (SELECT count(*) FROM u a, (t b CROSS JOIN LATERAL (SELECT c.k AS n FROM u c WHERE a.k + b.s = c.k) q)) AS n",
+        means: Some("SELECT count(*) AS n FROM u a CROSS JOIN t b JOIN u c ON a.k + b.s = c.k"),
+        ..ASKED
+    },
+    Known {
         name: "a lateral join below an outer one that depends on a relation before it",
         query: "SELECT a.k, b.k AS bk, q.n FROM u a LEFT JOIN (t b CROSS JOIN LATERAL (SELECT c.k AS n FROM u c WHERE a.k + b.s = c.k) q) ON true",
         refused: Some("LATERAL whose condition"),
