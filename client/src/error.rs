@@ -270,13 +270,13 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
-    /// A scheduler that was started anew while a job ran, which ended with it.
+    /// A scheduler that does not know a job which it took, as after it was started anew.
     #[error(
-        "lost the scheduler while job {job} ran: it has been started anew since, and does not know the job; {}",
+        "lost the scheduler while job {job} ran: it does not know the job any more, as after it was started anew; {}",
         if *training {
             "CREATE MODEL with resume = true goes on from the last checkpoint"
         } else {
-            "run it again"
+            "run it again; of what writes, see first what it has written"
         }
     )]
     SchedulerRestarted {

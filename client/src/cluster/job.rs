@@ -151,7 +151,7 @@ impl Submitted {
             };
             let answer = match scheduler.get_job_status(ask).await {
                 Ok(answer) => answer.into_inner(),
-                // One that does not know a token that it took the job with has been started anew.
+                // One that does not know a token that it took the job with may have been started anew.
                 Err(status) if is_no_answer(&status) || status.code() == Code::Unauthenticated => {
                     self.over = true;
                     self.cluster.forget_scheduler(&self.grpc);

@@ -27,7 +27,7 @@ use volley::{Session, SessionConfig};
 use volley_proto::store::ModelStore;
 use volley_tests::{Cluster, Setup};
 
-use crate::compare::{Asked, Rows, difference};
+use crate::compare::{Asked, Rows, check_types, difference};
 use crate::judge::{describe, without_details};
 use crate::sides::{self, Outcome, await_outcome};
 
@@ -162,8 +162,8 @@ impl Tally {
 /// When files cannot be read, or sessions not begun.
 pub(crate) fn ask(root: &Path, only: &str) -> Result<Tally> {
     let root = root.canonicalize().context("VOLLEY_SQLLOGICTESTS")?;
-    let all = root.join("test_files/**/*.slt");
-    let mut files: Vec<PathBuf> = glob::glob(&all.to_string_lossy())?.collect::<Result<_, _>>()?;
+    let all = glob::Pattern::escape(&root.to_string_lossy()) + "/test_files/**/*.slt";
+    let mut files: Vec<PathBuf> = glob::glob(&all)?.collect::<Result<_, _>>()?;
     files.retain(|file| name_of(&root, file).to_string_lossy().contains(only));
     ensure!(!files.is_empty(), "no files with {only:?} in their names");
     let runtime = sides::runtime()?;
@@ -290,7 +290,9 @@ fn ask_file(
             for statement in session.parse(&here)? {
                 let output = session.run(statement).await?;
                 let schema = output.schema.clone();
-                answer = Rows::of(&schema, &output.collect().await?)?;
+                let batches = output.collect().await?;
+                check_types(&schema, &batches)?;
+                answer = Rows::of(&schema, &batches)?;
             }
             // As if its files were the other side's.
             Ok(answer.replaced("/here/", "/alone/"))
