@@ -270,13 +270,13 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
-    /// A scheduler that does not know a job which it took, as after it was started anew.
+    /// A scheduler that does not know a job which it took, as after a restart.
     #[error(
-        "lost the scheduler while job {job} ran: it does not know the job any more, as after it was started anew; {}",
+        "lost the scheduler while job {job} ran: it does not know the job any more, as after a restart; {}",
         if *training {
             "CREATE MODEL with resume = true goes on from the last checkpoint"
         } else {
-            "run it again; of what writes, see first what it has written"
+            "run it again, but where it writes, look first at what is written already"
         }
     )]
     SchedulerRestarted {

@@ -161,7 +161,7 @@ impl Submitted {
                         source: Box::new(engine(status.message())),
                     });
                 }
-                // It was gone and back between two questions.
+                // It was restarted between two polls.
                 Err(status) if status.code() == Code::NotFound => {
                     self.over = true;
                     return Err(Error::SchedulerRestarted {
@@ -261,7 +261,7 @@ mod tests {
 
     #[cfg(feature = "standalone")]
     #[tokio::test]
-    async fn a_scheduler_that_was_started_anew_is_told_from_one_that_is_gone() {
+    async fn a_restarted_scheduler_is_told_from_one_that_is_gone() {
         use crate::standalone::{Standalone, StandaloneConfig};
         let started = Standalone::start(StandaloneConfig {
             executors: 1,

@@ -39,11 +39,11 @@ pub(super) fn lift_lateral_conditions(
     Ok(lifted)
 }
 
-/// Takes the conditions over that the inner joins right below cannot ask.
+/// Takes over the foreign conditions of the inner joins right below.
 fn lift_into(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     let mut lifted = vec![];
     for side in [&mut join.left, &mut join.right] {
-        if let Some((below, conditions)) = without_others(side)? {
+        if let Some((below, conditions)) = without_foreign_conditions(side)? {
             *side = Arc::new(below);
             lifted.extend(conditions);
         }
@@ -55,11 +55,12 @@ fn lift_into(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(LogicalPlan::Join(join)))
 }
 
-/// An inner join, filtered by its ON perhaps, without the conditions that it cannot ask, and these.
-fn without_others(plan: &LogicalPlan) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
+/// An inner join, below a filter of its ON perhaps, without its foreign conditions (those on columns that neither side has),
+/// and these.
+fn without_foreign_conditions(plan: &LogicalPlan) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
     match plan {
         LogicalPlan::Filter(filter) => {
-            let Some((below, conditions)) = without_others(&filter.input)? else {
+            let Some((below, conditions)) = without_foreign_conditions(&filter.input)? else {
                 return Ok(None);
             };
             let filter = Filter::try_new(filter.predicate.clone(), Arc::new(below))?;
@@ -71,16 +72,16 @@ fn without_others(plan: &LogicalPlan) -> Result<Option<(LogicalPlan, Vec<Expr>)>
                 .iter()
                 .cloned()
                 .flat_map(split_conjunction_owned);
-            let (own, others): (Vec<_>, Vec<_>) =
+            let (own, foreign): (Vec<_>, Vec<_>) =
                 conditions.partition(|condition| is_of(condition, join));
-            if others.is_empty() {
+            if foreign.is_empty() {
                 return Ok(None);
             }
             let join = Join {
                 filter: conjunction(own),
                 ..join.clone()
             };
-            Ok(Some((LogicalPlan::Join(join), others)))
+            Ok(Some((LogicalPlan::Join(join), foreign)))
         }
         _ => Ok(None),
     }

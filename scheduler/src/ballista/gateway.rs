@@ -202,7 +202,7 @@ fn check_plan(submission: &ExecuteQueryParams) -> Result<(), Status> {
 }
 
 /// The error about a job that nobody knows. No other answer about a job's status has this code: a client that has
-/// submitted the job learns from it that the scheduler was started anew, most likely.
+/// submitted the job takes it for a restart of the scheduler.
 fn unknown(id: &str) -> Status {
     // A client takes an absent status for a job that has not begun.
     Status::not_found(format!(
