@@ -12,7 +12,7 @@ use datafusion::logical_expr::{DmlStatement, LogicalPlan, WriteOp};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
-use volley_proto::plan::{VolleyLogicalCodec, sendable};
+use volley_proto::plan::{VolleyLogicalCodec, sendable, typed_as};
 use volley_proto::stack::deeply;
 
 use super::optimizer::optimized;
@@ -107,6 +107,7 @@ impl ClusterPlanner {
                 if let Some(query) = rows.downcast_ref::<QueryExec>() {
                     rows = Arc::new(query.with_nulls());
                 }
+                let rows = typed_as(rows, &table.schema())?;
                 table.insert_into(session, rows, *operation).await
             }
             other => Err(Error::NotSupported {

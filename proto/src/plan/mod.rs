@@ -80,7 +80,7 @@ pub use row_hash::{row_hash, split_draw};
 pub use rules::{mended_logical_rules, mended_rules, with_rules};
 pub use single_value::single_value;
 pub use stores::declared_stores;
-pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions};
+pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions, typed_as};
 pub use task::{PrunedExec, TaskPlan};
 pub use train::{TrainExec, TrainNode, train_schema};
 use write::{CommitExec, WriteExec};

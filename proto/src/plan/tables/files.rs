@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::format::EncodedFormat;
+use super::typed::typed_as;
 use crate::failure::TaskFailure;
 use crate::object_stores::shown;
 use crate::{Error, nesting};
@@ -332,6 +333,7 @@ impl TableProvider for Files {
         {
             return not_impl_err!("writing to {place}: a web server is only read from");
         }
+        let input = typed_as(input, &self.schema())?;
         self.listing.insert_into(session, input, operation).await
     }
 }

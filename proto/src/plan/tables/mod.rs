@@ -17,6 +17,7 @@ mod send;
 mod series;
 #[cfg(test)]
 mod tests;
+mod typed;
 
 use std::sync::Arc;
 
@@ -35,6 +36,7 @@ use self::rows::Rows;
 pub use self::send::sendable;
 pub use self::series::table_functions;
 use self::series::{Call, EncodedCall};
+pub use self::typed::typed_as;
 use super::codec::MAGIC;
 use crate::Error;
 
