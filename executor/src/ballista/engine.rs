@@ -46,7 +46,7 @@ use super::complete::{RowsMissing, complete};
 use super::dynamic_filters::push_dynamic_filters;
 use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
-use crate::files::naming_files;
+use crate::files::equipped_scan;
 
 /// Makes stages of Ballista's that stop.
 pub(super) struct VolleyEngine {
@@ -111,7 +111,7 @@ impl VolleyEngine {
             let reader = reader.with_work_dir(work_dir.to_owned());
             return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
         }
-        match naming_files(&node) {
+        match equipped_scan(&node) {
             Some(scan) => Transformed::yes(scan),
             None => Transformed::no(node),
         }

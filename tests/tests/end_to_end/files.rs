@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
-use datafusion::arrow::ipc::writer::FileWriter;
+use datafusion::arrow::ipc::writer::{FileWriter, StreamWriter};
 use serde_json::{Value, json};
 use volley_tests::Cluster;
 
@@ -223,6 +223,87 @@ fn columns_are_those_of_all_files() {
             let named = said.contains("a.csv") && said.contains("b.csv");
             assert!(named, "{folder} {from}: {said}");
         }
+    }
+}
+
+#[test]
+fn files_of_other_types_go_together_in_tables() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    fs::create_dir_all(dir.join("a")).unwrap();
+    for (file, key, text) in [("1", "Int8", "Utf8"), ("2", "Int16", "LargeUtf8")] {
+        let copy = format!(
+            "COPY (SELECT arrow_cast(value, '{key}') AS k, arrow_cast('c' || CAST(value % 7 AS VARCHAR), \
+             'Dictionary({key}, Utf8)') AS c, arrow_cast('v', '{text}') AS v FROM range(100)) TO '{{d}}/"
+        );
+        ask(&cluster, &dir, &format!("{copy}p/{file}.parquet'"));
+        ask(&cluster, &dir, &format!("{copy}a/{file}.arrow'"));
+    }
+    // The other of Arrow's formats, without one of the columns.
+    let keys: ArrayRef = Arc::new(Int64Array::from(vec![1000, 2000]));
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["x", "y"]));
+    let rows = RecordBatch::try_from_iter([("v", text), ("k", keys)]).unwrap();
+    let file = File::create(dir.join("a/3.arrow")).unwrap();
+    let mut writer = StreamWriter::try_new(file, &rows.schema()).unwrap();
+    writer.write(&rows).unwrap();
+    writer.finish().unwrap();
+
+    let sums = "SELECT count(*) AS n, sum(k) AS k, count(DISTINCT c) AS c, max(v) AS v, \
+                arrow_typeof(max(k)) AS t, min(arrow_typeof(c)) AS d FROM";
+    let dictionary = "Dictionary(Int32, Utf8)";
+    let parquet = json!({"n": 200, "k": 9900, "c": 7, "v": "v", "t": "Int16", "d": dictionary});
+    let arrow = json!({"n": 202, "k": 12900, "c": 7, "v": "y", "t": "Int64", "d": dictionary});
+    for (kind, folder, due) in [("PARQUET", "p", &parquet), ("ARROW", "a", &arrow)] {
+        let named = format!("{sums} '{{d}}/{folder}/*.{}'", kind.to_lowercase());
+        assert_eq!(ask(&cluster, &dir, &named), [due.clone()], "{kind}");
+        let table = format!(
+            "CREATE EXTERNAL TABLE t STORED AS {kind} LOCATION '{{d}}/{folder}/'; {sums} t"
+        );
+        assert_eq!(ask(&cluster, &dir, &table), [due.clone()], "{kind}");
+    }
+    let given = "CREATE EXTERNAL TABLE t (w BIGINT, c VARCHAR, k DOUBLE) STORED AS ARROW LOCATION '{d}/a/'; \
+                 SELECT c, k, w FROM t WHERE k >= 99 ORDER BY k, c";
+    assert_eq!(
+        ask(&cluster, &dir, given),
+        [
+            json!({"c": "c1", "k": 99.0, "w": null}),
+            json!({"c": "c1", "k": 99.0, "w": null}),
+            json!({"c": null, "k": 1000.0, "w": null}),
+            json!({"c": null, "k": 2000.0, "w": null}),
+        ]
+    );
+}
+
+#[test]
+fn rows_that_are_inserted_have_the_types_of_their_table() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    // A union's types are coerced after those of what is inserted are looked at.
+    let union = |last: &str| {
+        format!(
+            "INSERT INTO w SELECT c FROM ((SELECT arrow_cast(value, 'Int16') AS c FROM range(1, 4)) \
+             UNION (SELECT {last} AS c)) q; "
+        )
+    };
+    let rows = "SELECT c, arrow_typeof(c) AS t FROM w ORDER BY c";
+    let due = [1, 2, 3, 7].map(|c| json!({"c": c, "t": "Int16"}));
+    for (number, table) in [
+        "CREATE TABLE w (c SMALLINT); ",
+        "CREATE EXTERNAL TABLE w (c SMALLINT) STORED AS PARQUET LOCATION '{d}/w/'; ",
+        "CREATE EXTERNAL TABLE w (c SMALLINT) STORED AS ARROW LOCATION '{d}/w/'; ",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let table = table.replace("w/", &format!("w{number}/"));
+        let got = ask(&cluster, &dir, &(table.clone() + &union("7") + rows));
+        // The first is of how many rows were inserted.
+        assert_eq!(got[1..], due, "{table}");
+        let said = refused(&cluster, &dir, &(table.clone() + &union("70000")));
+        assert!(
+            said.contains("Can't cast value 70000 to type Int16"),
+            "{table}{said}"
+        );
     }
 }
 

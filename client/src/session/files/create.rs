@@ -1,16 +1,19 @@
 //! `CREATE EXTERNAL TABLE`: DataFusion's, with what files say of themselves.
 //!
 //! - A compression is found in the names of files where no option says it.
-//! - Columns that are not given are those of all files; DataFusion looks at a thousand rows in all.
+//! - Columns that are not given are those of all files, and have types that all of them fit into; DataFusion looks at a
+//!   thousand rows in all, and takes no two files of different types.
 //! - Two files that do not go together, or one that cannot be read, are named.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
-use datafusion::common::plan_datafusion_err;
-use datafusion::datasource::listing::{ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::common::{DFSchema, plan_datafusion_err, plan_err};
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
 use datafusion::datasource::listing_table_factory::ListingTableFactory;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
@@ -24,7 +27,7 @@ use super::delta::LOG;
 use super::kind::Kind;
 use super::located;
 use super::place::{Found, Place};
-use super::schema;
+use super::schema::{self, Columns};
 use super::table::FilesTable;
 use crate::Error;
 
@@ -60,27 +63,9 @@ impl TableProviderFactory for FilesFactory {
         }
         refuse_delta(&statement, state).await?;
         find_compression(&mut statement, state).await;
-        let is_inferred = statement.schema.fields().is_empty();
-        let made = match is_inferred {
-            true => {
-                self.inner
-                    .create(session, &first_row_only(&statement))
-                    .await
-            }
+        match statement.schema.fields().is_empty() {
+            true => Ok(Arc::new(inferred(&statement, state).await?)),
             false => self.inner.create(session, &statement).await,
-        };
-        match made {
-            Ok(table) if is_inferred => match table.downcast_ref::<ListingTable>() {
-                Some(listing) => Ok(Arc::new(
-                    with_all_columns(listing, &statement, state).await?,
-                )),
-                None => Ok(table),
-            },
-            Ok(table) => Ok(table),
-            Err(error) if is_inferred => {
-                Err(blame(&error, &statement, state).await.unwrap_or(error))
-            }
-            Err(error) => Err(error),
         }
     }
 }
@@ -147,21 +132,6 @@ fn is_text(statement: &CreateExternalTable) -> bool {
     matches!(format.as_str(), "CSV" | "JSON" | "NDJSON")
 }
 
-/// The statement, for whoever infers columns from the first row of text alone: what DataFusion finds in more of them
-/// depends on the order in which the file system lists files, and all files are looked at afterwards. Not of several
-/// places, whose columns it compares, nor where it looks for columns that order rows.
-fn first_row_only(statement: &CreateExternalTable) -> CreateExternalTable {
-    const KEY: &str = "format.schema_infer_max_rec";
-    let mut statement = statement.clone();
-    let compares = statement.locations.len() > 1 || !statement.order_exprs.is_empty();
-    if is_text(&statement) && !compares {
-        let options = &mut statement.options;
-        options.retain(|key, _| !key.eq_ignore_ascii_case(KEY));
-        options.insert(KEY.to_owned(), "1".to_owned());
-    }
-    statement
-}
-
 /// Takes the options of a store out of the statement, and puts a name for them into its places.
 fn find_places(statement: &mut CreateExternalTable, state: &SessionState) -> Result<()> {
     let mut of_store = StoreOptions::default();
@@ -211,22 +181,49 @@ async fn find_compression(statement: &mut CreateExternalTable, state: &SessionSt
     }
 }
 
-/// The table with the columns of all its files.
-async fn with_all_columns(
-    listing: &ListingTable,
-    statement: &CreateExternalTable,
-    state: &SessionState,
-) -> Result<ListingTable> {
-    let mut options = listing.options().clone();
-    if let Some(factory) = state.get_file_format_factory(&statement.file_type) {
-        options.format = factory.create(state, &statement.options)?;
-    }
-    let Some((store, files)) = list(listing.table_paths(), &options.file_extension, state).await?
-    else {
-        return Ok(listing.clone());
+/// The table with the columns of all its files, and of the folders that they are in.
+async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Result<ListingTable> {
+    let Some(factory) = state.get_file_format_factory(&statement.file_type) else {
+        let what = format!("STORED AS {}", statement.file_type);
+        return Err(Error::NotSupported { what }.into());
     };
-    let schema = schema::of_all(files, &options.format, &store, state).await?;
-    let config = ListingTableConfig::new_with_multi_paths(listing.table_paths().clone())
+    let format = factory.create(state, &statement.options)?;
+    let compression = format.compression_type();
+    let ending = compression.and_then(|kind| format.get_ext_with_compression(&kind).ok());
+    let ending = ending.unwrap_or_else(|| statement.file_type.to_lowercase());
+    let urls = urls(statement)?;
+    let Some(first) = urls.first() else {
+        return plan_err!("CREATE EXTERNAL TABLE without a LOCATION");
+    };
+    let globs = urls.iter().map(|url| match url.get_glob() {
+        None if url.is_folder() => url.clone().with_glob(&format!("*.{ending}")),
+        _ => Ok(url.clone()),
+    });
+    let globs: Vec<_> = globs.collect::<Result<_>>()?;
+    let store = state.runtime_env().object_store(first)?;
+    let files = list(&globs, &store, state).await?;
+    if files.is_empty() {
+        return Err(none_found(&urls, &ending, &store, state).await);
+    }
+    let mut options = ListingOptions::new(Arc::clone(&format)).with_file_extension("");
+    let mut folders = statement.table_partition_cols.clone();
+    let execution = &state.config_options().execution;
+    if folders.is_empty() && execution.listing_table_factory_infer_partitions {
+        folders = options.infer_partitions(state, first).await?;
+    }
+    let schema = schema::of_all(files.clone(), &format, &store, state).await?;
+    let columns = Columns::of(format.as_ref());
+    let schema = schema::beside_folders(&schema, &folders, columns, || files[0].0.clone())?;
+    check_order(statement, &schema)?;
+    let text = || DataType::Dictionary(Box::new(DataType::UInt16), Box::new(DataType::Utf8));
+    let folders = folders.into_iter().map(|column| (column, text()));
+    options = options
+        .with_table_partition_cols(folders.collect())
+        .with_file_sort_order(statement.order_exprs.clone());
+    for url in &urls {
+        options.validate_partitions(state, url).await?;
+    }
+    let config = ListingTableConfig::new_with_multi_paths(globs)
         .with_listing_options(options)
         .with_schema(schema);
     let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
@@ -237,61 +234,85 @@ async fn with_all_columns(
         .with_column_defaults(statement.column_defaults.clone()))
 }
 
-/// What is wrong with the files of a table that cannot be made, if it is that.
-async fn blame(
-    error: &DataFusionError,
-    statement: &CreateExternalTable,
+/// The places of a table, which are of one object store.
+fn urls(statement: &CreateExternalTable) -> Result<Vec<ListingTableUrl>> {
+    let parse = |location: &String| {
+        let url = ListingTableUrl::parse(location)?;
+        Ok(url.with_table_ref(statement.name.clone()))
+    };
+    let urls: Vec<_> = statement
+        .locations
+        .iter()
+        .map(parse)
+        .collect::<Result<_>>()?;
+    for (at, url) in urls.iter().enumerate() {
+        if urls[..at].contains(url) {
+            return plan_err!("LOCATION has {} twice", shown(url.as_str()));
+        }
+        if url.object_store() != urls[0].object_store() {
+            return plan_err!(
+                "the files of a table are of one object store, and LOCATION has {} and {}",
+                shown(urls[0].as_str()),
+                shown(url.as_str())
+            );
+        }
+    }
+    Ok(urls)
+}
+
+/// # Errors
+/// When the columns that rows are declared to be ordered by are none.
+fn check_order(statement: &CreateExternalTable, schema: &SchemaRef) -> Result<()> {
+    let schema = DFSchema::try_from(Arc::clone(schema))?;
+    let keys = statement.order_exprs.iter().flatten();
+    for column in keys.flat_map(|key| key.expr.column_refs()) {
+        if !schema.has_column(column) {
+            return plan_err!("Column {column} is not in schema");
+        }
+    }
+    Ok(())
+}
+
+/// The error of a table whose columns are to be inferred of files, where there is none of its format.
+async fn none_found(
+    urls: &[ListingTableUrl],
+    ending: &str,
+    store: &Arc<dyn ObjectStore>,
     state: &SessionState,
-) -> Option<DataFusionError> {
-    let factory = state.get_file_format_factory(&statement.file_type)?;
-    let options: HashMap<_, _> = statement.options.clone();
-    let format = factory.create(state, &options).ok()?;
-    let urls = statement.locations.iter().map(ListingTableUrl::parse);
-    let urls: Vec<_> = urls.collect::<Result<_>>().ok()?;
-    let (store, files) = list(&urls, "", state).await.ok()??;
-    let compression = format.compression_type();
-    let ending = compression.and_then(|kind| format.get_ext_with_compression(&kind).ok());
-    let ending = format!(".{}", ending.unwrap_or_else(|| format.get_ext()));
-    let is_other = |(file, _): &(String, ObjectMeta)| !file.ends_with(&ending);
-    let found_none = error.message().starts_with("No files found");
-    let other = files
-        .first()
-        .filter(|_| found_none && files.iter().all(is_other));
-    let other = other.map(|(file, _)| file.clone());
-    match schema::of_all(files, &format, &store, state).await {
-        Err(error) => Some(error.into()),
-        // A folder of files with other endings is looked at as if it was empty.
-        Ok(_) => other.map(|other| {
-            let places: Vec<_> = statement.locations.iter().map(|url| shown(url)).collect();
-            let place = places.join(", ");
-            plan_datafusion_err!(
-                "no file at {place} ends in {ending}, and columns are inferred of such; there is {other}: \
-                 give the columns, or a pattern of the files"
-            )
-        }),
+) -> DataFusionError {
+    let places: Vec<_> = urls.iter().map(|url| shown(url.as_str())).collect();
+    let places = places.join(", ");
+    // A folder of files with other endings is looked at as if it was empty.
+    match list(urls, store, state).await {
+        Ok(others) if !others.is_empty() => plan_datafusion_err!(
+            "no file at {places} ends in .{ending}, and columns are inferred of such; there is {}: \
+             give the columns, or a pattern of the files",
+            others[0].0
+        ),
+        Ok(_) => plan_datafusion_err!(
+            "No files found at {places}. Cannot infer schema from an empty location; either add data files \
+             or declare an explicit schema for the table."
+        ),
+        Err(error) => error,
     }
 }
 
-/// The files at places, by their names; nothing where there are no places.
+/// The files at places, by their names.
 async fn list(
     urls: &[ListingTableUrl],
-    extension: &str,
+    store: &Arc<dyn ObjectStore>,
     state: &SessionState,
-) -> Result<Option<(Arc<dyn ObjectStore>, Vec<(String, ObjectMeta)>)>> {
-    let Some(first) = urls.first() else {
-        return Ok(None);
-    };
-    let store = state.runtime_env().object_store(first)?;
-    let root = first.object_store();
+) -> Result<Vec<(String, ObjectMeta)>> {
     let mut files = Vec::new();
     for url in urls {
-        let listed = url.list_all_files(state, store.as_ref(), extension).await?;
+        let listed = url.list_all_files(state, store.as_ref(), "").await?;
         let listed: Vec<_> = listed.try_collect().await?;
+        let root = url.object_store();
         files.extend(listed.into_iter().map(|meta| {
             let name = file_name(root.as_str(), meta.location.as_ref());
             (name, meta)
         }));
     }
     files.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(Some((store, files)))
+    Ok(files)
 }

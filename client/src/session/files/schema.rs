@@ -17,11 +17,11 @@ const AT_ONCE: usize = 16;
 /// How the columns of files of a format find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Columns {
-    /// By their names; a file may lack some (Parquet, JSON).
+    /// By their names; a file may lack some (Parquet, JSON, Arrow).
     ByName,
     /// By their places; types of text may differ (CSV).
     ByPlace,
-    /// All files have the same (Avro, Arrow).
+    /// All files have the same (Avro).
     Same,
 }
 
@@ -29,7 +29,7 @@ impl Columns {
     pub(super) fn of(format: &dyn FileFormat) -> Self {
         match format.get_ext().trim_start_matches('.') {
             "csv" => Self::ByPlace,
-            "parquet" | "json" => Self::ByName,
+            "parquet" | "json" | "arrow" => Self::ByName,
             _ => Self::Same,
         }
     }
@@ -49,7 +49,7 @@ pub(super) async fn of_all(
     let files = files.into_iter().filter(|(_, meta)| meta.size > 0);
     let schemas = files.map(|(file, meta)| async move {
         match format.infer_schema(state, store, &[meta]).await {
-            Ok(schema) => Ok((file, schema)),
+            Ok(schema) => Ok((file, with_wide_keys(&schema))),
             Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
                 file,
                 source: source.find_root().to_string().into(),
@@ -61,6 +61,70 @@ pub(super) async fn of_all(
         .try_collect()
         .await?;
     merge(&schemas, columns)
+}
+
+/// The schema with dictionaries whose keys have 32 bits where files have fewer, as pandas writes them: batches that come
+/// from several files or over the wire have each their own values, and where Arrow makes one dictionary of them, it keeps
+/// some several times, until there are more than small keys can tell apart
+/// ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)).
+fn with_wide_keys(schema: &Schema) -> SchemaRef {
+    fn widened(of: &DataType) -> DataType {
+        let field = |field: &FieldRef| {
+            let data_type = widened(field.data_type());
+            Arc::new(field.as_ref().clone().with_data_type(data_type))
+        };
+        match of {
+            DataType::Dictionary(keys, values) => {
+                let keys = match keys.primitive_width() {
+                    Some(..4) => Box::new(DataType::Int32),
+                    _ => keys.clone(),
+                };
+                DataType::Dictionary(keys, Box::new(widened(values)))
+            }
+            DataType::List(item) => DataType::List(field(item)),
+            DataType::LargeList(item) => DataType::LargeList(field(item)),
+            DataType::FixedSizeList(item, size) => DataType::FixedSizeList(field(item), *size),
+            DataType::Map(entries, sorted) => DataType::Map(field(entries), *sorted),
+            DataType::Struct(fields) => DataType::Struct(fields.iter().map(field).collect()),
+            other => other.clone(),
+        }
+    }
+    let fields = schema.fields().iter().map(|field| {
+        let data_type = widened(field.data_type());
+        field.as_ref().clone().with_data_type(data_type)
+    });
+    let fields: Fields = fields.collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+/// The schema of files without the columns that the folders they are in are named after: the folder's name is meant.
+///
+/// # Errors
+/// When there are such, and columns are not found by name. `file` is the name of a file.
+pub(super) fn beside_folders(
+    schema: &SchemaRef,
+    folders: &[String],
+    columns: Columns,
+    file: impl FnOnce() -> String,
+) -> Result<SchemaRef> {
+    let is_folder = |field: &&FieldRef| folders.contains(field.name());
+    match schema.fields().iter().find(is_folder) {
+        None => Ok(Arc::clone(schema)),
+        Some(field) if columns != Columns::ByName => Err(Error::FilesDiffer {
+            one: file(),
+            other: "the folder that it is in".to_owned(),
+            how: format!(
+                "column {:?} is in the file and in the folder's name",
+                field.name()
+            ),
+        }),
+        Some(_) => {
+            let fields = schema.fields().iter().filter(|field| !is_folder(field));
+            let fields: Vec<_> = fields.cloned().collect();
+            let metadata = schema.metadata().clone();
+            Ok(Arc::new(Schema::new_with_metadata(fields, metadata)))
+        }
+    }
 }
 
 /// The schema of files with these.
@@ -162,6 +226,8 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
     match (a, b) {
         (a, b) if a == b => Some(a.clone()),
         _ if columns == Columns::Same => None,
+        (a, b) if is_text(a) && is_text(b) => Some(DataType::Utf8),
+        (a, b) if a.is_binary() && b.is_binary() => Some(DataType::Binary),
         (Null, other) | (other, Null) => Some(other.clone()),
         (Float32, Float64) | (Float64, Float32) => Some(Float64),
         (Float64, number) | (number, Float64) if width(number).is_some() => Some(Float64),
@@ -176,6 +242,14 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
             let (wide, other) = (width(a)?, width(b)?);
             Some(if wide >= other { a.clone() } else { b.clone() })
         }
+    }
+}
+
+/// Whether values are text, in whichever layout: polars writes another than pyarrow, and pandas dictionaries of categories.
+fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => values.is_string(),
+        other => other.is_string(),
     }
 }
 
@@ -241,6 +315,26 @@ mod tests {
     }
 
     #[test]
+    fn text_is_text_in_any_layout() {
+        use DataType::{Binary, BinaryView, Int64, LargeBinary, LargeUtf8, Utf8, Utf8View};
+        let of = |values| DataType::Dictionary(Box::new(DataType::Int32), Box::new(values));
+        for (a, b, due) in [
+            (Utf8, LargeUtf8, Some(&Utf8)),
+            (of(LargeUtf8), Utf8View, Some(&Utf8)),
+            (BinaryView, LargeBinary, Some(&Binary)),
+            (Utf8, Binary, None),
+            (of(Int64), Utf8, None),
+        ] {
+            let files = [schema("a", &[("x", a)]), schema("b", &[("x", b)])];
+            let merged = merge(&files, Columns::ByName).ok();
+            assert_eq!(
+                merged.as_ref().map(|merged| merged.field(0).data_type()),
+                due
+            );
+        }
+    }
+
+    #[test]
     fn fields_of_all_files_structs_are_there() {
         use DataType::{Float64, Int64, LargeList, List, Struct, Utf8};
         let fields = |fields: &[(&str, DataType, bool)]| {
@@ -264,6 +358,31 @@ mod tests {
             assert_eq!(types(&merged), [("s", &both)]);
             assert!(merge(&files, Columns::Same).is_err());
         }
+    }
+
+    #[test]
+    fn keys_of_dictionaries_are_wide_enough_for_those_of_all_files() {
+        use DataType::{Int8, Int16, Int32, Int64, List, Struct, UInt8, UInt32, Utf8};
+        let of = |keys, values| DataType::Dictionary(Box::new(keys), Box::new(values));
+        let item = |of| Arc::new(Field::new_list_field(of, true));
+        let one_field = |of| Struct(vec![Field::new("x", of, false)].into());
+        let (_, narrow) = schema("a", &[("x", of(Int8, Utf8)), ("y", of(UInt32, Utf8))]);
+        let (_, other) = schema("b", &[("x", of(Int16, Utf8)), ("y", of(UInt32, Utf8))]);
+        let (narrow, other) = (with_wide_keys(&narrow), with_wide_keys(&other));
+        assert_eq!(
+            types(&narrow),
+            [("x", &of(Int32, Utf8)), ("y", &of(UInt32, Utf8))]
+        );
+        assert_eq!(narrow, other);
+        let nested = |keys: DataType| {
+            let of_item = List(item(one_field(of(keys.clone(), Int64))));
+            schema(
+                "c",
+                &[("l", of_item), ("s", one_field(of(keys, List(item(Utf8)))))],
+            )
+            .1
+        };
+        assert_eq!(with_wide_keys(&nested(UInt8)), nested(Int32));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::datatypes::{DataType, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, UrlTableFactory};
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
@@ -121,28 +121,16 @@ impl FilesTable {
         let format = kind.format(state)?;
         let (store, metas) = heads(&files, metas, state).await?;
         let named = schema::named(&files, metas);
-        let mut schema = schema::of_all(named, &format, &store, state).await?;
+        let schema = schema::of_all(named, &format, &store, state).await?;
         let hive = Hive::of(&files);
         let partition_columns = hive.as_ref().map(columns).unwrap_or_default();
-        for (column, _) in &partition_columns {
-            if schema.column_with_name(column).is_none() {
-                continue;
-            }
-            if Columns::of(format.as_ref()) != Columns::ByName {
-                return Err(Error::FilesDiffer {
-                    one: files[0].display().to_string(),
-                    other: "the folder that it is in".to_owned(),
-                    how: format!("column {column:?} is in the file and in the folder's name"),
-                });
-            }
-            // The folder's name is meant.
-            let fields = schema
-                .fields()
-                .iter()
-                .filter(|field| field.name() != column);
-            let fields: Vec<_> = fields.cloned().collect();
-            schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
-        }
+        let folders: Vec<_> = partition_columns
+            .iter()
+            .map(|(column, _)| column.clone())
+            .collect();
+        let columns = Columns::of(format.as_ref());
+        let one = || files[0].display().to_string();
+        let schema = schema::beside_folders(&schema, &folders, columns, one)?;
         let first = table(&files, &format, &partition_columns, &schema)?;
         Ok(Self {
             place,

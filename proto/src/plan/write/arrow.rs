@@ -19,6 +19,7 @@ use datafusion::datasource::file_format::file_compression_type::FileCompressionT
 use datafusion::datasource::file_format::{FileFormat, FileFormatFactory};
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSink, FileSinkConfig, FileSource};
 use datafusion::datasource::sink::{DataSink, DataSinkExec};
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -92,10 +93,11 @@ impl FileFormat for ArrowFiles {
 
     async fn create_physical_plan(
         &self,
-        session: &dyn Session,
+        _: &dyn Session,
         scan: FileScanConfig,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.0.create_physical_plan(session, scan).await
+        // Which of Arrow's two formats a file has, it says itself when it is read.
+        Ok(DataSourceExec::from_data_source(scan))
     }
 
     async fn create_writer_physical_plan(

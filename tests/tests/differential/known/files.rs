@@ -7,7 +7,61 @@ const NUMBERED: &[&str] = &[
     "COPY (SELECT value AS a, value + 1 AS b FROM range(5, 8)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
 ];
 
+/// Dictionaries as pandas writes them: their keys have 8 bits where there are few values.
+const SMALL_KEYS: &[&str] = &[
+    "COPY (SELECT value AS k, arrow_cast('c' || CAST(value % 13 AS VARCHAR), 'Dictionary(Int8, Utf8)') AS c, \
+     {'x': arrow_cast('s' || CAST(value % 40 AS VARCHAR), 'Dictionary(Int8, LargeUtf8)')} AS s, \
+     [arrow_cast('l' || CAST(value % 7 AS VARCHAR), 'Dictionary(UInt8, Utf8)')] AS l FROM range(0, 900)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k, arrow_cast('c' || CAST(value % 19 AS VARCHAR), 'Dictionary(Int8, Utf8)') AS c, \
+     {'x': arrow_cast('s' || CAST(value % 40 AS VARCHAR), 'Dictionary(Int8, LargeUtf8)')} AS s, \
+     [arrow_cast('l' || CAST(value % 7 AS VARCHAR), 'Dictionary(UInt8, Utf8)')] AS l FROM range(900, 1500)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+    "COPY (SELECT value AS k, arrow_cast('c' || CAST(value % 13 AS VARCHAR), 'Dictionary(Int8, Utf8)') AS c, \
+     {'x': arrow_cast('s' || CAST(value % 40 AS VARCHAR), 'Dictionary(Int8, LargeUtf8)')} AS s FROM range(0, 900)) TO 'DIR/a/1.arrow' STORED AS ARROW",
+];
+
 pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "small keys of a dictionary in many small batches",
+        settings: &[
+            "datafusion.execution.target_partitions = 2",
+            "datafusion.execution.batch_size = 2",
+            "datafusion.optimizer.prefer_hash_join = false",
+            "volley.single_task_bytes = 0",
+        ],
+        files: SMALL_KEYS,
+        tables: &["CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'"],
+        query: "SELECT a.k, a.c, row_number() OVER (PARTITION BY a.c ORDER BY a.k) AS n, a.s, a.l FROM t a JOIN t b ON a.k = b.k WHERE b.c <> 'c3'",
+        ..PLAIN
+    },
+    Known {
+        name: "small keys of dictionaries in Arrow files",
+        files: SMALL_KEYS,
+        tables: &["CREATE EXTERNAL TABLE t STORED AS ARROW LOCATION 'DIR/a/'"],
+        query: "SELECT c, count(*) AS n, max(k) AS most, max(s['x']) AS x FROM t WHERE c > 'c2' GROUP BY c",
+        ..PLAIN
+    },
+    Known {
+        name: "a union of text and a dictionary in Arrow files that are inserted into",
+        files: SMALL_KEYS,
+        tables: &[
+            "CREATE EXTERNAL TABLE t STORED AS ARROW LOCATION 'DIR/a/'",
+            "CREATE EXTERNAL TABLE w (c VARCHAR) STORED AS ARROW LOCATION 'OUT/'",
+            "INSERT INTO w SELECT c FROM ((SELECT 'a' AS c FROM t) UNION (SELECT c FROM t) ORDER BY c LIMIT 5) q",
+        ],
+        query: "SELECT c FROM w",
+        ..PLAIN
+    },
+    Known {
+        name: "a union of text and a dictionary that is copied to Arrow files",
+        files: SMALL_KEYS,
+        tables: &[
+            "CREATE EXTERNAL TABLE t STORED AS ARROW LOCATION 'DIR/a/'",
+            "COPY (SELECT c FROM ((SELECT 'a' AS c FROM t) UNION (SELECT c FROM t)) q) TO 'OUT/' STORED AS ARROW",
+            "CREATE EXTERNAL TABLE w STORED AS ARROW LOCATION 'OUT/'",
+        ],
+        query: "SELECT c FROM w",
+        ..PLAIN
+    },
     Known {
         name: "CREATE TABLE AS of a union whose types are coerced",
         tables: &[

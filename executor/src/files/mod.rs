@@ -1,8 +1,10 @@
-//! Errors about files name the file.
+//! Errors about files name the file, and [Arrow files](arrow) have the columns of their table.
 //!
 //! A reader of CSV, JSON or Parquet says what is wrong and where in the file, not in which. Before a
 //! stage's plan runs here, each of its scans gets a source of files that adds it; nothing else of it
 //! changes, and it is never encoded again.
+
+mod arrow;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,12 +28,18 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use volley_proto::plan::file_name;
 
-/// The scan with errors that name files, if the operator is a scan of files.
-pub(crate) fn naming_files(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+use self::arrow::ArrowFiles;
+
+/// The scan as it is run here, if the operator is a scan of files.
+pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let exec = plan.downcast_ref::<DataSourceExec>()?;
     let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
+    let source = Arc::clone(scan.file_source());
     let source = Arc::new(Named {
-        source: Arc::clone(scan.file_source()),
+        source: match ArrowFiles::of(&source) {
+            Some(arrow) => Arc::new(arrow),
+            None => source,
+        },
         root: scan.object_store_url.as_str().into(),
     });
     let scan = FileScanConfigBuilder::from(scan.clone()).with_source(source);
