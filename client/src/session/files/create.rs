@@ -215,8 +215,7 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
     let columns = Columns::of(format.as_ref());
     let schema = schema::beside_folders(&schema, &folders, columns, || files[0].0.clone())?;
     check_order(statement, &schema)?;
-    let text = || DataType::Dictionary(Box::new(DataType::UInt16), Box::new(DataType::Utf8));
-    let folders = folders.into_iter().map(|column| (column, text()));
+    let folders = folders.into_iter().map(|column| (column, DataType::Utf8));
     options = options
         .with_table_partition_cols(folders.collect())
         .with_file_sort_order(statement.order_exprs.clone());

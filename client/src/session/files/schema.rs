@@ -49,7 +49,7 @@ pub(super) async fn of_all(
     let files = files.into_iter().filter(|(_, meta)| meta.size > 0);
     let schemas = files.map(|(file, meta)| async move {
         match format.infer_schema(state, store, &[meta]).await {
-            Ok(schema) => Ok((file, with_wide_keys(&schema))),
+            Ok(schema) => Ok((file, without_dictionaries(&schema))),
             Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
                 file,
                 source: source.find_root().to_string().into(),
@@ -63,24 +63,18 @@ pub(super) async fn of_all(
     merge(&schemas, columns)
 }
 
-/// The schema with dictionaries whose keys have 32 bits where files have fewer, as pandas writes them: batches that come
-/// from several files or over the wire have each their own values, and where Arrow makes one dictionary of them, it keeps
-/// some several times, until there are more than small keys can tell apart
-/// ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)).
-fn with_wide_keys(schema: &Schema) -> SchemaRef {
-    fn widened(of: &DataType) -> DataType {
+/// The schema with the values of dictionaries instead: of text in categories, as pandas writes it, text. How often a value
+/// is repeated is a file's affair. Batches of several files, or over the wire, have each a dictionary of their own, and where
+/// Arrow makes one of them, it repeats values, until keys of 8 bits cannot tell them apart
+/// ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)) or there are more of them than rows.
+fn without_dictionaries(schema: &Schema) -> SchemaRef {
+    fn plain(of: &DataType) -> DataType {
         let field = |field: &FieldRef| {
-            let data_type = widened(field.data_type());
+            let data_type = plain(field.data_type());
             Arc::new(field.as_ref().clone().with_data_type(data_type))
         };
         match of {
-            DataType::Dictionary(keys, values) => {
-                let keys = match keys.primitive_width() {
-                    Some(..4) => Box::new(DataType::Int32),
-                    _ => keys.clone(),
-                };
-                DataType::Dictionary(keys, Box::new(widened(values)))
-            }
+            DataType::Dictionary(_, values) => plain(values),
             DataType::List(item) => DataType::List(field(item)),
             DataType::LargeList(item) => DataType::LargeList(field(item)),
             DataType::FixedSizeList(item, size) => DataType::FixedSizeList(field(item), *size),
@@ -90,7 +84,7 @@ fn with_wide_keys(schema: &Schema) -> SchemaRef {
         }
     }
     let fields = schema.fields().iter().map(|field| {
-        let data_type = widened(field.data_type());
+        let data_type = plain(field.data_type());
         field.as_ref().clone().with_data_type(data_type)
     });
     let fields: Fields = fields.collect();
@@ -226,7 +220,8 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
     match (a, b) {
         (a, b) if a == b => Some(a.clone()),
         _ if columns == Columns::Same => None,
-        (a, b) if is_text(a) && is_text(b) => Some(DataType::Utf8),
+        // Polars writes another layout than pyarrow.
+        (a, b) if a.is_string() && b.is_string() => Some(DataType::Utf8),
         (a, b) if a.is_binary() && b.is_binary() => Some(DataType::Binary),
         (Null, other) | (other, Null) => Some(other.clone()),
         (Float32, Float64) | (Float64, Float32) => Some(Float64),
@@ -242,14 +237,6 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
             let (wide, other) = (width(a)?, width(b)?);
             Some(if wide >= other { a.clone() } else { b.clone() })
         }
-    }
-}
-
-/// Whether values are text, in whichever layout: polars writes another than pyarrow, and pandas dictionaries of categories.
-fn is_text(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(_, values) => values.is_string(),
-        other => other.is_string(),
     }
 }
 
@@ -317,13 +304,12 @@ mod tests {
     #[test]
     fn text_is_text_in_any_layout() {
         use DataType::{Binary, BinaryView, Int64, LargeBinary, LargeUtf8, Utf8, Utf8View};
-        let of = |values| DataType::Dictionary(Box::new(DataType::Int32), Box::new(values));
         for (a, b, due) in [
             (Utf8, LargeUtf8, Some(&Utf8)),
-            (of(LargeUtf8), Utf8View, Some(&Utf8)),
+            (LargeUtf8, Utf8View, Some(&Utf8)),
             (BinaryView, LargeBinary, Some(&Binary)),
             (Utf8, Binary, None),
-            (of(Int64), Utf8, None),
+            (Int64, Utf8, None),
         ] {
             let files = [schema("a", &[("x", a)]), schema("b", &[("x", b)])];
             let merged = merge(&files, Columns::ByName).ok();
@@ -361,28 +347,28 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_dictionaries_are_wide_enough_for_those_of_all_files() {
-        use DataType::{Int8, Int16, Int32, Int64, List, Struct, UInt8, UInt32, Utf8};
+    fn dictionaries_are_read_as_their_values() {
+        use DataType::{Int8, Int64, List, Struct, UInt32, Utf8};
         let of = |keys, values| DataType::Dictionary(Box::new(keys), Box::new(values));
         let item = |of| Arc::new(Field::new_list_field(of, true));
         let one_field = |of| Struct(vec![Field::new("x", of, false)].into());
-        let (_, narrow) = schema("a", &[("x", of(Int8, Utf8)), ("y", of(UInt32, Utf8))]);
-        let (_, other) = schema("b", &[("x", of(Int16, Utf8)), ("y", of(UInt32, Utf8))]);
-        let (narrow, other) = (with_wide_keys(&narrow), with_wide_keys(&other));
-        assert_eq!(
-            types(&narrow),
-            [("x", &of(Int32, Utf8)), ("y", &of(UInt32, Utf8))]
+        let (_, stored) = schema(
+            "a",
+            &[
+                ("x", of(Int8, Utf8)),
+                ("l", List(item(one_field(of(UInt32, Int64))))),
+                ("s", one_field(of(Int8, List(item(Utf8))))),
+            ],
         );
-        assert_eq!(narrow, other);
-        let nested = |keys: DataType| {
-            let of_item = List(item(one_field(of(keys.clone(), Int64))));
-            schema(
-                "c",
-                &[("l", of_item), ("s", one_field(of(keys, List(item(Utf8)))))],
-            )
-            .1
-        };
-        assert_eq!(with_wide_keys(&nested(UInt8)), nested(Int32));
+        let (_, read) = schema(
+            "a",
+            &[
+                ("x", Utf8),
+                ("l", List(item(one_field(Int64)))),
+                ("s", one_field(List(item(Utf8)))),
+            ],
+        );
+        assert_eq!(without_dictionaries(&stored), read);
     }
 
     #[test]

@@ -152,12 +152,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a table of a column of dictionaries",
-        files: &[
-            "COPY (SELECT value AS k, arrow_cast(CAST(value % 3 AS VARCHAR), 'Dictionary(Int32, Utf8)') AS s FROM range(1, 9)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
-        ],
         tables: &[
-            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'",
-            "CREATE TABLE w AS SELECT s, k FROM t",
+            "CREATE TABLE w AS SELECT value AS k, arrow_cast(CAST(value % 3 AS VARCHAR), 'Dictionary(Int32, Utf8)') AS s FROM range(1, 9)",
         ],
         query: "SELECT s, arrow_typeof(s) AS of, count(*) AS n FROM w GROUP BY s",
         ..PLAIN
