@@ -304,6 +304,13 @@ fn rows_that_are_inserted_have_the_types_of_their_table() {
             "{table}{said}"
         );
     }
+    let null = "CREATE EXTERNAL TABLE w (k INT, c INT NOT NULL) STORED AS CSV LOCATION '{d}/n/'; \
+                INSERT INTO w VALUES (1, 2), (2, NULL)";
+    let said = refused(&cluster, &dir, null);
+    assert!(
+        said.contains("column c of") && said.contains("NOT NULL"),
+        "{said}"
+    );
 }
 
 #[test]

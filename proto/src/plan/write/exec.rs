@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use datafusion::arrow::array::{StringArray, UInt64Array};
-use datafusion::arrow::compute::cast;
+use datafusion::arrow::array::{Array, ArrayRef, StringArray, UInt64Array};
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::config::ConfigNonZeroUsize;
@@ -16,7 +16,7 @@ use datafusion::error::Result;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, execute_input_stream};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -125,17 +125,15 @@ impl ExecutionPlan for WriteExec {
         let sink = Arc::clone(&writer.sink);
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         sinks.push(Arc::clone(&sink));
-        let (input, schema) = (Arc::clone(&self.input), Arc::clone(sink.schema()));
-        let rows =
-            execute_input_stream(input, Arc::clone(&schema), partition, Arc::clone(&context))?;
-        let rows = of_types(rows, schema);
+        let rows = self.input.execute(partition, Arc::clone(&context))?;
+        let rows = as_declared(rows, sink.schema(), &target);
         let write = async move {
             let (rows, files) = writer.write(rows).await?;
             if rows > 0 && files == 0 {
                 return exec_err!("files of {rows} rows that were written to {target} are gone");
             }
             let task = writer.task;
-            let columns: [Arc<dyn datafusion::arrow::array::Array>; 3] = [
+            let columns: [ArrayRef; 3] = [
                 Arc::new(StringArray::from(vec![task])),
                 Arc::new(UInt64Array::from(vec![rows])),
                 Arc::new(UInt64Array::from(vec![files])),
@@ -160,23 +158,39 @@ impl ExecutionPlan for WriteExec {
     }
 }
 
-/// Rows in the types of a table's columns: those of a union's parts may differ from what was planned, within structs.
-fn of_types(rows: SendableRecordBatchStream, schema: SchemaRef) -> SendableRecordBatchStream {
-    let planned = rows.schema();
-    let of_types = move |batch: RecordBatch| {
-        let due = schema.fields().iter();
-        let same = due.zip(batch.columns());
-        if same
-            .clone()
-            .all(|(field, column)| field.data_type() == column.data_type())
-        {
+/// Rows in the types of a table's columns, which those of a union's parts may differ from within structs, whatever was
+/// planned; an error where a value does not fit, or is NULL in a column that has none.
+fn as_declared(
+    rows: SendableRecordBatchStream,
+    schema: &SchemaRef,
+    target: &Target,
+) -> SendableRecordBatchStream {
+    let (planned, schema, target) = (rows.schema(), Arc::clone(schema), target.clone());
+    let may_be_null = planned.fields().iter().map(|field| field.is_nullable());
+    let may_be_null: Vec<_> = may_be_null.collect();
+    let as_declared = move |batch: RecordBatch| {
+        let columns = || schema.fields().iter().zip(batch.columns());
+        for ((due, column), may_be_null) in columns().zip(&may_be_null) {
+            if *may_be_null && !due.is_nullable() && column.logical_null_count() > 0 {
+                let column = due.name();
+                return exec_err!(
+                    "column {column} of {target} is NOT NULL, and a row has NULL in it"
+                );
+            }
+        }
+        if columns().all(|(due, column)| due.data_type() == column.data_type()) {
             return Ok(batch);
         }
-        let columns = same.map(|(field, column)| Ok(cast(column, field.data_type())?));
+        let strict = CastOptions {
+            safe: false,
+            ..CastOptions::default()
+        };
+        let columns =
+            columns().map(|(due, column)| Ok(cast_with_options(column, due.data_type(), &strict)?));
         let columns = columns.collect::<Result<Vec<_>>>()?;
         Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
     };
-    let rows = rows.map(move |batch| of_types(batch?));
+    let rows = rows.map(move |batch| as_declared(batch?));
     Box::pin(RecordBatchStreamAdapter::new(planned, rows))
 }
 
