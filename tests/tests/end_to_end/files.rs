@@ -210,6 +210,20 @@ fn columns_are_those_of_all_files() {
     let json = "SELECT k, v FROM '{d}/json/*.jsonl' ORDER BY k";
     let json = ask(&cluster, &dir, json);
     assert_eq!((&json[0]["v"], &json[1]["v"]), (&Value::Null, &json!("x")));
+    // As Spark leaves it, and a column that is in the files and in their folders' names: these are meant.
+    for (p, x) in [("a", 1), ("b", 2)] {
+        let copy = format!("COPY (SELECT {x} AS x, 'z' AS p) TO '{{d}}/hive/p={p}/1.parquet'");
+        ask(&cluster, &dir, &copy);
+    }
+    write(&dir, &[("hive/_SUCCESS", "")]);
+    for table in ["", " PARTITIONED BY (p)"] {
+        let sql = format!(
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET{table} LOCATION '{{d}}/hive/'; \
+             SELECT x, p, arrow_typeof(p) AS t FROM t WHERE p = 'b'"
+        );
+        let due = [json!({"x": 2, "p": "b", "t": "Utf8"})];
+        assert_eq!(ask(&cluster, &dir, &sql), due, "{table}");
+    }
     for folder in ["wrong", "other"] {
         for from in ["'{d}/folder/'", "'{d}/folder/*.csv'", "t"] {
             let sql = format!(

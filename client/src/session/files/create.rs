@@ -20,7 +20,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::CreateExternalTable;
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore};
-use volley_proto::object_stores::{StoreOptions, redacted, shown};
+use volley_proto::object_stores::{StoreOptions, is_remote, redacted, shown};
 use volley_proto::plan::file_name;
 
 use super::delta::LOG;
@@ -195,13 +195,19 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
     let Some(first) = urls.first() else {
         return plan_err!("CREATE EXTERNAL TABLE without a LOCATION");
     };
-    let globs = urls.iter().map(|url| match url.get_glob() {
-        None if url.is_folder() => url.clone().with_glob(&format!("*.{ending}")),
+    let store = state.runtime_env().object_store(first)?;
+    // Beside a table's files are those of other programs, such as Spark's `_SUCCESS`.
+    let with_ending = urls.iter().map(|url| match url.get_glob() {
+        None if url.is_collection() => url.clone().with_glob(&format!("*.{ending}")),
         _ => Ok(url.clone()),
     });
-    let globs: Vec<_> = globs.collect::<Result<_>>()?;
-    let store = state.runtime_env().object_store(first)?;
-    let files = list(&globs, &store, state).await?;
+    let mut places: Vec<_> = with_ending.collect::<Result<_>>()?;
+    let mut files = list(&places, &store, state).await?;
+    // Objects of a store have any names.
+    if files.is_empty() && is_remote(first.get_url()) {
+        places.clone_from(&urls);
+        files = list(&places, &store, state).await?;
+    }
     if files.is_empty() {
         return Err(none_found(&urls, &ending, &store, state).await);
     }
@@ -209,7 +215,7 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
     let mut folders = statement.table_partition_cols.clone();
     let execution = &state.config_options().execution;
     if folders.is_empty() && execution.listing_table_factory_infer_partitions {
-        folders = options.infer_partitions(state, first).await?;
+        folders = options.infer_partitions(state, &places[0]).await?;
     }
     let schema = schema::of_all(files.clone(), &format, &store, state).await?;
     let columns = Columns::of(format.as_ref());
@@ -219,10 +225,10 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
     options = options
         .with_table_partition_cols(folders.collect())
         .with_file_sort_order(statement.order_exprs.clone());
-    for url in &urls {
-        options.validate_partitions(state, url).await?;
+    for place in &places {
+        options.validate_partitions(state, place).await?;
     }
-    let config = ListingTableConfig::new_with_multi_paths(globs)
+    let config = ListingTableConfig::new_with_multi_paths(places)
         .with_listing_options(options)
         .with_schema(schema);
     let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
