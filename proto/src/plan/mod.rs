@@ -61,6 +61,7 @@ mod stores;
 mod tables;
 mod task;
 mod train;
+mod window_limits;
 mod wire;
 mod without_columns;
 mod write;

@@ -47,6 +47,7 @@ use self::window::WindowOptions;
 use crate::Error;
 
 pub(super) use verify::verify;
+pub(super) use window::{ignores_nulls, udwf};
 
 /// What an extension of these starts with, before the JSON of a [`Lost`].
 const MAGIC: &[u8] = b"\xffvolley\x03";

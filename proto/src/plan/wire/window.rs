@@ -122,10 +122,19 @@ pub(super) fn windows(plan: &dyn ExecutionPlan) -> Option<(&[Arc<dyn WindowExpr>
     Some((streamed.window_expr(), mode))
 }
 
-fn udwf(expr: &Arc<dyn WindowExpr>) -> Option<&WindowUDFExpr> {
+/// The function of a window that is no aggregate.
+pub(in crate::plan) fn udwf(expr: &Arc<dyn WindowExpr>) -> Option<&WindowUDFExpr> {
     let standard = expr.as_any().downcast_ref::<StandardWindowExpr>()?;
     let function = standard.get_standard_func_expr();
     function.as_any().downcast_ref()
+}
+
+/// Whether a function leaves out NULLs.
+///
+/// # Errors
+/// When it does not say so.
+pub(in crate::plan) fn ignores_nulls(expr: &Arc<dyn WindowExpr>) -> Result<bool> {
+    Ok(options(expr)?.ignore_nulls)
 }
 
 /// The options of a window function.

@@ -20,6 +20,26 @@ const WINDOW: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "a limit of any rows of a window, whose partitions are exchanged",
+        settings: &[
+            "datafusion.execution.target_partitions = 4",
+            "volley.single_task_bytes = 0",
+        ],
+        query: "SELECT min(c) AS least FROM (SELECT count(v) OVER (PARTITION BY s ORDER BY v ROWS BETWEEN 5 PRECEDING AND 2 FOLLOWING) AS c FROM t WHERE v IN (1, 4, 7, 2, 5, 8) LIMIT 2) q",
+        means: Some("SELECT 3 AS least"),
+        ..WINDOW
+    },
+    Known {
+        name: "a limit of the first rows of a window, whose partitions are exchanged",
+        settings: &[
+            "datafusion.execution.target_partitions = 4",
+            "volley.single_task_bytes = 0",
+        ],
+        query: "SELECT s, v, count(v) OVER (PARTITION BY s ORDER BY v ROWS BETWEEN 5 PRECEDING AND 2 FOLLOWING) AS c FROM t ORDER BY s, v LIMIT 5",
+        order: &["s", "v"],
+        ..WINDOW
+    },
+    Known {
         name: "an order of columns that are equal",
         settings: &["datafusion.execution.target_partitions = 2"],
         query: "SELECT lag(v) IGNORE NULLS OVER (ORDER BY v, v NULLS FIRST, x) AS c FROM t WHERE nullif(v, v) = v",
