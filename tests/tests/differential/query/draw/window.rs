@@ -101,14 +101,14 @@ impl Draw<'_> {
             "lag({})",
             "lead({})",
             "lag({}, 2)",
+            "lag({}, -2)",
             "lead({}, 2, {})",
             "lag({}, 1, {})",
         ];
-        let has_frame = self.dice.chance(55);
-        let call = if has_frame {
-            self.dice.pick(&framed)
-        } else {
-            self.dice.pick(&shifted)
+        let (call, has_frame) = match self.dice.chance(55) {
+            true => (self.dice.pick(&framed), true),
+            // Theirs says nothing.
+            false => (self.dice.pick(&shifted), self.dice.chance(30)),
         };
         let mut holes: Vec<Part> = vec![value];
         if call.matches("{}").count() == 2 {
