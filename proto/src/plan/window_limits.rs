@@ -1,10 +1,11 @@
 //! Limits that reach below window functions: where a function has to see more rows than DataFusion 55 leaves it.
 //!
 //! A limit above functions of few rows becomes one of the sort below them, of as many rows more as they look ahead. For
-//! that DataFusion takes the most rows that any function looks ahead, where functions of functions look further; it does
-//! not see that `lag(x, -3)` looks ahead, and takes `lead(x) IGNORE NULLS` for one that looks at the next row. Then it
-//! sends the first rows of partitions alone through an exchange by what they are sorted by first, also where the limit
-//! takes rows of any partition: one that is cut in the middle has fewer rows than a function counts.
+//! that DataFusion takes the most rows that any function looks ahead, where functions of functions look further. It does
+//! not see that `lag(x, -3)` looks ahead, takes `lead(x) IGNORE NULLS` for one that looks at the next row, and lets an
+//! exchange mix the rows that were cut off with those that were asked for. And it sends the first rows of partitions alone
+//! through an exchange by what they are sorted by first, also where the limit takes rows of any partition: one that is
+//! cut in the middle has fewer rows than a function counts.
 //!
 //! So the rules are left out where plans have such. To be dropped when a release looks at all of them.
 
@@ -41,15 +42,13 @@ pub(super) fn keep_rows_ahead(
 ) -> Result<Plan> {
     let (mut operators_ahead, mut misjudged) = (0, false);
     plan.apply(|node| {
-        if let Some(windows) = node.downcast_ref::<BoundedWindowAggExec>() {
-            let mut ahead = false;
-            for expr in windows.window_expr() {
-                match looks_ahead(expr)? {
-                    Some(looks) => ahead |= looks,
-                    None => misjudged = true,
-                }
-            }
-            operators_ahead += usize::from(ahead);
+        if node.is::<RepartitionExec>() {
+            // Rows that were cut off may come out of another partition first.
+            misjudged |= node.exists(|below| Ok(windows_look_ahead(below)? != Some(false)))?;
+        }
+        match windows_look_ahead(node)? {
+            Some(ahead) => operators_ahead += usize::from(ahead),
+            None => misjudged = true,
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
@@ -57,6 +56,20 @@ pub(super) fn keep_rows_ahead(
         true => Ok(plan),
         false => rule.optimize(plan, config),
     }
+}
+
+/// Whether any function of an operator looks at rows after its own, as [`looks_ahead`] says.
+fn windows_look_ahead(node: &Plan) -> Result<Option<bool>> {
+    let windows = node.downcast_ref::<BoundedWindowAggExec>();
+    let mut ahead = Some(false);
+    for expr in windows
+        .into_iter()
+        .flat_map(|windows| windows.window_expr())
+    {
+        let looks = looks_ahead(expr)?;
+        ahead = ahead.zip(looks).map(|(one, other)| one || other);
+    }
+    Ok(ahead)
 }
 
 /// Whether a function looks at rows after its own; `None` where it does so and DataFusion does not see how far.
@@ -74,13 +87,9 @@ fn looks_ahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
         Some(_) => return Ok(None),
     };
     let leads = shift.fun().name() == "lead";
-    Ok(match (leads, is_forward) {
-        _ if ignores_nulls(expr)? => None,
-        // It looks back as far.
-        (true, false) => Some(true),
-        (false, false) => None,
-        (leads, true) => Some(leads),
-    })
+    let looks_ahead = leads == is_forward;
+    let misjudged = looks_ahead && (!leads || ignores_nulls(expr)?);
+    Ok((!misjudged).then_some(looks_ahead))
 }
 
 /// The plan after DataFusion's rule, if the first rows of all partitions are the first rows of each that are asked for.
