@@ -7,7 +7,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{BinaryExpr, Cast, Distinct, Expr, LogicalPlan, Operator};
+use datafusion::logical_expr::{BinaryExpr, Cast, Distinct, Expr, JoinType, LogicalPlan, Operator};
 use datafusion::optimizer::OptimizerConfig;
 
 /// Drops duplicate and constant sort keys of aggregates.
@@ -60,11 +60,15 @@ fn is_constant(expr: &Expr, plan: &LogicalPlan) -> bool {
     let Some(index) = plan.schema().maybe_index_of_column(column) else {
         return false;
     };
-    // Where its columns are its input's.
-    let below = |input: &LogicalPlan| {
-        let column = Expr::Column(input.schema().columns()[index].clone());
-        is_constant(&column, input)
+    // Where its columns, from a place on, are its input's.
+    let from = |place: usize, input: &LogicalPlan| {
+        let columns = input.schema().columns();
+        let column = index
+            .checked_sub(place)
+            .and_then(|index| columns.get(index));
+        column.is_some_and(|column| is_constant(&Expr::Column(column.clone()), input))
     };
+    let below = |input: &LogicalPlan| from(0, input);
     match plan {
         LogicalPlan::Projection(projection) => {
             is_constant(&projection.expr[index], &projection.input)
@@ -80,6 +84,22 @@ fn is_constant(expr: &Expr, plan: &LogicalPlan) -> bool {
         LogicalPlan::Distinct(Distinct::All(input)) => below(input),
         LogicalPlan::Sort(sort) => below(&sort.input),
         LogicalPlan::Limit(limit) => below(&limit.input),
+        LogicalPlan::Window(window) => below(&window.input),
+        // Of grouping sets, which have NULL for a key, there is one expression.
+        LogicalPlan::Aggregate(aggregate) => aggregate
+            .group_expr
+            .get(index)
+            .is_some_and(|key| is_constant(key, &aggregate.input)),
+        LogicalPlan::Join(join) => {
+            let (left, right) = (&join.left, &join.right);
+            let columns = left.schema().fields().len();
+            match join.join_type {
+                JoinType::Inner => below(left) || from(columns, right),
+                JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti => below(left),
+                JoinType::Right => from(columns, right),
+                _ => false,
+            }
+        }
         _ => false,
     }
 }
@@ -118,6 +138,17 @@ mod tests {
                 true,
             ),
             ("SELECT k AS c FROM t WHERE v > 1 AND k = 1", true),
+            ("SELECT 1 AS c, count(*) FROM t GROUP BY 1", true),
+            ("SELECT k AS c, count(*) FROM t GROUP BY k", false),
+            (
+                "SELECT c FROM (SELECT 1 AS c, k FROM t) u GROUP BY GROUPING SETS ((c), (k))",
+                false,
+            ),
+            (
+                "SELECT u.c, row_number() OVER () FROM t JOIN (SELECT 1 AS c) u ON true",
+                true,
+            ),
+            ("SELECT v AS c FROM t JOIN (SELECT 1 AS k) u ON true", false),
             ("SELECT k AS c FROM t WHERE v > 1 OR k = 1", false),
             ("SELECT k AS c FROM t WHERE k = v", false),
             ("SELECT v AS c FROM t", false),

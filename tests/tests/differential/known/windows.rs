@@ -55,6 +55,15 @@ pub(super) const KNOWN: &[Known] = &[
         ..WINDOW
     },
     Known {
+        name: "two aggregates whose orders differ in a constant that is grouped by",
+        settings: &[
+            "datafusion.execution.target_partitions = 4",
+            "volley.single_task_bytes = 0",
+        ],
+        query: "SELECT min(b.y) OVER (ORDER BY b.x, a.v) AS m FROM t a JOIN (SELECT nth_value(n, 2 ORDER BY n, c) AS x, nth_value(n, 2 ORDER BY c NULLS FIRST) AS y FROM (SELECT 1 AS c, count(*) AS n FROM t WHERE v < 0 GROUP BY 1) g) b ON true",
+        ..WINDOW
+    },
+    Known {
         name: "two aggregates whose orders differ in a constant, behind an exchange",
         settings: &[
             "datafusion.execution.target_partitions = 2",
