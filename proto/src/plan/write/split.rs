@@ -135,7 +135,18 @@ impl Splitter {
                      say: leave them out, or name them, as coalesce({name:?}, …) does"
                 );
             }
-            Ok(value.to_string())
+            Ok(match value {
+                ScalarValue::Date64(Some(at)) if at % DAY == 0 => {
+                    value.cast_to(&DataType::Date32)?.to_string()
+                }
+                ScalarValue::Date64(_) => {
+                    return exec_err!(
+                        "{name:?} in PARTITIONED BY has a time of day in some rows, which no folder's name says: \
+                         CAST({name:?} AS DATE) has none"
+                    );
+                }
+                value => value.to_string(),
+            })
         });
         values.collect()
     }
@@ -159,10 +170,13 @@ impl Splitter {
     }
 }
 
+/// Milliseconds of a day.
+const DAY: i64 = 86_400_000;
+
 /// Whether values can be told from the names of folders, and are looked for by the same names.
 fn has_name(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Boolean | DataType::Date32 => true,
+        DataType::Boolean | DataType::Date32 | DataType::Date64 => true,
         DataType::Dictionary(_, values) => values.is_string(),
         other => other.is_numeric() || other.is_string(),
     }

@@ -224,6 +224,11 @@ async fn what_no_folder_can_be_called_is_an_error() {
             "cannot be names of folders",
         ),
         ("id, now() AS odd", "odd", "cannot be names of folders"),
+        (
+            "id, arrow_cast(arrow_cast(90000000, 'Int64'), 'Date64') AS odd",
+            "odd",
+            "has a time of day",
+        ),
         ("id", "id", "names every column"),
     ] {
         let copy = format!(

@@ -98,6 +98,15 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "folders of days in milliseconds",
+        tables: &[
+            "COPY (SELECT value AS k, arrow_cast(DATE '2020-12-04', 'Date64') AS d FROM range(1, 4)) TO 'OUT/' STORED AS PARQUET PARTITIONED BY (d)",
+            "CREATE EXTERNAL TABLE w (k BIGINT, d DATE) STORED AS PARQUET LOCATION 'OUT/' PARTITIONED BY (d)",
+        ],
+        query: "SELECT k, d FROM w WHERE d = DATE '2020-12-04'",
+        ..PLAIN
+    },
+    Known {
         name: "a table of rows by the names of their files",
         files: NUMBERED,
         tables: &[
