@@ -268,11 +268,19 @@ fn files_of_other_types_go_together_in_tables() {
     let arrow = json!({"n": 202, "k": 12900, "c": 7, "v": "y", "t": "Int64", "d": "Utf8"});
     for (kind, folder, due) in [("PARQUET", "p", &parquet), ("ARROW", "a", &arrow)] {
         let named = format!("{sums} '{{d}}/{folder}/*.{}'", kind.to_lowercase());
-        assert_eq!(ask(&cluster, &dir, &named), [due.clone()], "{kind}");
+        assert_eq!(
+            ask(&cluster, &dir, &named),
+            std::slice::from_ref(due),
+            "{kind}"
+        );
         let table = format!(
             "CREATE EXTERNAL TABLE t STORED AS {kind} LOCATION '{{d}}/{folder}/'; {sums} t"
         );
-        assert_eq!(ask(&cluster, &dir, &table), [due.clone()], "{kind}");
+        assert_eq!(
+            ask(&cluster, &dir, &table),
+            std::slice::from_ref(due),
+            "{kind}"
+        );
     }
     let given = "CREATE EXTERNAL TABLE t (w BIGINT, c VARCHAR, k DOUBLE) STORED AS ARROW LOCATION '{d}/a/'; \
                  SELECT c, k, w FROM t WHERE k >= 99 ORDER BY k, c";
