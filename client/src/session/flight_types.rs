@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
-use datafusion::arrow::compute::{CastOptions, can_cast_types, cast_with_options};
+use datafusion::arrow::compute::{can_cast_types, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
+use datafusion::common::format::DEFAULT_CAST_OPTIONS;
 use datafusion::error::DataFusionError;
 
 use crate::Result;
@@ -33,13 +34,9 @@ pub(super) fn as_planned(batch: RecordBatch, planned: &Schema) -> Result<RecordB
         false => Arc::clone(came),
     });
     let typed: Fields = typed.collect();
-    let strict = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
     let columns = batch.columns().iter().zip(&typed);
-    let columns =
-        columns.map(|(column, field)| cast_with_options(column, field.data_type(), &strict));
+    let columns = columns
+        .map(|(column, field)| cast_with_options(column, field.data_type(), &DEFAULT_CAST_OPTIONS));
     let columns: std::result::Result<Vec<_>, _> = columns.collect();
     let rows =
         columns.and_then(|columns| RecordBatch::try_new(Arc::new(Schema::new(typed)), columns));

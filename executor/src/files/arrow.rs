@@ -1,4 +1,4 @@
-//! Arrow files of any columns and of both of Arrow's formats, as those of their table.
+//! A schema adapter for Arrow files, of both of Arrow's formats.
 //!
 //! DataFusion takes every Arrow file to have just the columns of its table, where it finds those of a Parquet file by their
 //! names and casts them, and all files of a scan to have the same of the two formats, which a scan that is sent does not tell.
@@ -33,12 +33,12 @@ const MAGIC: &[u8] = b"ARROW1";
 /// A footer's length and the magic after it, in bytes.
 const TRAILER: u64 = 10;
 
-/// A source of Arrow files whose columns are found by their names, and cast to those of the table.
-pub(super) struct ArrowFiles {
+/// A source of Arrow files whose schemas are adapted to their table's: columns are found by name, and cast.
+pub(super) struct AdaptedArrow {
     source: Arc<dyn FileSource>,
 }
 
-impl ArrowFiles {
+impl AdaptedArrow {
     /// The source, if it is one of Arrow files.
     pub(super) fn of(source: &Arc<dyn FileSource>) -> Option<Self> {
         let source = source.is::<ArrowSource>().then(|| Arc::clone(source))?;
@@ -46,7 +46,7 @@ impl ArrowFiles {
     }
 }
 
-impl FileSource for ArrowFiles {
+impl FileSource for AdaptedArrow {
     fn create_file_opener(
         &self,
         store: Arc<dyn ObjectStore>,

@@ -1,4 +1,4 @@
-//! Errors about files name the file, and [Arrow files](arrow) have the columns of their table.
+//! Errors about files name the file, and schemas of [Arrow files](arrow) are adapted to their table's.
 //!
 //! A reader of CSV, JSON or Parquet says what is wrong and where in the file, not in which. Before a
 //! stage's plan runs here, each of its scans gets a source of files that adds it; nothing else of it
@@ -28,15 +28,15 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use volley_proto::plan::file_name;
 
-use self::arrow::ArrowFiles;
+use self::arrow::AdaptedArrow;
 
-/// The scan as it is run here, if the operator is a scan of files.
+/// The scan with errors that name files and schemas that are adapted, if the operator is a scan of files.
 pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let exec = plan.downcast_ref::<DataSourceExec>()?;
     let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
     let source = Arc::clone(scan.file_source());
     let source = Arc::new(Named {
-        source: match ArrowFiles::of(&source) {
+        source: match AdaptedArrow::of(&source) {
             Some(arrow) => Arc::new(arrow),
             None => source,
         },

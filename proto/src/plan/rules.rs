@@ -32,7 +32,7 @@ use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
 use super::window_limits::{
-    LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_partitions, keep_rows_ahead,
+    LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_lookahead, keep_partitions,
 };
 use super::without_columns::gather_without_columns;
 use super::write::{choose_dictionaries, write_folder};
@@ -118,7 +118,7 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
         match own.name() {
             PROJECTION_PUSHDOWN => mended.push(around(own, keep_merge_joins)),
             TOP_K_REPARTITION => mended.push(around(own, keep_partitions)),
-            LIMIT_PAST_WINDOWS => mended.push(around(own, keep_rows_ahead)),
+            LIMIT_PAST_WINDOWS => mended.push(around(own, keep_lookahead)),
             AGGREGATE_STATISTICS => mended.push(around(own, keep_distinct_counts)),
             name if FILTER_PUSHDOWN.contains(&name) => mended.push(around(own, keep_filters)),
             JOIN_SELECTION => mended.extend([

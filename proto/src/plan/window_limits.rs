@@ -1,13 +1,12 @@
-//! Limits that reach below window functions: where a function has to see more rows than DataFusion 55 leaves it.
+//! Limits that are pushed below window functions: where the lookahead of a function is more rows than DataFusion 55 keeps.
 //!
-//! A limit above functions of few rows becomes one of the sort below them, of as many rows more as they look ahead. For
-//! that DataFusion takes the most rows that any function looks ahead, where functions of functions look further. It does
-//! not see that `lag(x, -3)` looks ahead, takes `lead(x) IGNORE NULLS` for one that looks at the next row, and lets an
-//! exchange mix the rows that were cut off with those that were asked for. And it sends the first rows of partitions alone
-//! through an exchange by what they are sorted by first, also where the limit takes rows of any partition: one that is
-//! cut in the middle has fewer rows than a function counts.
+//! A limit above window functions becomes the fetch of the sort below them, a top-k sort, plus the greatest lookahead of
+//! any function. Those of nested functions are not added up; `lag(x, -3)` is taken to have none, `lead(x) IGNORE NULLS` to
+//! have one row; and where an exchange is above the functions, the limit may take rows whose frames were cut off. A second
+//! rule copies the top-k sort below a hash exchange, also where the limit is no merge in that order but takes rows of any
+//! partition: of a window partition at the end of the top k, frames lack rows.
 //!
-//! So the rules are left out where plans have such. To be dropped when a release looks at all of them.
+//! So the rules are left out where plans have such. To be dropped when a release counts all lookahead.
 
 use std::sync::Arc;
 
@@ -29,51 +28,51 @@ use super::wire::{ignores_nulls, udwf};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// DataFusion's rule that limits sorts below window functions.
+/// DataFusion's rule that pushes limits below window functions.
 pub(super) const LIMIT_PAST_WINDOWS: &str = "LimitPushPastWindows";
-/// DataFusion's rule that keeps first rows below an exchange, too.
+/// DataFusion's rule that copies a top-k sort below a hash exchange.
 pub(super) const TOP_K_REPARTITION: &str = "TopKRepartition";
 
-/// The plan after DataFusion's rule, if it sees how far functions look ahead.
-pub(super) fn keep_rows_ahead(
+/// The plan after DataFusion's rule, if that counts all lookahead of the plan's window functions.
+pub(super) fn keep_lookahead(
     rule: &dyn PhysicalOptimizerRule,
     plan: Plan,
     config: &ConfigOptions,
 ) -> Result<Plan> {
-    let (mut operators_ahead, mut misjudged) = (0, false);
+    let (mut operators, mut misjudged) = (0, false);
     plan.apply(|node| {
         if node.is::<RepartitionExec>() {
-            // Rows that were cut off may come out of another partition first.
-            misjudged |= node.exists(|below| Ok(windows_look_ahead(below)? != Some(false)))?;
+            // Rows whose frames were cut off may come out of another partition first.
+            misjudged |= node.exists(|below| Ok(operator_lookahead(below)? != Some(false)))?;
         }
-        match windows_look_ahead(node)? {
-            Some(ahead) => operators_ahead += usize::from(ahead),
+        match operator_lookahead(node)? {
+            Some(ahead) => operators += usize::from(ahead),
             None => misjudged = true,
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
-    match misjudged || operators_ahead > 1 {
+    match misjudged || operators > 1 {
         true => Ok(plan),
         false => rule.optimize(plan, config),
     }
 }
 
-/// Whether any function of an operator looks at rows after its own, as [`looks_ahead`] says.
-fn windows_look_ahead(node: &Plan) -> Result<Option<bool>> {
+/// Whether any window function of an operator has lookahead, as [`lookahead`] says.
+fn operator_lookahead(node: &Plan) -> Result<Option<bool>> {
     let windows = node.downcast_ref::<BoundedWindowAggExec>();
     let mut ahead = Some(false);
     for expr in windows
         .into_iter()
         .flat_map(|windows| windows.window_expr())
     {
-        let looks = looks_ahead(expr)?;
-        ahead = ahead.zip(looks).map(|(one, other)| one || other);
+        let own = lookahead(expr)?;
+        ahead = ahead.zip(own).map(|(one, other)| one || other);
     }
     Ok(ahead)
 }
 
-/// Whether a function looks at rows after its own; `None` where it does so and DataFusion does not see how far.
-fn looks_ahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
+/// Whether a window function has lookahead: reads rows after its own. `None` where DataFusion takes it for less than it is.
+fn lookahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
     let shift = udwf(expr).filter(|function| matches!(function.fun().name(), "lead" | "lag"));
     let Some(shift) = shift else {
         let end = &expr.get_window_frame().end_bound;
@@ -87,25 +86,25 @@ fn looks_ahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
         Some(_) => return Ok(None),
     };
     let leads = shift.fun().name() == "lead";
-    let looks_ahead = leads == is_forward;
-    let misjudged = looks_ahead && (!leads || ignores_nulls(expr)?);
-    Ok((!misjudged).then_some(looks_ahead))
+    let ahead = leads == is_forward;
+    let misjudged = ahead && (!leads || ignores_nulls(expr)?);
+    Ok((!misjudged).then_some(ahead))
 }
 
-/// The plan after DataFusion's rule, if the first rows of all partitions are the first rows of each that are asked for.
+/// The plan after DataFusion's rule, if every top-k sort above a hash exchange feeds a merge with a fetch.
 pub(super) fn keep_partitions(
     rule: &dyn PhysicalOptimizerRule,
     plan: Plan,
     config: &ConfigOptions,
 ) -> Result<Plan> {
-    match takes_any(&plan, false) {
+    match has_unmerged_top_k(&plan, false) {
         true => Ok(plan),
         false => rule.optimize(plan, config),
     }
 }
 
-/// Whether first rows of exchanged partitions are asked for by another than a merge of all of them that keeps some.
-fn takes_any(plan: &Plan, merged: bool) -> bool {
+/// Whether a top-k sort above an exchange feeds another than a merge with a fetch; `merged` where one is above.
+fn has_unmerged_top_k(plan: &Plan, merged: bool) -> bool {
     let sort = plan.downcast_ref::<SortExec>();
     let exchanged =
         |sort: &SortExec| sort.fetch().is_some() && sort.input().is::<RepartitionExec>();
@@ -119,7 +118,9 @@ fn takes_any(plan: &Plan, merged: bool) -> bool {
         // Whatever gathers rows otherwise, or sorts them, takes them in another order.
         None => merged && sort.is_none() && inputs.len() == 1 && !gathers(plan),
     };
-    inputs.into_iter().any(|input| takes_any(input, merged))
+    inputs
+        .into_iter()
+        .any(|input| has_unmerged_top_k(input, merged))
 }
 
 /// Whether rows of several partitions become one.
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn functions_see_the_rows_that_they_look_ahead_to() {
+    async fn limits_keep_all_lookahead() {
         let (session, _dir) = session().await;
         let rows = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW";
         let ahead =
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn first_rows_are_kept_below_an_exchange_for_a_merge_alone() {
+    async fn a_top_k_sort_is_copied_below_an_exchange_for_a_merge_alone() {
         let (session, _dir) = session().await;
         let count =
             "count(v) OVER (PARTITION BY s ORDER BY v ROWS BETWEEN 5 PRECEDING AND 2 FOLLOWING)";

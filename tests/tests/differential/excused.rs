@@ -142,6 +142,10 @@ const KNOWN: &[(&str, &str)] = &[
         "as any of these panics, where another partition waits for the same side of a join",
     ),
     (
+        "Can not create index of type",
+        "a window's values of a dictionary with small keys, more than these tell apart",
+    ),
+    (
         "first_last.rs",
         "ordered aggregates panic over groups that a filter leaves empty",
     ),

@@ -49,9 +49,9 @@ pub(crate) enum Outcome {
     Hang,
 }
 
-/// What makes DataFusion's plans faster, and can be left out: DataFusion alone goes without, or both sides would share its
-/// mistakes. Not of these: what pushes expressions down to scans, which alone tell the names of files.
-const LEFT_OUT: [&str; 9] = [
+/// DataFusion's optional optimizations: DataFusion alone goes without, or both sides would share their mistakes. Pushing
+/// expressions down to scans is none of them, for scans alone tell the names of files.
+const OPTIMIZATIONS: [&str; 9] = [
     "datafusion.optimizer.enable_window_limits",
     "datafusion.optimizer.enable_topk_repartition",
     "datafusion.optimizer.enable_topk_aggregation",
@@ -80,7 +80,7 @@ pub(crate) fn ask_reference(
         if !partitions {
             config = config.with_target_partitions(slots);
         }
-        for key in LEFT_OUT {
+        for key in OPTIMIZATIONS {
             config.options_mut().set(key, "false")?;
         }
         let context = match script.rules {
@@ -89,7 +89,7 @@ pub(crate) fn ask_reference(
             Rules::Unsimplified => unsimplified(config),
         };
         let is_asked = |setting: &&Setting| {
-            setting.is_of_datafusion() && !LEFT_OUT.contains(&setting.key.as_str())
+            setting.is_of_datafusion() && !OPTIMIZATIONS.contains(&setting.key.as_str())
         };
         for setting in script.settings.iter().filter(is_asked) {
             context.sql(&setting.statement()).await?.collect().await?;

@@ -181,7 +181,7 @@ async fn find_compression(statement: &mut CreateExternalTable, state: &SessionSt
     }
 }
 
-/// The table with the columns of all its files, and of the folders that they are in.
+/// The table with the columns of all its files, and its partition columns.
 async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Result<ListingTable> {
     let Some(factory) = state.get_file_format_factory(&statement.file_type) else {
         let what = format!("STORED AS {}", statement.file_type);
@@ -212,18 +212,22 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
         return Err(none_found(&urls, &ending, &store, state).await);
     }
     let mut options = ListingOptions::new(Arc::clone(&format)).with_file_extension("");
-    let mut folders = statement.table_partition_cols.clone();
+    let mut partition_columns = statement.table_partition_cols.clone();
     let execution = &state.config_options().execution;
-    if folders.is_empty() && execution.listing_table_factory_infer_partitions {
-        folders = options.infer_partitions(state, &places[0]).await?;
+    if partition_columns.is_empty() && execution.listing_table_factory_infer_partitions {
+        partition_columns = options.infer_partitions(state, &places[0]).await?;
     }
     let schema = schema::of_all(files.clone(), &format, &store, state).await?;
     let columns = Columns::of(format.as_ref());
-    let schema = schema::beside_folders(&schema, &folders, columns, || files[0].0.clone())?;
+    let schema = schema::without_partition_columns(&schema, &partition_columns, columns, || {
+        files[0].0.clone()
+    })?;
     check_order(statement, &schema)?;
-    let folders = folders.into_iter().map(|column| (column, DataType::Utf8));
+    let partition_columns = partition_columns
+        .into_iter()
+        .map(|column| (column, DataType::Utf8));
     options = options
-        .with_table_partition_cols(folders.collect())
+        .with_table_partition_cols(partition_columns.collect())
         .with_file_sort_order(statement.order_exprs.clone());
     for place in &places {
         options.validate_partitions(state, place).await?;

@@ -91,18 +91,18 @@ fn without_dictionaries(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-/// The schema of files without the columns that the folders they are in are named after: the folder's name is meant.
+/// The schema of files without columns that are partition columns, too: the value in the folder's name counts.
 ///
 /// # Errors
 /// When there are such, and columns are not found by name. `file` is the name of a file.
-pub(super) fn beside_folders(
+pub(super) fn without_partition_columns(
     schema: &SchemaRef,
-    folders: &[String],
+    partition_columns: &[String],
     columns: Columns,
     file: impl FnOnce() -> String,
 ) -> Result<SchemaRef> {
-    let is_folder = |field: &&FieldRef| folders.contains(field.name());
-    match schema.fields().iter().find(is_folder) {
+    let is_repeated = |field: &&FieldRef| partition_columns.contains(field.name());
+    match schema.fields().iter().find(is_repeated) {
         None => Ok(Arc::clone(schema)),
         Some(field) if columns != Columns::ByName => Err(Error::FilesDiffer {
             one: file(),
@@ -113,7 +113,7 @@ pub(super) fn beside_folders(
             ),
         }),
         Some(_) => {
-            let fields = schema.fields().iter().filter(|field| !is_folder(field));
+            let fields = schema.fields().iter().filter(|field| !is_repeated(field));
             let fields: Vec<_> = fields.cloned().collect();
             let metadata = schema.metadata().clone();
             Ok(Arc::new(Schema::new_with_metadata(fields, metadata)))

@@ -124,13 +124,13 @@ impl FilesTable {
         let schema = schema::of_all(named, &format, &store, state).await?;
         let hive = Hive::of(&files);
         let partition_columns = hive.as_ref().map(columns).unwrap_or_default();
-        let folders: Vec<_> = partition_columns
+        let names: Vec<_> = partition_columns
             .iter()
             .map(|(column, _)| column.clone())
             .collect();
         let columns = Columns::of(format.as_ref());
         let one = || files[0].display().to_string();
-        let schema = schema::beside_folders(&schema, &folders, columns, one)?;
+        let schema = schema::without_partition_columns(&schema, &names, columns, one)?;
         let first = table(&files, &format, &partition_columns, &schema)?;
         Ok(Self {
             place,

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use datafusion::arrow::array::{Array, ArrayRef, StringArray, UInt64Array};
-use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::compute::cast_with_options;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::config::ConfigNonZeroUsize;
+use datafusion::common::format::DEFAULT_CAST_OPTIONS;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::datasource::physical_plan::FileSink;
@@ -181,12 +182,13 @@ fn as_declared(
         if columns().all(|(due, column)| due.data_type() == column.data_type()) {
             return Ok(batch);
         }
-        let strict = CastOptions {
-            safe: false,
-            ..CastOptions::default()
-        };
-        let columns =
-            columns().map(|(due, column)| Ok(cast_with_options(column, due.data_type(), &strict)?));
+        let columns = columns().map(|(due, column)| {
+            Ok(cast_with_options(
+                column,
+                due.data_type(),
+                &DEFAULT_CAST_OPTIONS,
+            )?)
+        });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
     };
