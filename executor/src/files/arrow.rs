@@ -6,12 +6,6 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::buffer::Buffer;
-use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::ipc::convert::fb_to_schema;
-use datafusion::arrow::ipc::reader::{StreamDecoder, read_footer_length};
-use datafusion::arrow::ipc::root_as_footer;
-use datafusion::common::exec_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
@@ -19,19 +13,15 @@ use datafusion::datasource::physical_plan::{
 };
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::Result;
-use datafusion::object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use datafusion::object_store::ObjectStore;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr_adapter::{
     DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory,
 };
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use futures::{StreamExt, TryStreamExt, stream};
-
-/// What a file with a footer begins and ends with; one of the other format begins with a length.
-const MAGIC: &[u8] = b"ARROW1";
-/// A footer's length and the magic after it, in bytes.
-const TRAILER: u64 = 10;
+use futures::{StreamExt, stream};
+use volley_proto::plan::ArrowFile;
 
 /// A source of Arrow files whose schemas are adapted to their table's: columns are found by name, and cast.
 pub(super) struct AdaptedArrow {
@@ -103,7 +93,7 @@ impl FileOpener for Opener {
     fn open(&self, mut file: PartitionedFile) -> Result<FileOpenFuture> {
         let opener = self.clone();
         Ok(Box::pin(async move {
-            let found = Found::in_file(opener.store.as_ref(), &file.object_meta).await?;
+            let found = ArrowFile::in_store(opener.store.as_ref(), &file.object_meta).await?;
             if !found.has_footer {
                 // There is nothing to find its batches by: who has its begin reads all.
                 match file.range.take() {
@@ -111,7 +101,7 @@ impl FileOpener for Opener {
                     _ => {}
                 }
             }
-            let source = found.source(opener.source.as_ref())?;
+            let source = source_of(found, opener.source.as_ref())?;
             let Opener {
                 store,
                 scan,
@@ -124,84 +114,25 @@ impl FileOpener for Opener {
     }
 }
 
-/// What a file says of itself.
-struct Found {
-    schema: SchemaRef,
-    has_footer: bool,
-}
-
-impl Found {
-    async fn in_file(store: &dyn ObjectStore, file: &ObjectMeta) -> Result<Self> {
-        let (place, size) = (&file.location, file.size);
-        let magic = MAGIC.len() as u64;
-        let has_footer =
-            size >= magic + TRAILER && store.get_range(place, 0..magic).await? == MAGIC;
-        let schema = match has_footer {
-            true => {
-                let trailer = store.get_range(place, size - TRAILER..size).await?;
-                let Ok(trailer) = trailer.as_ref().try_into() else {
-                    return exec_err!("its last {TRAILER} bytes are not there");
-                };
-                let length = read_footer_length(trailer)? as u64;
-                let end = size - TRAILER;
-                let Some(start) = end.checked_sub(length) else {
-                    return exec_err!("its footer would be of {length} bytes, and it has {size}");
-                };
-                let footer = store.get_range(place, start..end).await?;
-                schema_in_footer(&footer)?
-            }
-            false => schema_in_stream(store, file).await?,
-        };
-        Ok(Self { schema, has_footer })
-    }
-
-    /// The source of a table's files, for one of these columns.
-    fn source(self, of_table: &dyn FileSource) -> Result<Arc<dyn FileSource>> {
-        let table = of_table.table_schema();
-        let file = TableSchema::builder(self.schema)
-            .with_table_partition_cols(table.table_partition_cols().clone())
-            .build();
-        let (due, there) = (table.table_schema(), file.table_schema());
-        let adapter =
-            DefaultPhysicalExprAdapterFactory.create(Arc::clone(due), Arc::clone(there))?;
-        let projection = of_table
-            .projection()
-            .cloned()
-            .map(|projection| projection.try_map_exprs(|expr| adapter.rewrite(expr)));
-        let source: Arc<dyn FileSource> = match self.has_footer {
-            true => Arc::new(ArrowSource::new_file_source(file)),
-            false => Arc::new(ArrowSource::new_stream_file_source(file)),
-        };
-        let projected = match projection.transpose()? {
-            Some(projection) => source.try_pushdown_projection(&projection)?,
-            None => None,
-        };
-        Ok(projected.unwrap_or(source))
-    }
-}
-
-fn schema_in_footer(footer: &[u8]) -> Result<SchemaRef> {
-    let schema = match root_as_footer(footer) {
-        Ok(footer) => footer.schema(),
-        Err(error) => return exec_err!("its footer cannot be read: {error}"),
+/// The source of a table's files, for one of them.
+fn source_of(found: ArrowFile, of_table: &dyn FileSource) -> Result<Arc<dyn FileSource>> {
+    let table = of_table.table_schema();
+    let file = TableSchema::builder(found.schema)
+        .with_table_partition_cols(table.table_partition_cols().clone())
+        .build();
+    let (due, there) = (table.table_schema(), file.table_schema());
+    let adapter = DefaultPhysicalExprAdapterFactory.create(Arc::clone(due), Arc::clone(there))?;
+    let projection = of_table
+        .projection()
+        .cloned()
+        .map(|projection| projection.try_map_exprs(|expr| adapter.rewrite(expr)));
+    let source: Arc<dyn FileSource> = match found.has_footer {
+        true => Arc::new(ArrowSource::new_file_source(file)),
+        false => Arc::new(ArrowSource::new_stream_file_source(file)),
     };
-    match schema {
-        Some(schema) => Ok(Arc::new(fb_to_schema(schema))),
-        None => exec_err!("its footer has no columns"),
-    }
-}
-
-async fn schema_in_stream(store: &dyn ObjectStore, file: &ObjectMeta) -> Result<SchemaRef> {
-    let mut chunks = store.get(&file.location).await?.into_stream();
-    let mut decoder = StreamDecoder::new();
-    while let Some(chunk) = chunks.try_next().await? {
-        let mut chunk = Buffer::from(chunk);
-        while !chunk.is_empty() {
-            decoder.decode(&mut chunk)?;
-            if let Some(schema) = decoder.schema() {
-                return Ok(schema);
-            }
-        }
-    }
-    exec_err!("it is no Arrow file: it begins with no columns")
+    let projected = match projection.transpose()? {
+        Some(projection) => source.try_pushdown_projection(&projection)?,
+        None => None,
+    };
+    Ok(projected.unwrap_or(source))
 }

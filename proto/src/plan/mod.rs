@@ -18,6 +18,7 @@
 //! [`crate::runtime`] when they execute, which happens on executors only.
 
 mod aggregate_orders;
+mod arrow_file;
 mod codec;
 mod distinct_counts;
 mod effects;
@@ -66,6 +67,7 @@ mod wire;
 mod without_columns;
 mod write;
 
+pub use arrow_file::ArrowFile;
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
 pub use effects::{Effects, places_of_task};
 pub use filters::without_filters;

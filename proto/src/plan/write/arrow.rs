@@ -1,14 +1,14 @@
 //! Writers of Arrow files, which say what they write where.
 //!
-//! DataFusion's are known to nobody but itself, so that they cannot be sent. Reading is DataFusion's: see
-//! [`ArrowFormat`]. Files have Arrow's file format, their batches compressed by LZ4, as DataFusion's have.
+//! DataFusion's are known to nobody but itself, so that they cannot be sent. Which columns a file has is found by
+//! [`ArrowFile`], reading is DataFusion's. Files have Arrow's file format, their batches compressed by LZ4, as DataFusion's have.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use datafusion::arrow::ipc::{CompressionType, MetadataVersion};
 use datafusion::catalog::Session;
@@ -30,6 +30,8 @@ use datafusion_datasource::write::demux::DemuxedStreamReceiver;
 use datafusion_datasource::write::{ObjectWriterBuilder, get_writer_schema};
 use object_store::{ObjectMeta, ObjectStore};
 use tokio::io::AsyncWriteExt;
+
+use crate::plan::ArrowFile;
 
 /// What is encoded is handed to the store when it has grown to this many bytes.
 const FLUSH_BYTES: usize = 1 << 20;
@@ -74,11 +76,16 @@ impl FileFormat for ArrowFiles {
 
     async fn infer_schema(
         &self,
-        session: &dyn Session,
+        _: &dyn Session,
         store: &Arc<dyn ObjectStore>,
         objects: &[ObjectMeta],
     ) -> Result<SchemaRef> {
-        self.0.infer_schema(session, store, objects).await
+        let mut schemas = Vec::with_capacity(objects.len());
+        for object in objects {
+            let file = ArrowFile::in_store(store.as_ref(), object).await?;
+            schemas.push(Arc::unwrap_or_clone(file.schema));
+        }
+        Ok(Arc::new(Schema::try_merge(schemas)?))
     }
 
     async fn infer_stats(
