@@ -438,6 +438,9 @@ fn without_prefix(text: &str) -> Option<String> {
         ("Job failed due to stage ", " failed: "),
         ("Error planning job ", ": "),
     ];
+    if let Some(feature) = text.strip_prefix("This feature is not implemented: ") {
+        return Some(not_supported(feature));
+    }
     let plain = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
     let around = || {
         AROUND.iter().find_map(|(before, after)| {
@@ -469,7 +472,7 @@ fn without_debug(text: &str) -> Option<String> {
     }
     if let Some(rest) = text.strip_prefix("NotImplemented(") {
         let (feature, _) = string_literal(rest)?;
-        return Some(format!("This feature is not implemented: {feature}"));
+        return Some(not_supported(&feature));
     }
     // The name of an optimizer's rule, and what went wrong in it.
     if let Some(rest) = text.strip_prefix("Context(") {
@@ -487,6 +490,12 @@ fn without_debug(text: &str) -> Option<String> {
         .strip_suffix(", None")
         .or_else(|| inner.strip_suffix(", Some(\"\")"));
     Some(shorter.unwrap_or(inner).to_owned())
+}
+
+/// What DataFusion says of a feature that it has not, in the words of [`Error::NotSupported`].
+fn not_supported(feature: &str) -> String {
+    let what = feature.trim().trim_start_matches("not supported: ");
+    format!("not supported: {what}")
 }
 
 /// A string literal as `Debug` prints it, and what follows it.
@@ -547,7 +556,11 @@ mod tests {
             ),
             (
                 "Job x failed: Error planning job x: DataFusionError(Context(\"a_rule\", NotImplemented(\"two orders\")))",
-                "This feature is not implemented: two orders",
+                "not supported: two orders",
+            ),
+            (
+                "Error during planning: This feature is not implemented: not supported: two orders",
+                "not supported: two orders",
             ),
             (
                 "Error during planning: table 't' not found",
