@@ -37,7 +37,7 @@ use super::train::only;
 use super::wire::{Converter, Lost, decode_expr, verify};
 use super::write::{EncodedTarget, Target};
 use super::{
-    CommitExec, NullSupplyExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec,
+    CommitExec, FenceExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec,
     filtered, float_extremes, row_hash, running, single_value,
 };
 use crate::object_stores::{Declared, Stores};
@@ -69,7 +69,7 @@ enum Node {
     Commit {
         target: EncodedTarget,
     },
-    NullSupply,
+    Fence,
     /// The states of no rows are values in protobuf, and the schema is as below.
     Expand {
         sets: Vec<Vec<bool>>,
@@ -327,7 +327,7 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 let what = "it is a logical node in a physical plan";
                 Err(Error::malformed("plan node", what).into())
             }
-            Some(Node::NullSupply) => Ok(Arc::new(NullSupplyExec::new(only(inputs.to_vec())?))),
+            Some(Node::Fence) => Ok(Arc::new(FenceExec::new(only(inputs.to_vec())?))),
             Some(Node::Expand {
                 sets,
                 identity,
@@ -368,8 +368,8 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         } else if let Some(commit) = plan.downcast_ref::<CommitExec>() {
             let target = commit.target().encode(self, converter)?;
             Node::Commit { target }.encode(buf)
-        } else if plan.is::<NullSupplyExec>() {
-            Node::NullSupply.encode(buf)
+        } else if plan.is::<FenceExec>() {
+            Node::Fence.encode(buf)
         } else if let Some(expand) = plan.downcast_ref::<ExpandExec>() {
             let identity = expand.identity().iter().map(encode_value);
             Node::Expand {

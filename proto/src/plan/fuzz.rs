@@ -56,7 +56,7 @@ fn nodes() -> Vec<Vec<u8>> {
     });
     let values = serde_json::json!([{"ignore_nulls": true, "reversed": false}]);
     vec![
-        node(MAGIC, serde_json::json!("NullSupply")),
+        node(MAGIC, serde_json::json!("Fence")),
         node(
             MAGIC,
             serde_json::json!({"Train": {"spec": manifest["spec"]}}),

@@ -25,7 +25,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use super::joins::{are_exact, broadcast_limit, is_of_the_right};
 use super::size::{row_bytes, size};
-use super::{NullSupplyExec, OneTaskExec};
+use super::{FenceExec, OneTaskExec};
 
 /// Reading so many bytes takes about as long as another stage.
 pub(super) const REREAD_BYTES: u64 = 2 << 20;
@@ -73,7 +73,7 @@ pub(super) fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
         || plan.is::<HashJoinExec>()
         || plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
-        || plan.is::<NullSupplyExec>()
+        || plan.is::<FenceExec>()
         || plan.is::<OneTaskExec>()
         || plan.is::<CoalescePartitionsExec>()
         || plan.is::<RepartitionExec>();
@@ -109,7 +109,7 @@ fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
     let passes = joins
         || plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
-        || plan.is::<NullSupplyExec>()
+        || plan.is::<FenceExec>()
         || plan.is::<CoalescePartitionsExec>()
         || spreads_over_threads(plan.as_ref());
     if !passes {

@@ -14,6 +14,7 @@ use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
 use super::expand::group_before_sets;
+use super::fence::{forget_constants, forget_keys};
 use super::filters::{FILTER_PUSHDOWN, keep_filters};
 use super::float_extremes::order_floats;
 use super::float_ranges::{forget_ranges, prune_by_others};
@@ -23,14 +24,13 @@ use super::leaf_projections::{PUSH_DOWN_LEAF_PROJECTIONS, push_where_it_can};
 use super::logical_rule::{self, LogicalRule, top_down};
 use super::merge_joins::{PROJECTION_PUSHDOWN, keep_merge_joins};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
-use super::null_supply::forget_constants;
 use super::own_equalities::hide_own_equalities;
 use super::plan_rule::{PlanRule, Rewrite, around, rule};
 use super::repeated::receive_repeated_names;
 use super::reversed_aggregates::reverse_as_partial;
 use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
-use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged};
+use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged, sort_output};
 use super::window_limits::{
     LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_lookahead, keep_partitions,
 };
@@ -126,12 +126,14 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
                 each("hide_own_equalities", hide_own_equalities),
                 // Once the kind of each join is settled.
                 each("forget_constants", forget_constants),
+                rule("forget_keys", Rewrite::Whole(forget_keys)),
             ]),
             ENSURE_REQUIREMENTS => mended.extend([
                 each("limits_apart", limit_apart),
                 own,
                 each("limits_within", limit_within),
                 each("sort_as_merged", sort_as_merged),
+                each("sort_output", sort_output),
             ]),
             _ => mended.push(own),
         }

@@ -1,25 +1,37 @@
-//! Inputs of operators that put NULLs where there were values: the side of an outer join where a row of the other side
-//! finds no partner, and the input of grouping sets, of which each has NULLs for what it does not group by.
+//! Operators that pass rows on and say nothing of them, where DataFusion 55 would conclude what does not hold.
 //!
-//! What is constant below is not above, and what is equal need not be. DataFusion 55 takes it for such still
-//! (`EquivalenceGroup::join`, `AggregateExec::compute_properties`): an `ORDER BY` of such a column sorts by nothing, in
-//! one process too. So an input of which such is known gets an operator that passes its rows on and says nothing. It
-//! travels with the plan, because operators above conclude from it again wherever they are made. To be dropped when a
-//! release knows better.
+//! **Inputs of operators that put NULLs where there were values**: the side of an outer join where a row of the other side
+//! finds no partner, and the input of grouping sets, of which each has NULLs for what it does not group by. What is
+//! constant below is not above, and what is equal need not be; it is taken for such still (`EquivalenceGroup::join`,
+//! `AggregateExec::compute_properties`), and an `ORDER BY` of such a column sorts by nothing.
+//!
+//! **Groups.** What rows are grouped by is there once, and a sort by more than that is none. A projection that puts the
+//! columns in another order takes other columns for what they are grouped by (`projected_constraints`): in
+//! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, `n` is taken to
+//! be there once. The same goes for the primary keys of files, of which no scan says anything here.
+//!
+//! Both are so in one process too. A fence travels with the plan, because operators above conclude again wherever they
+//! are made. To be dropped when a release knows better.
 
 use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{JoinType, Statistics};
+use datafusion::common::{Constraints, JoinType, Statistics};
+use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
+use datafusion::physical_optimizer::output_requirements::OutputRequirementExec;
+use datafusion::physical_plan::aggregates::{
+    AggregateExec, AggregateInputMode, AggregateOutputMode,
+};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::projection::{ProjectionExec, make_with_child};
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
@@ -30,16 +42,16 @@ use super::train::only;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Rows of which no column is known to be constant, nor an order: a sort-merge join sorts above it, where an
-/// order by a constant is one too; no other join keeps the order of a side that it supplies NULLs for, and grouping sets
-/// keep none.
+/// Rows of which no column is known to be constant, nor a key, nor an order: a sort-merge join sorts above it, where an
+/// order by a constant is one too; no other join keeps the order of a side that it supplies NULLs for, grouping sets
+/// keep none, and groups are sorted above.
 #[derive(Debug)]
-pub struct NullSupplyExec {
+pub struct FenceExec {
     input: Plan,
     properties: Arc<PlanProperties>,
 }
 
-impl NullSupplyExec {
+impl FenceExec {
     /// The rows of an input.
     pub fn new(input: Plan) -> Self {
         let properties = PlanProperties::new(
@@ -66,7 +78,7 @@ pub(super) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<
         let forgets = supplies && !(known.eq_group().is_empty() && known.oeq_class().is_empty());
         return Ok(match forgets {
             true => {
-                let input = Arc::new(NullSupplyExec::new(Arc::clone(input)));
+                let input = Arc::new(FenceExec::new(Arc::clone(input)));
                 Some(replace_children_if_necessary(
                     Arc::clone(node),
                     vec![input],
@@ -96,7 +108,7 @@ pub(super) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<
         let forgets = supplies && !input.equivalence_properties().constants().is_empty();
         changed |= forgets;
         match forgets {
-            true => Arc::new(NullSupplyExec::new(Arc::clone(input))) as Plan,
+            true => Arc::new(FenceExec::new(Arc::clone(input))) as Plan,
             false => Arc::clone(input),
         }
     });
@@ -107,15 +119,61 @@ pub(super) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<
     }
 }
 
-impl DisplayAs for NullSupplyExec {
+/// Scans that say nothing of keys, and fences above groups where more than one order is asked for above them: the first
+/// is sorted anyway, and what is taken for a key counts from the second on.
+pub(super) fn forget_keys(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
+    without_keys(&plan, 0)
+}
+
+fn without_keys(node: &Plan, orders_above: usize) -> Result<Plan> {
+    if let Some(scan) = without_constraints(node) {
+        return Ok(scan);
+    }
+    let mirrors_sort = node.is::<OutputRequirementExec>();
+    let asks = |required: &Option<_>| required.is_some();
+    let asks = node.is::<SortExec>() || node.required_input_ordering().iter().any(asks);
+    let orders = orders_above + usize::from(asks && !mirrors_sort);
+    let inputs = node.children().into_iter().map(|input| {
+        let fenced = without_keys(input, orders)?;
+        let is_ordered = !fenced.equivalence_properties().oeq_class().is_empty();
+        Ok(
+            match orders + usize::from(is_ordered) > 1 && has_groups(&fenced) {
+                true => Arc::new(FenceExec::new(fenced)),
+                false => fenced,
+            },
+        )
+    });
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    replace_children_if_necessary(Arc::clone(node), inputs)
+}
+
+/// Whether rows are those of whole groups.
+fn has_groups(node: &Plan) -> bool {
+    node.downcast_ref::<AggregateExec>().is_some_and(|groups| {
+        groups.mode().output_mode() == AggregateOutputMode::Final && !groups.group_expr().is_empty()
+    })
+}
+
+/// A scan of files that says nothing of keys, if it said anything.
+fn without_constraints(node: &Plan) -> Option<Plan> {
+    let exec = node.downcast_ref::<DataSourceExec>()?;
+    let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
+    if scan.constraints.is_empty() {
+        return None;
+    }
+    let scan = FileScanConfigBuilder::from(scan.clone()).with_constraints(Constraints::default());
+    Some(DataSourceExec::from_data_source(scan.build()))
+}
+
+impl DisplayAs for FenceExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NullSupplyExec")
+        f.write_str("FenceExec")
     }
 }
 
-impl ExecutionPlan for NullSupplyExec {
+impl ExecutionPlan for FenceExec {
     fn name(&self) -> &str {
-        "NullSupplyExec"
+        "FenceExec"
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -199,6 +257,38 @@ mod tests {
         let lines = rows.lines().filter_map(|row| row.strip_prefix("| "));
         let keys: Vec<_> = lines.skip(1).filter_map(|row| row.get(..1)).collect();
         assert_eq!(keys.concat(), "    1111", "{rows}");
+    }
+
+    #[tokio::test]
+    async fn a_column_in_the_place_of_a_key_is_none() {
+        let config = SessionConfig::new().with_target_partitions(2);
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config)
+            .build();
+        let session = SessionContext::new_with_state(with_rules(state).build());
+        let create = "CREATE TABLE t AS SELECT value % 7 AS k FROM range(0, 70)";
+        session.sql(create).await.unwrap().collect().await.unwrap();
+        let groups = "(SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10)";
+        for query in [
+            format!("SELECT k FROM {groups} ORDER BY n, k DESC"),
+            format!(
+                "SELECT k FROM (SELECT row_number() OVER (ORDER BY n, k DESC) AS r, k FROM {groups}) ORDER BY r"
+            ),
+        ] {
+            let rows = session.sql(&query).await.unwrap().collect().await.unwrap();
+            let rows = pretty_format_batches(&rows).unwrap().to_string();
+            let plan = session
+                .sql(&format!("EXPLAIN {query}"))
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap();
+            println!("{}", pretty_format_batches(&plan).unwrap());
+            let rows_only = rows.lines().filter_map(|row| row.strip_prefix("| "));
+            let keys: Vec<_> = rows_only.filter_map(|row| row.get(..1)).collect();
+            assert_eq!(keys[1..].concat(), "6543210", "{query}\n{rows}");
+        }
     }
 
     #[tokio::test]
