@@ -37,8 +37,8 @@ use super::train::only;
 use super::wire::{Converter, Lost, decode_expr, verify};
 use super::write::{EncodedTarget, Target};
 use super::{
-    CommitExec, FenceExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec,
-    filtered, float_extremes, row_hash, running, single_value,
+    CommitExec, FenceExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec, filtered,
+    float_extremes, row_hash, running, single_value, sliding,
 };
 use crate::object_stores::{Declared, Stores};
 use crate::spec::TrainSpec;
@@ -471,6 +471,7 @@ fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     filtered::function(name)
         .or_else(|| single_value::function(name))
         .or_else(|| float_extremes::function(name))
+        .or_else(|| sliding::function(name))
 }
 
 /// Takes over what a task says of the stores that it reads and writes; its plan is what follows.

@@ -22,6 +22,8 @@ use datafusion::logical_expr::{
     WindowFunctionDefinition,
 };
 
+use super::sliding;
+
 /// What the names of these functions start with, before the aggregate's own.
 const PREFIX: &str = "volley_filtered_";
 
@@ -66,10 +68,11 @@ pub(super) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     Some(Arc::new(Filtered::of(aggregate(name)?)))
 }
 
-/// DataFusion's aggregate of this name.
+/// DataFusion's aggregate of this name, or that over [frames that slide](sliding).
 fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     let mut all = all_default_aggregate_functions().into_iter();
-    all.find(|function| function.name() == name)
+    let own = all.find(|function| function.name() == name);
+    own.or_else(|| sliding::function(name))
 }
 
 /// The plan with these functions for every filtered aggregate over a window.

@@ -57,6 +57,7 @@ mod single_distinct;
 mod single_task;
 mod single_value;
 mod size;
+mod sliding;
 mod sorts;
 mod stores;
 mod tables;

@@ -30,6 +30,7 @@ use super::repeated::receive_repeated_names;
 use super::reversed_aggregates::reverse_as_partial;
 use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
+use super::sliding::take_nothing_off;
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged, sort_output};
 use super::window_limits::{
     LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_lookahead, keep_partitions,
@@ -106,7 +107,10 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
         _ => Arc::clone(rule),
     });
     mended
-        .chain([top_down("order_floats", order_floats)])
+        .chain([
+            top_down("order_floats", order_floats),
+            top_down("take_nothing_off", take_nothing_off),
+        ])
         .collect()
 }
 
