@@ -17,6 +17,8 @@ use volley_proto::plan::{
 use super::correlated::unique_correlated_columns;
 use super::in_subqueries::in_subquery_to_exists;
 use super::laterals::lift_lateral_conditions;
+use super::multiset::number_copies;
+use super::quantified::name_compared;
 use super::subqueries::join_scalar_subqueries;
 use super::unions::flatten_unions;
 
@@ -36,6 +38,8 @@ const DECORRELATION: &str = "decorrelate_predicate_subquery";
 pub(super) fn rules_here() -> Vec<LogicalRule> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
+    rules.insert(0, top_down("name_compared", name_compared));
+    rules.insert(0, top_down("number_copies", number_copies));
     rules.insert(0, top_down("flatten_unions", flatten_unions));
     let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
     let before = before.unwrap_or(0);
@@ -78,6 +82,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_that_is_applied_here() {
-        assert_eq!(rules_here().len(), HERE.len() + 6);
+        assert_eq!(rules_here().len(), HERE.len() + 8);
     }
 }

@@ -1,0 +1,120 @@
+//! `INTERSECT ALL` and `EXCEPT ALL`, by how often a row is there.
+//!
+//! A row that is m times on the left and n times on the right is kept min(m, n) times by the one and m − n times by the
+//! other, if that is more than none. DataFusion 55 plans both as a semi and an anti join by all columns, which keep every
+//! copy of a row or none. Here the copies of each side are numbered, and joined by their number as well.
+//!
+//! ```text
+//! Projection: the left's columns
+//!   LeftSemi | LeftAnti: the left's columns = the right's, __copy_1 = __copy_2; NULLs are equal
+//!     Projection: the left's columns, row_number() OVER (PARTITION BY these) AS __copy_1
+//!       left
+//!     Projection: the right's columns, row_number() OVER (PARTITION BY these) AS __copy_2
+//!       right
+//! ```
+//!
+//! They are told by what DataFusion makes of them: no other statement becomes a semi or an anti join by all columns of
+//! both sides to which NULLs are equal.
+
+use datafusion::common::alias::AliasGenerator;
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{Column, JoinType, NullEquality};
+use datafusion::error::Result;
+use datafusion::functions_window::expr_fn::row_number;
+use datafusion::logical_expr::{
+    Distinct, Expr, ExprFunctionExt, Join, JoinConstraint, LogicalPlan, LogicalPlanBuilder,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+/// What the numbers of copies are called.
+const COPY: &str = "__copy";
+
+/// Joins by the numbers of copies where an `INTERSECT ALL` or an `EXCEPT ALL` is planned.
+pub(super) fn number_copies(
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let join = match plan {
+        LogicalPlan::Join(join) if keeps_copies(&join) => join,
+        plan => return Ok(Transformed::no(plan)),
+    };
+    let names = config.alias_generator();
+    let columns: Vec<_> = join.left.schema().columns();
+    let (keys, others): (Vec<_>, Vec<_>) = join.on.iter().cloned().unzip();
+    let (left, copy) = numbered(&join.left, keys, names)?;
+    let (right, other) = numbered(&join.right, others, names)?;
+    let mut on = join.on;
+    on.push((copy, other));
+    let joined = Join::try_new(
+        left.into(),
+        right.into(),
+        on,
+        None,
+        join.join_type,
+        JoinConstraint::On,
+        NullEquality::NullEqualsNull,
+        join.null_aware,
+    )?;
+    let plan = LogicalPlanBuilder::from(LogicalPlan::Join(joined))
+        .project(columns.into_iter().map(Expr::Column))?
+        .build()?;
+    Ok(Transformed::yes(plan))
+}
+
+/// Whether a join is an `INTERSECT ALL` or an `EXCEPT ALL` whose copies have no numbers yet.
+fn keeps_copies(join: &Join) -> bool {
+    let sides = [&join.left, &join.right].map(|side| side.schema().columns());
+    let [left, right] = &sides;
+    let has_numbers = left.last().is_some_and(|last| last.name.starts_with(COPY));
+    // Each row is there once.
+    let is_distinct = matches!(join.left.as_ref(), LogicalPlan::Distinct(Distinct::All(_)));
+    let by_all = join.on.len() == left.len()
+        && join.on.len() == right.len()
+        && join
+            .on
+            .iter()
+            .zip(left)
+            .all(|((key, _), column)| is_of(key, column))
+        && join
+            .on
+            .iter()
+            .zip(right)
+            .all(|((_, key), column)| is_of(key, column));
+    matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti)
+        && join.null_equality == NullEquality::NullEqualsNull
+        && join.filter.is_none()
+        && by_all
+        && !is_distinct
+        && !has_numbers
+}
+
+/// Whether a key is a column, or that in another type.
+fn is_of(mut key: &Expr, column: &Column) -> bool {
+    while let Expr::Cast(cast) = key {
+        key = &cast.expr;
+    }
+    matches!(key, Expr::Column(other) if other.name == column.name
+        && (other.relation.is_none() || other.relation == column.relation))
+}
+
+/// The rows beside the number that each has among its copies.
+fn numbered(
+    rows: &LogicalPlan,
+    by: Vec<Expr>,
+    names: &AliasGenerator,
+) -> Result<(LogicalPlan, Expr)> {
+    let number = row_number().partition_by(by).build()?;
+    let computed = Column::new_unqualified(number.schema_name().to_string());
+    let name = names.next(COPY);
+    let columns = rows.schema().columns();
+    let numbered = LogicalPlanBuilder::from(rows.clone())
+        .window([number])?
+        .project(
+            columns
+                .into_iter()
+                .map(Expr::Column)
+                .chain([Expr::Column(computed).alias(&name)]),
+        )?
+        .build()?;
+    Ok((numbered, Expr::Column(Column::new_unqualified(name))))
+}
