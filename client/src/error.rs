@@ -190,6 +190,14 @@ pub enum Error {
         /// The name.
         column: String,
     },
+    /// A clause that is wrong by itself.
+    #[error("{clause}: {reason}")]
+    Clause {
+        /// The clause.
+        clause: String,
+        /// What is wrong with it and what would be right.
+        reason: String,
+    },
     /// Something Volley knows of and cannot do.
     #[error("not supported: {what}")]
     NotSupported {

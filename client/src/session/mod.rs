@@ -50,6 +50,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use volley_proto::ModelName;
 use volley_proto::stack::{deep, deeply};
@@ -65,6 +66,7 @@ pub(crate) use transform::Rows as TrainingRows;
 use self::planner::ClusterPlanner;
 use self::settings::JobDescription;
 use crate::cluster::Cluster;
+use crate::sql::clauses;
 use crate::sql::{self, Dialect, Kind, MlPlanner, NamedModels, Reference, Statement};
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress, SessionConfig};
@@ -297,6 +299,7 @@ impl Session {
     /// Plans a statement, with the models it names as they are in the store now.
     async fn plan(&self, mut statement: DfStatement) -> Result<LogicalPlan> {
         let mut state = self.context.state();
+        settle_clauses(&mut statement, &state)?;
         let models = self.named_models(&statement, &state).await?;
         state.register_relation_planner(ml_planner(&self.store, models))?;
         let tables = state.resolve_table_references(&statement)?;
@@ -349,6 +352,20 @@ impl Session {
         let train = runs.iter().find(now)?.train_id.parse().ok()?;
         self.system_tables.rows(Scope::Training(train)).await.ok()
     }
+}
+
+/// Says a statement in clauses that are planned.
+fn settle_clauses(statement: &mut DfStatement, state: &SessionState) -> Result<()> {
+    let parser = &state.config().options().sql_parser;
+    let is_scalar = |name: &str| {
+        state.scalar_functions().contains_key(name)
+            || state.higher_order_functions().contains_key(name)
+    };
+    let reading = clauses::Reading {
+        names: IdentNormalizer::new(parser.enable_ident_normalization),
+        is_scalar: &is_scalar,
+    };
+    clauses::settle(statement, &reading)
 }
 
 fn ml_planner(store: &ModelStore, models: NamedModels) -> Arc<MlPlanner> {

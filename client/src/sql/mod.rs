@@ -1,16 +1,18 @@
 //! Volley's SQL: DataFusion's, and statements and functions about models.
 //!
 //! ```text
-//! script ── parse ──> Statement ── models named in it ──> manifests ── plan ──> LogicalPlan
-//!            │                                                          │
-//!            │ CREATE/SHOW/DESCRIBE/DROP MODEL: ours                    │ ML.…(MODEL m, …):
-//!            │ everything else: DFParser's                              │ a RelationPlanner
+//! script ── parse ──> Statement ── clauses ── models named in it ──> manifests ── plan ──> LogicalPlan
+//!            │                      │                                            │
+//!            │ CREATE/SHOW/… MODEL: │ those that are not planned:                │ ML.…(MODEL m, …):
+//!            │ ours, everything     │ said in others, or refused                 │ a RelationPlanner
+//!            │ else: DFParser's
 //! ```
 //!
 //! Nothing here does I/O: parsing and planning are functions of text, schemas and manifests.
 
 mod call;
 mod class_queries;
+pub(crate) mod clauses;
 mod derived;
 mod evaluate;
 mod feature_info;

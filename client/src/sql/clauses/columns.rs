@@ -1,0 +1,80 @@
+//! What is said of a column where a table is created.
+
+use datafusion::sql::sqlparser::ast::{ColumnDef, ColumnOption, CreateTable, Statement};
+
+use super::refuse_if;
+use crate::Result;
+
+/// The statements that create tables and schemas.
+pub(super) fn statement(statement: &Statement) -> Result<()> {
+    match statement {
+        Statement::CreateTable(CreateTable { columns, .. }) => check(columns),
+        Statement::CreateSchema {
+            schema_name: _,
+            if_not_exists: _,
+            with,
+            options,
+            default_collate_spec,
+            clone,
+        } => {
+            let said = with.is_some()
+                || options.is_some()
+                || default_collate_spec.is_some()
+                || clone.is_some();
+            refuse_if(said, || {
+                format!("options of a schema: {statement}; CREATE SCHEMA name has none")
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Columns of a table.
+pub(super) fn check(columns: &[ColumnDef]) -> Result<()> {
+    let options = columns.iter().flat_map(|column| {
+        let ColumnDef {
+            name,
+            data_type: _,
+            options,
+        } = column;
+        options.iter().map(move |option| (name, &option.option))
+    });
+    for (name, option) in options {
+        let is_lost = match option {
+            // These are kept, refused by the planner, or say nothing about rows.
+            ColumnOption::Null
+            | ColumnOption::NotNull
+            | ColumnOption::Default(_)
+            | ColumnOption::PrimaryKey(_)
+            | ColumnOption::Unique(_)
+            | ColumnOption::ForeignKey(_)
+            | ColumnOption::Check(_)
+            | ColumnOption::Comment(_) => false,
+            ColumnOption::Materialized(_)
+            | ColumnOption::Ephemeral(_)
+            | ColumnOption::Alias(_)
+            | ColumnOption::DialectSpecific(_)
+            | ColumnOption::CharacterSet(_)
+            | ColumnOption::Collation(_)
+            | ColumnOption::OnUpdate(_)
+            | ColumnOption::Generated { .. }
+            | ColumnOption::Options(_)
+            | ColumnOption::Identity(_)
+            | ColumnOption::OnConflict(_)
+            | ColumnOption::Policy(_)
+            | ColumnOption::Tags(_)
+            | ColumnOption::Srid(_)
+            | ColumnOption::Invisible => true,
+        };
+        refuse_if(is_lost, || {
+            let instead = match option {
+                ColumnOption::Collation(_) => {
+                    "; texts are compared by their bytes, and lower(…) tells no case"
+                }
+                _ => "; a column has NOT NULL, DEFAULT, PRIMARY KEY and UNIQUE",
+            };
+            format!("{option} of column {name}{instead}")
+        })?;
+    }
+    Ok(())
+}

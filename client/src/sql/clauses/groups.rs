@@ -1,0 +1,97 @@
+//! `GROUP BY` of tuples, with modifiers, and of positions within grouping sets.
+
+use datafusion::sql::sqlparser::ast::{
+    Expr, GroupByExpr, GroupByWithModifier, Select, SelectItem, Value,
+};
+
+use super::{refuse_if, wrong};
+use crate::Result;
+
+/// Makes plain expressions and grouping sets of what a query groups by.
+pub(super) fn select(select: &mut Select) -> Result<()> {
+    let (by, modifiers) = match &mut select.group_by {
+        GroupByExpr::All(modifiers) => {
+            return refuse_if(!modifiers.is_empty(), || {
+                "GROUP BY ALL with a modifier: name the columns, GROUP BY ROLLUP (a, b)".to_owned()
+            });
+        }
+        GroupByExpr::Expressions(by, modifiers) => (by, modifiers),
+    };
+    *by = std::mem::take(by).into_iter().flat_map(members).collect();
+    match std::mem::take(modifiers).as_slice() {
+        [] => {}
+        [GroupByWithModifier::Rollup] => *by = vec![Expr::Rollup(each(by))],
+        [GroupByWithModifier::Cube] => *by = vec![Expr::Cube(each(by))],
+        // As Hive has it: the expressions before are those of the sets.
+        [GroupByWithModifier::GroupingSets(sets)] => *by = vec![sets.clone()],
+        [GroupByWithModifier::Totals] => {
+            return refuse_if(true, || {
+                "WITH TOTALS: GROUP BY GROUPING SETS ((a, b), ()) has a row of all".to_owned()
+            });
+        }
+        several => {
+            let several: Vec<_> = several.iter().map(ToString::to_string).collect();
+            return wrong(
+                "GROUP BY",
+                format!("it has several modifiers: {}", several.join(" ")),
+            );
+        }
+    }
+    for expr in by {
+        let (Expr::Rollup(sets) | Expr::Cube(sets) | Expr::GroupingSets(sets)) = expr else {
+            continue;
+        };
+        for member in sets.iter_mut().flatten() {
+            if let Some(item) = position(member) {
+                *member = named(&select.projection, item)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is grouped by `(a, b)`.
+fn members(expr: Expr) -> Vec<Expr> {
+    match expr {
+        Expr::Tuple(members) if !members.is_empty() => members,
+        expr => vec![expr],
+    }
+}
+
+fn each(by: &mut Vec<Expr>) -> Vec<Vec<Expr>> {
+    std::mem::take(by)
+        .into_iter()
+        .map(|expr| vec![expr])
+        .collect()
+}
+
+fn position(expr: &Expr) -> Option<usize> {
+    let Expr::Value(value) = expr else {
+        return None;
+    };
+    match &value.value {
+        Value::Number(number, _) => number.parse().ok(),
+        _ => None,
+    }
+}
+
+/// The expression at a position of the list of what is selected, from 1.
+fn named(items: &[SelectItem], position: usize) -> Result<Expr> {
+    let item = position.checked_sub(1).and_then(|item| items.get(item));
+    match item {
+        Some(SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) => {
+            Ok(expr.clone())
+        }
+        Some(item) => wrong(
+            "GROUP BY",
+            format!("position {position} is {item}: name a column"),
+        ),
+        None => wrong(
+            "GROUP BY",
+            format!(
+                "there is no position {position}, {} are selected",
+                items.len()
+            ),
+        ),
+    }
+}

@@ -1,0 +1,130 @@
+//! Clauses that DataFusion's planner does not read: said in others where that is the same, refused by name where not.
+//!
+//! DataFusion 55 reads some clauses to their end and plans as if they were not there: `OVER (w ORDER BY x)` without what
+//! `w` says, `GROUP BY a WITH ROLLUP` without its totals, all rows for `TABLESAMPLE`. A statement is gone through here
+//! before it is planned. Structures of the parser are taken apart with all of their fields, so that one that a new
+//! version adds is seen when this is compiled. It is not about what the planner refuses itself.
+//!
+//! ```text
+//! windows   OVER w, OVER (w …), WINDOW w AS (v …)             ─► OVER (all that they say)
+//! groups    (a, b), WITH ROLLUP, WITH CUBE, ROLLUP (1, 2)     ─► a, b, ROLLUP (a, b), …
+//! queries   FETCH FIRST n ROWS ONLY, FROM t, SEMI JOIN        ─► LIMIT n, SELECT * FROM t, LEFT SEMI JOIN
+//! patterns  SIMILAR TO 'a%'                                   ─► ~ '^(?s:a.*)$'
+//! relations TABLESAMPLE, WITH ORDINALITY, …                   ─► not supported
+//! functions abs(DISTINCT x), upper(x) OVER ()                 ─► not supported
+//! columns   COLLATE, GENERATED, …                             ─► not supported
+//! ```
+
+mod columns;
+mod functions;
+mod groups;
+mod patterns;
+mod queries;
+mod relations;
+#[cfg(test)]
+mod tests;
+mod windows;
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
+use datafusion::sql::planner::IdentNormalizer;
+use datafusion::sql::sqlparser::ast::{
+    Expr, Query, Select, Statement, TableFactor, VisitMut, VisitorMut,
+};
+
+use crate::{Error, Result};
+
+/// How a session reads clauses.
+pub(crate) struct Reading<'a> {
+    /// How it reads names.
+    pub(crate) names: IdentNormalizer,
+    /// Whether a function computes each row by itself.
+    pub(crate) is_scalar: &'a dyn Fn(&str) -> bool,
+}
+
+/// Says a statement in clauses that are planned.
+///
+/// # Errors
+/// [`Error::NotSupported`] and [`Error::Clause`] for those that cannot be.
+pub(crate) fn settle(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
+    let mut clauses = Clauses { reading };
+    match clauses.statement(statement) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+/// Goes through a statement.
+struct Clauses<'a> {
+    reading: &'a Reading<'a>,
+}
+
+impl Clauses<'_> {
+    fn statement(&mut self, statement: &mut DfStatement) -> ControlFlow<Error> {
+        match statement {
+            DfStatement::Statement(statement) => statement.visit(self),
+            DfStatement::Explain(explain) => self.statement(&mut explain.statement),
+            DfStatement::CopyTo(copy) => match &mut copy.source {
+                CopyToSource::Query(query) => query.visit(self),
+                CopyToSource::Relation(_) => ControlFlow::Continue(()),
+            },
+            DfStatement::CreateExternalTable(table) => or_break(columns::check(&table.columns)),
+            DfStatement::Reset(_) => ControlFlow::Continue(()),
+        }
+    }
+}
+
+impl VisitorMut for Clauses<'_> {
+    type Break = Error;
+
+    fn pre_visit_statement(&mut self, statement: &mut Statement) -> ControlFlow<Error> {
+        or_break(columns::statement(statement))
+    }
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {
+        or_break(queries::query(query).and_then(|()| windows::order(query, &self.reading.names)))
+    }
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Error> {
+        or_break(
+            queries::select(select)
+                .and_then(|()| windows::select(select, &self.reading.names))
+                .and_then(|()| groups::select(select)),
+        )
+    }
+
+    fn pre_visit_table_factor(&mut self, relation: &mut TableFactor) -> ControlFlow<Error> {
+        or_break(relations::check(relation))
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+        or_break(match expr {
+            Expr::Function(function) => functions::check(function, self.reading.is_scalar),
+            expr => patterns::similar_to(expr),
+        })
+    }
+}
+
+fn or_break(checked: Result<()>) -> ControlFlow<Error> {
+    match checked {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error),
+    }
+}
+
+/// Refuses a clause where it is there; `what` names it, and what there is instead.
+fn refuse_if(is_there: bool, what: impl FnOnce() -> String) -> Result<()> {
+    match is_there {
+        true => Err(Error::NotSupported { what: what() }),
+        false => Ok(()),
+    }
+}
+
+/// What is wrong with a clause.
+fn wrong<T>(clause: impl Into<String>, reason: impl Into<String>) -> Result<T> {
+    Err(Error::Clause {
+        clause: clause.into(),
+        reason: reason.into(),
+    })
+}

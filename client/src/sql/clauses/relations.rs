@@ -1,0 +1,116 @@
+//! Clauses of relations in `FROM`.
+
+use datafusion::sql::sqlparser::ast::{
+    TableAlias, TableFactor, TableFunctionArgs, TableSampleKind,
+};
+
+use super::{queries, refuse_if};
+use crate::Result;
+
+/// A relation.
+pub(super) fn check(relation: &mut TableFactor) -> Result<()> {
+    match relation {
+        TableFactor::Table {
+            name,
+            alias: named,
+            args,
+            with_hints,
+            version,
+            with_ordinality,
+            partitions,
+            json_path,
+            sample: sampled,
+            index_hints,
+        } => {
+            named.as_ref().map_or(Ok(()), alias)?;
+            sample(sampled.as_ref())?;
+            if let Some(TableFunctionArgs { args: _, settings }) = args {
+                refuse_if(settings.is_some(), || format!("SETTINGS of {name}()"))?;
+            }
+            refuse_if(version.is_some(), || {
+                format!("a version of {name}: files are read as they are now")
+            })?;
+            ordinality(*with_ordinality)?;
+            refuse_if(!partitions.is_empty(), || {
+                format!(
+                    "PARTITION of {name}: a condition on its partition columns reads only these"
+                )
+            })?;
+            refuse_if(json_path.is_some(), || format!("a path into {name}"))?;
+            let hints = !with_hints.is_empty() || !index_hints.is_empty();
+            refuse_if(hints, || format!("hints about {name}"))
+        }
+        TableFactor::Derived {
+            lateral: _,
+            subquery: _,
+            alias: named,
+            sample: sampled,
+        } => {
+            named.as_ref().map_or(Ok(()), alias)?;
+            sample(sampled.as_ref())
+        }
+        TableFactor::Function {
+            lateral: _,
+            name: _,
+            args: _,
+            with_ordinality,
+            alias: named,
+        } => {
+            named.as_ref().map_or(Ok(()), alias)?;
+            ordinality(*with_ordinality)
+        }
+        TableFactor::NestedJoin {
+            table_with_joins,
+            alias: named,
+        } => {
+            named.as_ref().map_or(Ok(()), alias)?;
+            queries::joins(table_with_joins)
+        }
+        TableFactor::UNNEST {
+            alias: named,
+            array_exprs: _,
+            with_offset: _,
+            with_offset_alias: _,
+            with_ordinality: _,
+        } => named.as_ref().map_or(Ok(()), alias),
+        // The planner refuses these.
+        TableFactor::TableFunction { .. }
+        | TableFactor::JsonTable { .. }
+        | TableFactor::OpenJsonTable { .. }
+        | TableFactor::Pivot { .. }
+        | TableFactor::Unpivot { .. }
+        | TableFactor::MatchRecognize { .. }
+        | TableFactor::XmlTable { .. }
+        | TableFactor::SemanticView { .. } => Ok(()),
+    }
+}
+
+/// The name that a relation is given.
+pub(super) fn alias(alias: &TableAlias) -> Result<()> {
+    let TableAlias {
+        explicit: _,
+        name,
+        columns,
+        at,
+    } = alias;
+    refuse_if(at.is_some(), || {
+        format!("AT after {name}: row_number() OVER () numbers rows")
+    })?;
+    let typed = columns.iter().find(|column| column.data_type.is_some());
+    refuse_if(typed.is_some(), || {
+        format!("types of the columns of {name}: CAST(x AS type) in what is selected")
+    })
+}
+
+fn sample(sample: Option<&TableSampleKind>) -> Result<()> {
+    refuse_if(sample.is_some(), || {
+        "TABLESAMPLE: WHERE random() < 0.1 keeps about a tenth of the rows, ORDER BY random() LIMIT 100 as many"
+            .to_owned()
+    })
+}
+
+fn ordinality(is_there: bool) -> Result<()> {
+    refuse_if(is_there, || {
+        "WITH ORDINALITY: row_number() OVER () numbers rows".to_owned()
+    })
+}
