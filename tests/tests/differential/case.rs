@@ -92,16 +92,19 @@ impl Case {
         }
     }
 
-    /// The reference's script where it is not the same: it gives all rows that the answer may be of.
+    /// The reference's script: it gives all rows that the answer may be of, and `INTERSECT ALL` and `EXCEPT ALL` are
+    /// spelled out.
     pub(crate) fn reference(&self, dir: &Path, out: &Path) -> Script {
-        let mut script = self.script(dir, out);
-        if let (Question::Query(query), Some(_)) = (&self.question, self.asked().some) {
-            let mut whole = query.clone();
-            whole.limit = None;
-            script.statements.pop();
-            script.statements.push(whole.to_string());
+        let mut case = self.clone();
+        let is_some = self.asked().some.is_some();
+        match &mut case.question {
+            Question::Query(query) => {
+                *query = query::with_numbers(query);
+                query.limit = query.limit.filter(|_| !is_some);
+            }
+            Question::Write(write) => write.query = query::with_numbers(&write.query),
         }
-        script
+        case.script(dir, out)
     }
 
     /// The same where DataFusion alone errs on how it is put: with its rules mended, `IN` spelled out, structs read as a
@@ -109,8 +112,8 @@ impl Case {
     pub(crate) fn mended(&self, dir: &Path, out: &Path) -> Script {
         let mut case = self.clone();
         match &mut case.question {
-            Question::Query(query) => *query = query::spelled_out(query),
-            Question::Write(write) => write.query = query::spelled_out(&write.query),
+            Question::Query(query) => *query = query::without_in(query),
+            Question::Write(write) => write.query = query::without_in(&write.query),
         }
         for setting in settings::without_statistics() {
             case.settings.retain(|other| other.key != setting.key);

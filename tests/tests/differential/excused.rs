@@ -146,6 +146,10 @@ const KNOWN: &[(&str, &str)] = &[
         "a window's values of a dictionary with small keys, more than these tell apart",
     ),
     (
+        "duplicate qualified field name written.",
+        "a partition column that stands in the files too has two places",
+    ),
+    (
         "first_last.rs",
         "ordered aggregates panic over groups that a filter leaves empty",
     ),

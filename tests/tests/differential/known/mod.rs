@@ -4,6 +4,7 @@
 //! compared with DataFusion alone, as that of a random question is. All of them are asked before the
 //! test tells which failed.
 
+mod clauses;
 mod errors;
 mod files;
 mod joins;
@@ -70,6 +71,7 @@ pub(crate) fn all() {
         windows::KNOWN,
         files::KNOWN,
         errors::KNOWN,
+        clauses::KNOWN,
     ]
     .concat();
     let known: Vec<_> = known

@@ -145,4 +145,56 @@ pub(super) const KNOWN: &[Known] = &[
         order: &["x", "n"],
         ..WINDOW
     },
+    Known {
+        name: "frames after a NaN, an infinity and a number that takes the digits of others",
+        query: "SELECT id, sum(x) OVER w AS s, avg(x) FILTER (WHERE id <> 4) OVER w AS a FROM (VALUES (1, 1.0), (2, CAST('NaN' AS DOUBLE)), (3, 2.0), (4, CAST('inf' AS DOUBLE)), (5, 3.0), (6, 1e16), (7, 1.0), (8, 2.0)) AS t (id, x) WINDOW w AS (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+        means: Some(
+            "SELECT * FROM (VALUES (1, 1.0, 1.0), (2, CAST('NaN' AS DOUBLE), CAST('NaN' AS DOUBLE)), (3, CAST('NaN' AS DOUBLE), CAST('NaN' AS DOUBLE)), (4, CAST('inf' AS DOUBLE), 2.0), (5, CAST('inf' AS DOUBLE), 3.0), (6, 1e16 + 3, (1e16 + 3) / 2), (7, 1e16 + 1, (1e16 + 1) / 2), (8, 3.0, 1.5)) AS t (id, s, a)",
+        ),
+        ..PLAIN
+    },
+    Known {
+        name: "the deviation of equal values, and bits of no row",
+        query: "SELECT * FROM (SELECT id, stddev(x) OVER w AS d, corr(x, id) OVER w AS c, bit_xor(k) OVER w AS b, bool_or(k > 2) OVER w AS o FROM (VALUES (1, 0.1, 5), (2, 7.3, 6), (3, 0.1, NULL), (4, 0.1, NULL), (5, 0.1, 1)) AS t (id, x, k) WINDOW w AS (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)) WHERE id > 3",
+        means: Some(
+            "SELECT * FROM (VALUES (4, 0.0, CAST(NULL AS DOUBLE), NULL, NULL), (5, 0.0, NULL, 1, false)) AS t (id, d, c, b, o)",
+        ),
+        ..PLAIN
+    },
+    Known {
+        name: "rows that are sorted by more than a column in the place of the key",
+        query: "SELECT n, k, CAST(row_number() OVER (ORDER BY n, k DESC) AS BIGINT) AS r FROM (SELECT count(*) AS n, k FROM (SELECT value % 7 AS k FROM generate_series(0, 69)) GROUP BY k ORDER BY n LIMIT 10) ORDER BY n, k DESC",
+        means: Some(
+            "SELECT * FROM (VALUES (10, 6, 1), (10, 5, 2), (10, 4, 3), (10, 3, 4), (10, 2, 5), (10, 1, 6), (10, 0, 7)) AS t (n, k, r) ORDER BY r",
+        ),
+        order: &["n", "k", "r"],
+        ..PLAIN
+    },
+    Known {
+        name: "rows that are sorted by more above a limit of another order",
+        files: &[
+            "COPY (SELECT value % 3 AS n, value AS k FROM generate_series(1, 40)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+            "COPY (SELECT value % 3 AS n, value AS k FROM generate_series(41, 70)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t (n BIGINT, k BIGINT) STORED AS PARQUET LOCATION 'DIR/t/'",
+        ],
+        settings: &["volley.single_task_bytes = 0"],
+        query: "SELECT n, k FROM (SELECT n, k FROM t GROUP BY n, k, n + k ORDER BY n LIMIT 100) ORDER BY n, k DESC",
+        means: Some("SELECT n, k FROM t ORDER BY n, k DESC"),
+        order: &["n", "k"],
+        ..PLAIN
+    },
+    Known {
+        name: "a primary key in another place",
+        files: &[
+            "COPY (SELECT * FROM (VALUES (7, 2), (8, 2)) AS t (id, k)) TO 'DIR/t/1.csv' STORED AS CSV OPTIONS ('format.has_header' 'true')",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t (id BIGINT PRIMARY KEY, k BIGINT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT cume_dist() OVER (PARTITION BY a ORDER BY c DESC, b) AS d, c FROM (SELECT k AS a, 5 AS b, id AS c FROM t ORDER BY a DESC, c LIMIT 5)",
+        means: Some("SELECT * FROM (VALUES (0.5, 8), (1.0, 7)) AS t (d, c)"),
+        ..PLAIN
+    },
 ];

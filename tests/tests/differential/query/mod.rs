@@ -11,7 +11,7 @@ mod spelled;
 
 pub(crate) use draw::{draw, draw_typed};
 pub(crate) use smaller::smaller;
-pub(crate) use spelled::spelled_out;
+pub(crate) use spelled::{with_numbers, without_in};
 
 use crate::tables::Type;
 

@@ -1,74 +1,168 @@
-//! Queries with `IN` of a subquery spelled out: where it is true, and where it is UNKNOWN.
+//! Queries spelled out in what DataFusion alone answers rightly.
 //!
-//! DataFusion alone takes UNKNOWN for false inside of `OR`, and where a computed value may be NULL. What it says
-//! to the same spelled out tells whether another answer is right.
+//! It takes UNKNOWN for false where `IN` stands inside of `OR`, and where a computed value may be NULL; and it plans
+//! `INTERSECT ALL` and `EXCEPT ALL` as if it did not matter how often a row is there. What it says to the same spelled
+//! out tells whether another answer is right.
 
-use super::{Body, Expr, Named, Part, Query, Select, Source};
+use super::{Body, Expr, Item, Named, Part, Query, Select, Source};
 use crate::tables::Type;
 
 /// The query with `EXISTS` for `IN`.
-pub(crate) fn spelled_out(query: &Query) -> Query {
-    let mut query = query.clone();
-    in_query(&mut query);
-    query
+pub(crate) fn without_in(query: &Query) -> Query {
+    Spelling {
+        body: |_| {},
+        expr: exists_for_in,
+    }
+    .of(query)
 }
 
-fn in_query(query: &mut Query) {
-    for cte in &mut query.with {
-        if let Named::Query(named) = &mut cte.query {
-            in_query(named);
+/// The query with numbered rows, each of which is there once, for `INTERSECT ALL` and `EXCEPT ALL`.
+pub(crate) fn with_numbers(query: &Query) -> Query {
+    Spelling {
+        body: numbers_for_all,
+        expr: |_| {},
+    }
+    .of(query)
+}
+
+/// What is put in the place of bodies and expressions, after it was of what is within.
+#[derive(Clone, Copy)]
+struct Spelling {
+    body: fn(&mut Body),
+    expr: fn(&mut Expr),
+}
+
+impl Spelling {
+    fn of(self, query: &Query) -> Query {
+        let mut query = query.clone();
+        self.query(&mut query);
+        query
+    }
+
+    fn query(self, query: &mut Query) {
+        for cte in &mut query.with {
+            if let Named::Query(named) = &mut cte.query {
+                self.query(named);
+            }
+        }
+        self.body(&mut query.body);
+    }
+
+    fn body(self, body: &mut Body) {
+        match body {
+            Body::Select(select) => self.select(select),
+            Body::Set { left, right, .. } => {
+                self.body(left);
+                self.body(right);
+            }
+            Body::Values { rows, .. } => {
+                rows.iter_mut().flatten().for_each(|value| self.expr(value))
+            }
+        }
+        (self.body)(body);
+    }
+
+    fn select(self, select: &mut Select) {
+        for item in &mut select.items {
+            self.expr(&mut item.expr);
+        }
+        if let Some(from) = &mut select.from {
+            self.source(from);
+        }
+        let group = select.group.iter_mut().flat_map(|group| &mut group.by);
+        let conditions = select.filters.iter_mut().chain(&mut select.having);
+        for expr in conditions.chain(&mut select.qualify).chain(group) {
+            self.expr(expr);
         }
     }
-    in_body(&mut query.body);
-}
 
-fn in_body(body: &mut Body) {
-    match body {
-        Body::Select(select) => in_select(select),
-        Body::Set { left, right, .. } => {
-            in_body(left);
-            in_body(right);
+    fn source(self, source: &mut Source) {
+        match source {
+            Source::Table { .. } => {}
+            Source::Query { query, .. } => self.query(query),
+            Source::Join {
+                left, right, on, ..
+            } => {
+                self.source(left);
+                self.source(right);
+                on.iter_mut().for_each(|condition| self.expr(condition));
+            }
         }
-        Body::Values { rows, .. } => rows.iter_mut().flatten().for_each(in_expr),
+    }
+
+    fn expr(self, expr: &mut Expr) {
+        for part in &mut expr.parts {
+            match part {
+                Part::Text(_) | Part::Optional(_) => {}
+                Part::Expr(expr) => self.expr(expr),
+                Part::Query(query) => self.query(query),
+            }
+        }
+        (self.expr)(expr);
     }
 }
 
-fn in_select(select: &mut Select) {
-    select
-        .items
-        .iter_mut()
-        .for_each(|item| in_expr(&mut item.expr));
-    select.from.iter_mut().for_each(in_source);
-    let group = select.group.iter_mut().flat_map(|group| &mut group.by);
-    let conditions = select.filters.iter_mut().chain(&mut select.having);
-    conditions
-        .chain(&mut select.qualify)
-        .chain(group)
-        .for_each(in_expr);
+fn numbers_for_all(body: &mut Body) {
+    let Body::Set {
+        operator,
+        left,
+        right,
+    } = body
+    else {
+        return;
+    };
+    let operator = match *operator {
+        "INTERSECT ALL" => "INTERSECT",
+        "EXCEPT ALL" => "EXCEPT",
+        _ => return,
+    };
+    let names = left.names();
+    let numbered = |side: &mut Box<Body>| {
+        let nothing = Body::Values {
+            names: vec![],
+            rows: vec![],
+        };
+        let side = std::mem::replace(&mut **side, nothing);
+        let columns: Vec<_> = side
+            .names()
+            .iter()
+            .map(|name| format!("r.{name}"))
+            .collect();
+        let number = format!("row_number() OVER (PARTITION BY {})", columns.join(", "));
+        let columns = columns.into_iter().zip(&names);
+        let columns = columns.map(|(column, name)| (column, name.clone()));
+        Box::new(select(columns.chain([(number, "number".to_owned())]), side))
+    };
+    let set = Body::Set {
+        operator,
+        left: numbered(left),
+        right: numbered(right),
+    };
+    let columns = names.into_iter().map(|name| (format!("r.{name}"), name));
+    *body = select(columns, set);
 }
 
-fn in_source(source: &mut Source) {
-    match source {
-        Source::Table { .. } => {}
-        Source::Query { query, .. } => in_query(query),
-        Source::Join {
-            left, right, on, ..
-        } => {
-            in_source(left);
-            in_source(right);
-            on.iter_mut().for_each(in_expr);
-        }
-    }
+/// Columns of the rows `r`, and their names.
+fn select(columns: impl Iterator<Item = (String, String)>, rows: Body) -> Body {
+    let item = |(text, name)| Item {
+        expr: Expr::any(None, "{}", vec![Part::Text(text)]),
+        name,
+    };
+    Body::Select(Box::new(Select {
+        distinct: false,
+        items: columns.map(item).collect(),
+        from: Some(Source::Query {
+            query: Box::new(Query::of(rows)),
+            alias: "r".to_owned(),
+        }),
+        filters: vec![],
+        group: None,
+        having: None,
+        qualify: None,
+    }))
 }
 
-fn in_expr(expr: &mut Expr) {
-    for part in &mut expr.parts {
-        match part {
-            Part::Text(_) | Part::Optional(_) => {}
-            Part::Expr(expr) => in_expr(expr),
-            Part::Query(query) => in_query(query),
-        }
-    }
+fn exists_for_in(expr: &mut Expr) {
     let [_, Part::Expr(value), Part::Text(is), Part::Query(rows), _] = &expr.parts[..] else {
         return;
     };

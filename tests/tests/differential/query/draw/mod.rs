@@ -115,6 +115,9 @@ impl Relation {
     }
 }
 
+/// More rows than there are.
+const ALL: usize = 1_000_000;
+
 impl Draw<'_> {
     fn alias(&mut self) -> String {
         self.aliases += 1;
@@ -155,6 +158,11 @@ impl Draw<'_> {
         let mut query = Query::of(body);
         if self.dice.chance(20) {
             self.limit_in_order(&mut query, &shape);
+            if query.order.len() > 1 && self.dice.chance(25) {
+                // All rows, in an order that leaves some open.
+                query.order.pop();
+                (query.limit, query.offset, query.total) = (Some(ALL), None, false);
+            }
             shape.rows = shape.rows.min(query.limit.unwrap_or(usize::MAX));
             if self.dice.chance(15) {
                 query = self.limit_again(query, &shape);

@@ -9,8 +9,7 @@ use crate::tables::Type;
 
 use Type::{Date, Decimal, Double, Int, Small, Text, Timestamp};
 
-/// Aggregates over frames: what they give and take. Sums of floats are left out: what slides adds
-/// and takes away again, and infinities do not come back.
+/// Aggregates over frames: what they give and take.
 const FRAMED: &[(Type, &str, Type)] = &[
     (Int, "count({})", Int),
     (Int, "count({})", Text),
@@ -18,6 +17,8 @@ const FRAMED: &[(Type, &str, Type)] = &[
     (Int, "sum({})", Small),
     (Int, "min({})", Int),
     (Int, "max({})", Int),
+    (Int, "bit_xor({})", Int),
+    (Int, "bit_or({})", Int),
     (Double, "min({})", Double),
     (Double, "max({})", Double),
     (Decimal, "max({})", Decimal),
@@ -27,6 +28,9 @@ const FRAMED: &[(Type, &str, Type)] = &[
     (Timestamp, "min({})", Timestamp),
     (Small, "max({})", Small),
 ];
+
+/// Functions of floats, which are as exact as their order lets them be.
+const OF_FLOATS: [&str; 4] = ["sum({})", "avg({})", "stddev({})", "var_pop({})"];
 
 /// Functions that are the same for rows with equal keys.
 const RANKS: [&str; 4] = ["rank()", "dense_rank()", "percent_rank()", "cume_dist()"];
@@ -38,6 +42,10 @@ impl Draw<'_> {
     pub(super) fn window(&mut self, scope: &[Relation], key: Option<&[String]>) -> (Expr, bool) {
         let call = self.dice.below(10);
         match (call, key.filter(|key| !key.is_empty())) {
+            (0, _) if self.dice.chance(50) => {
+                let template = self.dice.pick(&OF_FLOATS);
+                (self.framed(Double, template, Double, scope, key), false)
+            }
             (0, _) => {
                 let rank = self.dice.pick(&RANKS);
                 let window = self.over(scope, None, false);
