@@ -146,6 +146,10 @@ const KNOWN: &[(&str, &str)] = &[
         "a window's values of a dictionary with small keys, more than these tell apart",
     ),
     (
+        "Arrow: Incompatible type. Field",
+        "rows of a union are inserted in other types than the table's",
+    ),
+    (
         "duplicate qualified field name written.",
         "a partition column that stands in the files too has two places",
     ),
