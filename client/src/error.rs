@@ -407,7 +407,7 @@ fn said_by_executor(text: &str) -> Option<String> {
     if let Some(DataLost { executor, reason }) = DataLost::find(text) {
         return Some(format!("data on executor {executor} was lost: {reason}"));
     }
-    TaskFailure::find(text).map(str::to_owned)
+    TaskFailure::find(text).map(root_cause)
 }
 
 /// What is left of an error's text without the layers that say nothing.
@@ -598,6 +598,10 @@ mod tests {
             "Job x failed: DataFusionError(External([[volley 21: label \"Sales\" is null]]))";
         for (text, expected) in [
             (marked, "label \"Sales\" is null"),
+            (
+                "Job x failed: External([[volley 34: This feature is not implemented: x]])",
+                "not supported: x",
+            ),
             (
                 "Job x failed: External([[volley 50: stage 2: [[volley-lost 21: e-1: no route to host]]]])",
                 "data on executor e-1 was lost: no route to host",
