@@ -302,6 +302,7 @@ impl Session {
         settle_clauses(&mut statement, &state)?;
         let models = self.named_models(&statement, &state).await?;
         state.register_relation_planner(ml_planner(&self.store, models))?;
+        state.register_relation_planner(Arc::new(clauses::MergedColumns))?;
         let tables = state.resolve_table_references(&statement)?;
         let planned = async {
             let _view = values::plan_apart(&self.context, &state, &mut statement).await?;

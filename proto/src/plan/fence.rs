@@ -13,6 +13,7 @@
 //! Both are so in one process too. A fence travels with the plan, because operators above conclude again wherever they
 //! are made. To be dropped when a release knows better.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilde
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_optimizer::output_requirements::OutputRequirementExec;
 use datafusion::physical_plan::aggregates::{
@@ -209,6 +211,13 @@ impl ExecutionPlan for FenceExec {
     }
 
     fn try_swapping_with_projection(&self, projection: &ProjectionExec) -> Result<Option<Plan>> {
+        // What a projection says of its own columns, that two are the same, partitions may be known by above.
+        let columns = projection.expr().iter();
+        let columns = columns.map(|projected| projected.expr.downcast_ref::<Column>());
+        let columns: Option<HashSet<_>> = columns.collect();
+        if columns.is_none_or(|columns| columns.len() < projection.expr().len()) {
+            return Ok(None);
+        }
         let projected = make_with_child(projection, &self.input)?;
         Ok(Some(Arc::new(Self::new(projected))))
     }

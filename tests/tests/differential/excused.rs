@@ -146,6 +146,10 @@ const KNOWN: &[(&str, &str)] = &[
         "a window's values of a dictionary with small keys, more than these tell apart",
     ),
     (
+        "can not be used as a sliding accumulator",
+        "bits and truth values cannot be taken off a frame that slides",
+    ),
+    (
         "Arrow: Incompatible type. Field",
         "rows of a union are inserted in other types than the table's",
     ),

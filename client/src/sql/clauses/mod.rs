@@ -10,6 +10,7 @@
 //! groups    (a, b), WITH ROLLUP, WITH CUBE, ROLLUP (1, 2)     ─► a, b, ROLLUP (a, b), …
 //! queries   FETCH FIRST n ROWS ONLY, FROM t, SEMI JOIN        ─► LIMIT n, SELECT * FROM t, LEFT SEMI JOIN
 //! patterns  SIMILAR TO 'a%'                                   ─► ~ '^(?s:a.*)$'
+//! merged    a LEFT JOIN b USING (k)                           ─► a relation in which k is there once
 //! relations TABLESAMPLE, WITH ORDINALITY, …                   ─► not supported
 //! functions abs(DISTINCT x), upper(x) OVER ()                 ─► not supported
 //! columns   COLLATE, GENERATED, …                             ─► not supported
@@ -18,6 +19,7 @@
 mod columns;
 mod functions;
 mod groups;
+mod merged;
 mod patterns;
 mod queries;
 mod relations;
@@ -30,8 +32,10 @@ use std::ops::ControlFlow;
 use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{
-    Expr, Query, Select, Statement, TableFactor, VisitMut, VisitorMut,
+    Expr, Query, Select, SetExpr, Statement, TableFactor, VisitMut, VisitorMut,
 };
+
+pub(crate) use merged::MergedColumns;
 
 use crate::{Error, Result};
 
@@ -48,7 +52,10 @@ pub(crate) struct Reading<'a> {
 /// # Errors
 /// [`Error::NotSupported`] and [`Error::Clause`] for those that cannot be.
 pub(crate) fn settle(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
-    let mut clauses = Clauses { reading };
+    let mut clauses = Clauses {
+        reading,
+        has_order: vec![],
+    };
     match clauses.statement(statement) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
@@ -58,6 +65,8 @@ pub(crate) fn settle(statement: &mut DfStatement, reading: &Reading<'_>) -> Resu
 /// Goes through a statement.
 struct Clauses<'a> {
     reading: &'a Reading<'a>,
+    /// Of the queries around: whether each is one `SELECT`, to whose columns its order belongs.
+    has_order: Vec<bool>,
 }
 
 impl Clauses<'_> {
@@ -83,15 +92,35 @@ impl VisitorMut for Clauses<'_> {
     }
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {
-        or_break(queries::query(query).and_then(|()| windows::order(query, &self.reading.names)))
+        let names = &self.reading.names;
+        or_break(queries::query(query).and_then(|()| windows::order(query, names)))?;
+        let select = match query.body.as_mut() {
+            SetExpr::Select(select) => Some(select),
+            _ => None,
+        };
+        self.has_order.push(select.is_some());
+        let order = query.order_by.as_ref();
+        or_break(select.map_or(Ok(()), |select| merged::select(select, order, names)))
+    }
+
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<Error> {
+        self.has_order.pop();
+        ControlFlow::Continue(())
     }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Error> {
+        let names = &self.reading.names;
         or_break(
             queries::select(select)
-                .and_then(|()| windows::select(select, &self.reading.names))
+                .and_then(|()| windows::select(select, names))
                 .and_then(|()| groups::select(select)),
-        )
+        )?;
+        // Elsewhere it was done along with the order.
+        let is_part = self.has_order.last().is_none_or(|has_order| !has_order);
+        or_break(match is_part {
+            true => merged::select(select, None, names),
+            false => Ok(()),
+        })
     }
 
     fn pre_visit_table_factor(&mut self, relation: &mut TableFactor) -> ControlFlow<Error> {

@@ -76,6 +76,23 @@ fn clauses_are_said_in_those_that_are_planned() {
             "SELECT * FROM t LEFT ANTI JOIN u ON t.a = u.a LEFT SEMI JOIN v USING(a)",
         ),
         (
+            "SELECT * FROM a FULL JOIN b USING (k) JOIN c ON true NATURAL RIGHT JOIN d LEFT JOIN e USING (k) ORDER BY x",
+            "SELECT * FROM (((a FULL JOIN b USING(k)) __merged JOIN c ON true NATURAL RIGHT JOIN d) __merged \
+             LEFT JOIN e USING(k)) __merged ORDER BY x",
+        ),
+        (
+            "SELECT k, b.y FROM (a JOIN b USING (k)) j, (d RIGHT JOIN e ON true) UNION SELECT k FROM a JOIN b USING (k)",
+            "SELECT k, b.y FROM ((a JOIN b USING(k)) __merged) j, (d RIGHT JOIN e ON true) UNION SELECT k FROM (a JOIN b USING(k)) __merged",
+        ),
+        (
+            "SELECT k FROM a LEFT JOIN b USING (k) WHERE b.k IS NULL",
+            "SELECT k FROM a LEFT JOIN b USING(k) WHERE b.k IS NULL",
+        ),
+        (
+            "SELECT y FROM a FULL JOIN b USING (k) ORDER BY b.k",
+            "SELECT y FROM a FULL JOIN b USING(k) ORDER BY b.k",
+        ),
+        (
             "SELECT a SIMILAR TO 'a%|(b_)+.' AND NOT b NOT SIMILAR TO '[^%_]x%y_x.' ESCAPE 'x' FROM t",
             "SELECT (a ~ '^(?s:a.*|(b.)+\\.)$') AND NOT (b !~ '^(?s:[^%_]%y.\\.)$') FROM t",
         ),
@@ -194,6 +211,15 @@ fn what_would_be_passed_over_is_refused_by_name() {
         ),
         ("SELECT * ILIKE 'a%' FROM t", "* ILIKE 'a%'"),
         ("SELECT a SIMILAR TO b FROM t", "a pattern that is computed"),
+        ("SELECT a SIMILAR TO b FROM t", "a pattern that is computed"),
+        (
+            "SELECT k FROM a FULL JOIN b USING (k) JOIN c USING (k) NATURAL RIGHT JOIN d LEFT JOIN e USING (k)",
+            "SELECT k FROM ((a FULL JOIN b USING(k)) JOIN c USING(k) NATURAL RIGHT JOIN d) LEFT JOIN e USING(k)",
+        ),
+        (
+            "SELECT k FROM (a FULL JOIN b USING (k) RIGHT JOIN c USING (k)) j, (d RIGHT JOIN e ON true)",
+            "SELECT k FROM ((a FULL JOIN b USING(k)) RIGHT JOIN c USING(k)) j, (d RIGHT JOIN e ON true)",
+        ),
         (
             "SELECT a SIMILAR TO 'b' ESCAPE 'xy' FROM t",
             "several characters",

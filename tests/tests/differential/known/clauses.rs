@@ -4,6 +4,11 @@ use super::{Known, PLAIN};
 
 const I: &str = "CREATE TABLE i AS SELECT column1 AS i FROM (VALUES (1), (2), (3), (NULL))";
 
+const KEYS: &[&str] = &[
+    "CREATE TABLE a AS SELECT column1 AS k, column2 AS x FROM (VALUES (1, 10), (2, 20))",
+    "CREATE TABLE b AS SELECT column1 AS k, column2 AS y FROM (VALUES (2, 200), (3, 300))",
+];
+
 pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "a window that builds upon a named one",
@@ -104,6 +109,46 @@ pub(super) const KNOWN: &[Known] = &[
         name: "SIMILAR TO is of all of a text",
         query: "SELECT s FROM (VALUES ('abc'), ('b'), ('a.c'), ('bbb'), (NULL)) AS t (s) WHERE s SIMILAR TO 'a%|b+' AND s NOT SIMILAR TO 'a\\.c'",
         means: Some("SELECT * FROM (VALUES ('abc'), ('b'), ('bbb')) AS t (s)"),
+        ..PLAIN
+    },
+    Known {
+        name: "FULL JOIN USING has the key of the side that has one",
+        tables: KEYS,
+        query: "SELECT *, k + 1 AS n FROM a FULL JOIN b USING (k) WHERE k > 0 ORDER BY k",
+        means: Some(
+            "SELECT * FROM (VALUES (1, 10, NULL, 2), (2, 20, 200, 3), (3, NULL, 300, 4)) AS t (k, x, y, n) ORDER BY k",
+        ),
+        order: &["k"],
+        ..PLAIN
+    },
+    Known {
+        name: "all columns of LEFT JOIN USING, of a right table that comes first in the alphabet",
+        tables: KEYS,
+        query: "SELECT * FROM b LEFT JOIN a USING (k) WHERE k > 1",
+        means: Some("SELECT * FROM (VALUES (2, 200, 20), (3, 300, NULL)) AS t (k, y, x)"),
+        ..PLAIN
+    },
+    Known {
+        name: "a side's own column beside LEFT JOIN USING",
+        tables: KEYS,
+        query: "SELECT k, y FROM b LEFT JOIN a USING (k) WHERE a.k IS NULL",
+        means: Some("SELECT * FROM (VALUES (3, 300)) AS t (k, y)"),
+        ..PLAIN
+    },
+    Known {
+        name: "RIGHT JOIN USING, and a join by what was merged",
+        tables: KEYS,
+        query: "SELECT k, count(*) AS c, sum(z) AS z FROM (a RIGHT JOIN b USING (k)) LEFT JOIN (SELECT k, y AS z FROM b) d USING (k) GROUP BY k",
+        means: Some("SELECT * FROM (VALUES (2, 1, 200), (3, 1, 300)) AS t (k, c, z)"),
+        ..PLAIN
+    },
+    Known {
+        name: "NATURAL FULL JOIN, with and without a common column",
+        tables: KEYS,
+        query: "SELECT k, v FROM (a NATURAL FULL JOIN b) NATURAL FULL JOIN (SELECT x AS v FROM a WHERE false) e",
+        means: Some(
+            "SELECT k, CAST(v AS BIGINT) AS v FROM (VALUES (1, NULL), (2, NULL), (3, NULL)) AS t (k, v)",
+        ),
         ..PLAIN
     },
 ];

@@ -186,6 +186,22 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "groups under two names, joined by the second, below two orders",
+        settings: &[
+            "volley.single_task_bytes = 0",
+            "ballista.optimizer.broadcast_join_threshold_bytes = 0",
+        ],
+        files: &[
+            "COPY (SELECT value AS id, value % 5 AS k FROM generate_series(1, 40)) TO 'DIR/t/1.csv' STORED AS CSV OPTIONS ('format.has_header' 'true')",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t (id BIGINT, k BIGINT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT c FROM (SELECT (SELECT count(*) FROM t x WHERE x.id = r.b) AS c FROM (SELECT k AS a, k AS b FROM t GROUP BY k) r JOIN t y ON r.a = y.k ORDER BY c OFFSET 5) q ORDER BY c",
+        order: &["c"],
+        ..PLAIN
+    },
+    Known {
         name: "a primary key in another place",
         files: &[
             "COPY (SELECT * FROM (VALUES (7, 2), (8, 2)) AS t (id, k)) TO 'DIR/t/1.csv' STORED AS CSV OPTIONS ('format.has_header' 'true')",
