@@ -9,6 +9,7 @@
 //! windows   OVER w, OVER (w …), WINDOW w AS (v …)             ─► OVER (all that they say)
 //! groups    (a, b), WITH ROLLUP, WITH CUBE, ROLLUP (1, 2)     ─► a, b, ROLLUP (a, b), …
 //! queries   FETCH FIRST n ROWS ONLY, FROM t, SEMI JOIN        ─► LIMIT n, SELECT * FROM t, LEFT SEMI JOIN
+//! distinct_from x IS DISTINCT FROM (y AND z), unwritten parentheses ─► (x IS DISTINCT FROM y) AND z
 //! patterns  SIMILAR TO 'a%'                                   ─► ~ '^(?s:a.*)$'
 //! merged    a LEFT JOIN b USING (k)                           ─► a relation in which k is there once
 //! relations TABLESAMPLE, WITH ORDINALITY, …                   ─► not supported
@@ -17,6 +18,7 @@
 //! ```
 
 mod columns;
+mod distinct_from;
 mod functions;
 mod groups;
 mod merged;
@@ -128,6 +130,7 @@ impl VisitorMut for Clauses<'_> {
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+        or_break(distinct_from::expr(expr))?;
         or_break(match expr {
             Expr::Function(function) => functions::check(function, self.reading.is_scalar),
             expr => patterns::similar_to(expr),

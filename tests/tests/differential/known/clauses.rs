@@ -151,4 +151,12 @@ pub(super) const KNOWN: &[Known] = &[
         ),
         ..PLAIN
     },
+    Known {
+        name: "IS NOT DISTINCT FROM binds more than AND and OR",
+        query: "SELECT a, b, c, a IS NOT DISTINCT FROM b AND c AS x, a IS DISTINCT FROM b OR c AS y FROM (VALUES (false, false, false), (NULL, NULL, false), (true, false, true)) AS t (a, b, c)",
+        means: Some(
+            "SELECT * FROM (VALUES (false, false, false, false, false), (NULL, NULL, false, false, false), (true, false, true, false, true)) AS t (a, b, c, x, y)",
+        ),
+        ..PLAIN
+    },
 ];
