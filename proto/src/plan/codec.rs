@@ -85,6 +85,7 @@ enum Node {
         operators: usize,
         schema: Vec<u8>,
         orders: Vec<Vec<u8>>,
+        constants: Vec<usize>,
     },
     /// As above.
     Recursive {
@@ -283,6 +284,7 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 operators,
                 schema,
                 orders,
+                constants,
             }) => {
                 if operators > MOST_OPERATORS {
                     let what = format!("it stands for {operators} operators");
@@ -297,7 +299,8 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                     })
                 };
                 let orders = orders.iter().map(order).collect::<Result<Vec<_>>>()?;
-                Ok(Arc::new(PrunedExec::new(empty.schema(), orders, operators)))
+                let pruned = PrunedExec::try_new(empty.schema(), orders, &constants, operators)?;
+                Ok(Arc::new(pruned))
             }
             Some(Node::Recursive { query, schema }) => {
                 let schema = decode_plan(&schema, context, self)?.schema();
@@ -392,6 +395,7 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
                 operators: pruned.operators(),
                 schema: encode_schema(pruned)?,
                 orders: orders.collect::<Result<_>>()?,
+                constants: PrunedExec::constants_of(plan.equivalence_properties()),
             }
             .encode(buf)
         } else if let Some(query) = plan.downcast_ref::<RecursiveQueryExec>() {

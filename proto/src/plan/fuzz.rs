@@ -67,7 +67,7 @@ fn nodes() -> Vec<Vec<u8>> {
         ),
         node(
             MAGIC,
-            serde_json::json!({"Pruned": {"operators": 3, "schema": schema, "orders": []}}),
+            serde_json::json!({"Pruned": {"operators": 3, "schema": schema, "orders": [], "constants": [0]}}),
         ),
         node(
             MAGIC,

@@ -19,8 +19,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
-use datafusion::arrow::datatypes::{DataType, FieldRef, Schema};
+use datafusion::arrow::array::{ArrayRef, AsArray};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, FieldRef, Float64Type, Schema};
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, ScalarValue, internal_err};
 use datafusion::error::Result;
@@ -178,6 +179,13 @@ impl AggregateUDFImpl for Sliding {
         &self,
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn Accumulator>> {
+        // These are asked for most, and states of an accumulator cost more than they are worth.
+        let is_float = *args.return_field.data_type() == DataType::Float64;
+        match self.aggregate.name() {
+            "sum" if is_float => return Ok(Box::new(Totals::of(Asked::Sum))),
+            "avg" if is_float => return Ok(Box::new(Totals::of(Asked::Mean))),
+            _ => {}
+        }
         let aggregate = Aggregate::of(&self.aggregate, &args);
         Ok(Box::new(Frame {
             of_newer: aggregate.accumulator()?,
@@ -368,6 +376,107 @@ impl Accumulator for Frame {
         let parts = self.newer.iter().chain(&self.older).flatten();
         let parts: usize = parts.map(|column| column.get_array_memory_size()).sum();
         size_of::<Self>() + self.of_newer.size() + parts
+    }
+}
+
+/// What is asked of totals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Sum,
+    Mean,
+}
+
+/// The sum of some rows, and how many of them have a value.
+#[derive(Debug, Clone, Copy, Default)]
+struct Total {
+    sum: f64,
+    count: u64,
+}
+
+impl Total {
+    fn and(self, other: Self) -> Self {
+        Self {
+            sum: self.sum + other.sum,
+            count: self.count + other.count,
+        }
+    }
+}
+
+/// The same for sums of floats.
+#[derive(Debug)]
+struct Totals {
+    asked: Asked,
+    newer: Vec<Total>,
+    of_newer: Total,
+    /// From each row on; the last is the oldest row's.
+    older: Vec<Total>,
+}
+
+impl Totals {
+    fn of(asked: Asked) -> Self {
+        Self {
+            asked,
+            newer: vec![],
+            of_newer: Total::default(),
+            older: vec![],
+        }
+    }
+}
+
+impl Accumulator for Totals {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let Some(values) = values.first() else {
+            return internal_err!("a sum of nothing");
+        };
+        let values = cast(values, &DataType::Float64)?;
+        for value in values.as_primitive::<Float64Type>() {
+            let row = value.map_or_else(Total::default, |sum| Total { sum, count: 1 });
+            self.of_newer = self.of_newer.and(row);
+            self.newer.push(row);
+        }
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let leaving = values.first().map_or(0, |column| column.len());
+        for _ in 0..leaving {
+            if self.older.is_empty() {
+                let mut from_there = Total::default();
+                for row in self.newer.drain(..).rev() {
+                    from_there = row.and(from_there);
+                    self.older.push(from_there);
+                }
+                self.of_newer = Total::default();
+            }
+            self.older.pop();
+        }
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        let older = self.older.last().copied().unwrap_or_default();
+        let Total { sum, count } = older.and(self.of_newer);
+        let value = match self.asked {
+            Asked::Sum => sum,
+            Asked::Mean => sum / count as f64,
+        };
+        Ok(ScalarValue::Float64((count > 0).then_some(value)))
+    }
+
+    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
+        internal_err!("a frame is computed in one step")
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        internal_err!("a frame is computed in one step")
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + (self.newer.capacity() + self.older.capacity()) * size_of::<Total>()
     }
 }
 

@@ -8,11 +8,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{internal_err, plan_err};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{
+    AcrossPartitions, ConstExpr, EquivalenceProperties, LexOrdering, Partitioning, PhysicalExpr,
+};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
@@ -71,14 +74,43 @@ pub struct PrunedExec {
 }
 
 impl PrunedExec {
-    /// Stands in for an input of so many operators that report metrics, of a union whose rows are in these orders:
-    /// no rows are in any of them, and what is known of the union is to be known of the rest of it.
-    pub fn new(schema: SchemaRef, orders: Vec<LexOrdering>, operators: usize) -> Self {
-        let known = EquivalenceProperties::new_with_orderings(schema, orders);
-        Self {
+    /// Stands in for an input of so many operators that report metrics, of a union whose rows are in these orders, and
+    /// in whose partitions these columns are constant: no rows are in any of them, and what is known of the union is to
+    /// be known of the rest of it.
+    ///
+    /// # Errors
+    /// When there is no such column.
+    pub fn try_new(
+        schema: SchemaRef,
+        orders: Vec<LexOrdering>,
+        constants: &[usize],
+        operators: usize,
+    ) -> Result<Self> {
+        let mut known = EquivalenceProperties::new_with_orderings(Arc::clone(&schema), orders);
+        let constants = constants
+            .iter()
+            .map(|column| match schema.fields().get(*column) {
+                Some(field) => Ok(ConstExpr::new(
+                    Arc::new(Column::new(field.name(), *column)),
+                    AcrossPartitions::Heterogeneous,
+                )),
+                None => plan_err!("column {column} of {}", schema.fields().len()),
+            });
+        known.add_constants(constants.collect::<Result<Vec<_>>>()?)?;
+        Ok(Self {
             operators,
             properties: opaque(known, 0),
-        }
+        })
+    }
+
+    /// The columns that are constant in each of a plan's partitions.
+    pub fn constants_of(known: &EquivalenceProperties) -> Vec<usize> {
+        let constants = known.constants().into_iter();
+        let columns = constants.filter_map(|constant| {
+            let column = constant.expr.downcast_ref::<Column>();
+            column.map(Column::index)
+        });
+        columns.collect()
     }
 
     /// The orders of the union.

@@ -92,6 +92,7 @@ fn union(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
     let mut first = 0;
     let mut inputs: Vec<Arc<dyn ExecutionPlan>> = Vec::new();
     let orders = plan.equivalence_properties().oeq_class();
+    let constants = PrunedExec::constants_of(plan.equivalence_properties());
     for input in plan.children() {
         let end = first + partitions(input);
         let own = slice
@@ -101,7 +102,13 @@ fn union(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
         inputs.push(match own.is_empty() {
             true => {
                 let orders = orders.iter().cloned().collect();
-                Arc::new(PrunedExec::new(input.schema(), orders, operators(input)))
+                let operators = operators(input);
+                Arc::new(PrunedExec::try_new(
+                    input.schema(),
+                    orders,
+                    &constants,
+                    operators,
+                )?)
             }
             false => restrict(Arc::clone(input), &own)?,
         });

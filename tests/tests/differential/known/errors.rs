@@ -158,4 +158,10 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT k, max(k / 4.0) FILTER (WHERE s > 0) AS m FROM t GROUP BY k",
         ..ASKED
     },
+    Known {
+        name: "an ordered aggregate of a union of constants",
+        settings: &["volley.single_task_bytes = 0"],
+        query: "SELECT array_agg(c ORDER BY c NULLS FIRST) AS a FROM (SELECT 5 AS c FROM generate_series(1, 1) UNION ALL SELECT CAST(NULL AS BIGINT) FROM generate_series(1, 1))",
+        ..PLAIN
+    },
 ];
