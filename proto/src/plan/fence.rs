@@ -10,10 +10,14 @@
 //! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, `n` is taken to
 //! be there once. The same goes for the primary keys of files, of which no scan says anything here.
 //!
-//! Both are so in one process too. A fence travels with the plan, because operators above conclude again wherever they
+//! **Aggregates over windows.** The greatest value so far only grows, and is taken for sorted; but it is NULL as long as there
+//! was none, before the others, wherever NULLs are asked for: `SELECT max(x) OVER (ORDER BY t) AS m … ORDER BY m` had them
+//! first.
+//!
+//! All are so in one process too. A fence travels with the plan, because operators above conclude again wherever they
 //! are made. To be dropped when a release knows better.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -25,7 +29,9 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::window::{PlainAggregateWindowExpr, SlidingAggregateWindowExpr};
+use datafusion::physical_expr::{EquivalenceProperties, OrderingRequirements, PhysicalExpr};
 use datafusion::physical_optimizer::output_requirements::OutputRequirementExec;
 use datafusion::physical_plan::aggregates::{
     AggregateExec, AggregateInputMode, AggregateOutputMode,
@@ -35,6 +41,7 @@ use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMer
 use datafusion::physical_plan::projection::{ProjectionExec, make_with_child};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
     replace_children_if_necessary,
@@ -119,6 +126,94 @@ pub(super) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<
         true => replace_children_if_necessary(Arc::clone(node), inputs).map(Some),
         false => Ok(None),
     }
+}
+
+/// Fences above windows whose aggregates an order above them is by, where these may be NULL.
+pub(super) fn forget_growth(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
+    without_growth(&plan, &BTreeSet::new())
+}
+
+/// `asked` are the columns of a node that orders above it are by.
+fn without_growth(node: &Plan, asked: &BTreeSet<usize>) -> Result<Plan> {
+    let inputs = node.children().into_iter().enumerate();
+    let inputs = inputs.map(|(number, input)| {
+        let mut asked = asked_of_input(node, asked, input);
+        let order = node.downcast_ref::<SortExec>().map(|sort| sort.expr());
+        let keys = order.into_iter().flatten().map(|key| &key.expr);
+        for key in keys {
+            asked.extend(collect_columns(key).iter().map(Column::index));
+        }
+        let required = node
+            .required_input_ordering()
+            .into_iter()
+            .nth(number)
+            .flatten();
+        let required = required.map(OrderingRequirements::into_single);
+        for key in required.iter().flatten() {
+            asked.extend(collect_columns(&key.expr).iter().map(Column::index));
+        }
+        let fenced = without_growth(input, &asked)?;
+        Ok(match grows(&fenced, &asked) {
+            true => Arc::new(FenceExec::new(fenced)),
+            false => fenced,
+        })
+    });
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    replace_children_if_necessary(Arc::clone(node), inputs)
+}
+
+/// The columns of an input that those of an operator come from, as far as their order may.
+fn asked_of_input(node: &Plan, asked: &BTreeSet<usize>, input: &Plan) -> BTreeSet<usize> {
+    let schema = node.schema();
+    let of = |exprs: Vec<&Arc<dyn PhysicalExpr>>| {
+        let exprs = asked
+            .iter()
+            .filter_map(|column| exprs.get(*column).copied());
+        let columns = exprs.flat_map(collect_columns);
+        columns.map(|column| column.index()).collect()
+    };
+    if let Some(projection) = node.downcast_ref::<ProjectionExec>() {
+        return of(projection
+            .expr()
+            .iter()
+            .map(|projected| &projected.expr)
+            .collect());
+    }
+    if let Some(groups) = node.downcast_ref::<AggregateExec>() {
+        let exprs = groups.group_expr().expr().iter();
+        return of(exprs.map(|(expr, _)| expr).collect());
+    }
+    // Others keep their columns in their places, or have them under their names.
+    let names: Vec<_> = asked
+        .iter()
+        .filter_map(|column| schema.fields().get(*column))
+        .map(|field| field.name())
+        .collect();
+    let fields = input.schema();
+    let fields = fields.fields().iter().enumerate();
+    let named = fields.filter(|(_, field)| names.contains(&field.name()));
+    named.map(|(column, _)| column).collect()
+}
+
+/// Whether a window has an aggregate among these columns that may be NULL.
+fn grows(node: &Plan, asked: &BTreeSet<usize>) -> bool {
+    let (input, exprs) = if let Some(window) = node.downcast_ref::<BoundedWindowAggExec>() {
+        (window.input(), window.window_expr())
+    } else if let Some(window) = node.downcast_ref::<WindowAggExec>() {
+        (window.input(), window.window_expr())
+    } else {
+        return false;
+    };
+    let before = input.schema().fields().len();
+    exprs.iter().enumerate().any(|(number, expr)| {
+        let expr = expr.as_any();
+        let is_aggregate =
+            expr.is::<PlainAggregateWindowExpr>() || expr.is::<SlidingAggregateWindowExpr>();
+        let column = before + number;
+        let schema = node.schema();
+        let field = schema.fields().get(column);
+        is_aggregate && asked.contains(&column) && field.is_some_and(|field| field.is_nullable())
+    })
 }
 
 /// Scans that say nothing of keys, and fences above groups where more than one order is asked for above them: the first
@@ -266,6 +361,36 @@ mod tests {
         let lines = rows.lines().filter_map(|row| row.strip_prefix("| "));
         let keys: Vec<_> = lines.skip(1).filter_map(|row| row.get(..1)).collect();
         assert_eq!(keys.concat(), "    1111", "{rows}");
+    }
+
+    #[tokio::test]
+    async fn what_only_grows_is_sorted_where_it_may_be_null() {
+        let state = SessionStateBuilder::new_with_default_features().build();
+        let session = SessionContext::new_with_state(with_rules(state).build());
+        let create = "CREATE TABLE t AS SELECT column1 AS id, column2 AS k FROM (VALUES (1, NULL), (2, 7), (3, 9))";
+        session.sql(create).await.unwrap().collect().await.unwrap();
+        for (query, due) in [
+            (
+                "SELECT id FROM (SELECT id, max(k) OVER (ORDER BY id) AS m FROM t) ORDER BY m",
+                "231",
+            ),
+            (
+                "SELECT id FROM (SELECT id, max(k) OVER (ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) \
+                 AS m FROM t) ORDER BY m, id",
+                "312",
+            ),
+            (
+                "SELECT id FROM (SELECT id, row_number() OVER (ORDER BY m, id) AS r FROM \
+                 (SELECT id, max(k) OVER (ORDER BY id) AS m FROM t)) ORDER BY r",
+                "231",
+            ),
+        ] {
+            let rows = session.sql(query).await.unwrap().collect().await.unwrap();
+            let rows = pretty_format_batches(&rows).unwrap().to_string();
+            let rows_only = rows.lines().filter_map(|row| row.strip_prefix("| "));
+            let ids: Vec<_> = rows_only.filter_map(|row| row.get(..1)).collect();
+            assert_eq!(ids[1..].concat(), due, "{query}\n{rows}");
+        }
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
 use super::expand::group_before_sets;
-use super::fence::{forget_constants, forget_keys};
+use super::fence::{forget_constants, forget_growth, forget_keys};
 use super::filters::{FILTER_PUSHDOWN, keep_filters};
 use super::float_extremes::order_floats;
 use super::float_ranges::{forget_ranges, prune_by_others};
@@ -131,6 +131,7 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
                 // Once the kind of each join is settled.
                 each("forget_constants", forget_constants),
                 rule("forget_keys", Rewrite::Whole(forget_keys)),
+                rule("forget_growth", Rewrite::Whole(forget_growth)),
             ]),
             ENSURE_REQUIREMENTS => mended.extend([
                 each("limits_apart", limit_apart),

@@ -202,6 +202,15 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "rows in the order of what only grows, and is NULL first",
+        query: "SELECT id, max(k) OVER (ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS m FROM (VALUES (1, NULL), (2, 7), (3, 9)) AS t (id, k) ORDER BY m, id",
+        means: Some(
+            "SELECT * FROM (VALUES (3, 7), (1, NULL), (2, NULL)) AS t (id, m) ORDER BY m, id",
+        ),
+        order: &["m", "id"],
+        ..PLAIN
+    },
+    Known {
         name: "a primary key in another place",
         files: &[
             "COPY (SELECT * FROM (VALUES (7, 2), (8, 2)) AS t (id, k)) TO 'DIR/t/1.csv' STORED AS CSV OPTIONS ('format.has_header' 'true')",
