@@ -46,6 +46,7 @@ mod error;
 mod estimator;
 mod jobs;
 mod model;
+mod root_cause;
 mod scheduler;
 mod session;
 mod sql;

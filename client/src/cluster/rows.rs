@@ -18,7 +18,7 @@ use futures::{Stream, StreamExt, TryStreamExt};
 
 use super::lease::Lease;
 use super::{Cluster, Peer};
-use crate::error::plain;
+use crate::root_cause::plain;
 use crate::{Error, Result};
 
 /// How often a connection to an executor is tried, and how long it may take to answer.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use volley_proto::tables::{self, JobState};
 use volley_proto::{Error, TrainId, wire};
 
-use crate::error::plain;
+use crate::root_cause::plain;
 
 /// A job that was submitted to a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]

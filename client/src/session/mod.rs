@@ -299,7 +299,7 @@ impl Session {
     /// Plans a statement, with the models it names as they are in the store now.
     async fn plan(&self, mut statement: DfStatement) -> Result<LogicalPlan> {
         let mut state = self.context.state();
-        settle_clauses(&mut statement, &state)?;
+        normalize_clauses(&mut statement, &state)?;
         let models = self.named_models(&statement, &state).await?;
         state.register_relation_planner(ml_planner(&self.store, models))?;
         state.register_relation_planner(Arc::new(clauses::MergedColumns))?;
@@ -355,8 +355,8 @@ impl Session {
     }
 }
 
-/// Says a statement in clauses that are planned.
-fn settle_clauses(statement: &mut DfStatement, state: &SessionState) -> Result<()> {
+/// Rewrites a statement's clauses as those that the planner reads.
+fn normalize_clauses(statement: &mut DfStatement, state: &SessionState) -> Result<()> {
     let parser = &state.config().options().sql_parser;
     let is_scalar = |name: &str| {
         state.scalar_functions().contains_key(name)
@@ -366,7 +366,7 @@ fn settle_clauses(statement: &mut DfStatement, state: &SessionState) -> Result<(
         names: IdentNormalizer::new(parser.enable_ident_normalization),
         is_scalar: &is_scalar,
     };
-    clauses::settle(statement, &reading)
+    clauses::normalize(statement, &reading)
 }
 
 fn ml_planner(store: &ModelStore, models: NamedModels) -> Arc<MlPlanner> {

@@ -4,7 +4,7 @@
 //! script ── parse ──> Statement ── clauses ── models named in it ──> manifests ── plan ──> LogicalPlan
 //!            │                      │                                            │
 //!            │ CREATE/SHOW/… MODEL: │ those that are not planned:                │ ML.…(MODEL m, …):
-//!            │ ours, everything     │ said in others, or refused                 │ a RelationPlanner
+//!            │ ours, everything     │ rewritten, or refused                 │ a RelationPlanner
 //!            │ else: DFParser's
 //! ```
 //!

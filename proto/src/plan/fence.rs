@@ -1,4 +1,5 @@
-//! Operators that pass rows on and say nothing of them, where DataFusion 55 would conclude what does not hold.
+//! Optimization fences: operators that pass rows on and have no properties, where DataFusion 55 would conclude what does
+//! not hold.
 //!
 //! **Inputs of operators that put NULLs where there were values**: the side of an outer join where a row of the other side
 //! finds no partner, and the input of grouping sets, of which each has NULLs for what it does not group by. What is
@@ -10,9 +11,9 @@
 //! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, `n` is taken to
 //! be there once. The same goes for the primary keys of files, of which no scan says anything here.
 //!
-//! **Aggregates over windows.** The greatest value so far only grows, and is taken for sorted; but it is NULL as long as there
-//! was none, before the others, wherever NULLs are asked for: `SELECT max(x) OVER (ORDER BY t) AS m … ORDER BY m` had them
-//! first.
+//! **Monotonic aggregates over windows.** The greatest value so far only grows, and is taken for sorted; but it is NULL as
+//! long as there was none, before the others, wherever NULLs are asked for: `SELECT max(x) OVER (ORDER BY t) AS m … ORDER BY
+//! m` had them first.
 //!
 //! All are so in one process too. A fence travels with the plan, because operators above conclude again wherever they
 //! are made. To be dropped when a release knows better.
@@ -129,12 +130,12 @@ pub(super) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<
 }
 
 /// Fences above windows whose aggregates an order above them is by, where these may be NULL.
-pub(super) fn forget_growth(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
-    without_growth(&plan, &BTreeSet::new())
+pub(super) fn forget_monotonicity(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
+    without_monotonicity(&plan, &BTreeSet::new())
 }
 
 /// `asked` are the columns of a node that orders above it are by.
-fn without_growth(node: &Plan, asked: &BTreeSet<usize>) -> Result<Plan> {
+fn without_monotonicity(node: &Plan, asked: &BTreeSet<usize>) -> Result<Plan> {
     let inputs = node.children().into_iter().enumerate();
     let inputs = inputs.map(|(number, input)| {
         let mut asked = asked_of_input(node, asked, input);
@@ -152,8 +153,8 @@ fn without_growth(node: &Plan, asked: &BTreeSet<usize>) -> Result<Plan> {
         for key in required.iter().flatten() {
             asked.extend(collect_columns(&key.expr).iter().map(Column::index));
         }
-        let fenced = without_growth(input, &asked)?;
-        Ok(match grows(&fenced, &asked) {
+        let fenced = without_monotonicity(input, &asked)?;
+        Ok(match is_monotonic(&fenced, &asked) {
             true => Arc::new(FenceExec::new(fenced)),
             false => fenced,
         })
@@ -195,8 +196,8 @@ fn asked_of_input(node: &Plan, asked: &BTreeSet<usize>, input: &Plan) -> BTreeSe
     named.map(|(column, _)| column).collect()
 }
 
-/// Whether a window has an aggregate among these columns that may be NULL.
-fn grows(node: &Plan, asked: &BTreeSet<usize>) -> bool {
+/// Whether a window has an aggregate among these columns that may be NULL, and be taken for monotonic.
+fn is_monotonic(node: &Plan, asked: &BTreeSet<usize>) -> bool {
     let (input, exprs) = if let Some(window) = node.downcast_ref::<BoundedWindowAggExec>() {
         (window.input(), window.window_expr())
     } else if let Some(window) = node.downcast_ref::<WindowAggExec>() {
@@ -345,30 +346,40 @@ mod tests {
 
     use crate::plan::with_rules;
 
-    #[tokio::test]
-    async fn grouping_sets_are_in_the_order_of_a_column_that_is_constant_before_them() {
-        let config = SessionConfig::new().with_target_partitions(2);
+    /// A session of two partitions, with these tables.
+    async fn session(config: SessionConfig, tables: &[&str]) -> SessionContext {
         let state = SessionStateBuilder::new_with_default_features()
-            .with_config(config)
+            .with_config(config.with_target_partitions(2))
             .build();
         let session = SessionContext::new_with_state(with_rules(state).build());
-        let create = "CREATE TABLE a AS SELECT value AS id, value % 2 AS k FROM range(0, 6)";
-        session.sql(create).await.unwrap().collect().await.unwrap();
-        let query =
-            "SELECT k, id FROM a WHERE k = 1 GROUP BY CUBE (k, id) ORDER BY k NULLS FIRST, id";
+        for create in tables {
+            let created = session.sql(create).await.unwrap();
+            created.collect().await.unwrap();
+        }
+        session
+    }
+
+    /// The first characters of the rows of a query, in their order.
+    async fn column(session: &SessionContext, query: &str) -> String {
         let rows = session.sql(query).await.unwrap().collect().await.unwrap();
         let rows = pretty_format_batches(&rows).unwrap().to_string();
         let lines = rows.lines().filter_map(|row| row.strip_prefix("| "));
-        let keys: Vec<_> = lines.skip(1).filter_map(|row| row.get(..1)).collect();
-        assert_eq!(keys.concat(), "    1111", "{rows}");
+        lines.skip(1).filter_map(|row| row.get(..1)).collect()
     }
 
     #[tokio::test]
-    async fn what_only_grows_is_sorted_where_it_may_be_null() {
-        let state = SessionStateBuilder::new_with_default_features().build();
-        let session = SessionContext::new_with_state(with_rules(state).build());
+    async fn grouping_sets_are_in_the_order_of_a_column_that_is_constant_before_them() {
+        let create = "CREATE TABLE a AS SELECT value AS id, value % 2 AS k FROM range(0, 6)";
+        let session = session(SessionConfig::new(), &[create]).await;
+        let query =
+            "SELECT k, id FROM a WHERE k = 1 GROUP BY CUBE (k, id) ORDER BY k NULLS FIRST, id";
+        assert_eq!(column(&session, query).await, "    1111");
+    }
+
+    #[tokio::test]
+    async fn monotonic_aggregates_are_sorted_where_they_may_be_null() {
         let create = "CREATE TABLE t AS SELECT column1 AS id, column2 AS k FROM (VALUES (1, NULL), (2, 7), (3, 9))";
-        session.sql(create).await.unwrap().collect().await.unwrap();
+        let session = session(SessionConfig::new(), &[create]).await;
         for (query, due) in [
             (
                 "SELECT id FROM (SELECT id, max(k) OVER (ORDER BY id) AS m FROM t) ORDER BY m",
@@ -385,23 +396,14 @@ mod tests {
                 "231",
             ),
         ] {
-            let rows = session.sql(query).await.unwrap().collect().await.unwrap();
-            let rows = pretty_format_batches(&rows).unwrap().to_string();
-            let rows_only = rows.lines().filter_map(|row| row.strip_prefix("| "));
-            let ids: Vec<_> = rows_only.filter_map(|row| row.get(..1)).collect();
-            assert_eq!(ids[1..].concat(), due, "{query}\n{rows}");
+            assert_eq!(column(&session, query).await, due, "{query}");
         }
     }
 
     #[tokio::test]
     async fn a_column_in_the_place_of_a_key_is_none() {
-        let config = SessionConfig::new().with_target_partitions(2);
-        let state = SessionStateBuilder::new_with_default_features()
-            .with_config(config)
-            .build();
-        let session = SessionContext::new_with_state(with_rules(state).build());
         let create = "CREATE TABLE t AS SELECT value % 7 AS k FROM range(0, 70)";
-        session.sql(create).await.unwrap().collect().await.unwrap();
+        let session = session(SessionConfig::new(), &[create]).await;
         let groups = "(SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10)";
         for query in [
             format!("SELECT k FROM {groups} ORDER BY n, k DESC"),
@@ -409,24 +411,16 @@ mod tests {
                 "SELECT k FROM (SELECT row_number() OVER (ORDER BY n, k DESC) AS r, k FROM {groups}) ORDER BY r"
             ),
         ] {
-            let rows = session.sql(&query).await.unwrap().collect().await.unwrap();
-            let rows = pretty_format_batches(&rows).unwrap().to_string();
-            let plan = session
-                .sql(&format!("EXPLAIN {query}"))
-                .await
-                .unwrap()
-                .collect()
-                .await
-                .unwrap();
-            println!("{}", pretty_format_batches(&plan).unwrap());
-            let rows_only = rows.lines().filter_map(|row| row.strip_prefix("| "));
-            let keys: Vec<_> = rows_only.filter_map(|row| row.get(..1)).collect();
-            assert_eq!(keys[1..].concat(), "6543210", "{query}\n{rows}");
+            assert_eq!(column(&session, &query).await, "6543210", "{query}");
         }
     }
 
     #[tokio::test]
     async fn rows_are_in_the_order_of_a_column_that_is_constant_before_the_join() {
+        let tables = [
+            "CREATE TABLE b AS SELECT value AS id FROM range(1, 5)",
+            "CREATE TABLE a AS SELECT value AS id, 5 AS k FROM range(1, 5, 2)",
+        ];
         for (prefer_hash_join, kind) in [
             (true, "LEFT"),
             (true, "FULL"),
@@ -434,28 +428,13 @@ mod tests {
             (false, "FULL"),
         ] {
             let config = SessionConfig::new()
-                .with_target_partitions(2)
                 .set_bool("datafusion.optimizer.prefer_hash_join", prefer_hash_join);
-            let state = SessionStateBuilder::new_with_default_features()
-                .with_config(config)
-                .build();
-            let session = SessionContext::new_with_state(with_rules(state).build());
-            for create in [
-                "CREATE TABLE b AS SELECT value AS id FROM range(1, 5)",
-                "CREATE TABLE a AS SELECT value AS id, 5 AS k FROM range(1, 5, 2)",
-            ] {
-                let created = session.sql(create).await.unwrap();
-                created.collect().await.unwrap();
-            }
+            let session = session(config, &tables).await;
             let query = format!(
                 "SELECT b.id, x.k FROM b {kind} JOIN (SELECT * FROM a WHERE k = 5) x \
                  ON b.id = x.id ORDER BY x.k NULLS FIRST, b.id"
             );
-            let rows = session.sql(&query).await.unwrap().collect().await.unwrap();
-            let rows = pretty_format_batches(&rows).unwrap().to_string();
-            let rows_only = rows.lines().filter_map(|row| row.strip_prefix("| "));
-            let ids: Vec<_> = rows_only.filter_map(|row| row.get(..1)).collect();
-            assert_eq!(ids[1..], ["2", "4", "1", "3"], "{query}\n{rows}");
+            assert_eq!(column(&session, &query).await, "2413", "{query}");
         }
     }
 }

@@ -11,18 +11,18 @@ use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::compute::{filter, prep_null_mask_filter};
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::cast::as_boolean_array;
-use datafusion::common::tree_node::{Transformed, TransformedResult};
+use datafusion::common::tree_node::TransformedResult;
 use datafusion::common::{ScalarValue, internal_err, not_impl_err};
 use datafusion::error::Result;
 use datafusion::functions_aggregate::all_default_aggregate_functions;
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, LogicalPlan, Signature, Volatility, Window,
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, LogicalPlan, Signature, Volatility,
     WindowFunctionDefinition,
 };
 
-use super::sliding;
+use super::{sliding, window_exprs};
 
 /// What the names of these functions start with, before the aggregate's own.
 const PREFIX: &str = "volley_filtered_";
@@ -68,7 +68,7 @@ pub(super) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     Some(Arc::new(Filtered::of(aggregate(name)?)))
 }
 
-/// DataFusion's aggregate of this name, or that over [frames that slide](sliding).
+/// DataFusion's aggregate of this name, or that over [sliding frames](sliding).
 fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     let mut all = all_default_aggregate_functions().into_iter();
     let own = all.find(|function| function.name() == name);
@@ -78,39 +78,12 @@ fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
 /// The plan with these functions for every filtered aggregate over a window.
 pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| {
-        let LogicalPlan::Window(window) = node else {
-            return Ok(Transformed::no(node));
-        };
-        let mut changed = false;
-        let names = window.schema.fields().iter();
-        let names = names.skip(window.input.schema().fields().len());
-        let exprs = window.window_expr.iter().zip(names).map(|(expr, field)| {
-            let rewritten = replacement(expr)?;
-            changed |= rewritten.is_some();
-            Ok(match rewritten {
-                Some(rewritten) => rewritten.alias(field.name()),
-                None => expr.clone(),
-            })
-        });
-        let window_expr = exprs.collect::<Result<Vec<_>>>()?;
-        let window = LogicalPlan::Window(Window {
-            window_expr,
-            ..window
-        });
-        Ok(match changed {
-            true => Transformed::yes(window),
-            false => Transformed::no(window),
-        })
+        window_exprs::replaced(node, |window, _| replacement(window))
     })
     .data()
 }
 
-fn replacement(expr: &Expr) -> Result<Option<Expr>> {
-    let window = match expr {
-        Expr::Alias(alias) => return replacement(&alias.expr),
-        Expr::WindowFunction(window) => window,
-        _ => return Ok(None),
-    };
+fn replacement(window: &WindowFunction) -> Result<Option<Expr>> {
     let WindowFunctionDefinition::AggregateUDF(function) = &window.fun else {
         return Ok(None);
     };

@@ -63,6 +63,7 @@ mod stores;
 mod tables;
 mod task;
 mod train;
+mod window_exprs;
 mod window_limits;
 mod wire;
 mod without_columns;

@@ -14,7 +14,7 @@ use super::distinct_counts::{AGGREGATE_STATISTICS, keep_distinct_counts};
 use super::empty_grouping_sets::{PUSH_DOWN_FILTER, keep_above_empty_grouping_sets};
 use super::estimates::estimate_scan;
 use super::expand::group_before_sets;
-use super::fence::{forget_constants, forget_growth, forget_keys};
+use super::fence::{forget_constants, forget_keys, forget_monotonicity};
 use super::filters::{FILTER_PUSHDOWN, keep_filters};
 use super::float_extremes::order_floats;
 use super::float_ranges::{forget_ranges, prune_by_others};
@@ -30,7 +30,7 @@ use super::repeated::receive_repeated_names;
 use super::reversed_aggregates::reverse_as_partial;
 use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
-use super::sliding::take_nothing_off;
+use super::sliding::without_retraction;
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged, sort_output};
 use super::window_limits::{
     LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_lookahead, keep_partitions,
@@ -109,7 +109,7 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
     mended
         .chain([
             top_down("order_floats", order_floats),
-            top_down("take_nothing_off", take_nothing_off),
+            top_down("without_retraction", without_retraction),
         ])
         .collect()
 }
@@ -131,7 +131,7 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
                 // Once the kind of each join is settled.
                 each("forget_constants", forget_constants),
                 rule("forget_keys", Rewrite::Whole(forget_keys)),
-                rule("forget_growth", Rewrite::Whole(forget_growth)),
+                rule("forget_monotonicity", Rewrite::Whole(forget_monotonicity)),
             ]),
             ENSURE_REQUIREMENTS => mended.extend([
                 each("limits_apart", limit_apart),

@@ -23,10 +23,12 @@ use datafusion::logical_expr::expr::{WindowFunction, WindowFunctionParams};
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LimitEffect, LogicalPlan, PartitionEvaluator, Signature, Volatility,
-    Window, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition, WindowUDF,
+    WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition, WindowUDF,
     WindowUDFImpl,
 };
 use datafusion::physical_expr::PhysicalExpr;
+
+use super::window_exprs;
 
 /// Which of the values that a row sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,54 +98,27 @@ pub(super) fn function(name: &str) -> Option<Arc<WindowUDF>> {
     functions.find(|function| function.name() == name).cloned()
 }
 
-/// The plan with these functions wherever they compute the same.
+/// The plan with these functions wherever they compute the same, in windows one of which needs the end of its partition.
 pub(super) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
-    plan.transform_up_with_subqueries(|node| {
-        let LogicalPlan::Window(window) = node else {
-            return Ok(Transformed::no(node));
-        };
-        if !window.window_expr.iter().any(looks_ahead) {
-            return Ok(Transformed::no(LogicalPlan::Window(window)));
+    plan.transform_up_with_subqueries(|node| match &node {
+        LogicalPlan::Window(window) if window.window_expr.iter().any(looks_ahead) => {
+            window_exprs::replaced(node, |window, input| Ok(replacement(window, input)))
         }
-        let input = window.input.schema();
-        let names = window.schema.fields().iter().skip(input.fields().len());
-        let window_expr =
-            window.window_expr.iter().zip(names).map(|(expr, field)| {
-                match replacement(expr, input) {
-                    Some(running) => running.alias(field.name()),
-                    None => expr.clone(),
-                }
-            });
-        let window_expr = window_expr.collect();
-        Ok(Transformed::yes(LogicalPlan::Window(Window {
-            window_expr,
-            ..window
-        })))
+        _ => Ok(Transformed::no(node)),
     })
     .data()
 }
 
 /// Whether a window expression needs the end of its partition.
 fn looks_ahead(expr: &Expr) -> bool {
-    match unaliased(expr) {
+    match window_exprs::unaliased(expr) {
         Expr::WindowFunction(window) => window.params.window_frame.end_bound.is_unbounded(),
         _ => false,
     }
 }
 
-/// The expression without the name that the optimizer keeps when it changes what is in it.
-fn unaliased(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Alias(alias) => unaliased(&alias.expr),
-        other => other,
-    }
-}
-
 /// The same by one of these functions.
-fn replacement(expr: &Expr, input: &DFSchema) -> Option<Expr> {
-    let Expr::WindowFunction(window) = unaliased(expr) else {
-        return None;
-    };
+fn replacement(window: &WindowFunction, input: &DFSchema) -> Option<Expr> {
     let WindowFunctionDefinition::AggregateUDF(aggregate) = &window.fun else {
         return None;
     };

@@ -1,21 +1,21 @@
-//! Aggregates over frames that slide, of the rows that are in them.
+//! Aggregates over sliding frames, without retraction.
 //!
-//! DataFusion 55 adds the rows that enter a frame and takes off those that leave it. A float is not gone when it is taken
-//! off: after one NaN or infinity all sums that follow are NaN, after 1e16 they have lost their digits, the standard
+//! DataFusion 55 adds the rows that enter a frame and retracts those that leave it. A float is not gone when it is
+//! subtracted: after one NaN or infinity all sums that follow are NaN, after 1e16 they have lost their digits, the standard
 //! deviation of equal values is the root of a negative number, and `corr` and `regr_slope` divide by a remainder of what
-//! should be 0. `bit_xor` of no row is 0. And `bit_and` and `bool_or`, of which nothing can be taken off, are refused.
+//! should be 0. `bit_xor` of no row is 0. And `bit_and` and `bool_or`, which have no retraction, are refused.
 //!
-//! Here nothing is taken off. A frame has an older part, whose rows leave one by one, and a newer part, which rows enter;
-//! of each row of the older part it is known what the part comes to from there on. When the older part has left, the
-//! newer one is the older one from then on: each row is added twice.
+//! Here a frame is two stacks (the two-stacks algorithm of sliding-window aggregation): rows enter the back stack, whose
+//! aggregate is kept, and leave the front stack, of each of whose rows the aggregate from there on is kept. When the front
+//! is empty, the back becomes the front: each row is added twice.
 //!
 //! ```text
-//! rows of a frame    a  b  c │ d  e        older: abc, bc, c     newer: de
-//! a leaves, f enters    b  c │ d  e  f     older: bc, c          newer: def     its value: bc and def
+//! rows of a frame    a  b  c │ d  e        front: abc, bc, c     back: de
+//! a leaves, f enters    b  c │ d  e  f     front: bc, c          back: def     its value: bc and def
 //! ```
 //!
-//! Frames from the first row on are DataFusion's, and so are integers, decimals and counts, of which what is taken off is
-//! gone. To be dropped when a release computes such frames so.
+//! Frames from the first row on are DataFusion's, and so are integers, decimals and counts, whose retraction is exact. To be
+//! dropped when a release computes sliding frames so.
 
 use std::sync::Arc;
 
@@ -30,10 +30,12 @@ use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, LogicalPlan, Signature,
-    Volatility, Window, WindowFunctionDefinition,
+    Volatility, WindowFunctionDefinition,
 };
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+
+use super::window_exprs;
 
 /// What the names of these functions start with, before the aggregate's own.
 const PREFIX: &str = "volley_sliding_";
@@ -68,7 +70,7 @@ const OF_FLOATS: [&str; 2] = ["sum", "avg"];
 /// States of this many rows are one batch of arrays.
 const CHUNK: usize = 1024;
 
-/// An aggregate over frames that slide.
+/// An aggregate over sliding frames.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Sliding {
     name: String,
@@ -91,42 +93,15 @@ pub(super) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     })))
 }
 
-/// Replaces the aggregates over frames that slide.
-pub(super) fn take_nothing_off(
+/// Replaces the aggregates over sliding frames.
+pub(super) fn without_retraction(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
-    let LogicalPlan::Window(window) = plan else {
-        return Ok(Transformed::no(plan));
-    };
-    let input = window.input.schema();
-    let names = window.schema.fields().iter().skip(input.fields().len());
-    let mut changed = false;
-    let exprs = window.window_expr.iter().zip(names).map(|(expr, field)| {
-        let rewritten = replacement(expr, input)?;
-        changed |= rewritten.is_some();
-        Ok(match rewritten {
-            Some(rewritten) => rewritten.alias(field.name()),
-            None => expr.clone(),
-        })
-    });
-    let window_expr = exprs.collect::<Result<Vec<_>>>()?;
-    let window = LogicalPlan::Window(Window {
-        window_expr,
-        ..window
-    });
-    Ok(match changed {
-        true => Transformed::yes(window),
-        false => Transformed::no(window),
-    })
+    window_exprs::replaced(plan, replacement)
 }
 
-fn replacement(expr: &Expr, input: &DFSchema) -> Result<Option<Expr>> {
-    let window = match expr {
-        Expr::Alias(alias) => return replacement(&alias.expr, input),
-        Expr::WindowFunction(window) => window,
-        _ => return Ok(None),
-    };
+fn replacement(window: &WindowFunction, input: &DFSchema) -> Result<Option<Expr>> {
     let WindowFunctionDefinition::AggregateUDF(aggregate) = &window.fun else {
         return Ok(None);
     };
@@ -188,10 +163,10 @@ impl AggregateUDFImpl for Sliding {
         }
         let aggregate = Aggregate::of(&self.aggregate, &args);
         Ok(Box::new(Frame {
-            of_newer: aggregate.accumulator()?,
+            of_back: aggregate.accumulator()?,
             aggregate,
-            newer: vec![],
-            older: vec![],
+            back: vec![],
+            front: vec![],
         }))
     }
 
@@ -261,11 +236,11 @@ type Columns = Vec<ArrayRef>;
 #[derive(Debug)]
 struct Frame {
     aggregate: Aggregate,
-    /// The newer part's rows, oldest first.
-    newer: Vec<Columns>,
-    of_newer: Box<dyn Accumulator>,
-    /// States of the older part, from each of its rows on; the last is the oldest row's.
-    older: Vec<Columns>,
+    /// The back's rows, oldest first.
+    back: Vec<Columns>,
+    of_back: Box<dyn Accumulator>,
+    /// States of the front, from each of its rows on; the last is the oldest row's.
+    front: Vec<Columns>,
 }
 
 fn rows(columns: &Columns) -> usize {
@@ -293,11 +268,11 @@ fn columns(states: Vec<Vec<ScalarValue>>) -> Result<Columns> {
 }
 
 impl Frame {
-    /// Lets the oldest rows of the newer part go, and makes the rest the older part.
-    fn age(&mut self, mut leaving: usize) -> Result<()> {
+    /// Makes the back the front, but for its oldest rows, which leave.
+    fn flip(&mut self, mut leaving: usize) -> Result<()> {
         let mut accumulator = self.aggregate.accumulator()?;
-        let mut kept = std::mem::take(&mut self.newer);
-        self.of_newer = self.aggregate.accumulator()?;
+        let mut kept = std::mem::take(&mut self.back);
+        self.of_back = self.aggregate.accumulator()?;
         let gone = kept.iter().take_while(|batch| {
             let all = leaving >= rows(batch);
             leaving -= if all { rows(batch) } else { 0 };
@@ -312,12 +287,12 @@ impl Frame {
                 accumulator.update_batch(&slice(batch, row, 1))?;
                 states.push(accumulator.state()?);
                 if states.len() == CHUNK {
-                    self.older.push(columns(std::mem::take(&mut states))?);
+                    self.front.push(columns(std::mem::take(&mut states))?);
                 }
             }
         }
         if !states.is_empty() {
-            self.older.push(columns(states)?);
+            self.front.push(columns(states)?);
         }
         Ok(())
     }
@@ -327,8 +302,8 @@ impl Accumulator for Frame {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = values.to_vec();
         if rows(&values) > 0 {
-            self.of_newer.update_batch(&values)?;
-            self.newer.push(values);
+            self.of_back.update_batch(&values)?;
+            self.back.push(values);
         }
         Ok(())
     }
@@ -336,12 +311,12 @@ impl Accumulator for Frame {
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let mut leaving = values.first().map_or(0, |column| column.len());
         while leaving > 0 {
-            let Some(oldest) = self.older.pop() else {
-                return self.age(leaving);
+            let Some(oldest) = self.front.pop() else {
+                return self.flip(leaving);
             };
             let there = rows(&oldest);
             if there > leaving {
-                self.older.push(slice(&oldest, 0, there - leaving));
+                self.front.push(slice(&oldest, 0, there - leaving));
             }
             leaving -= there.min(leaving);
         }
@@ -353,13 +328,13 @@ impl Accumulator for Frame {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        let Some(oldest) = self.older.last() else {
-            return self.of_newer.evaluate();
+        let Some(oldest) = self.front.last() else {
+            return self.of_back.evaluate();
         };
         let mut all = self.aggregate.accumulator()?;
         all.merge_batch(&slice(oldest, rows(oldest) - 1, 1))?;
-        if !self.newer.is_empty() {
-            all.merge_batch(&columns(vec![self.of_newer.state()?])?)?;
+        if !self.back.is_empty() {
+            all.merge_batch(&columns(vec![self.of_back.state()?])?)?;
         }
         all.evaluate()
     }
@@ -373,9 +348,9 @@ impl Accumulator for Frame {
     }
 
     fn size(&self) -> usize {
-        let parts = self.newer.iter().chain(&self.older).flatten();
+        let parts = self.back.iter().chain(&self.front).flatten();
         let parts: usize = parts.map(|column| column.get_array_memory_size()).sum();
-        size_of::<Self>() + self.of_newer.size() + parts
+        size_of::<Self>() + self.of_back.size() + parts
     }
 }
 
@@ -406,19 +381,19 @@ impl Total {
 #[derive(Debug)]
 struct Totals {
     asked: Asked,
-    newer: Vec<Total>,
-    of_newer: Total,
+    back: Vec<Total>,
+    of_back: Total,
     /// From each row on; the last is the oldest row's.
-    older: Vec<Total>,
+    front: Vec<Total>,
 }
 
 impl Totals {
     fn of(asked: Asked) -> Self {
         Self {
             asked,
-            newer: vec![],
-            of_newer: Total::default(),
-            older: vec![],
+            back: vec![],
+            of_back: Total::default(),
+            front: vec![],
         }
     }
 }
@@ -431,8 +406,8 @@ impl Accumulator for Totals {
         let values = cast(values, &DataType::Float64)?;
         for value in values.as_primitive::<Float64Type>() {
             let row = value.map_or_else(Total::default, |sum| Total { sum, count: 1 });
-            self.of_newer = self.of_newer.and(row);
-            self.newer.push(row);
+            self.of_back = self.of_back.and(row);
+            self.back.push(row);
         }
         Ok(())
     }
@@ -440,15 +415,15 @@ impl Accumulator for Totals {
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let leaving = values.first().map_or(0, |column| column.len());
         for _ in 0..leaving {
-            if self.older.is_empty() {
+            if self.front.is_empty() {
                 let mut from_there = Total::default();
-                for row in self.newer.drain(..).rev() {
+                for row in self.back.drain(..).rev() {
                     from_there = row.and(from_there);
-                    self.older.push(from_there);
+                    self.front.push(from_there);
                 }
-                self.of_newer = Total::default();
+                self.of_back = Total::default();
             }
-            self.older.pop();
+            self.front.pop();
         }
         Ok(())
     }
@@ -458,8 +433,8 @@ impl Accumulator for Totals {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        let older = self.older.last().copied().unwrap_or_default();
-        let Total { sum, count } = older.and(self.of_newer);
+        let front = self.front.last().copied().unwrap_or_default();
+        let Total { sum, count } = front.and(self.of_back);
         let value = match self.asked {
             Asked::Sum => sum,
             Asked::Mean => sum / count as f64,
@@ -476,7 +451,7 @@ impl Accumulator for Totals {
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>() + (self.newer.capacity() + self.older.capacity()) * size_of::<Total>()
+        size_of::<Self>() + (self.back.capacity() + self.front.capacity()) * size_of::<Total>()
     }
 }
 

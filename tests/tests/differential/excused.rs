@@ -147,7 +147,7 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     (
         "can not be used as a sliding accumulator",
-        "bits and truth values cannot be taken off a frame that slides",
+        "aggregates of bits and truth values have no retraction",
     ),
     (
         "Arrow: Incompatible type. Field",

@@ -80,8 +80,8 @@ const PATIENCE: u32 = 10;
 const SPOILED: &str = "DataFusion alone takes what is constant on one side of an outer join for constant after it, \
                        one column for another of its name, a condition without columns for one below an \
                        aggregate, NULL for false where IN is asked, NULLs for equal or not in joins, each NaN for a group of its own, \
-                       the finite for the greatest of floats, floats for those of the statistics, what left a frame for gone, \
-                       another column for a key, or what only grows for sorted";
+                       the finite for the greatest of floats, floats for those of the statistics, what was retracted for gone, \
+                       another column for a key, or a monotonic aggregate for sorted";
 
 const NOT_COMPUTED: &str = "DataFusion alone does not compute a value that is compared with a constant NULL, and so does not \
                             see that it is of several rows";

@@ -41,21 +41,20 @@ pub(super) fn select(
     if joins.is_empty() {
         return Ok(());
     }
+    let all_of_one = |item: &SelectItem| matches!(item, SelectItem::QualifiedWildcard(..));
     let mut named = Named {
         names,
         own: HashSet::new(),
         bare: HashSet::new(),
-        has_all_of_one: false,
+        has_all_of_one: select.projection.iter().any(all_of_one),
     };
     let _: ControlFlow<()> = select.visit(&mut named);
     if let Some(order) = order {
         let _: ControlFlow<()> = order.visit(&mut named);
     }
-    let all_of_one = |item: &SelectItem| matches!(item, SelectItem::QualifiedWildcard(..));
-    named.has_all_of_one = select.projection.iter().any(all_of_one);
-    let own = joins.iter().any(|join| named.own_of(join));
-    if !own {
-        select.from.iter_mut().for_each(set_apart);
+    if !joins.iter().any(|join| named.own_of(join)) {
+        let from = std::mem::take(&mut select.from);
+        select.from = from.into_iter().map(set_apart).collect();
         return Ok(());
     }
     let all = select.projection.iter();
@@ -94,39 +93,50 @@ fn is_merged(factor: &TableFactor) -> bool {
 }
 
 /// Makes a relation of all up to each join that merges columns.
-fn set_apart(relation: &mut TableWithJoins) {
-    let within = |factor: &mut TableFactor| {
-        let is_merged = is_merged(factor);
-        if let TableFactor::NestedJoin {
-            table_with_joins, ..
-        } = factor
-            && !is_merged
-        {
-            set_apart(table_with_joins);
-        }
+fn set_apart(relations: TableWithJoins) -> TableWithJoins {
+    let TableWithJoins { relation, joins } = relations;
+    let mut so_far = TableWithJoins {
+        relation: set_apart_within(relation),
+        joins: vec![],
     };
-    within(&mut relation.relation);
-    for mut join in std::mem::take(&mut relation.joins) {
-        within(&mut join.relation);
+    for join in joins {
         let merges = Merging::of(&join).is_some();
-        relation.joins.push(join);
+        so_far.joins.push(Join {
+            relation: set_apart_within(join.relation),
+            ..join
+        });
         if merges {
-            let joins = std::mem::take(&mut relation.joins);
             let alias = TableAlias {
                 explicit: false,
                 name: Ident::new(MERGED),
                 columns: vec![],
                 at: None,
             };
-            let so_far = TableWithJoins {
-                relation: relation.relation.clone(),
-                joins,
-            };
-            relation.relation = TableFactor::NestedJoin {
+            let relation = TableFactor::NestedJoin {
                 table_with_joins: Box::new(so_far),
                 alias: Some(alias),
             };
+            so_far = TableWithJoins {
+                relation,
+                joins: vec![],
+            };
         }
+    }
+    so_far
+}
+
+/// The same within parentheses.
+fn set_apart_within(factor: TableFactor) -> TableFactor {
+    let is_merged = is_merged(&factor);
+    match factor {
+        TableFactor::NestedJoin {
+            table_with_joins,
+            alias,
+        } if !is_merged => TableFactor::NestedJoin {
+            table_with_joins: Box::new(set_apart(*table_with_joins)),
+            alias,
+        },
+        factor => factor,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Clauses that DataFusion's planner does not read: said in others where that is the same, refused by name where not.
+//! Normalization of syntax trees: clauses that DataFusion's planner ignores are rewritten as others that mean the same, or
+//! refused by name.
 //!
 //! DataFusion 55 reads some clauses to their end and plans as if they were not there: `OVER (w ORDER BY x)` without what
 //! `w` says, `GROUP BY a WITH ROLLUP` without its totals, all rows for `TABLESAMPLE`. A statement is gone through here
@@ -49,11 +50,11 @@ pub(crate) struct Reading<'a> {
     pub(crate) is_scalar: &'a dyn Fn(&str) -> bool,
 }
 
-/// Says a statement in clauses that are planned.
+/// Rewrites a statement's clauses as those that the planner reads.
 ///
 /// # Errors
 /// [`Error::NotSupported`] and [`Error::Clause`] for those that cannot be.
-pub(crate) fn settle(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
+pub(crate) fn normalize(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
     let mut clauses = Clauses {
         reading,
         has_order: vec![],

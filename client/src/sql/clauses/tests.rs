@@ -5,8 +5,8 @@ use super::super::Kind;
 use super::super::parse::{Dialect, parse};
 use super::*;
 
-/// What a statement says once its clauses are settled.
-fn settled(sql: &str) -> Result<String> {
+/// What a statement says once its clauses are normalized.
+fn normalized(sql: &str) -> Result<String> {
     let dialect = Dialect {
         grammar: Box::new(GenericDialect {}),
         options: SqlParserOptions::default(),
@@ -18,12 +18,12 @@ fn settled(sql: &str) -> Result<String> {
         names: IdentNormalizer::new(true),
         is_scalar: &|name| ["abs", "upper", "concat"].contains(&name),
     };
-    settle(&mut statement, &reading)?;
+    normalize(&mut statement, &reading)?;
     Ok(statement.to_string())
 }
 
 #[test]
-fn clauses_are_said_in_those_that_are_planned() {
+fn clauses_are_rewritten_as_those_that_are_planned() {
     for (sql, due) in [
         (
             "SELECT sum(x) OVER (w ORDER BY y ROWS 1 PRECEDING), max(x) OVER W FROM t WINDOW w AS (PARTITION BY k)",
@@ -102,7 +102,7 @@ fn clauses_are_said_in_those_that_are_planned() {
         ),
     ] {
         assert_eq!(
-            settled(sql).unwrap_or_else(|e| panic!("{sql}: {e}")),
+            normalized(sql).unwrap_or_else(|e| panic!("{sql}: {e}")),
             due,
             "{sql}"
         );
@@ -120,12 +120,12 @@ fn what_is_planned_stays_as_it_is() {
         "SELECT (a, b) FROM t GROUP BY GROUPING SETS ((a), ())",
         "CREATE TABLE t (a INT NOT NULL DEFAULT 1 PRIMARY KEY, b VARCHAR COMMENT 'x')",
     ] {
-        assert_eq!(settled(sql).unwrap(), sql);
+        assert_eq!(normalized(sql).unwrap(), sql);
     }
 }
 
 #[test]
-fn what_would_be_passed_over_is_refused_by_name() {
+fn what_would_be_ignored_is_refused_by_name() {
     let mut wrong = vec![];
     for (sql, due) in [
         ("SELECT * FROM t TABLESAMPLE (10 PERCENT)", "TABLESAMPLE"),
@@ -249,7 +249,7 @@ fn what_would_be_passed_over_is_refused_by_name() {
         ),
         ("CREATE SCHEMA s WITH (a = 1)", "options of a schema"),
     ] {
-        let said = match settled(sql) {
+        let said = match normalized(sql) {
             Err(error) => error.to_string(),
             Ok(said) => said,
         };

@@ -1,6 +1,6 @@
 //! Named windows: `OVER w`, `OVER (w …)` and `WINDOW w AS (v …)` as PostgreSQL has them.
 //!
-//! DataFusion 55 knows whole names, in what is selected alone; a name that a window builds upon it passes over.
+//! DataFusion 55 knows whole names, in what is selected alone; it ignores the name of a window that another builds upon.
 
 use std::ops::ControlFlow;
 

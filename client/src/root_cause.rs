@@ -1,0 +1,225 @@
+//! The root cause in the text of an error.
+//!
+//! An error that starts on an executor reaches the client as text, wrapped once by every layer it passed. The layers that
+//! say nothing are taken off, and only those. Errors that are Volley's own are no text: see [`Error`](crate::Error).
+
+use volley_proto::failure::{DataLost, TaskFailure};
+
+/// What is worth showing of the text of an error of the engine's.
+pub(crate) fn plain(text: &str) -> String {
+    said_by_executor(text).unwrap_or_else(|| root_cause(text))
+}
+
+/// What an executor marked in an error's text to be found again, if it did.
+fn said_by_executor(text: &str) -> Option<String> {
+    if let Some(DataLost { executor, reason }) = DataLost::find(text) {
+        return Some(format!("data on executor {executor} was lost: {reason}"));
+    }
+    TaskFailure::find(text).map(root_cause)
+}
+
+/// What is left of an error's text without the layers that say nothing.
+///
+/// Layers are prefixes such as `Execution error: ` and `Job x failed: `, and values printed by
+/// `Debug` such as `DataFusionError(Execution("…"))`. Whatever is not known to be one stays.
+fn root_cause(text: &str) -> String {
+    let mut cause = text.trim().to_owned();
+    while let Some(inner) = without_prefix(&cause).or_else(|| without_debug(&cause)) {
+        if inner.is_empty() {
+            break;
+        }
+        cause = inner;
+    }
+    cause
+}
+
+/// The text behind one prefix, if it has one.
+fn without_prefix(text: &str) -> Option<String> {
+    const PREFIXES: &[&str] = &[
+        "Execution error: ",
+        "External error: ",
+        "Error during planning: ",
+        "Schema error: ",
+        "Arrow error: ",
+        "DataFusion error: ",
+        "General error: ",
+        "Internal Ballista error: ",
+        "Task failed due to runtime execution error: ",
+        "Task failed due to IO error: ",
+        "Fail to execute query due to ",
+    ];
+    /// Prefixes with a word in them: what comes before it and after it.
+    const AROUND: &[(&str, &str)] = &[
+        ("Job ", " failed: "),
+        ("Job failed due to stage ", " failed: "),
+        ("Error planning job ", ": "),
+    ];
+    if let Some(feature) = text.strip_prefix("This feature is not implemented: ") {
+        return Some(not_supported(feature));
+    }
+    let plain = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
+    let around = || {
+        AROUND.iter().find_map(|(before, after)| {
+            let (word, rest) = text.strip_prefix(before)?.split_once(after)?;
+            (!word.contains(char::is_whitespace)).then_some(rest)
+        })
+    };
+    plain.or_else(around).map(|rest| rest.trim().to_owned())
+}
+
+/// The value in one layer of `Debug`, if the text is one.
+fn without_debug(text: &str) -> Option<String> {
+    const LAYERS: &[&str] = &[
+        "DataFusionError(",
+        "ArrowError(",
+        "Execution(",
+        "Plan(",
+        "External(",
+        "Shared(",
+        "General(",
+        "Internal(",
+        "GrpcActionError(",
+        "GrpcConnectionError(",
+        "ExternalError(",
+    ];
+    if text.starts_with("Status {") {
+        let (_, message) = text.split_once("message: ")?;
+        return string_literal(message).map(|(message, _)| message);
+    }
+    if let Some(rest) = text.strip_prefix("NotImplemented(") {
+        let (feature, _) = string_literal(rest)?;
+        return Some(not_supported(&feature));
+    }
+    // The name of an optimizer's rule, and what went wrong in it.
+    if let Some(rest) = text.strip_prefix("Context(") {
+        let (_, rest) = string_literal(rest)?;
+        let inner = rest.strip_prefix(", ")?.strip_suffix(')')?;
+        return Some(inner.to_owned());
+    }
+    let inner = LAYERS.iter().find_map(|layer| text.strip_prefix(layer))?;
+    if let Some((message, rest)) = string_literal(inner) {
+        return rest.ends_with(')').then_some(message);
+    }
+    // Some layers have a second field, the backtrace, which is empty.
+    let inner = inner.strip_suffix(')')?;
+    let shorter = inner
+        .strip_suffix(", None")
+        .or_else(|| inner.strip_suffix(", Some(\"\")"));
+    Some(shorter.unwrap_or(inner).to_owned())
+}
+
+/// What DataFusion says of a feature that it has not, in the words of [`Error::NotSupported`].
+fn not_supported(feature: &str) -> String {
+    let what = feature.trim().trim_start_matches("not supported: ");
+    format!("not supported: {what}")
+}
+
+/// A string literal as `Debug` prints it, and what follows it.
+fn string_literal(text: &str) -> Option<(String, &str)> {
+    let mut rest = text.strip_prefix('"')?.char_indices();
+    let body = &text[1..];
+    let mut value = String::new();
+    while let Some((at, c)) = rest.next() {
+        match c {
+            '"' => return Some((value, &body[at + 1..])),
+            '\\' => match rest.next()?.1 {
+                'n' => value.push('\n'),
+                't' => value.push('\t'),
+                'r' => value.push('\r'),
+                'u' => {
+                    let digits = rest.as_str().strip_prefix('{')?.split_once('}')?.0;
+                    value.push(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?);
+                    rest.nth(digits.len() + 1);
+                }
+                other => value.push(other),
+            },
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::error::DataFusionError;
+
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn takes_off_layers_that_say_nothing() {
+        for (text, expected) in [
+            ("Execution error: boom", "boom"),
+            (
+                "Execution error: Job 7EnTdU failed: Job failed due to stage 2 failed: Task failed \
+                 due to runtime execution error: DataFusionError(Execution(\"rank 1: cannot load \\\"m\\\"\"))\n",
+                "rank 1: cannot load \"m\"",
+            ),
+            (
+                "Execution error: Job x failed: Job failed due to stage 1 failed: Task failed due \
+                 to runtime execution error: DataFusionError(ArrowError(DivideByZero, Some(\"\")))\n",
+                "DivideByZero",
+            ),
+            (
+                "Task failed due to runtime execution error: \
+                 DataFusionError(Shared(External(Execution(\"a\\nb\\u{1b}\"))))",
+                "a\nb\u{1b}",
+            ),
+            (
+                "Execution error: Status { code: Internal, message: \"no\", x: 1 }",
+                "no",
+            ),
+            (
+                "Execution error: Job x failed: Error planning job x: DataFusionError(Plan(\"3 ranks\"))",
+                "3 ranks",
+            ),
+            (
+                "Job x failed: Error planning job x: DataFusionError(Context(\"a_rule\", NotImplemented(\"two orders\")))",
+                "not supported: two orders",
+            ),
+            (
+                "Error during planning: This feature is not implemented: not supported: two orders",
+                "not supported: two orders",
+            ),
+            (
+                "Error during planning: table 't' not found",
+                "table 't' not found",
+            ),
+        ] {
+            assert_eq!(root_cause(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn leaves_what_it_does_not_know() {
+        for text in [
+            "Resources exhausted: no memory",
+            "Execution(\"open",
+            "Io(Custom { kind: Other })",
+            "Job a b failed: c",
+            "",
+        ] {
+            assert_eq!(root_cause(text), text);
+        }
+    }
+
+    #[test]
+    fn finds_what_an_executor_marked() {
+        let marked =
+            "Job x failed: DataFusionError(External([[volley 21: label \"Sales\" is null]]))";
+        for (text, expected) in [
+            (marked, "label \"Sales\" is null"),
+            (
+                "Job x failed: External([[volley 34: This feature is not implemented: x]])",
+                "not supported: x",
+            ),
+            (
+                "Job x failed: External([[volley 50: stage 2: [[volley-lost 21: e-1: no route to host]]]])",
+                "data on executor e-1 was lost: no route to host",
+            ),
+        ] {
+            let error = Error::from(DataFusionError::Execution(text.into()));
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}
