@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
     ArrowSource, FileOpenFuture, FileOpener, FileScanConfig, FileSource,
@@ -14,79 +13,19 @@ use datafusion::datasource::physical_plan::{
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::Result;
 use datafusion::object_store::ObjectStore;
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr_adapter::{
     DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory,
 };
-use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::{StreamExt, stream};
 use volley_proto::plan::ArrowFile;
 
-/// A source of Arrow files whose schemas are adapted to their table's: columns are found by name, and cast.
-pub(super) struct AdaptedArrow {
-    source: Arc<dyn FileSource>,
-}
-
-impl AdaptedArrow {
-    /// The source, if it is one of Arrow files.
-    pub(super) fn of(source: &Arc<dyn FileSource>) -> Option<Self> {
-        let source = source.is::<ArrowSource>().then(|| Arc::clone(source))?;
-        Some(Self { source })
-    }
-}
-
-impl FileSource for AdaptedArrow {
-    fn create_file_opener(
-        &self,
-        store: Arc<dyn ObjectStore>,
-        scan: &FileScanConfig,
-        partition: usize,
-    ) -> Result<Arc<dyn FileOpener>> {
-        Ok(Arc::new(Opener {
-            source: Arc::clone(&self.source),
-            store,
-            scan: scan.clone(),
-            partition,
-        }))
-    }
-
-    fn table_schema(&self) -> &TableSchema {
-        self.source.table_schema()
-    }
-
-    fn with_batch_size(&self, batch_size: usize) -> Arc<dyn FileSource> {
-        let source = self.source.with_batch_size(batch_size);
-        Arc::new(Self { source })
-    }
-
-    fn projection(&self) -> Option<&ProjectionExprs> {
-        self.source.projection()
-    }
-
-    fn metrics(&self) -> &ExecutionPlanMetricsSet {
-        self.source.metrics()
-    }
-
-    fn file_type(&self) -> &str {
-        self.source.file_type()
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        self.source.apply_expressions(f)
-    }
-}
-
-/// Opens Arrow files.
+/// Opens Arrow files whose schemas are adapted to their table's: columns are found by name, and cast.
 #[derive(Clone)]
-struct Opener {
-    source: Arc<dyn FileSource>,
-    store: Arc<dyn ObjectStore>,
-    scan: FileScanConfig,
-    partition: usize,
+pub(super) struct Opener {
+    pub(super) source: Arc<dyn FileSource>,
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) scan: FileScanConfig,
+    pub(super) partition: usize,
 }
 
 impl FileOpener for Opener {

@@ -1,10 +1,12 @@
-//! Errors about files name the file, and schemas of [Arrow files](arrow) are adapted to their table's.
+//! Errors about files name the file, schemas of [Arrow files](arrow) are adapted to their table's, and parts of
+//! [CSV files](csv) begin and end with records.
 //!
 //! A reader of CSV, JSON or Parquet says what is wrong and where in the file, not in which. Before a
 //! stage's plan runs here, each of its scans gets a source of files that adds it; nothing else of it
 //! changes, and it is never encoded again.
 
 mod arrow;
+mod csv;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
-    FileOpener, FileScanConfig, FileScanConfigBuilder, FileSource,
+    ArrowSource, CsvSource, FileOpener, FileScanConfig, FileScanConfigBuilder, FileSource,
 };
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
@@ -26,9 +28,7 @@ use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use volley_proto::plan::file_name;
-
-use self::arrow::AdaptedArrow;
+use volley_proto::plan::{CsvDialect, file_name};
 
 /// The scan with errors that name files and schemas that are adapted, if the operator is a scan of files.
 pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
@@ -36,8 +36,8 @@ pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Exe
     let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
     let source = Arc::clone(scan.file_source());
     let source = Arc::new(Named {
-        source: match AdaptedArrow::of(&source) {
-            Some(arrow) => Arc::new(arrow),
+        source: match Opening::of(&source) {
+            Some(how) => Arc::new(Opened { source, how }),
             None => source,
         },
         root: scan.object_store_url.as_str().into(),
@@ -45,6 +45,99 @@ pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Exe
     let scan = FileScanConfigBuilder::from(scan.clone()).with_source(source);
     let scan = exec.clone().with_data_source(Arc::new(scan.build()));
     Some(Arc::new(scan))
+}
+
+/// How files are opened that DataFusion does not open rightly.
+#[derive(Debug, Clone, Copy)]
+enum Opening {
+    Arrow,
+    Csv(CsvDialect),
+}
+
+impl Opening {
+    fn of(source: &Arc<dyn FileSource>) -> Option<Self> {
+        if let Some(csv) = source.downcast_ref::<CsvSource>() {
+            return Some(Self::Csv(csv.into()));
+        }
+        source.is::<ArrowSource>().then_some(Self::Arrow)
+    }
+}
+
+/// A source of files that an opener of ours opens.
+struct Opened {
+    source: Arc<dyn FileSource>,
+    how: Opening,
+}
+
+impl FileSource for Opened {
+    fn create_file_opener(
+        &self,
+        store: Arc<dyn ObjectStore>,
+        scan: &FileScanConfig,
+        partition: usize,
+    ) -> Result<Arc<dyn FileOpener>> {
+        let (source, scan) = (Arc::clone(&self.source), scan.clone());
+        Ok(match self.how {
+            Opening::Arrow => Arc::new(arrow::Opener {
+                source,
+                store,
+                scan,
+                partition,
+            }),
+            Opening::Csv(dialect) => Arc::new(csv::Opener {
+                source,
+                dialect,
+                store,
+                scan,
+                partition,
+            }),
+        })
+    }
+
+    fn table_schema(&self) -> &TableSchema {
+        self.source.table_schema()
+    }
+
+    fn with_batch_size(&self, batch_size: usize) -> Arc<dyn FileSource> {
+        let source = self.source.with_batch_size(batch_size);
+        let how = self.how;
+        Arc::new(Self { source, how })
+    }
+
+    fn filter(&self) -> Option<Arc<dyn PhysicalExpr>> {
+        self.source.filter()
+    }
+
+    fn projection(&self) -> Option<&ProjectionExprs> {
+        self.source.projection()
+    }
+
+    fn metrics(&self) -> &ExecutionPlanMetricsSet {
+        self.source.metrics()
+    }
+
+    fn file_type(&self) -> &str {
+        self.source.file_type()
+    }
+
+    fn fmt_extra(&self, kind: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt_extra(kind, f)
+    }
+
+    fn supports_repartitioning(&self) -> bool {
+        self.source.supports_repartitioning()
+    }
+
+    fn reorder_files(&self, files: Vec<PartitionedFile>) -> Vec<PartitionedFile> {
+        self.source.reorder_files(files)
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.source.apply_expressions(f)
+    }
 }
 
 /// A source of files whose errors name the file.

@@ -20,6 +20,7 @@
 mod aggregate_orders;
 mod arrow_file;
 mod codec;
+mod csv_records;
 mod distinct_counts;
 mod effects;
 mod empty_grouping_sets;
@@ -71,6 +72,7 @@ mod write;
 
 pub use arrow_file::ArrowFile;
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
+pub use csv_records::{CsvDialect, Scanner, record_start, whole_records};
 pub use effects::{Effects, places_of_task};
 pub use fence::FenceExec;
 pub use filters::without_filters;

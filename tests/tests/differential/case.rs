@@ -92,8 +92,8 @@ impl Case {
         }
     }
 
-    /// The reference's script: it gives all rows that the answer may be of, and `INTERSECT ALL` and `EXCEPT ALL` are
-    /// spelled out.
+    /// The reference's script: it gives all rows that the answer may be of, `INTERSECT ALL` and `EXCEPT ALL` are
+    /// spelled out, and files are not cut within values.
     pub(crate) fn reference(&self, dir: &Path, out: &Path) -> Script {
         let mut case = self.clone();
         let is_some = self.asked().some.is_some();
@@ -104,6 +104,8 @@ impl Case {
             }
             Question::Write(write) => write.query = query::with_numbers(&write.query),
         }
+        let uncut = Setting::of("datafusion.catalog.newlines_in_values", true);
+        case.settings.push(uncut);
         case.script(dir, out)
     }
 

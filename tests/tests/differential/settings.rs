@@ -103,7 +103,7 @@ const THRESHOLDS: &[(&str, &[&str])] = &[
 ];
 
 impl Setting {
-    fn of(key: &str, value: impl ToString) -> Self {
+    pub(crate) fn of(key: &str, value: impl ToString) -> Self {
         Self {
             key: key.to_owned(),
             value: value.to_string(),

@@ -4,10 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
-use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::csv::CsvFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::{DEFAULT_SCHEMA_INFER_MAX_RECORD, FileFormat};
+use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
 use futures::{StreamExt, TryStreamExt};
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use volley_proto::plan::{CsvDialect, whole_records};
 
 use crate::{Error, Result};
 
@@ -48,7 +52,7 @@ pub(super) async fn of_all(
     let columns = Columns::of(format.as_ref());
     let files = files.into_iter().filter(|(_, meta)| meta.size > 0);
     let schemas = files.map(|(file, meta)| async move {
-        match format.infer_schema(state, store, &[meta]).await {
+        match schema_of(format, store, state, meta).await {
             Ok(schema) => Ok((file, without_dictionaries(&schema))),
             Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
                 file,
@@ -61,6 +65,31 @@ pub(super) async fn of_all(
         .try_collect()
         .await?;
     merge(&schemas, columns)
+}
+
+/// The schema of a file.
+async fn schema_of(
+    format: &Arc<dyn FileFormat>,
+    store: &Arc<dyn ObjectStore>,
+    state: &SessionState,
+    file: ObjectMeta,
+) -> datafusion::error::Result<SchemaRef> {
+    let Some(csv) = format.downcast_ref::<CsvFormat>() else {
+        return format.infer_schema(state, store, &[file]).await;
+    };
+    // In pieces that end with records: those of `infer_schema` end within quoted values too.
+    let options = csv.options();
+    let bytes = store.get(&file.location).await?.into_stream();
+    let bytes = bytes.map_err(DataFusionError::from).boxed();
+    let bytes = FileCompressionType::from(options.compression).convert_stream(bytes)?;
+    let records = whole_records(bytes, CsvDialect::from(options));
+    let at_most = options
+        .schema_infer_max_rec
+        .unwrap_or(DEFAULT_SCHEMA_INFER_MAX_RECORD);
+    let (schema, _) = csv
+        .infer_schema_from_stream(state, at_most, records)
+        .await?;
+    Ok(Arc::new(schema))
 }
 
 /// The schema with the values of dictionaries instead: of text in categories, as pandas writes it, text. How often a value

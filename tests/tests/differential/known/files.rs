@@ -19,7 +19,48 @@ const SMALL_KEYS: &[&str] = &[
      {'x': arrow_cast('s' || CAST(value % 40 AS VARCHAR), 'Dictionary(Int8, LargeUtf8)')} AS s FROM range(0, 900)) TO 'DIR/a/1.arrow' STORED AS ARROW",
 ];
 
+/// Values with line breaks, quotes and commas, in a file that is cut into parts of some bytes.
+const CUT_WITHIN_VALUES: Known = Known {
+    settings: &[
+        "datafusion.execution.target_partitions = 7",
+        "datafusion.optimizer.repartition_file_min_size = 1",
+        "volley.single_task_bytes = 0",
+    ],
+    files: &[
+        "COPY (SELECT value AS k, chr(10) || '\"' || repeat('two,' || chr(10), 4) || value || chr(10) AS v FROM range(0, 500)) \
+         TO 'DIR/t/1.csv' STORED AS CSV",
+    ],
+    tables: &[
+        "CREATE EXTERNAL TABLE t (k INT, v VARCHAR) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+        "CREATE EXTERNAL TABLE uncut (k INT, v VARCHAR) STORED AS CSV LOCATION 'DIR/t/' \
+         OPTIONS ('format.has_header' 'true', 'format.newlines_in_values' 'true')",
+    ],
+    means: Some("SELECT k, v FROM uncut"),
+    ..PLAIN
+};
+
 pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "line breaks within values of a file that is cut",
+        query: "SELECT k, v FROM t",
+        ..CUT_WITHIN_VALUES
+    },
+    Known {
+        name: "a quote that nothing closes, in a file that is cut",
+        files: &[
+            "COPY (SELECT value AS k, CASE WHEN value = 250 THEN '\"open' ELSE 'x' END AS v FROM range(0, 500)) \
+             TO 'DIR/t/1.csv' STORED AS CSV OPTIONS ('format.quote' '`')",
+        ],
+        query: "SELECT count(v) AS n FROM t",
+        refused: Some("in the midst of a quoted value"),
+        ..CUT_WITHIN_VALUES
+    },
+    Known {
+        name: "line breaks within values of a file by its name",
+        query: "SELECT k, v FROM 'DIR/t/1.csv'",
+        means: Some("SELECT CAST(k AS BIGINT) AS k, v FROM uncut"),
+        ..CUT_WITHIN_VALUES
+    },
     Known {
         name: "small keys of a dictionary in many small batches",
         settings: &[

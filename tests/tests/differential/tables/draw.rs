@@ -8,8 +8,18 @@ use super::{Column, Format, SortKey, Table, Type, Value};
 use crate::dice::Dice;
 
 /// Text that occurs often, some of it awkward.
-const WORDS: [&str; 10] = [
-    "a", "b", "c", "abc", "Abc", "x,y", "it's", "%a_", "ünï", "zz top",
+const WORDS: [&str; 11] = [
+    "a",
+    "b",
+    "c",
+    "abc",
+    "Abc",
+    "x,y",
+    "it's",
+    "%a_",
+    "ünï",
+    "zz top",
+    "\n\"two\", lines\n",
 ];
 
 /// How the values of a column are spread.
