@@ -47,7 +47,7 @@ use ballista_core::planner::scans_only_information_schema;
 use datafusion::config::SqlParserOptions;
 use datafusion::dataframe::DataFrame;
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{CreateView, DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
@@ -276,6 +276,11 @@ impl Session {
                 memory::create(&self.context, create, text).await?;
                 LogicalPlanBuilder::empty(false).build()?
             }
+            // As it was typed, and not as it was normalized to be planned.
+            LogicalPlan::Ddl(DdlStatement::CreateView(view)) => {
+                let definition = Some(text.to_owned());
+                LogicalPlan::Ddl(DdlStatement::CreateView(CreateView { definition, ..view }))
+            }
             plan => plan,
         };
         let set = settings::set_by(&plan);
@@ -445,6 +450,12 @@ mod tests {
                 .await
                 .unwrap_err();
             assert!(matches!(error, Error::Setting { .. }), "{error}");
+            // As it was typed.
+            let view =
+                "CREATE VIEW v AS SELECT k FROM (SELECT 1 AS k) a JOIN (SELECT 1 AS k) b USING (k)";
+            run(&session, view).await.unwrap();
+            let shown = text(&session, "SHOW CREATE TABLE v").await;
+            assert!(shown.contains(view), "{shown}");
         });
     }
 

@@ -1,217 +1,173 @@
 //! Parts of CSV files that begin and end with records, also where quoted values have line breaks.
 //!
 //! DataFusion cuts a large file anywhere and has each part begin after the next line break, which may be in the midst of a
-//! value. Here a part is moved to where [records begin](record_start) before it is opened. Its bytes are followed as they
-//! are read: quotes that are open at its end are an error, as it was cut in the midst of a value after all. Reading is
-//! DataFusion's.
+//! value. Here a part is that of [its records](part_of_records). Where it ends within one after all, as its parser sees at
+//! its end, that is an error. Parsing is Arrow's, and whole files are DataFusion's.
 
-use std::fmt;
-use std::io::{Read, Seek, SeekFrom};
-use std::ops::Range;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use datafusion::common::exec_err;
-use datafusion::datasource::listing::{FileRange, PartitionedFile};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::csv::ReaderBuilder;
+use datafusion::arrow::csv::reader::Decoder as CsvDecoder;
+use datafusion::arrow::error::ArrowError;
+use datafusion::common::{exec_datafusion_err, internal_datafusion_err};
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
-    FileOpenFuture, FileOpener, FileScanConfig, FileSource,
+    CsvSource, FileOpenFuture, FileOpener, FileScanConfig, FileSource,
 };
-use datafusion::error::Result;
-use datafusion::object_store::path::Path;
-use datafusion::object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result as StoreResult,
-};
-use futures::stream::BoxStream;
-use futures::{StreamExt, stream};
-use parking_lot::Mutex;
-use volley_proto::plan::{CsvDialect, Scanner, record_start};
-
-/// How much of a local file is read at once, in bytes.
-const AT_ONCE: u64 = 64 << 10;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::object_store::ObjectStore;
+use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
+use datafusion_datasource::decoder::{Decoder, DecoderDeserializer, deserialize_stream};
+use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
+use futures::{StreamExt, TryStreamExt, stream};
+use volley_proto::plan::{CsvDialect, part_of_records};
 
 /// Opens CSV files.
-#[derive(Clone)]
 pub(super) struct Opener {
-    pub(super) source: Arc<dyn FileSource>,
-    pub(super) dialect: CsvDialect,
-    pub(super) store: Arc<dyn ObjectStore>,
-    pub(super) scan: FileScanConfig,
-    pub(super) partition: usize,
+    whole: Arc<dyn FileOpener>,
+    part: Arc<dyn FileOpener>,
 }
 
 impl Opener {
-    fn opener(&self, store: Arc<dyn ObjectStore>) -> Result<Arc<dyn FileOpener>> {
-        self.source
-            .create_file_opener(store, &self.scan, self.partition)
+    /// Of a source that has its columns and the size of its batches.
+    pub(super) fn of(
+        source: &CsvSource,
+        batch_size: usize,
+        store: Arc<dyn ObjectStore>,
+        scan: &FileScanConfig,
+        partition: usize,
+    ) -> Result<Self> {
+        let table = source.table_schema();
+        let columns = match source.projection() {
+            Some(projection) => SplitProjection::new(table.file_schema(), projection),
+            None => SplitProjection::unprojected(table),
+        };
+        let part = Arc::new(PartOpener {
+            source: source.clone(),
+            batch_size,
+            columns: columns.file_indices.clone(),
+            store: Arc::clone(&store),
+        });
+        Ok(Self {
+            whole: source.create_file_opener(store, scan, partition)?,
+            part: ProjectionOpener::try_new(columns, part, table.file_schema())?,
+        })
     }
 }
 
 impl FileOpener for Opener {
-    fn open(&self, mut file: PartitionedFile) -> Result<FileOpenFuture> {
-        let Some(part) = file.range.clone() else {
-            return self.opener(Arc::clone(&self.store))?.open(file);
-        };
+    fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
+        match file.range {
+            Some(_) => self.part.open(file),
+            None => self.whole.open(file),
+        }
+    }
+}
+
+/// Opens parts of CSV files.
+#[derive(Clone)]
+struct PartOpener {
+    source: CsvSource,
+    batch_size: usize,
+    /// The columns that are read, of those of the file.
+    columns: Vec<usize>,
+    store: Arc<dyn ObjectStore>,
+}
+
+impl PartOpener {
+    fn decoder(&self, has_header: bool) -> CsvDecoder {
+        let source = &self.source;
+        let mut builder = ReaderBuilder::new(Arc::clone(source.table_schema().file_schema()))
+            .with_header(has_header)
+            .with_delimiter(source.delimiter())
+            .with_quote(source.quote())
+            .with_truncated_rows(source.truncate_rows())
+            .with_projection(self.columns.clone())
+            .with_batch_size(self.batch_size);
+        if let Some(escape) = source.escape() {
+            builder = builder.with_escape(escape);
+        }
+        if let Some(terminator) = source.terminator() {
+            builder = builder.with_terminator(terminator);
+        }
+        if let Some(comment) = source.comment() {
+            builder = builder.with_comment(comment);
+        }
+        builder.build_decoder()
+    }
+}
+
+impl FileOpener for PartOpener {
+    fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
         let opener = self.clone();
         Ok(Box::pin(async move {
-            let (store, dialect) = (&opener.store, opener.dialect);
-            let start_of_record = async |byte: i64| {
-                let byte = u64::try_from(byte).unwrap_or(0);
-                record_start(store.as_ref(), &file.object_meta, byte, dialect).await
-            };
-            let part = start_of_record(part.start).await?..start_of_record(part.end).await?;
+            let file_size = file.object_meta.size;
+            let byte = |byte: i64| u64::try_from(byte).unwrap_or(0).min(file_size);
+            let range = file.range.as_ref();
+            let range = range.ok_or_else(|| internal_datafusion_err!("a part has a range"))?;
+            let range = byte(range.start)..byte(range.end);
+            let (store, dialect) = (&opener.store, CsvDialect::from(&opener.source));
+            let part = part_of_records(store.as_ref(), &file.object_meta, range, dialect).await?;
+            if part.start > part.end {
+                return Err(cut_within(part.end));
+            }
             if part.is_empty() {
                 return Ok(stream::empty().boxed());
             }
-            let is_last = part.end == file.object_meta.size;
-            file.range = Some(FileRange {
-                start: part.start as i64,
-                end: part.end as i64,
-            });
-            let end = part.end;
-            let scanner = Arc::new(Mutex::new(Scanner::new(dialect)));
-            let followed = Followed {
-                store: Arc::clone(store),
-                part,
-                scanner: Arc::clone(&scanner),
+            let bytes = AlignedBoundaryStream::new(
+                Arc::clone(store),
+                file.object_meta.location,
+                part.start,
+                part.end,
+                file_size,
+                opener.source.terminator().unwrap_or(b'\n'),
+            );
+            let bytes = bytes.await?.map_err(DataFusionError::from);
+            let decoder = PartDecoder {
+                decoder: opener.decoder(opener.source.has_header() && part.start == 0),
+                cut_at: (part.end < file_size).then_some(part.end),
             };
-            let rows = opener.opener(Arc::new(followed))?.open(file)?.await?;
-            let check = stream::once(async move {
-                if !is_last && scanner.lock().is_quoted() {
-                    return exec_err!(
-                        "it was cut at byte {end}, in the midst of a quoted value: \
-                         OPTIONS ('format.newlines_in_values' 'true') of its table has it read in one piece"
-                    );
-                }
-                Ok(None)
-            });
-            let check = check.filter_map(|checked| async move { checked.transpose() });
-            Ok(rows.chain(check).boxed())
+            let rows = deserialize_stream(bytes, DecoderDeserializer::new(decoder));
+            Ok(rows.map_err(DataFusionError::from).boxed())
         }))
     }
 }
 
-/// A store of a file, of which a part is followed as it is read.
-struct Followed {
-    store: Arc<dyn ObjectStore>,
-    part: Range<u64>,
-    scanner: Arc<Mutex<Scanner>>,
+/// Parses the records of a part.
+#[derive(Debug)]
+struct PartDecoder {
+    decoder: CsvDecoder,
+    /// Where the part ends, if the file does not end there.
+    cut_at: Option<u64>,
 }
 
-impl Followed {
-    /// Follows those of the bytes that are of the part, of which the first is at `begun`.
-    fn follow(part: &Range<u64>, scanner: &Mutex<Scanner>, begun: u64, bytes: &[u8]) {
-        let within = |byte: u64| {
-            let byte = byte.clamp(begun, begun + bytes.len() as u64);
-            (byte - begun) as usize
-        };
-        let bytes = &bytes[within(part.start)..within(part.end)];
-        scanner.lock().follow(bytes);
-    }
-}
-
-/// The bytes that were asked for. Those of a local file are read where they are asked for, as DataFusion reads them.
-fn bytes_of(result: GetResult) -> StoreResult<BoxStream<'static, StoreResult<Bytes>>> {
-    let range = result.range.clone();
-    let GetResultPayload::File(mut file, _) = result.payload else {
-        return Ok(result.into_stream());
-    };
-    let failed = |error: std::io::Error| Error::Generic {
-        store: "LocalFileSystem",
-        source: error.into(),
-    };
-    file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
-    let mut left = range.end - range.start;
-    let pieces = std::iter::from_fn(move || {
-        let mut piece = Vec::with_capacity(left.min(AT_ONCE) as usize);
-        let read = (&mut file).take(left.min(AT_ONCE)).read_to_end(&mut piece);
-        match read {
-            Err(error) => {
-                left = 0;
-                Some(Err(failed(error)))
+impl Decoder for PartDecoder {
+    fn decode(&mut self, bytes: &[u8]) -> Result<usize, ArrowError> {
+        let before = self.decoder.capacity();
+        let decoded = self.decoder.decode(bytes)?;
+        match self.cut_at {
+            // No more bytes: what is a record only now has not ended.
+            Some(byte) if bytes.is_empty() && self.decoder.capacity() < before => {
+                Err(ArrowError::from_external_error(Box::new(cut_within(byte))))
             }
-            Ok(0) => None,
-            Ok(read) => {
-                left -= read as u64;
-                Some(Ok(Bytes::from(piece)))
-            }
+            _ => Ok(decoded),
         }
-    });
-    Ok(stream::iter(pieces).boxed())
-}
+    }
 
-impl fmt::Debug for Followed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Followed").field(&self.part).finish()
+    fn flush(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        self.decoder.flush()
+    }
+
+    fn can_flush_early(&self) -> bool {
+        self.decoder.capacity() == 0
     }
 }
 
-impl fmt::Display for Followed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Followed {
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> StoreResult<GetResult> {
-        let result = self.store.get_opts(location, options).await?;
-        let range = result.range.clone();
-        if range.start >= self.part.end {
-            return Ok(result);
-        }
-        let (meta, attributes) = (result.meta.clone(), result.attributes.clone());
-        let (part, scanner) = (self.part.clone(), Arc::clone(&self.scanner));
-        let mut next = range.start;
-        let bytes = bytes_of(result)?.inspect(move |bytes| {
-            if let Ok(bytes) = bytes {
-                Self::follow(&part, &scanner, next, bytes);
-                next += bytes.len() as u64;
-            }
-        });
-        Ok(GetResult {
-            payload: GetResultPayload::Stream(bytes.boxed()),
-            meta,
-            range,
-            attributes,
-        })
-    }
-
-    async fn put_opts(
-        &self,
-        to: &Path,
-        bytes: PutPayload,
-        how: PutOptions,
-    ) -> StoreResult<PutResult> {
-        self.store.put_opts(to, bytes, how).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        to: &Path,
-        how: PutMultipartOptions,
-    ) -> StoreResult<Box<dyn MultipartUpload>> {
-        self.store.put_multipart_opts(to, how).await
-    }
-
-    fn delete_stream(
-        &self,
-        files: BoxStream<'static, StoreResult<Path>>,
-    ) -> BoxStream<'static, StoreResult<Path>> {
-        self.store.delete_stream(files)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
-        self.store.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> StoreResult<ListResult> {
-        self.store.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, how: CopyOptions) -> StoreResult<()> {
-        self.store.copy_opts(from, to, how).await
-    }
+/// That a file was not cut where a record begins.
+fn cut_within(byte: u64) -> DataFusionError {
+    exec_datafusion_err!(
+        "it was cut at byte {byte}, in the midst of a quoted value: \
+         OPTIONS ('format.newlines_in_values' 'true') of its table has it read in one piece"
+    )
 }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
@@ -28,18 +29,15 @@ use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use volley_proto::plan::{CsvDialect, file_name};
+use volley_proto::plan::file_name;
 
-/// The scan with errors that name files and schemas that are adapted, if the operator is a scan of files.
+/// The scan with errors that name files, schemas that are adapted and parts of whole records, if the operator is a scan of
+/// files.
 pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let exec = plan.downcast_ref::<DataSourceExec>()?;
     let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
-    let source = Arc::clone(scan.file_source());
     let source = Arc::new(Named {
-        source: match Opening::of(&source) {
-            Some(how) => Arc::new(Opened { source, how }),
-            None => source,
-        },
+        source: Opened::of(Arc::clone(scan.file_source())),
         root: scan.object_store_url.as_str().into(),
     });
     let scan = FileScanConfigBuilder::from(scan.clone()).with_source(source);
@@ -47,26 +45,22 @@ pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Exe
     Some(Arc::new(scan))
 }
 
-/// How files are opened that DataFusion does not open rightly.
-#[derive(Debug, Clone, Copy)]
-enum Opening {
-    Arrow,
-    Csv(CsvDialect),
-}
-
-impl Opening {
-    fn of(source: &Arc<dyn FileSource>) -> Option<Self> {
-        if let Some(csv) = source.downcast_ref::<CsvSource>() {
-            return Some(Self::Csv(csv.into()));
-        }
-        source.is::<ArrowSource>().then_some(Self::Arrow)
-    }
-}
-
-/// A source of files that an opener of ours opens.
+/// A source of files that DataFusion does not open rightly: an opener of ours does.
 struct Opened {
     source: Arc<dyn FileSource>,
-    how: Opening,
+    batch_size: Option<usize>,
+}
+
+impl Opened {
+    fn of(source: Arc<dyn FileSource>) -> Arc<dyn FileSource> {
+        match source.is::<CsvSource>() || source.is::<ArrowSource>() {
+            true => Arc::new(Self {
+                source,
+                batch_size: None,
+            }),
+            false => source,
+        }
+    }
 }
 
 impl FileSource for Opened {
@@ -76,22 +70,20 @@ impl FileSource for Opened {
         scan: &FileScanConfig,
         partition: usize,
     ) -> Result<Arc<dyn FileOpener>> {
-        let (source, scan) = (Arc::clone(&self.source), scan.clone());
-        Ok(match self.how {
-            Opening::Arrow => Arc::new(arrow::Opener {
-                source,
+        let Some(csv) = self.source.downcast_ref::<CsvSource>() else {
+            return Ok(Arc::new(arrow::Opener {
+                source: Arc::clone(&self.source),
                 store,
-                scan,
+                scan: scan.clone(),
                 partition,
-            }),
-            Opening::Csv(dialect) => Arc::new(csv::Opener {
-                source,
-                dialect,
-                store,
-                scan,
-                partition,
-            }),
-        })
+            }));
+        };
+        match self.batch_size {
+            Some(size) => Ok(Arc::new(csv::Opener::of(
+                csv, size, store, scan, partition,
+            )?)),
+            None => internal_err!("CSV files without a size of batches"),
+        }
     }
 
     fn table_schema(&self) -> &TableSchema {
@@ -99,9 +91,10 @@ impl FileSource for Opened {
     }
 
     fn with_batch_size(&self, batch_size: usize) -> Arc<dyn FileSource> {
-        let source = self.source.with_batch_size(batch_size);
-        let how = self.how;
-        Arc::new(Self { source, how })
+        Arc::new(Self {
+            source: self.source.with_batch_size(batch_size),
+            batch_size: Some(batch_size),
+        })
     }
 
     fn filter(&self) -> Option<Arc<dyn PhysicalExpr>> {

@@ -2,14 +2,18 @@
 //!
 //! A large file is read by several tasks, each from a byte on that nobody chose for what is there. DataFusion takes the next
 //! line break for the end of a record, and object_store loses count of the quotes where it collects lines to infer
-//! columns from. Here a [`Scanner`] follows the quotes as the reader does, from the begin of a record, and [`record_start`]
-//! finds one near any byte without what is before: it follows them twice, once as if a quoted value were open there, until
-//! one of both meets what no file has, as a quote in the midst of a value. Values are read by DataFusion.
+//! columns from. Here the record near any byte is found without what is before: quotes are followed twice, as if a quoted
+//! value were open there and as if not, until one of both meets what no writer of CSV writes, as a quote in the midst of a
+//! value without quotes. Whether that was right is known to who reads the [part](part_of_records) before: it ends with a
+//! record, or within one. Values are read by DataFusion.
+
+use std::ops::Range;
 
 use bytes::Bytes;
 use datafusion::common::config::CsvOptions;
 use datafusion::datasource::physical_plan::CsvSource;
 use datafusion::error::Result;
+use futures::future::try_join;
 use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt, TryStreamExt};
 use memchr::{memchr, memchr2, memchr3};
@@ -18,10 +22,13 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 /// What is read near a byte at first, and how many times as much then.
 const WINDOW: u64 = 16 << 10;
 const GROWTH: u64 = 4;
-/// How far after a byte a record's begin is decided on, at most; there are no quotes for as long, then.
-const FAR: u64 = 1 << 20;
-/// What is parsed at once to infer columns.
+/// How far after a byte it is decided on whether a quoted value is open there.
+const FAR: usize = 256 << 10;
+/// What is parsed at once to infer columns, and how much at most if no record ends.
 const PIECE: usize = 256 << 10;
+const MOST: usize = 64 << 20;
+/// What a file may begin with, and a reader passes over.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The characters that tell values and records of a CSV file apart.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +74,11 @@ impl CsvDialect {
         }
     }
 
+    /// Whether files can be cut: a comment may have any quotes.
+    fn can_be_cut(&self) -> bool {
+        self.comment.is_none()
+    }
+
     /// What ends a record where a file is cut, as DataFusion has it.
     fn cut_after(&self) -> u8 {
         self.terminator.unwrap_or(b'\n')
@@ -102,7 +114,7 @@ enum State {
 
 /// Follows the bytes of a CSV file: which of them are within quotes.
 #[derive(Debug, Clone)]
-pub struct Scanner {
+struct Scanner {
     dialect: CsvDialect,
     state: State,
     /// How many bytes it has followed.
@@ -113,7 +125,7 @@ pub struct Scanner {
 
 impl Scanner {
     /// Begins where a record does.
-    pub fn new(dialect: CsvDialect) -> Self {
+    fn new(dialect: CsvDialect) -> Self {
         Self::within(dialect, State::LineStart)
     }
 
@@ -127,12 +139,12 @@ impl Scanner {
     }
 
     /// Follows these bytes.
-    pub fn follow(&mut self, bytes: &[u8]) {
+    fn follow(&mut self, bytes: &[u8]) {
         self.advance(bytes, false);
     }
 
     /// Whether the next byte is within quotes, as far as is known without it.
-    pub fn is_quoted(&self) -> bool {
+    fn is_quoted(&self) -> bool {
         matches!(self.state, State::Quoted | State::Escaped)
     }
 
@@ -197,8 +209,9 @@ impl Scanner {
                 (1, false)
             }
             State::MaybeClosed => {
-                if self.dialect.after(bytes[0]) == State::Value {
-                    self.odd.get_or_insert(self.followed);
+                if self.dialect.after(bytes[0]) == State::Value && bytes[0] != b'\r' {
+                    // It is the quote that is odd: it is so as well if it is taken for one outside of quotes.
+                    self.odd.get_or_insert(self.followed.saturating_sub(1));
                 }
                 self.state = State::Value;
                 (0, false)
@@ -259,15 +272,31 @@ impl Scanner {
     }
 }
 
-/// Where the first record begins that begins at a byte of a file or after it, or the file's size. Whoever asks for the same
-/// byte gets the same answer.
-///
-/// It is wrong where a quoted value is open at the byte that has no quote for `FAR` bytes, or where quotes are not as any
-/// writer of CSV has them: then a [`Scanner`] that comes from before finds quotes open there.
+/// The records of a part of a file: from that which begins at the part's first byte or is the next after it, to that which
+/// begins at its end or is the next. Parts that follow each other have all records, each once, or one of them ends within a
+/// record: where a quoted value is open for long without a quote, or quotes are not as any writer of CSV has them. A part
+/// that ends before it begins is such a one as well.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub async fn record_start(
+pub async fn part_of_records(
+    store: &dyn ObjectStore,
+    file: &ObjectMeta,
+    part: Range<u64>,
+    dialect: CsvDialect,
+) -> object_store::Result<Range<u64>> {
+    if !dialect.can_be_cut() {
+        let end = if part.start == 0 { file.size } else { 0 };
+        return Ok(0..end);
+    }
+    let start_of = |byte| record_start(store, file, byte, dialect);
+    let (start, end) = try_join(start_of(part.start), start_of(part.end)).await?;
+    Ok(start..end)
+}
+
+/// Where the first record begins that begins at a byte of a file or after it, or the file's size. It is the same for who
+/// reads the part before and who reads that after.
+async fn record_start(
     store: &dyn ObjectStore,
     file: &ObjectMeta,
     byte: u64,
@@ -288,7 +317,7 @@ pub async fn record_start(
     // What a quote means can be told only together with those before it.
     let mut from = 1;
     loop {
-        while from < near.len() && dialect.is_quote_or_escape(near[from - 1]) {
+        while from < near.len().min(FAR) && dialect.is_quote_or_escape(near[from - 1]) {
             from += 1;
         }
         if from < near.len() {
@@ -309,7 +338,7 @@ pub async fn record_start(
         }
         seen = near.len();
         let is_decided = both.iter().any(|scanner| scanner.odd.is_some());
-        if is_decided || seen as u64 >= FAR {
+        if is_decided || seen >= FAR {
             break;
         }
         match windows.next().await? {
@@ -323,8 +352,8 @@ pub async fn record_start(
     // What is odd later, or nowhere, is meant.
     let [if_outside, if_quoted] = both.map(|scanner| scanner.odd.unwrap_or(u64::MAX));
     let is_quoted = if_quoted > if_outside;
-    if !is_quoted && from == 1 && near[0] == dialect.cut_after() {
-        return Ok(byte);
+    if !is_quoted && near[from - 1] == dialect.cut_after() {
+        return Ok(begun + from as u64);
     }
     let mut scanner = if is_quoted { quoted } else { outside };
     let mut start = begun + from as u64;
@@ -356,43 +385,53 @@ impl Windows<'_> {
             return Ok(None);
         }
         self.next = range.end;
-        self.size = FAR.min(self.size * GROWTH);
+        self.size = self.size.saturating_mul(GROWTH).min(FAR as u64);
         let bytes = self.store.get_range(&self.file.location, range).await?;
         Ok(Some(bytes))
     }
 }
 
-/// The bytes of a file in pieces of whole records, of `PIECE` bytes and more. All that is left is the last piece, whether it
-/// ends or not.
+/// The bytes of a file in pieces of whole records, of `PIECE` bytes and more, to infer columns from. All that is left is the
+/// last piece, whether it ends or not. A record of `MOST` bytes is cut.
 pub fn whole_records(
     bytes: BoxStream<'static, Result<Bytes>>,
     dialect: CsvDialect,
 ) -> BoxStream<'static, Result<Bytes>> {
     let begun = (bytes, Scanner::new(dialect), Vec::new());
-    try_unfold(begun, |(mut bytes, mut scanner, mut piece)| async move {
-        while let Some(more) = bytes.try_next().await? {
-            let mut end = 0;
-            while let Some(record) = scanner.record_end(&more[end..]) {
-                end += record;
+    try_unfold(
+        begun,
+        move |(mut bytes, mut scanner, mut piece)| async move {
+            while let Some(more) = bytes.try_next().await? {
+                let mut end = match scanner.followed == 0 && more.starts_with(BYTE_ORDER_MARK) {
+                    true => BYTE_ORDER_MARK.len(),
+                    false => 0,
+                };
+                while let Some(record) = scanner.record_end(&more[end..]) {
+                    end += record;
+                }
+                let is_whole = end > 0 && piece.len() + end >= PIECE;
+                if is_whole || piece.len() >= MOST {
+                    piece.extend_from_slice(&more[..end]);
+                    let rest = more[end..].to_vec();
+                    return Ok(Some((piece.into(), (bytes, scanner, rest))));
+                }
+                piece.extend_from_slice(&more);
             }
-            if end > 0 && piece.len() + end >= PIECE {
-                piece.extend_from_slice(&more[..end]);
-                let rest = more[end..].to_vec();
-                return Ok(Some((piece.into(), (bytes, scanner, rest))));
+            let mut lines = piece.split(|byte| matches!(byte, b'\n' | b'\r'));
+            let is_record =
+                |line: &[u8]| !line.is_empty() && dialect.comment != line.first().copied();
+            match lines.any(is_record) {
+                true => Ok(Some((piece.into(), (bytes, scanner, Vec::new())))),
+                // Who infers takes it for a record without columns.
+                false => Ok(None),
             }
-            piece.extend_from_slice(&more);
-        }
-        match piece.is_empty() {
-            true => Ok(None),
-            false => Ok(Some((piece.into(), (bytes, scanner, Vec::new())))),
-        }
-    })
+        },
+    )
     .boxed()
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::stream;
     use object_store::memory::InMemory;
     use object_store::path::Path;
     use rand::rngs::StdRng;
@@ -408,17 +447,16 @@ mod tests {
         comment: None,
     };
 
-    /// A file, where its records begin and end, and where its comments end.
+    /// A file, and where its records begin and end.
     struct Written {
         bytes: Vec<u8>,
         starts: Vec<u64>,
-        after_comments: Vec<u64>,
     }
 
     /// Writes rows of values of these characters, as writers of CSV do.
     fn written(rng: &mut StdRng, dialect: CsvDialect, of: &[u8], rows: usize) -> Written {
         let mut bytes = Vec::new();
-        let (mut starts, mut after_comments) = (vec![0], Vec::new());
+        let mut starts = vec![0];
         let columns = rng.random_range(1..4);
         let end: &[u8] = match dialect.terminator {
             Some(_) => b";",
@@ -428,7 +466,6 @@ mod tests {
         for _ in 0..rows {
             if dialect.comment.is_some() && rng.random_ratio(1, 10) {
                 bytes.extend_from_slice(b"#it's, \"5 o'clock\n");
-                after_comments.push(bytes.len() as u64);
             }
             for column in 0..columns {
                 if column > 0 {
@@ -459,11 +496,7 @@ mod tests {
             bytes.extend_from_slice(end);
             starts.push(bytes.len() as u64);
         }
-        Written {
-            bytes,
-            starts,
-            after_comments,
-        }
+        Written { bytes, starts }
     }
 
     fn dialects() -> [CsvDialect; 4] {
@@ -485,7 +518,7 @@ mod tests {
     fn a_scanner_knows_what_is_quoted_however_the_bytes_arrive() {
         let mut rng = StdRng::seed_from_u64(1);
         for dialect in dialects().into_iter().cycle().take(200) {
-            let Written { bytes, starts, .. } = written(&mut rng, dialect, b"ab,\"\n\\#;", 20);
+            let Written { bytes, starts } = written(&mut rng, dialect, b"ab,\"\n\\#;", 20);
             let mut scanner = Scanner::new(dialect);
             let mut found = vec![0];
             let mut at = 0;
@@ -511,39 +544,83 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_part_begins_with_a_record_or_the_one_before_ends_within_quotes() {
+    async fn a_part_begins_with_a_record_or_the_one_before_ends_within_one() {
         let mut rng = StdRng::seed_from_u64(2);
-        let mut wrong = 0;
-        for dialect in dialects().into_iter().cycle().take(400) {
+        let dialects = dialects().into_iter().filter(CsvDialect::can_be_cut);
+        for dialect in dialects.collect::<Vec<_>>().into_iter().cycle().take(400) {
             // Little else than what is special, and as files are.
             let dense = rng.random();
             let of: &[u8] = match dense {
                 true => b"ab,\"\n\\#;",
                 false => b"abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ,\"\n",
             };
-            let written = written(&mut rng, dialect, of, 30);
-            let bytes = written.bytes;
+            let Written { bytes, starts } = written(&mut rng, dialect, of, 30);
             let (store, file) = stored(&bytes).await;
             let mut scanner = Scanner::new(dialect);
             let mut followed = 0;
             for byte in 0..=file.size {
-                let start = record_start(&store, &file, byte, dialect).await.unwrap();
-                let begins =
-                    written.starts.contains(&start) || written.after_comments.contains(&start);
-                wrong += usize::from(!begins && !dense);
-                // The part before is followed from a begin that is right.
-                if start >= followed {
-                    scanner.follow(&bytes[followed as usize..start as usize]);
-                    followed = start;
-                    let shown = || bytes[..start as usize].escape_ascii().to_string();
-                    assert!(
-                        begins || scanner.is_quoted(),
-                        "{dialect:?} at {byte}: {}",
-                        shown()
-                    );
+                let start = record_start(&store, &file, byte, dialect);
+                let start = start.await.unwrap();
+                let shown = || bytes[..byte as usize].escape_ascii().to_string();
+                let due = starts.iter().find(|start| **start >= byte);
+                if !dense {
+                    assert_eq!(Some(&start), due, "{dialect:?} at {byte}: {}", shown());
                 }
+                if start < followed {
+                    // Who reads it says so.
+                    continue;
+                }
+                scanner.follow(&bytes[followed as usize..start as usize]);
+                followed = start;
+                let ends_within = scanner.state != State::LineStart;
+                let begins = starts.contains(&start);
+                assert!(begins || ends_within, "{dialect:?} at {byte}: {}", shown());
             }
         }
-        assert_eq!(wrong, 0, "files as they are leave no doubt");
+    }
+
+    #[tokio::test]
+    async fn quotes_in_the_midst_of_values_open_none() {
+        let lines = "1,a 5\" pipe\n2,\"in\nside\"\n3,he said \"no\" twice\n4,\n";
+        let (store, file) = stored(lines.repeat(5).as_bytes()).await;
+        let starts: Vec<_> = (0..5)
+            .flat_map(|round| [0, 12, 24, 45, 48].map(|start| round * 48 + start))
+            .collect();
+        for byte in 0..=file.size {
+            let start = record_start(&store, &file, byte, PLAIN).await.unwrap();
+            assert!(starts.contains(&start), "{byte}: {start}");
+        }
+    }
+
+    #[tokio::test]
+    async fn comments_are_not_cut() {
+        let (store, file) = stored(b"k\n# a,\"b\n1\n2\n").await;
+        let dialect = CsvDialect {
+            comment: Some(b'#'),
+            ..PLAIN
+        };
+        let part = async |part| part_of_records(&store, &file, part, dialect).await.unwrap();
+        assert_eq!(part(0..4).await, 0..file.size);
+        assert!(part(4..file.size).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn pieces_are_of_whole_records() {
+        let line = "1,\"two\nlines, \"\"quoted\"\"\"\n";
+        let text = format!("k,v\n{}# the end\n\n", line.repeat(30_000));
+        let dialect = CsvDialect {
+            comment: Some(b'#'),
+            ..PLAIN
+        };
+        let chunks = text.as_bytes().chunks(8192).map(Bytes::copy_from_slice);
+        let chunks: Vec<_> = chunks.map(Ok).collect();
+        let chunks = futures::stream::iter(chunks).boxed();
+        let pieces: Vec<_> = whole_records(chunks, dialect).try_collect().await.unwrap();
+        assert!(pieces.len() > 2);
+        for piece in &pieces {
+            let text = std::str::from_utf8(piece).unwrap();
+            let is_record = text.starts_with("k,v\n") || text.starts_with("1,\"two");
+            assert!(is_record && piece.ends_with(b"\n"));
+        }
     }
 }

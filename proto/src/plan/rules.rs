@@ -21,17 +21,19 @@ use super::float_ranges::{forget_ranges, prune_by_others};
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::leaf_projections::{PUSH_DOWN_LEAF_PROJECTIONS, push_where_it_can};
-use super::logical_rule::{self, LogicalRule, top_down};
+use super::logical_rule::{self, LogicalRule, top_down, whole_plan};
 use super::merge_joins::{PROJECTION_PUSHDOWN, keep_merge_joins};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::own_equalities::hide_own_equalities;
 use super::plan_rule::{PlanRule, Rewrite, around, rule};
 use super::repeated::receive_repeated_names;
+use super::requirements::redistribute;
 use super::reversed_aggregates::reverse_as_partial;
 use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sliding::without_retraction;
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged, sort_output};
+use super::unnested_keys::forget_unnested_keys;
 use super::window_limits::{
     LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_lookahead, keep_partitions,
 };
@@ -88,6 +90,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     rules.push(rule("prune_without_floats", Rewrite::Each(prune_by_others)));
     let mut logical: Vec<LogicalRule> = vec![
         top_down("receive_repeated_names", receive_repeated_names),
+        whole_plan("forget_unnested_keys", forget_unnested_keys),
         top_down("drop_endless_limits", drop_endless_limits),
         top_down("drop_redundant_sort_keys", drop_redundant_sort_keys),
     ];
@@ -118,6 +121,8 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
 pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
     let each = |name, rewrite| rule(name, Rewrite::Each(rewrite));
     let mut mended = vec![];
+    // What gives operators what they need.
+    let mut ensuring = vec![];
     for own in rules.iter().cloned() {
         match own.name() {
             PROJECTION_PUSHDOWN => mended.push(around(own, keep_merge_joins)),
@@ -133,13 +138,17 @@ pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
                 rule("forget_keys", Rewrite::Whole(forget_keys)),
                 rule("forget_monotonicity", Rewrite::Whole(forget_monotonicity)),
             ]),
-            ENSURE_REQUIREMENTS => mended.extend([
-                each("limits_apart", limit_apart),
-                own,
-                each("limits_within", limit_within),
-                each("sort_as_merged", sort_as_merged),
-                each("sort_output", sort_output),
-            ]),
+            ENSURE_REQUIREMENTS => {
+                ensuring = vec![
+                    each("limits_apart", limit_apart),
+                    own,
+                    each("limits_within", limit_within),
+                    each("sort_as_merged", sort_as_merged),
+                    each("sort_output", sort_output),
+                ];
+                mended.extend(ensuring.iter().cloned());
+            }
+            SANITY_CHECK => mended.extend([redistribute(std::mem::take(&mut ensuring)), own]),
             _ => mended.push(own),
         }
     }

@@ -121,12 +121,17 @@ fn mended(config: DfConfig) -> SessionContext {
     SessionContext::new_with_state(state.build())
 }
 
-/// DataFusion alone, without the rules that find out what an expression is without computing it.
+/// DataFusion alone, without the rules that find out what an expression or a relation is without computing it.
 fn unsimplified(config: DfConfig) -> SessionContext {
     let state = SessionStateBuilder::new_with_default_features().with_config(config);
     let state = state.build();
     let mut rules = state.optimizers().to_vec();
-    rules.retain(|rule| rule.name() != "simplify_expressions");
+    let without = [
+        "simplify_expressions",
+        "eliminate_limit",
+        "propagate_empty_relation",
+    ];
+    rules.retain(|rule| !without.contains(&rule.name()));
     let state = SessionStateBuilder::new_from_existing(state).with_optimizer_rules(rules);
     SessionContext::new_with_state(state.build())
 }

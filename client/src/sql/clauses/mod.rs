@@ -15,10 +15,10 @@
 //! merged    a LEFT JOIN b USING (k)                           ─► a relation in which k is there once
 //! relations TABLESAMPLE, WITH ORDINALITY, …                   ─► not supported
 //! functions abs(DISTINCT x), upper(x) OVER ()                 ─► not supported
-//! columns   COLLATE, GENERATED, …                             ─► not supported
+//! definitions COLLATE, GENERATED, DROP TABLE … CASCADE, …     ─► not supported
 //! ```
 
-mod columns;
+mod definitions;
 mod distinct_from;
 mod functions;
 mod groups;
@@ -81,7 +81,7 @@ impl Clauses<'_> {
                 CopyToSource::Query(query) => query.visit(self),
                 CopyToSource::Relation(_) => ControlFlow::Continue(()),
             },
-            DfStatement::CreateExternalTable(table) => or_break(columns::check(&table.columns)),
+            DfStatement::CreateExternalTable(table) => or_break(definitions::check(&table.columns)),
             DfStatement::Reset(_) => ControlFlow::Continue(()),
         }
     }
@@ -91,7 +91,7 @@ impl VisitorMut for Clauses<'_> {
     type Break = Error;
 
     fn pre_visit_statement(&mut self, statement: &mut Statement) -> ControlFlow<Error> {
-        or_break(columns::statement(statement))
+        or_break(definitions::statement(statement))
     }
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {

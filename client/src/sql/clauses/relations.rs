@@ -7,6 +7,9 @@ use datafusion::sql::sqlparser::ast::{
 use super::{queries, refuse_if};
 use crate::Result;
 
+/// Words before `JOIN` that the parser takes for a relation's name, of DuckDB and ClickHouse.
+const KINDS_OF_JOINS: [&str; 3] = ["positional", "paste", "any"];
+
 /// A relation.
 pub(super) fn check(relation: &mut TableFactor) -> Result<()> {
     match relation {
@@ -88,11 +91,16 @@ pub(super) fn check(relation: &mut TableFactor) -> Result<()> {
 /// The name that a relation is given.
 pub(super) fn alias(alias: &TableAlias) -> Result<()> {
     let TableAlias {
-        explicit: _,
+        explicit,
         name,
         columns,
         at,
     } = alias;
+    let is_kind = |kind: &&str| name.value.eq_ignore_ascii_case(kind);
+    let is_kind = !explicit && name.quote_style.is_none() && KINDS_OF_JOINS.iter().any(is_kind);
+    refuse_if(is_kind, || {
+        format!("{name} JOIN; a relation of this name is named by AS \"{name}\"")
+    })?;
     refuse_if(at.is_some(), || {
         format!("AT after {name}: row_number() OVER () numbers rows")
     })?;

@@ -235,6 +235,12 @@ fn what_would_be_ignored_is_refused_by_name() {
             "COPY (SELECT * FROM t TABLESAMPLE (1 ROWS)) TO 'x' STORED AS CSV",
             "TABLESAMPLE",
         ),
+        ("SELECT * FROM a POSITIONAL JOIN b", "POSITIONAL JOIN"),
+        ("SELECT * FROM a any LEFT JOIN b ON a.k = b.k", "any JOIN"),
+        ("DROP TABLE t CASCADE", "CASCADE and RESTRICT of DROP TABLE"),
+        ("DROP VIEW IF EXISTS t RESTRICT", "RESTRICT of DROP VIEW"),
+        ("DROP TABLE t PURGE", "PURGE"),
+        ("CREATE SECURE VIEW v AS SELECT 1", "SECURE"),
         (
             "CREATE TABLE t (a VARCHAR COLLATE nocase)",
             "COLLATE nocase of column a",

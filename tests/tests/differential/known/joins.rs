@@ -101,6 +101,22 @@ const WITH_AB: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "groups by a constant, of rows that are spread by a column of its value",
+        settings: &[
+            "datafusion.execution.target_partitions = 4",
+            "volley.single_task_bytes = 0",
+        ],
+        files: &[
+            "COPY (SELECT value % 3 AS id, value AS k FROM generate_series(1, 10)) TO 'DIR/t/1.csv' STORED AS CSV",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t (id BIGINT, k BIGINT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT DISTINCT x.k, x.one FROM (SELECT b.k, a.id, 1 AS one FROM (SELECT id FROM t GROUP BY id) a \
+                FULL JOIN t b ON a.id = b.id) x CROSS JOIN t WHERE x.id = 1",
+        ..PLAIN
+    },
+    Known {
         name: "a value from the end of an order that a join keeps once its sides are swapped",
         settings: &[
             "datafusion.execution.target_partitions = 2",

@@ -23,6 +23,12 @@ const EXACT: &[(Type, &str, Type)] = &[
     (Int, "bit_and({})", Int),
     (Int, "CAST(approx_distinct({}) AS BIGINT)", Int),
     (Int, "CAST(median({}) AS BIGINT)", Int),
+    (
+        Int,
+        "CAST(array_length(array_agg(DISTINCT {})) AS BIGINT)",
+        Text,
+    ),
+    (Int, "CAST(regr_count({}, 1) AS BIGINT)", Int),
     (Small, "min({})", Small),
     (Small, "max({})", Small),
     (Double, "min({})", Double),
@@ -49,6 +55,7 @@ const ROUNDED: &[(&str, Type)] = &[
     ("avg({})", Decimal),
     ("corr({}, {})", Int),
     ("covar_samp({}, {})", Small),
+    ("stddev({})", Double),
 ];
 
 impl Draw<'_> {

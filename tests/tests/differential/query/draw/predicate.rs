@@ -57,6 +57,18 @@ impl Draw<'_> {
                 let like = self.dice.pick(&["LIKE", "NOT LIKE", "ILIKE"]);
                 Expr::of(Type::Bool, &format!("({{}} {like} {pattern})"), vec![a])
             }
+            6 if of == Type::Text => {
+                let test = self.dice.pick(&[
+                    "starts_with({}, 'a')",
+                    "({} ~ '^[a-c]')",
+                    "contains({}, 'b')",
+                ]);
+                Expr::of(Type::Bool, test, vec![a])
+            }
+            6 if of == Type::Int && !column(scope, Type::List).is_empty() => {
+                let list = self.scalar(Type::List, scope, depth.min(1)).into();
+                Expr::of(Type::Bool, "array_has({}, {})", vec![list, a])
+            }
             4 if of == Type::Bool => Expr::of(Type::Bool, "({} IS NOT TRUE)", vec![a]),
             _ => {
                 let b = value(self);

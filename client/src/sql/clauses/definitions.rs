@@ -1,11 +1,13 @@
-//! What is said of a column where a table is created.
+//! What is said where tables, views and schemas are created and dropped.
 
-use datafusion::sql::sqlparser::ast::{ColumnDef, ColumnOption, CreateTable, Statement};
+use datafusion::sql::sqlparser::ast::{
+    ColumnDef, ColumnOption, CreateTable, CreateView, ObjectType, Statement,
+};
 
 use super::refuse_if;
 use crate::Result;
 
-/// The statements that create tables and schemas.
+/// The statements that create and drop them.
 pub(super) fn statement(statement: &Statement) -> Result<()> {
     match statement {
         Statement::CreateTable(CreateTable { columns, .. }) => check(columns),
@@ -23,6 +25,44 @@ pub(super) fn statement(statement: &Statement) -> Result<()> {
                 || clone.is_some();
             refuse_if(said, || {
                 format!("options of a schema: {statement}; CREATE SCHEMA name has none")
+            })
+        }
+        // The planner takes the rest of it apart.
+        Statement::CreateView(CreateView {
+            or_alter,
+            secure,
+            params,
+            columns,
+            ..
+        }) => {
+            refuse_if(*or_alter || *secure || params.is_some(), || {
+                "OR ALTER, SECURE and parameters of a view; CREATE OR REPLACE VIEW name AS query has none".to_owned()
+            })?;
+            let typed = columns.iter().find(|column| column.data_type.is_some());
+            refuse_if(typed.is_some(), || {
+                "types of a view's columns: CAST(x AS type) in what is selected".to_owned()
+            })
+        }
+        Statement::Drop {
+            object_type,
+            if_exists: _,
+            names: _,
+            cascade,
+            restrict,
+            purge,
+            temporary,
+            table,
+        } => {
+            let has_dependents = *object_type != ObjectType::Schema && (*cascade || *restrict);
+            refuse_if(has_dependents, || {
+                format!(
+                    "CASCADE and RESTRICT of DROP {object_type}: views of it stay, whatever is said"
+                )
+            })?;
+            refuse_if(*purge || *temporary || table.is_some(), || {
+                format!(
+                    "PURGE, TEMPORARY and ON of DROP; DROP {object_type} [IF EXISTS] name is what there is"
+                )
             })
         }
         _ => Ok(()),

@@ -17,13 +17,14 @@
 //! Frames from the first row on are DataFusion's, and so are integers, decimals and counts, whose retraction is exact. To be
 //! dropped when a release computes sliding frames so.
 
+mod numbers;
+mod states;
+
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, FieldRef, Float64Type, Schema};
+use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{DFSchema, ScalarValue, internal_err};
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
 use datafusion::functions_aggregate::all_default_aggregate_functions;
 use datafusion::logical_expr::expr::WindowFunction;
@@ -33,8 +34,9 @@ use datafusion::logical_expr::{
     Volatility, WindowFunctionDefinition,
 };
 use datafusion::optimizer::OptimizerConfig;
-use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 
+use self::numbers::{Moments, Stacks, Total};
+use self::states::Frame;
 use super::window_exprs;
 
 /// What the names of these functions start with, before the aggregate's own.
@@ -66,9 +68,6 @@ const ALWAYS: [&str; 20] = [
 
 /// Such of floats alone.
 const OF_FLOATS: [&str; 2] = ["sum", "avg"];
-
-/// States of this many rows are one batch of arrays.
-const CHUNK: usize = 1024;
 
 /// An aggregate over sliding frames.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -154,20 +153,19 @@ impl AggregateUDFImpl for Sliding {
         &self,
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn Accumulator>> {
-        // These are asked for most, and states of an accumulator cost more than they are worth.
-        let is_float = *args.return_field.data_type() == DataType::Float64;
-        match self.aggregate.name() {
-            "sum" if is_float => return Ok(Box::new(Totals::of(Asked::Sum))),
-            "avg" if is_float => return Ok(Box::new(Totals::of(Asked::Mean))),
-            _ => {}
+        if *args.return_field.data_type() == DataType::Float64 {
+            // These are asked for most, and states of an accumulator cost more than they are worth.
+            match self.aggregate.name() {
+                "sum" => return Ok(Box::new(Stacks::new(Total::sum))),
+                "avg" => return Ok(Box::new(Stacks::new(Total::mean))),
+                "var" => return Ok(Box::new(Stacks::new(Moments::sample))),
+                "var_pop" => return Ok(Box::new(Stacks::new(Moments::population))),
+                "stddev" => return Ok(Box::new(Stacks::new(Moments::sample_deviation))),
+                "stddev_pop" => return Ok(Box::new(Stacks::new(Moments::population_deviation))),
+                _ => {}
+            }
         }
-        let aggregate = Aggregate::of(&self.aggregate, &args);
-        Ok(Box::new(Frame {
-            of_back: aggregate.accumulator()?,
-            aggregate,
-            back: vec![],
-            front: vec![],
-        }))
+        Ok(Box::new(Frame::of(&self.aggregate, &args)?))
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
@@ -180,278 +178,6 @@ impl AggregateUDFImpl for Sliding {
 
     fn supports_null_handling_clause(&self) -> bool {
         self.aggregate.supports_null_handling_clause()
-    }
-}
-
-/// An aggregate with all that its accumulators are made of.
-#[derive(Debug)]
-struct Aggregate {
-    function: Arc<AggregateUDF>,
-    name: String,
-    schema: Schema,
-    return_field: FieldRef,
-    exprs: Vec<Arc<dyn PhysicalExpr>>,
-    expr_fields: Vec<FieldRef>,
-    order_bys: Vec<PhysicalSortExpr>,
-    ignore_nulls: bool,
-    is_distinct: bool,
-    is_reversed: bool,
-}
-
-impl Aggregate {
-    fn of(function: &Arc<AggregateUDF>, args: &AccumulatorArgs<'_>) -> Self {
-        Self {
-            function: Arc::clone(function),
-            name: args.name.to_owned(),
-            schema: args.schema.clone(),
-            return_field: Arc::clone(&args.return_field),
-            exprs: args.exprs.to_vec(),
-            expr_fields: args.expr_fields.to_vec(),
-            order_bys: args.order_bys.to_vec(),
-            ignore_nulls: args.ignore_nulls,
-            is_distinct: args.is_distinct,
-            is_reversed: args.is_reversed,
-        }
-    }
-
-    fn accumulator(&self) -> Result<Box<dyn Accumulator>> {
-        self.function.accumulator(AccumulatorArgs {
-            return_field: Arc::clone(&self.return_field),
-            schema: &self.schema,
-            ignore_nulls: self.ignore_nulls,
-            order_bys: &self.order_bys,
-            is_reversed: self.is_reversed,
-            name: &self.name,
-            is_distinct: self.is_distinct,
-            exprs: &self.exprs,
-            expr_fields: &self.expr_fields,
-        })
-    }
-}
-
-/// Columns of the same length.
-type Columns = Vec<ArrayRef>;
-
-/// The rows of a frame, and what they come to.
-#[derive(Debug)]
-struct Frame {
-    aggregate: Aggregate,
-    /// The back's rows, oldest first.
-    back: Vec<Columns>,
-    of_back: Box<dyn Accumulator>,
-    /// States of the front, from each of its rows on; the last is the oldest row's.
-    front: Vec<Columns>,
-}
-
-fn rows(columns: &Columns) -> usize {
-    columns.first().map_or(0, |column| column.len())
-}
-
-fn slice(columns: &Columns, from: usize, rows: usize) -> Columns {
-    let slice = |column: &ArrayRef| column.slice(from, rows);
-    columns.iter().map(slice).collect()
-}
-
-/// States of rows as columns.
-fn columns(states: Vec<Vec<ScalarValue>>) -> Result<Columns> {
-    let width = states.first().map_or(0, Vec::len);
-    let mut by_column = vec![Vec::with_capacity(states.len()); width];
-    for state in states {
-        for (column, value) in by_column.iter_mut().zip(state) {
-            column.push(value);
-        }
-    }
-    by_column
-        .into_iter()
-        .map(ScalarValue::iter_to_array)
-        .collect()
-}
-
-impl Frame {
-    /// Makes the back the front, but for its oldest rows, which leave.
-    fn flip(&mut self, mut leaving: usize) -> Result<()> {
-        let mut accumulator = self.aggregate.accumulator()?;
-        let mut kept = std::mem::take(&mut self.back);
-        self.of_back = self.aggregate.accumulator()?;
-        let gone = kept.iter().take_while(|batch| {
-            let all = leaving >= rows(batch);
-            leaving -= if all { rows(batch) } else { 0 };
-            all
-        });
-        let gone = gone.count();
-        kept.drain(..gone);
-        let mut states = Vec::new();
-        for (number, batch) in kept.iter().enumerate().rev() {
-            let first = if number == 0 { leaving } else { 0 };
-            for row in (first..rows(batch)).rev() {
-                accumulator.update_batch(&slice(batch, row, 1))?;
-                states.push(accumulator.state()?);
-                if states.len() == CHUNK {
-                    self.front.push(columns(std::mem::take(&mut states))?);
-                }
-            }
-        }
-        if !states.is_empty() {
-            self.front.push(columns(states)?);
-        }
-        Ok(())
-    }
-}
-
-impl Accumulator for Frame {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let values = values.to_vec();
-        if rows(&values) > 0 {
-            self.of_back.update_batch(&values)?;
-            self.back.push(values);
-        }
-        Ok(())
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let mut leaving = values.first().map_or(0, |column| column.len());
-        while leaving > 0 {
-            let Some(oldest) = self.front.pop() else {
-                return self.flip(leaving);
-            };
-            let there = rows(&oldest);
-            if there > leaving {
-                self.front.push(slice(&oldest, 0, there - leaving));
-            }
-            leaving -= there.min(leaving);
-        }
-        Ok(())
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        let Some(oldest) = self.front.last() else {
-            return self.of_back.evaluate();
-        };
-        let mut all = self.aggregate.accumulator()?;
-        all.merge_batch(&slice(oldest, rows(oldest) - 1, 1))?;
-        if !self.back.is_empty() {
-            all.merge_batch(&columns(vec![self.of_back.state()?])?)?;
-        }
-        all.evaluate()
-    }
-
-    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
-        internal_err!("a frame is computed in one step")
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        internal_err!("a frame is computed in one step")
-    }
-
-    fn size(&self) -> usize {
-        let parts = self.back.iter().chain(&self.front).flatten();
-        let parts: usize = parts.map(|column| column.get_array_memory_size()).sum();
-        size_of::<Self>() + self.of_back.size() + parts
-    }
-}
-
-/// What is asked of totals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Sum,
-    Mean,
-}
-
-/// The sum of some rows, and how many of them have a value.
-#[derive(Debug, Clone, Copy, Default)]
-struct Total {
-    sum: f64,
-    count: u64,
-}
-
-impl Total {
-    fn and(self, other: Self) -> Self {
-        Self {
-            sum: self.sum + other.sum,
-            count: self.count + other.count,
-        }
-    }
-}
-
-/// The same for sums of floats.
-#[derive(Debug)]
-struct Totals {
-    asked: Asked,
-    back: Vec<Total>,
-    of_back: Total,
-    /// From each row on; the last is the oldest row's.
-    front: Vec<Total>,
-}
-
-impl Totals {
-    fn of(asked: Asked) -> Self {
-        Self {
-            asked,
-            back: vec![],
-            of_back: Total::default(),
-            front: vec![],
-        }
-    }
-}
-
-impl Accumulator for Totals {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let Some(values) = values.first() else {
-            return internal_err!("a sum of nothing");
-        };
-        let values = cast(values, &DataType::Float64)?;
-        for value in values.as_primitive::<Float64Type>() {
-            let row = value.map_or_else(Total::default, |sum| Total { sum, count: 1 });
-            self.of_back = self.of_back.and(row);
-            self.back.push(row);
-        }
-        Ok(())
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let leaving = values.first().map_or(0, |column| column.len());
-        for _ in 0..leaving {
-            if self.front.is_empty() {
-                let mut from_there = Total::default();
-                for row in self.back.drain(..).rev() {
-                    from_there = row.and(from_there);
-                    self.front.push(from_there);
-                }
-                self.of_back = Total::default();
-            }
-            self.front.pop();
-        }
-        Ok(())
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        let front = self.front.last().copied().unwrap_or_default();
-        let Total { sum, count } = front.and(self.of_back);
-        let value = match self.asked {
-            Asked::Sum => sum,
-            Asked::Mean => sum / count as f64,
-        };
-        Ok(ScalarValue::Float64((count > 0).then_some(value)))
-    }
-
-    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
-        internal_err!("a frame is computed in one step")
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        internal_err!("a frame is computed in one step")
-    }
-
-    fn size(&self) -> usize {
-        size_of::<Self>() + (self.back.capacity() + self.front.capacity()) * size_of::<Total>()
     }
 }
 
