@@ -65,7 +65,6 @@ mod stores;
 mod tables;
 mod task;
 mod train;
-mod unnested_keys;
 mod window_exprs;
 mod window_limits;
 mod wire;

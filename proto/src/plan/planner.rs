@@ -17,7 +17,6 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use super::plan_rule::{Rewrite, rule};
 use super::rules::estimates;
 use super::train::only;
-use super::unnested_keys::WithoutKeys;
 use super::{
     PredictExec, PredictNode, TrainExec, TrainNode, filtered, partitions, running, single_task,
 };
@@ -137,8 +136,6 @@ impl ExtensionPlanner for VolleyExtensions {
                 column,
                 only(inputs.to_vec())?,
             ))))
-        } else if node.as_any().is::<WithoutKeys>() {
-            only(inputs.to_vec()).map(Some)
         } else {
             Ok(None)
         }

@@ -1,9 +1,9 @@
-//! What operators need of their inputs, once all rules have been applied.
+//! Distribution requirements, enforced once more after all rules have been applied.
 //!
-//! DataFusion 55 sees to it and goes on to change plans: a join that takes a projection over may lose the column by which
-//! its rows are spread, where another column was known to have the same value. Then nothing tells that rows of a group are
-//! in one partition, and the plan is refused, as it is by its last rule in one process. Here it is seen to once more.
-//! Orders are seen to by the scheduler, stage by stage.
+//! DataFusion 55 enforces them and goes on to change plans: a projection that is pushed into a join may lose the column that
+//! its rows are hashed by, where another column was known to have the same value. Then nothing tells that rows of a group
+//! are in one partition, and the sanity check refuses the plan. Here requirements are enforced again where it would.
+//! Order requirements are enforced by the scheduler, stage by stage.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::plan_rule::PlanRule;
 
-/// What DataFusion says of a plan whose rows are not spread as they must be.
+/// What the sanity check says of a distribution requirement that does not hold.
 const NOT_SPREAD: &str = "does not satisfy distribution requirements";
 
-/// Applies rules to plans whose rows are not spread as they must be.
+/// Applies rules to plans whose distribution requirements do not hold.
 #[derive(Debug)]
 struct Redistribute(Vec<PlanRule>);
 
-/// The rule that applies these where rows are not spread as they must be.
+/// The rule that applies these where distribution requirements do not hold.
 pub(super) fn redistribute(rules: Vec<PlanRule>) -> PlanRule {
     Arc::new(Redistribute(rules))
 }

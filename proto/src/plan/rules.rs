@@ -21,7 +21,7 @@ use super::float_ranges::{forget_ranges, prune_by_others};
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::leaf_projections::{PUSH_DOWN_LEAF_PROJECTIONS, push_where_it_can};
-use super::logical_rule::{self, LogicalRule, top_down, whole_plan};
+use super::logical_rule::{self, LogicalRule, top_down};
 use super::merge_joins::{PROJECTION_PUSHDOWN, keep_merge_joins};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::own_equalities::hide_own_equalities;
@@ -33,7 +33,6 @@ use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sliding::without_retraction;
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged, sort_output};
-use super::unnested_keys::forget_unnested_keys;
 use super::window_limits::{
     LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_lookahead, keep_partitions,
 };
@@ -90,7 +89,6 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     rules.push(rule("prune_without_floats", Rewrite::Each(prune_by_others)));
     let mut logical: Vec<LogicalRule> = vec![
         top_down("receive_repeated_names", receive_repeated_names),
-        whole_plan("forget_unnested_keys", forget_unnested_keys),
         top_down("drop_endless_limits", drop_endless_limits),
         top_down("drop_redundant_sort_keys", drop_redundant_sort_keys),
     ];

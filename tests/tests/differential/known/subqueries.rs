@@ -24,34 +24,6 @@ const FAILS: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
-        name: "groups of which lists are unnested, once each",
-        query: "SELECT DISTINCT s FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s))",
-        means: Some("SELECT DISTINCT s FROM t"),
-        ..ASKED
-    },
-    Known {
-        name: "groups of groups of which lists are unnested",
-        query: "SELECT count(*) AS n FROM (SELECT s, u FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s)) GROUP BY s, u)",
-        means: Some("SELECT 15 AS n"),
-        ..ASKED
-    },
-    Known {
-        name: "an order of groups of which lists are unnested",
-        query: "SELECT s, u FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s)) ORDER BY s, u DESC",
-        means: Some("SELECT s, k AS u FROM t ORDER BY s, u DESC"),
-        order: &["s", "u"],
-        ..ASKED
-    },
-    Known {
-        name: "a join by a primary key of rows of which lists are unnested",
-        tables: &[
-            "CREATE EXTERNAL TABLE keyed (k BIGINT PRIMARY KEY) STORED AS PARQUET LOCATION 'DIR/u/'",
-        ],
-        query: "SELECT a.k FROM keyed a JOIN (SELECT k, unnest(make_array(1, 2)) AS u FROM keyed) b ON a.k = b.k",
-        means: Some("SELECT k FROM keyed UNION ALL SELECT k FROM keyed"),
-        ..ASKED
-    },
-    Known {
         name: "grouping sets of a constant, in an order",
         query: "SELECT k, c, count(*) AS n FROM (SELECT 8 AS c, value AS k FROM generate_series(1, 3)) t WHERE k = 2 GROUP BY CUBE (c, k) ORDER BY k DESC NULLS FIRST, c DESC NULLS FIRST",
         means: Some(

@@ -2,10 +2,14 @@
 //!
 //! A large file is read by several tasks, each from a byte on that nobody chose for what is there. DataFusion takes the next
 //! line break for the end of a record, and object_store loses count of the quotes where it collects lines to infer
-//! columns from. Here the record near any byte is found without what is before: quotes are followed twice, as if a quoted
-//! value were open there and as if not, until one of both meets what no writer of CSV writes, as a quote in the midst of a
-//! value without quotes. Whether that was right is known to who reads the [part](part_of_records) before: it ends with a
-//! record, or within one. Values are read by DataFusion.
+//! columns from. Here a record's begin near any byte is found by speculation (as in Ge, Li, Eilebrecht, Chandramouli and
+//! Kossmann, Speculative Distributed CSV Data Parsing, 2019): bytes are scanned twice, as if a quoted value were open there
+//! and as if not, until one of both meets what is malformed, as a quote in the midst of a value without quotes. The reader
+//! of the [part](part_of_records) before validates it: its part ends with a record, or within one. Values are not parsed
+//! here.
+
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
@@ -98,6 +102,7 @@ impl CsvDialect {
     }
 }
 
+/// Where in a record a scanner is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     LineStart,
@@ -119,8 +124,8 @@ struct Scanner {
     state: State,
     /// How many bytes it has followed.
     followed: u64,
-    /// Which of them was the first that no writer of CSV writes.
-    odd: Option<u64>,
+    /// Which of them was the first that is malformed.
+    malformed: Option<u64>,
 }
 
 impl Scanner {
@@ -134,7 +139,7 @@ impl Scanner {
             dialect,
             state,
             followed: 0,
-            odd: None,
+            malformed: None,
         }
     }
 
@@ -151,7 +156,7 @@ impl Scanner {
     /// There are no more bytes.
     fn ends(&mut self) {
         if self.is_quoted() {
-            self.odd.get_or_insert(self.followed);
+            self.malformed.get_or_insert(self.followed);
         }
     }
 
@@ -210,8 +215,9 @@ impl Scanner {
             }
             State::MaybeClosed => {
                 if self.dialect.after(bytes[0]) == State::Value && bytes[0] != b'\r' {
-                    // It is the quote that is odd: it is so as well if it is taken for one outside of quotes.
-                    self.odd.get_or_insert(self.followed.saturating_sub(1));
+                    // The quote counts, as it does if it is taken for one outside of quotes.
+                    self.malformed
+                        .get_or_insert(self.followed.saturating_sub(1));
                 }
                 self.state = State::Value;
                 (0, false)
@@ -258,7 +264,7 @@ impl Scanner {
             Some(at) if bytes[at] == dialect.quote => {
                 let opens = before(at) != State::Value;
                 if !opens {
-                    self.odd.get_or_insert(self.followed + at as u64);
+                    self.malformed.get_or_insert(self.followed + at as u64);
                 }
                 self.state = if opens { State::Quoted } else { State::Value };
                 (at + 1, false)
@@ -337,7 +343,7 @@ async fn record_start(
             scanner.follow(&near[seen..]);
         }
         seen = near.len();
-        let is_decided = both.iter().any(|scanner| scanner.odd.is_some());
+        let is_decided = both.iter().any(|scanner| scanner.malformed.is_some());
         if is_decided || seen >= FAR {
             break;
         }
@@ -349,8 +355,8 @@ async fn record_start(
             }
         }
     }
-    // What is odd later, or nowhere, is meant.
-    let [if_outside, if_quoted] = both.map(|scanner| scanner.odd.unwrap_or(u64::MAX));
+    // The speculation that is malformed later, or nowhere, is right.
+    let [if_outside, if_quoted] = both.map(|scanner| scanner.malformed.unwrap_or(u64::MAX));
     let is_quoted = if_quoted > if_outside;
     if !is_quoted && near[from - 1] == dialect.cut_after() {
         return Ok(begun + from as u64);
@@ -428,199 +434,4 @@ pub fn whole_records(
         },
     )
     .boxed()
-}
-
-#[cfg(test)]
-mod tests {
-    use object_store::memory::InMemory;
-    use object_store::path::Path;
-    use rand::rngs::StdRng;
-    use rand::{RngExt, SeedableRng};
-
-    use super::*;
-
-    const PLAIN: CsvDialect = CsvDialect {
-        delimiter: b',',
-        quote: b'"',
-        escape: None,
-        terminator: None,
-        comment: None,
-    };
-
-    /// A file, and where its records begin and end.
-    struct Written {
-        bytes: Vec<u8>,
-        starts: Vec<u64>,
-    }
-
-    /// Writes rows of values of these characters, as writers of CSV do.
-    fn written(rng: &mut StdRng, dialect: CsvDialect, of: &[u8], rows: usize) -> Written {
-        let mut bytes = Vec::new();
-        let mut starts = vec![0];
-        let columns = rng.random_range(1..4);
-        let end: &[u8] = match dialect.terminator {
-            Some(_) => b";",
-            None if rng.random() => b"\r\n",
-            None => b"\n",
-        };
-        for _ in 0..rows {
-            if dialect.comment.is_some() && rng.random_ratio(1, 10) {
-                bytes.extend_from_slice(b"#it's, \"5 o'clock\n");
-            }
-            for column in 0..columns {
-                if column > 0 {
-                    bytes.push(dialect.delimiter);
-                }
-                let length = rng.random_range(0..6);
-                let value: Vec<u8> = (0..length)
-                    .map(|_| of[rng.random_range(0..of.len())])
-                    .collect();
-                let special = [dialect.delimiter, dialect.quote, b'\n', b'\r', b';', b'#'];
-                let is_quoted = value.iter().any(|byte| special.contains(byte));
-                if !is_quoted && rng.random_ratio(3, 4) {
-                    bytes.extend_from_slice(&value);
-                    continue;
-                }
-                bytes.push(dialect.quote);
-                for byte in value {
-                    match dialect.escape {
-                        Some(escape) if byte == dialect.quote || byte == escape => {
-                            bytes.extend_from_slice(&[escape, byte]);
-                        }
-                        None if byte == dialect.quote => bytes.extend_from_slice(&[byte, byte]),
-                        _ => bytes.push(byte),
-                    }
-                }
-                bytes.push(dialect.quote);
-            }
-            bytes.extend_from_slice(end);
-            starts.push(bytes.len() as u64);
-        }
-        Written { bytes, starts }
-    }
-
-    fn dialects() -> [CsvDialect; 4] {
-        let mut dialects = [PLAIN; 4];
-        dialects[1].escape = Some(b'\\');
-        dialects[2].comment = Some(b'#');
-        dialects[3].terminator = Some(b';');
-        dialects
-    }
-
-    async fn stored(bytes: &[u8]) -> (InMemory, ObjectMeta) {
-        let (store, path) = (InMemory::new(), Path::from("t.csv"));
-        store.put(&path, bytes.to_vec().into()).await.unwrap();
-        let file = store.head(&path).await.unwrap();
-        (store, file)
-    }
-
-    #[test]
-    fn a_scanner_knows_what_is_quoted_however_the_bytes_arrive() {
-        let mut rng = StdRng::seed_from_u64(1);
-        for dialect in dialects().into_iter().cycle().take(200) {
-            let Written { bytes, starts } = written(&mut rng, dialect, b"ab,\"\n\\#;", 20);
-            let mut scanner = Scanner::new(dialect);
-            let mut found = vec![0];
-            let mut at = 0;
-            while at < bytes.len() {
-                let piece = rng.random_range(1..40).min(bytes.len() - at);
-                let piece = &bytes[at..at + piece];
-                let mut seen = 0;
-                while let Some(end) = scanner.record_end(&piece[seen..]) {
-                    seen += end;
-                    found.push((at + seen) as u64);
-                    assert!(!scanner.is_quoted());
-                }
-                at += piece.len();
-            }
-            assert_eq!(
-                found,
-                starts,
-                "{dialect:?} {:?}",
-                bytes.escape_ascii().to_string()
-            );
-            assert_eq!(scanner.followed, bytes.len() as u64);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_part_begins_with_a_record_or_the_one_before_ends_within_one() {
-        let mut rng = StdRng::seed_from_u64(2);
-        let dialects = dialects().into_iter().filter(CsvDialect::can_be_cut);
-        for dialect in dialects.collect::<Vec<_>>().into_iter().cycle().take(400) {
-            // Little else than what is special, and as files are.
-            let dense = rng.random();
-            let of: &[u8] = match dense {
-                true => b"ab,\"\n\\#;",
-                false => b"abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ,\"\n",
-            };
-            let Written { bytes, starts } = written(&mut rng, dialect, of, 30);
-            let (store, file) = stored(&bytes).await;
-            let mut scanner = Scanner::new(dialect);
-            let mut followed = 0;
-            for byte in 0..=file.size {
-                let start = record_start(&store, &file, byte, dialect);
-                let start = start.await.unwrap();
-                let shown = || bytes[..byte as usize].escape_ascii().to_string();
-                let due = starts.iter().find(|start| **start >= byte);
-                if !dense {
-                    assert_eq!(Some(&start), due, "{dialect:?} at {byte}: {}", shown());
-                }
-                if start < followed {
-                    // Who reads it says so.
-                    continue;
-                }
-                scanner.follow(&bytes[followed as usize..start as usize]);
-                followed = start;
-                let ends_within = scanner.state != State::LineStart;
-                let begins = starts.contains(&start);
-                assert!(begins || ends_within, "{dialect:?} at {byte}: {}", shown());
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn quotes_in_the_midst_of_values_open_none() {
-        let lines = "1,a 5\" pipe\n2,\"in\nside\"\n3,he said \"no\" twice\n4,\n";
-        let (store, file) = stored(lines.repeat(5).as_bytes()).await;
-        let starts: Vec<_> = (0..5)
-            .flat_map(|round| [0, 12, 24, 45, 48].map(|start| round * 48 + start))
-            .collect();
-        for byte in 0..=file.size {
-            let start = record_start(&store, &file, byte, PLAIN).await.unwrap();
-            assert!(starts.contains(&start), "{byte}: {start}");
-        }
-    }
-
-    #[tokio::test]
-    async fn comments_are_not_cut() {
-        let (store, file) = stored(b"k\n# a,\"b\n1\n2\n").await;
-        let dialect = CsvDialect {
-            comment: Some(b'#'),
-            ..PLAIN
-        };
-        let part = async |part| part_of_records(&store, &file, part, dialect).await.unwrap();
-        assert_eq!(part(0..4).await, 0..file.size);
-        assert!(part(4..file.size).await.is_empty());
-    }
-
-    #[tokio::test]
-    async fn pieces_are_of_whole_records() {
-        let line = "1,\"two\nlines, \"\"quoted\"\"\"\n";
-        let text = format!("k,v\n{}# the end\n\n", line.repeat(30_000));
-        let dialect = CsvDialect {
-            comment: Some(b'#'),
-            ..PLAIN
-        };
-        let chunks = text.as_bytes().chunks(8192).map(Bytes::copy_from_slice);
-        let chunks: Vec<_> = chunks.map(Ok).collect();
-        let chunks = futures::stream::iter(chunks).boxed();
-        let pieces: Vec<_> = whole_records(chunks, dialect).try_collect().await.unwrap();
-        assert!(pieces.len() > 2);
-        for piece in &pieces {
-            let text = std::str::from_utf8(piece).unwrap();
-            let is_record = text.starts_with("k,v\n") || text.starts_with("1,\"two");
-            assert!(is_record && piece.ends_with(b"\n"));
-        }
-    }
 }

@@ -1,0 +1,191 @@
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+const PLAIN: CsvDialect = CsvDialect {
+    delimiter: b',',
+    quote: b'"',
+    escape: None,
+    terminator: None,
+    comment: None,
+};
+
+/// A file, and where its records begin and end.
+struct Written {
+    bytes: Vec<u8>,
+    starts: Vec<u64>,
+}
+
+/// Writes rows of values of these characters, as writers of CSV do.
+fn written(rng: &mut StdRng, dialect: CsvDialect, of: &[u8], rows: usize) -> Written {
+    let mut bytes = Vec::new();
+    let mut starts = vec![0];
+    let columns = rng.random_range(1..4);
+    let end: &[u8] = match dialect.terminator {
+        Some(_) => b";",
+        None if rng.random() => b"\r\n",
+        None => b"\n",
+    };
+    for _ in 0..rows {
+        if dialect.comment.is_some() && rng.random_ratio(1, 10) {
+            bytes.extend_from_slice(b"#it's, \"5 o'clock\n");
+        }
+        for column in 0..columns {
+            if column > 0 {
+                bytes.push(dialect.delimiter);
+            }
+            let length = rng.random_range(0..6);
+            let value: Vec<u8> = (0..length)
+                .map(|_| of[rng.random_range(0..of.len())])
+                .collect();
+            let special = [dialect.delimiter, dialect.quote, b'\n', b'\r', b';', b'#'];
+            let is_quoted = value.iter().any(|byte| special.contains(byte));
+            if !is_quoted && rng.random_ratio(3, 4) {
+                bytes.extend_from_slice(&value);
+                continue;
+            }
+            bytes.push(dialect.quote);
+            for byte in value {
+                match dialect.escape {
+                    Some(escape) if byte == dialect.quote || byte == escape => {
+                        bytes.extend_from_slice(&[escape, byte]);
+                    }
+                    None if byte == dialect.quote => bytes.extend_from_slice(&[byte, byte]),
+                    _ => bytes.push(byte),
+                }
+            }
+            bytes.push(dialect.quote);
+        }
+        bytes.extend_from_slice(end);
+        starts.push(bytes.len() as u64);
+    }
+    Written { bytes, starts }
+}
+
+fn dialects() -> [CsvDialect; 4] {
+    let mut dialects = [PLAIN; 4];
+    dialects[1].escape = Some(b'\\');
+    dialects[2].comment = Some(b'#');
+    dialects[3].terminator = Some(b';');
+    dialects
+}
+
+async fn stored(bytes: &[u8]) -> (InMemory, ObjectMeta) {
+    let (store, path) = (InMemory::new(), Path::from("t.csv"));
+    store.put(&path, bytes.to_vec().into()).await.unwrap();
+    let file = store.head(&path).await.unwrap();
+    (store, file)
+}
+
+#[test]
+fn a_scanner_knows_what_is_quoted_however_the_bytes_arrive() {
+    let mut rng = StdRng::seed_from_u64(1);
+    for dialect in dialects().into_iter().cycle().take(200) {
+        let Written { bytes, starts } = written(&mut rng, dialect, b"ab,\"\n\\#;", 20);
+        let mut scanner = Scanner::new(dialect);
+        let mut found = vec![0];
+        let mut at = 0;
+        while at < bytes.len() {
+            let piece = rng.random_range(1..40).min(bytes.len() - at);
+            let piece = &bytes[at..at + piece];
+            let mut seen = 0;
+            while let Some(end) = scanner.record_end(&piece[seen..]) {
+                seen += end;
+                found.push((at + seen) as u64);
+                assert!(!scanner.is_quoted());
+            }
+            at += piece.len();
+        }
+        assert_eq!(
+            found,
+            starts,
+            "{dialect:?} {:?}",
+            bytes.escape_ascii().to_string()
+        );
+        assert_eq!(scanner.followed, bytes.len() as u64);
+    }
+}
+
+#[tokio::test]
+async fn a_part_begins_with_a_record_or_the_one_before_ends_within_one() {
+    let mut rng = StdRng::seed_from_u64(2);
+    let dialects = dialects().into_iter().filter(CsvDialect::can_be_cut);
+    for dialect in dialects.collect::<Vec<_>>().into_iter().cycle().take(400) {
+        // Little else than what is special, and as files are.
+        let dense = rng.random();
+        let of: &[u8] = match dense {
+            true => b"ab,\"\n\\#;",
+            false => b"abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ,\"\n",
+        };
+        let Written { bytes, starts } = written(&mut rng, dialect, of, 30);
+        let (store, file) = stored(&bytes).await;
+        let mut scanner = Scanner::new(dialect);
+        let mut followed = 0;
+        for byte in 0..=file.size {
+            let start = record_start(&store, &file, byte, dialect);
+            let start = start.await.unwrap();
+            let shown = || bytes[..byte as usize].escape_ascii().to_string();
+            let due = starts.iter().find(|start| **start >= byte);
+            if !dense {
+                assert_eq!(Some(&start), due, "{dialect:?} at {byte}: {}", shown());
+            }
+            if start < followed {
+                // Who reads it says so.
+                continue;
+            }
+            scanner.follow(&bytes[followed as usize..start as usize]);
+            followed = start;
+            let ends_within = scanner.state != State::LineStart;
+            let begins = starts.contains(&start);
+            assert!(begins || ends_within, "{dialect:?} at {byte}: {}", shown());
+        }
+    }
+}
+
+#[tokio::test]
+async fn quotes_in_the_midst_of_values_open_none() {
+    let lines = "1,a 5\" pipe\n2,\"in\nside\"\n3,he said \"no\" twice\n4,\n";
+    let (store, file) = stored(lines.repeat(5).as_bytes()).await;
+    let starts: Vec<_> = (0..5)
+        .flat_map(|round| [0, 12, 24, 45, 48].map(|start| round * 48 + start))
+        .collect();
+    for byte in 0..=file.size {
+        let start = record_start(&store, &file, byte, PLAIN).await.unwrap();
+        assert!(starts.contains(&start), "{byte}: {start}");
+    }
+}
+
+#[tokio::test]
+async fn comments_are_not_cut() {
+    let (store, file) = stored(b"k\n# a,\"b\n1\n2\n").await;
+    let dialect = CsvDialect {
+        comment: Some(b'#'),
+        ..PLAIN
+    };
+    let part = async |part| part_of_records(&store, &file, part, dialect).await.unwrap();
+    assert_eq!(part(0..4).await, 0..file.size);
+    assert!(part(4..file.size).await.is_empty());
+}
+
+#[tokio::test]
+async fn pieces_are_of_whole_records() {
+    let line = "1,\"two\nlines, \"\"quoted\"\"\"\n";
+    let text = format!("k,v\n{}# the end\n\n", line.repeat(30_000));
+    let dialect = CsvDialect {
+        comment: Some(b'#'),
+        ..PLAIN
+    };
+    let chunks = text.as_bytes().chunks(8192).map(Bytes::copy_from_slice);
+    let chunks: Vec<_> = chunks.map(Ok).collect();
+    let chunks = futures::stream::iter(chunks).boxed();
+    let pieces: Vec<_> = whole_records(chunks, dialect).try_collect().await.unwrap();
+    assert!(pieces.len() > 2);
+    for piece in &pieces {
+        let text = std::str::from_utf8(piece).unwrap();
+        let is_record = text.starts_with("k,v\n") || text.starts_with("1,\"two");
+        assert!(is_record && piece.ends_with(b"\n"));
+    }
+}
