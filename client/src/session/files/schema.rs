@@ -53,7 +53,7 @@ pub(super) async fn of_all(
     let files = files.into_iter().filter(|(_, meta)| meta.size > 0);
     let schemas = files.map(|(file, meta)| async move {
         match schema_of(format, store, state, meta).await {
-            Ok(schema) => Ok((file, without_dictionaries(&schema))),
+            Ok(schema) => Ok((file, in_one_layout(&schema))),
             Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
                 file,
                 source: source.find_root().to_string().into(),
@@ -92,11 +92,12 @@ async fn schema_of(
     Ok(Arc::new(schema))
 }
 
-/// The schema with the values of dictionaries instead: of text in categories, as pandas writes it, text. How often a value
-/// is repeated is a file's affair. Batches of several files, or over the wire, have each a dictionary of their own, and where
-/// Arrow makes one of them, it repeats values, until keys of 8 bits cannot tell them apart
+/// The schema with one layout of text and of bytes (Polars writes another than pyarrow, and functions of two texts want
+/// one), and with the values of dictionaries instead: of text in categories, as pandas writes it, text. How often a value is repeated is a file's affair. Batches of
+/// several files, or over the wire, have each a dictionary of their own, and where Arrow makes one of them, it repeats
+/// values, until keys of 8 bits cannot tell them apart
 /// ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)) or there are more of them than rows.
-fn without_dictionaries(schema: &Schema) -> SchemaRef {
+fn in_one_layout(schema: &Schema) -> SchemaRef {
     fn plain(of: &DataType) -> DataType {
         let field = |field: &FieldRef| {
             let data_type = plain(field.data_type());
@@ -104,6 +105,8 @@ fn without_dictionaries(schema: &Schema) -> SchemaRef {
         };
         match of {
             DataType::Dictionary(_, values) => plain(values),
+            DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
+            DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
             DataType::List(item) => DataType::List(field(item)),
             DataType::LargeList(item) => DataType::LargeList(field(item)),
             DataType::FixedSizeList(item, size) => DataType::FixedSizeList(field(item), *size),
@@ -249,8 +252,6 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
     match (a, b) {
         (a, b) if a == b => Some(a.clone()),
         _ if columns == Columns::Same => None,
-        // Polars writes another layout than pyarrow.
-        (a, b) if a.is_string() && b.is_string() => Some(DataType::Utf8),
         (a, b) if a.is_binary() && b.is_binary() => Some(DataType::Binary),
         (Null, other) | (other, Null) => Some(other.clone()),
         (Float32, Float64) | (Float64, Float32) => Some(Float64),
@@ -341,6 +342,7 @@ mod tests {
             (Int64, Utf8, None),
         ] {
             let files = [schema("a", &[("x", a)]), schema("b", &[("x", b)])];
+            let files = files.map(|(file, schema)| (file, in_one_layout(&schema)));
             let merged = merge(&files, Columns::ByName).ok();
             assert_eq!(
                 merged.as_ref().map(|merged| merged.field(0).data_type()),
@@ -376,8 +378,8 @@ mod tests {
     }
 
     #[test]
-    fn dictionaries_are_read_as_their_values() {
-        use DataType::{Int8, Int64, List, Struct, UInt32, Utf8};
+    fn layouts_of_files_are_their_own() {
+        use DataType::{Binary, BinaryView, Int8, Int64, LargeUtf8, List, Struct, UInt32, Utf8};
         let of = |keys, values| DataType::Dictionary(Box::new(keys), Box::new(values));
         let item = |of| Arc::new(Field::new_list_field(of, true));
         let one_field = |of| Struct(vec![Field::new("x", of, false)].into());
@@ -386,7 +388,8 @@ mod tests {
             &[
                 ("x", of(Int8, Utf8)),
                 ("l", List(item(one_field(of(UInt32, Int64))))),
-                ("s", one_field(of(Int8, List(item(Utf8))))),
+                ("s", one_field(of(Int8, List(item(LargeUtf8))))),
+                ("b", BinaryView),
             ],
         );
         let (_, read) = schema(
@@ -395,9 +398,10 @@ mod tests {
                 ("x", Utf8),
                 ("l", List(item(one_field(Int64)))),
                 ("s", one_field(List(item(Utf8)))),
+                ("b", Binary),
             ],
         );
-        assert_eq!(without_dictionaries(&stored), read);
+        assert_eq!(in_one_layout(&stored), read);
     }
 
     #[test]

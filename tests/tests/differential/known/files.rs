@@ -41,6 +41,22 @@ const CUT_WITHIN_VALUES: Known = Known {
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
+        name: "functions of texts of two layouts",
+        files: &[
+            "COPY (SELECT 'one' AS a, arrow_cast('own', 'LargeUtf8') AS b, arrow_cast('x', 'BinaryView') AS c) TO 'DIR/t/1.parquet' STORED AS PARQUET",
+            "COPY (SELECT 'one' AS a, arrow_cast('own', 'LargeUtf8') AS b, arrow_cast('x', 'BinaryView') AS c) TO 'DIR/a/1.arrow' STORED AS ARROW",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'",
+            "CREATE EXTERNAL TABLE u STORED AS ARROW LOCATION 'DIR/a/'",
+        ],
+        query: "SELECT CAST(levenshtein(a, b) AS BIGINT) AS n, c FROM t UNION ALL SELECT CAST(levenshtein(a, b) AS BIGINT) AS n, c FROM u",
+        means: Some(
+            "SELECT 2 AS n, CAST('x' AS BYTEA) AS c UNION ALL SELECT 2 AS n, CAST('x' AS BYTEA) AS c",
+        ),
+        ..PLAIN
+    },
+    Known {
         name: "line breaks within values of a file that is cut",
         query: "SELECT k, v FROM t",
         ..CUT_WITHIN_VALUES
