@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::planner::{BallistaQueryPlanner, scans_only_information_schema};
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::{DmlStatement, LogicalPlan, WriteOp};
@@ -36,6 +37,14 @@ impl QueryPlanner for ClusterPlanner {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         deeply(self.plan(plan, session)).await
     }
+}
+
+/// The plan with the types that its expressions have now: `round(d, 1)` of decimals is of another once its digits are
+/// known to be a literal, and a product with 0 is a literal of its own. The scheduler, to which no schema is sent, finds
+/// them out as well.
+fn typed_anew(plan: LogicalPlan) -> Result<LogicalPlan> {
+    plan.transform_up(|node| node.recompute_schema().map(Transformed::yes))
+        .data()
 }
 
 impl ClusterPlanner {
@@ -75,7 +84,7 @@ impl ClusterPlanner {
             }
             _ => {}
         }
-        let plan = sendable(files::listed(&plan, session).await?).await?;
+        let plan = sendable(typed_anew(files::listed(&plan, session).await?)?).await?;
         // Asked for by a data frame: of statements, Volley explains more than the engine does.
         if let LogicalPlan::Analyze(_) = &plan {
             let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(

@@ -48,6 +48,12 @@ const FORMS: &[(Type, &str, &[Type])] = &[
     ),
     (Decimal, "CAST({} AS DECIMAL(12, 2))", &[Small]),
     (Decimal, "abs({})", &[Decimal]),
+    (Decimal, "CAST(round({}, 1) AS DECIMAL(12, 2))", &[Decimal]),
+    (
+        Decimal,
+        "CAST(coalesce(round({}, 1), {} * 0) AS DECIMAL(12, 2))",
+        &[Decimal, Decimal],
+    ),
     (Text, "({} || {})", &[Text, Text]),
     (Text, "concat({}, '-', {})", &[Text, Int]),
     (Text, "upper({})", &[Text]),
