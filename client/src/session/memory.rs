@@ -9,26 +9,52 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::catalog::TableProvider;
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::{MemTable, source_as_provider};
+use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{CreateMemoryTable, DmlStatement};
 use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::sqlparser::ast::{ColumnOption, CreateTable, Statement};
 use futures::TryStreamExt;
 use volley_proto::plan::ROWS_LIMIT;
 
 use super::settings::JobDescription;
 use crate::{Error, Result};
 
+/// The columns, by their places, that a `CREATE TABLE … AS` says are NOT NULL; its plan does not.
+pub(super) fn not_null(statement: &DfStatement) -> Vec<usize> {
+    let DfStatement::Statement(statement) = statement else {
+        return vec![];
+    };
+    let Statement::CreateTable(CreateTable {
+        columns,
+        query: Some(_),
+        ..
+    }) = statement.as_ref()
+    else {
+        return vec![];
+    };
+    let columns = columns.iter().enumerate().filter(|(_, column)| {
+        let mut options = column.options.iter().map(|option| &option.option);
+        options.any(|option| matches!(option, ColumnOption::NotNull))
+    });
+    columns.map(|(at, _)| at).collect()
+}
+
 /// Makes a table of the rows of a query, which runs on the cluster as the job of that name.
 ///
 /// # Errors
-/// When there is one already, the query fails, or its rows are more than [`ROWS_LIMIT`].
+/// When there is one already, the query fails, its rows are more than [`ROWS_LIMIT`], or have NULL in a column that is
+/// `not_null`.
 pub(super) async fn create(
     context: &SessionContext,
     statement: CreateMemoryTable,
+    not_null: &[usize],
     text: &str,
 ) -> Result<()> {
     let CreateMemoryTable {
         name,
-        constraints,
+        // Rows are not checked for them, and nothing is concluded.
+        constraints: _,
         input,
         if_not_exists,
         or_replace,
@@ -78,9 +104,22 @@ pub(super) async fn create(
         }
         rows.push(batch);
     }
-    let schema = Arc::new(columns(&declared, &coerced, &rows));
+    let has_nulls = |at: &&usize| rows.iter().any(|batch| batch.column(**at).null_count() > 0);
+    if let Some(at) = not_null.iter().find(has_nulls) {
+        return Err(Error::Clause {
+            clause: format!("NOT NULL of column {}", declared.field(*at).name()),
+            reason: format!("rows of {name} have NULL there"),
+        });
+    }
+    let schema = Arc::new(columns(&declared, &coerced, &rows, not_null));
+    if !not_null.is_empty() {
+        let typed = |batch: RecordBatch| {
+            let typed = RecordBatch::try_new(Arc::clone(&schema), batch.columns().to_vec());
+            typed.map_err(DataFusionError::from)
+        };
+        rows = rows.into_iter().map(typed).collect::<Result<_, _>>()?;
+    }
     let table = MemTable::try_new(schema, vec![rows])?
-        .with_constraints(constraints)
         .with_column_defaults(column_defaults.into_iter().collect());
     if exists {
         context.deregister_table(name.clone())?;
@@ -91,7 +130,12 @@ pub(super) async fn create(
 
 /// The columns of a table: as its statement has them, of the types that these are coerced to (a union's to what all of its
 /// branches fit into), with NULLs allowed where rows may have them, which how a query is run decides, too.
-fn columns(declared: &Schema, coerced: &Schema, rows: &[RecordBatch]) -> Schema {
+fn columns(
+    declared: &Schema,
+    coerced: &Schema,
+    rows: &[RecordBatch],
+    not_null: &[usize],
+) -> Schema {
     let has_nulls = |at: usize| {
         let mut batches = rows.iter().map(RecordBatch::schema);
         batches.any(|batch| batch.field(at).is_nullable())
@@ -99,7 +143,7 @@ fn columns(declared: &Schema, coerced: &Schema, rows: &[RecordBatch]) -> Schema 
     let fields = declared.fields().iter().zip(coerced.fields()).enumerate();
     let fields: Fields = fields
         .map(|(at, (field, coerced))| {
-            let nullable = field.is_nullable() || has_nulls(at);
+            let nullable = !not_null.contains(&at) && (field.is_nullable() || has_nulls(at));
             let field = field.as_ref().clone().with_nullable(nullable);
             field.with_data_type(coerced.data_type().clone())
         })

@@ -53,6 +53,7 @@ use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use volley_proto::ModelName;
+use volley_proto::plan::UnnestedRelations;
 use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Epoch, Run};
@@ -269,11 +270,12 @@ impl Session {
 
     /// Plans a query, or carries out a statement; its text is the name of its job.
     async fn frame(&self, statement: DfStatement, text: &str) -> Result<DataFrame> {
+        let not_null = memory::not_null(&statement);
         let plan = self.plan(statement).await?;
         settings::check_plan(&plan)?;
         let plan = match plan {
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
-                memory::create(&self.context, create, text).await?;
+                memory::create(&self.context, create, &not_null, text).await?;
                 LogicalPlanBuilder::empty(false).build()?
             }
             // As it was typed, and not as it was normalized to be planned.
@@ -308,6 +310,7 @@ impl Session {
         let models = self.named_models(&statement, &state).await?;
         state.register_relation_planner(ml_planner(&self.store, models))?;
         state.register_relation_planner(Arc::new(clauses::MergedColumns))?;
+        state.register_relation_planner(Arc::new(UnnestedRelations))?;
         let tables = state.resolve_table_references(&statement)?;
         let planned = async {
             let _view = values::plan_apart(&self.context, &state, &mut statement).await?;

@@ -89,7 +89,7 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     Ok(Transformed::yes(joined))
 }
 
-/// Refuses a plan with a subquery that no rule has made a relation of.
+/// Refuses a plan with a subquery that no rule has made a relation of, or a lateral one that reads a column beside it still.
 ///
 /// # Errors
 /// [`Error::NotSupported`] that names it.
@@ -102,22 +102,25 @@ pub(super) fn refuse_unjoined(plan: &LogicalPlan) -> crate::Result<()> {
                 | Expr::Exists(_)
                 | Expr::InSubquery(_)
                 | Expr::SetComparison(_) => {
-                    unjoined = Some(expr.to_string());
+                    unjoined = Some(format!(
+                        "the subquery of {expr} where it stands; IN and EXISTS can be asked in WHERE, HAVING and \
+                         QUALIFY, and a subquery can depend on the query right around it, by equal columns below an \
+                         aggregate"
+                    ));
+                    Ok(TreeNodeRecursion::Stop)
+                }
+                Expr::OuterReferenceColumn(_, column) => {
+                    unjoined = Some(format!(
+                        "LATERAL that reads {column} elsewhere than in its WHERE; compute with it in what is selected, a \
+                         list's entries too: SELECT k, unnest(l) FROM t"
+                    ));
                     Ok(TreeNodeRecursion::Stop)
                 }
                 _ => Ok(TreeNodeRecursion::Continue),
             })
         })
     })?;
-    match unjoined {
-        Some(subquery) => Err(Error::NotSupported {
-            what: format!(
-                "the subquery of {subquery} where it stands; IN and EXISTS can be asked in WHERE, HAVING and \
-                 QUALIFY, and a subquery can depend on the query right around it, by equal columns below an aggregate"
-            ),
-        }),
-        None => Ok(()),
-    }
+    unjoined.map_or(Ok(()), |what| Err(Error::NotSupported { what }))
 }
 
 /// Whether a join has the columns of both sides.

@@ -9,7 +9,7 @@
 //! **Groups.** What rows are grouped by is there once, and a sort by more than that is none. A projection that puts the
 //! columns in another order takes other columns for what they are grouped by (`projected_constraints`): in
 //! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, `n` is taken to
-//! be there once. The same goes for the primary keys of files, of which no scan says anything here.
+//! be there once.
 //!
 //! **Monotonic aggregates over windows.** The greatest value so far only grows, and is taken for sorted; but it is NULL as
 //! long as there was none, before the others, wherever NULLs are asked for: `SELECT max(x) OVER (ORDER BY t) AS m … ORDER BY
@@ -24,9 +24,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Constraints, JoinType, Statistics};
-use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
-use datafusion::datasource::source::DataSourceExec;
+use datafusion::common::{JoinType, Statistics};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
@@ -217,16 +215,13 @@ fn is_monotonic(node: &Plan, asked: &BTreeSet<usize>) -> bool {
     })
 }
 
-/// Scans that say nothing of keys, and fences above groups where more than one order is asked for above them: the first
+/// Fences above groups where more than one order is asked for above them: the first
 /// is sorted anyway, and what is taken for a key counts from the second on.
 pub(super) fn forget_keys(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
     without_keys(&plan, 0)
 }
 
 fn without_keys(node: &Plan, orders_above: usize) -> Result<Plan> {
-    if let Some(scan) = without_constraints(node) {
-        return Ok(scan);
-    }
     let mirrors_sort = node.is::<OutputRequirementExec>();
     let asks = |required: &Option<_>| required.is_some();
     let asks = node.is::<SortExec>() || node.required_input_ordering().iter().any(asks);
@@ -250,17 +245,6 @@ fn has_groups(node: &Plan) -> bool {
     node.downcast_ref::<AggregateExec>().is_some_and(|groups| {
         groups.mode().output_mode() == AggregateOutputMode::Final && !groups.group_expr().is_empty()
     })
-}
-
-/// A scan of files that says nothing of keys, if it said anything.
-fn without_constraints(node: &Plan) -> Option<Plan> {
-    let exec = node.downcast_ref::<DataSourceExec>()?;
-    let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
-    if scan.constraints.is_empty() {
-        return None;
-    }
-    let scan = FileScanConfigBuilder::from(scan.clone()).with_constraints(Constraints::default());
-    Some(DataSourceExec::from_data_source(scan.build()))
 }
 
 impl DisplayAs for FenceExec {

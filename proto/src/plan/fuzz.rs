@@ -151,8 +151,7 @@ fn tables() {
     };
     let files = serde_json::json!({"Files": {
         "locations": [{"url": "file:///d/", "glob": "*.csv"}], "only": null,
-        "file_extension": ".csv", "format": "Avro", "partition_columns": [], "orders": [],
-        "constraints": [{"Unique": [0]}]
+        "file_extension": ".csv", "format": "Avro", "partition_columns": [], "orders": []
     }});
     let call = serde_json::json!({"Call": {"function": "range", "arguments": [[26, 2, 8, 1]]}});
     let samples_of = [

@@ -21,7 +21,7 @@ use super::float_ranges::{forget_ranges, prune_by_others};
 use super::join_order::order_joins;
 use super::joins::choose_join;
 use super::leaf_projections::{PUSH_DOWN_LEAF_PROJECTIONS, push_where_it_can};
-use super::logical_rule::{self, LogicalRule, top_down};
+use super::logical_rule::{self, LogicalRule, top_down, whole_plan};
 use super::merge_joins::{PROJECTION_PUSHDOWN, keep_merge_joins};
 use super::null_safe_joins::{ELIMINATE_CROSS_JOIN, keep_null_safe_joins};
 use super::own_equalities::hide_own_equalities;
@@ -33,6 +33,7 @@ use super::selectivity::estimate_filter;
 use super::single_distinct::{SINGLE_DISTINCT, keep_sums_of_decimals};
 use super::sliding::without_retraction;
 use super::sorts::{ENSURE_REQUIREMENTS, limit_apart, limit_within, sort_as_merged, sort_output};
+use super::unnested_keys::{forget_unnested_keys, remember_unnested_keys};
 use super::window_limits::{
     LIMIT_PAST_WINDOWS, TOP_K_REPARTITION, keep_lookahead, keep_partitions,
 };
@@ -107,10 +108,13 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
         PUSH_DOWN_FILTER => logical_rule::around(Arc::clone(rule), keep_above_empty_grouping_sets),
         _ => Arc::clone(rule),
     });
-    mended
+    let first = whole_plan("forget_unnested_keys", forget_unnested_keys);
+    std::iter::once(first)
+        .chain(mended)
         .chain([
             top_down("order_floats", order_floats),
             top_down("without_retraction", without_retraction),
+            whole_plan("remember_unnested_keys", remember_unnested_keys),
         ])
         .collect()
 }

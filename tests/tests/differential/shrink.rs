@@ -137,9 +137,9 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
                 candidate.tables[at].by_folder = false;
                 any |= self.take(candidate);
             }
-            if self.case.tables[at].keyed {
+            if self.case.tables[at].key.is_some() {
                 let mut candidate = self.case.clone();
-                candidate.tables[at].keyed = false;
+                candidate.tables[at].key = None;
                 any |= self.take(candidate);
             }
             let table = &self.case.tables[at];

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,7 +14,7 @@ use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
 use volley_proto::failure::chain;
-use volley_proto::plan::{mended_logical_rules, mended_rules};
+use volley_proto::plan::{UnnestedRelations, mended_logical_rules, mended_rules};
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
 
@@ -85,7 +86,7 @@ pub(crate) fn ask_reference(
         }
         let context = match script.rules {
             Rules::Default => SessionContext::new_with_config(config),
-            Rules::Mended => mended(config),
+            Rules::Mended => mended(config)?,
             Rules::Unsimplified => unsimplified(config),
         };
         let is_asked = |setting: &&Setting| {
@@ -106,7 +107,7 @@ pub(crate) fn ask_reference(
 }
 
 /// DataFusion alone, with what keeps its rules from spoiling plans.
-fn mended(config: DfConfig) -> SessionContext {
+fn mended(config: DfConfig) -> Result<SessionContext> {
     let state = SessionStateBuilder::new_with_default_features().with_config(config);
     let state = state.build();
     let rules = mended_rules(state.physical_optimizers());
@@ -118,7 +119,9 @@ fn mended(config: DfConfig) -> SessionContext {
     let state = SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules);
-    SessionContext::new_with_state(state.build())
+    let context = SessionContext::new_with_state(state.build());
+    context.register_relation_planner(Arc::new(UnnestedRelations))?;
+    Ok(context)
 }
 
 /// DataFusion alone, without the rules that find out what an expression or a relation is without computing it.

@@ -60,12 +60,24 @@ const REFUSED: &[&str] = &[
     "Arrow IPC field metadata cannot encode direct dictionary-of-dictionary",
     "Deregistering new schemas is not supported",
     "whose values cannot be names of folders",
+    "a pattern that is computed: ~ takes regular expressions",
+    // Nothing is concluded from keys that are declared.
+    "Column in SELECT must be in GROUP BY or an aggregate function",
+    "Correlated scalar subquery must be aggregated to return at most one row",
     // Appending to a file.
     "Inserting into a ListingTable backed by a single file is not supported",
 ];
 
 /// What is answered otherwise, how, and why, in DataFusion 55.2's files.
 const OTHERWISE: &[(&str, &str, &str)] = &[
+    ("strings.slt:75", COUNT, SIMILAR),
+    ("strings.slt:86", COUNT, SIMILAR),
+    ("dictionary.slt:492", ROWS, LAYOUT),
+    ("insert_to_external.slt:184", ROWS, LAYOUT),
+    ("schema_evolution_nested.slt:104", ROWS, LAYOUT),
+    ("parquet.slt:430", "other types", LAYOUT),
+    ("parquet.slt:477", ROWS, LAYOUT),
+    ("parquet.slt:527", ROWS, LAYOUT),
     ("functional_dependencies.slt:76", COUNT, UNIQUE),
     ("functional_dependencies.slt:142", "another order", UNIQUE),
     ("functional_dependencies.slt:183", COUNT, UNIQUE),
@@ -86,6 +98,8 @@ const ONLY_HERE: &[&str] = &[
     // Unbounded files, which are bounded here: one that is not there, and what needs all rows.
     "No such file or directory",
     "Cannot execute pipeline breaking queries",
+    // FETCH FIRST n ROWS ONLY, which is LIMIT n here.
+    "FETCH clause is not supported yet",
     // A comment in the place of a statement.
     "No SQL statements were provided",
     // A process has a limit of memory, and executors have their own.
@@ -95,6 +109,9 @@ const ONLY_HERE: &[&str] = &[
 const COUNT: &str = "another number of rows";
 const ROWS: &str = "other rows";
 const TIES: &str = "rows that are equal in what they are ordered by";
+const SIMILAR: &str = "patterns of SIMILAR TO are of all of a text, as SQL has it";
+const LAYOUT: &str =
+    "types of files by name: one layout of text and of bytes, and values of dictionaries";
 const UNIQUE: &str = "DataFusion alone takes NULL to be there once in a UNIQUE column";
 
 /// What came of a statement.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
-use datafusion::common::{DFSchema, plan_datafusion_err, plan_err};
+use datafusion::common::{Constraints, DFSchema, plan_datafusion_err, plan_err};
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
@@ -57,6 +57,8 @@ impl TableProviderFactory for FilesFactory {
             return self.inner.create(session, statement).await;
         };
         let mut statement = statement.clone();
+        // Files are not checked for them, and nothing is concluded.
+        statement.constraints = Constraints::default();
         find_places(&mut statement, state)?;
         if statement.file_type.eq_ignore_ascii_case(DELTA) {
             return delta(&statement, state).await;
@@ -239,7 +241,6 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
     Ok(ListingTable::try_new(config)?
         .with_cache(cache)
         .with_definition(statement.definition.clone())
-        .with_constraints(statement.constraints.clone())
         .with_column_defaults(statement.column_defaults.clone()))
 }
 

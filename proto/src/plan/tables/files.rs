@@ -5,7 +5,8 @@
 //! ```
 //!
 //! DataFusion's wire form of a listing table loses the pattern of its location, and the compression and
-//! the metadata of its format; a table goes to the scheduler as this one instead.
+//! the metadata of its format; a table goes to the scheduler as this one instead. Its keys do not: nobody checks
+//! whether files keep to a `PRIMARY KEY`, so nothing is concluded from one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::catalog::{ScanArgs, ScanResult, Session, TableProvider};
-use datafusion::common::{ColumnStatistics, Constraint, Constraints, Statistics, not_impl_err};
+use datafusion::common::{ColumnStatistics, Statistics, not_impl_err};
 use datafusion::datasource::TableType;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl, PartitionedFile,
@@ -242,10 +243,6 @@ impl TableProvider for Files {
         self.listing.schema()
     }
 
-    fn constraints(&self) -> Option<&Constraints> {
-        self.listing.constraints()
-    }
-
     fn table_type(&self) -> TableType {
         self.listing.table_type()
     }
@@ -349,14 +346,6 @@ pub(super) struct EncodedFiles {
     partition_columns: Vec<(String, Vec<u8>)>,
     /// Orders of the files' rows, each of expressions in protobuf.
     orders: Vec<Vec<Vec<u8>>>,
-    constraints: Vec<EncodedConstraint>,
-}
-
-/// The columns, by their places, whose values are a row's alone.
-#[derive(Debug, Serialize, Deserialize)]
-enum EncodedConstraint {
-    PrimaryKey(Vec<usize>),
-    Unique(Vec<usize>),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -394,11 +383,6 @@ impl EncodedFiles {
             let order = serialize_sorts(order, codec)?;
             Ok(order.iter().map(Message::encode_to_vec).collect())
         };
-        let constraint = |constraint: &Constraint| match constraint {
-            Constraint::PrimaryKey(columns) => EncodedConstraint::PrimaryKey(columns.clone()),
-            Constraint::Unique(columns) => EncodedConstraint::Unique(columns.clone()),
-        };
-        let constraints = listing.constraints().cloned().unwrap_or_default();
         Ok(Self {
             locations: listing.table_paths().iter().map(location).collect(),
             only: only.map(|only| only.iter().cloned().collect()),
@@ -409,7 +393,6 @@ impl EncodedFiles {
                 .map(column)
                 .collect::<Result<_>>()?,
             orders: file_sort_order.iter().map(order).collect::<Result<_>>()?,
-            constraints: constraints.iter().map(constraint).collect(),
         })
     }
 
@@ -437,23 +420,6 @@ impl EncodedFiles {
             let order = order.into_iter().map(decode).collect::<Result<Vec<_>, _>>();
             Ok(parse_sorts(&order.map_err(malformed)?, context, codec)?)
         };
-        let constraints = self
-            .constraints
-            .into_iter()
-            .map(|constraint| match constraint {
-                EncodedConstraint::PrimaryKey(columns) => Constraint::PrimaryKey(columns),
-                EncodedConstraint::Unique(columns) => Constraint::Unique(columns),
-            });
-        let constraints: Vec<_> = constraints.collect();
-        let width = schema.fields().len();
-        let is_within = |constraint: &Constraint| {
-            let (Constraint::PrimaryKey(columns) | Constraint::Unique(columns)) = constraint;
-            columns.iter().all(|column| *column < width)
-        };
-        if !constraints.iter().all(is_within) {
-            return Err(malformed("its keys are of columns that it lacks"));
-        }
-        let constraints = Constraints::new_unverified(constraints);
         let of_files = schema
             .fields()
             .len()
@@ -478,9 +444,7 @@ impl EncodedFiles {
             .cache_manager
             .get_file_statistic_cache();
         Ok(Files {
-            listing: ListingTable::try_new(config)?
-                .with_cache(cache)
-                .with_constraints(constraints),
+            listing: ListingTable::try_new(config)?.with_cache(cache),
             only: self.only.map(HashSet::from_iter),
         })
     }

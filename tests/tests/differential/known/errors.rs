@@ -40,6 +40,36 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "LATERAL that selects a column beside it",
+        query: "SELECT a.k, l.m FROM t a, LATERAL (SELECT a.k + b.k AS m FROM t b WHERE b.s = a.s) l",
+        refused: Some("LATERAL that reads a.k elsewhere than in its WHERE"),
+        ..ASKED
+    },
+    Known {
+        name: "a table of decimals that are rounded to digits that turn out to be known",
+        tables: &[
+            "CREATE TABLE r AS SELECT round(d, 1) AS x, d * 0 AS y FROM (VALUES (CAST(1.25 AS DECIMAL(10, 3)))) v (d)",
+        ],
+        query: "SELECT x, y FROM r",
+        means: Some(
+            "SELECT round(d, 1) AS x, d * 0 AS y FROM (VALUES (CAST(1.25 AS DECIMAL(10, 3)))) v (d)",
+        ),
+        ..PLAIN
+    },
+    Known {
+        name: "NULL for a NOT NULL column of a table that is made of rows",
+        query: "CREATE TABLE z (k INT NOT NULL, s VARCHAR) AS VALUES (1, 'a'), (NULL, 'b')",
+        refused: Some("NOT NULL of column k: rows of z have NULL there"),
+        ..PLAIN
+    },
+    Known {
+        name: "NULL for a NOT NULL column of a table that was made of rows",
+        tables: &["CREATE TABLE z (k INT NOT NULL, s VARCHAR) AS VALUES (1, 'a')"],
+        query: "INSERT INTO z VALUES (NULL, 'b')",
+        refused: Some("column at '0' has null"),
+        ..PLAIN
+    },
+    Known {
         name: "NULL for a NOT NULL column of a table in memory",
         tables: &["CREATE TABLE z (k INT NOT NULL, s VARCHAR)"],
         query: "INSERT INTO z VALUES (1, 'a'), (NULL, 'b')",

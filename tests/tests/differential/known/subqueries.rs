@@ -22,7 +22,84 @@ const FAILS: Known = Known {
     ..ASKED
 };
 
+/// A key that is none: files are not checked for it.
+const DECLARED: Known = Known {
+    tables: &[
+        "CREATE EXTERNAL TABLE t (k BIGINT, s BIGINT) STORED AS PARQUET LOCATION 'DIR/t/'",
+        "CREATE EXTERNAL TABLE declared (k BIGINT, s BIGINT PRIMARY KEY) STORED AS PARQUET LOCATION 'DIR/t/'",
+    ],
+    ..ASKED
+};
+
 pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "groups of which lists are unnested, once each",
+        query: "SELECT DISTINCT s FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s))",
+        means: Some("SELECT DISTINCT s FROM t"),
+        ..ASKED
+    },
+    Known {
+        name: "rows of which lists are unnested, by their group",
+        query: "SELECT s, count(*) AS n FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s)) GROUP BY s",
+        means: Some("SELECT s, count(*) AS n FROM t GROUP BY s"),
+        ..ASKED
+    },
+    Known {
+        name: "a window over rows of which lists are unnested, in the order of their groups",
+        query: "WITH w AS (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s)) SELECT s, sum(u) OVER (ORDER BY s) AS n FROM w",
+        means: Some("SELECT s, sum(k) OVER (ORDER BY s) AS n FROM t"),
+        ..ASKED
+    },
+    Known {
+        name: "groups of groups of which lists are unnested",
+        query: "SELECT count(*) AS n FROM (SELECT s, u FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s)) GROUP BY s, u)",
+        means: Some("SELECT 15 AS n"),
+        ..ASKED
+    },
+    Known {
+        name: "an order of groups of which lists are unnested",
+        query: "SELECT s, u FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s)) ORDER BY s, u DESC",
+        means: Some("SELECT s, k AS u FROM t ORDER BY s, u DESC"),
+        order: &["s", "u"],
+        ..ASKED
+    },
+    Known {
+        name: "values of a column that is said to be unique, once each",
+        query: "SELECT DISTINCT s FROM declared",
+        means: Some("SELECT DISTINCT s FROM t"),
+        ..DECLARED
+    },
+    Known {
+        name: "groups by a column that is said to be unique",
+        query: "SELECT s, count(*) AS n FROM declared GROUP BY s",
+        means: Some("SELECT s, count(*) AS n FROM t GROUP BY s"),
+        ..DECLARED
+    },
+    Known {
+        name: "an order by a column that is said to be unique",
+        query: "SELECT s, k, sum(k) OVER (ORDER BY s) AS n FROM declared ORDER BY s, k DESC",
+        means: Some("SELECT s, k, sum(k) OVER (ORDER BY s) AS n FROM t ORDER BY s, k DESC"),
+        order: &["s", "k"],
+        ..DECLARED
+    },
+    Known {
+        name: "groups of a table in memory by a column that is said to be unique",
+        tables: &[
+            "CREATE TABLE m (k BIGINT, s BIGINT UNIQUE) AS VALUES (1, NULL), (2, NULL), (3, 7)",
+        ],
+        query: "SELECT s, count(*) AS n FROM m GROUP BY s",
+        means: Some("SELECT * FROM (VALUES (NULL, 2), (7, 1)) v (s, n)"),
+        ..PLAIN
+    },
+    Known {
+        name: "a join by a primary key of rows of which lists are unnested",
+        tables: &[
+            "CREATE EXTERNAL TABLE keyed (k BIGINT PRIMARY KEY) STORED AS PARQUET LOCATION 'DIR/u/'",
+        ],
+        query: "SELECT a.k FROM keyed a JOIN (SELECT k, unnest(make_array(1, 2)) AS u FROM keyed) b ON a.k = b.k",
+        means: Some("SELECT k FROM keyed UNION ALL SELECT k FROM keyed"),
+        ..ASKED
+    },
     Known {
         name: "grouping sets of a constant, in an order",
         query: "SELECT k, c, count(*) AS n FROM (SELECT 8 AS c, value AS k FROM generate_series(1, 3)) t WHERE k = 2 GROUP BY CUBE (c, k) ORDER BY k DESC NULLS FIRST, c DESC NULLS FIRST",

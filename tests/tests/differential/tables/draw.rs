@@ -133,13 +133,21 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
     if count > 1 && dice.chance(15) {
         files[0].clear();
     }
+    let key = (!inferred && dice.chance(20)).then(|| {
+        let column = dice.below(if by_folder {
+            columns.len() - 1
+        } else {
+            columns.len()
+        });
+        (column, dice.pick(&["PRIMARY KEY", "UNIQUE"]))
+    });
     let mut table = Table {
         name: format!("t{number}"),
         columns,
         files,
         format,
         in_memory,
-        keyed: !inferred && dice.chance(20),
+        key,
         by_folder,
         order,
         inferred,

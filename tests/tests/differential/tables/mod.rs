@@ -24,8 +24,8 @@ pub(crate) struct Table {
     pub(crate) format: Format,
     /// There are no files: each file's rows are inserted by a statement.
     pub(crate) in_memory: bool,
-    /// `id` is declared to be the primary key.
-    pub(crate) keyed: bool,
+    /// The column that is declared to be a key, whatever its values are.
+    pub(crate) key: Option<(usize, &'static str)>,
     /// The last column is a folder's name, `p=1`, and not in the files.
     pub(crate) by_folder: bool,
     /// The order that is declared, and that each file has.
@@ -166,9 +166,9 @@ impl Table {
             let Column {
                 name, data_type, ..
             } = column;
-            match at == 0 && self.keyed {
-                true => format!("{name} {} PRIMARY KEY", data_type.sql()),
-                false => format!("{name} {}", data_type.sql()),
+            match self.key {
+                Some((key, said)) if key == at => format!("{name} {} {said}", data_type.sql()),
+                _ => format!("{name} {}", data_type.sql()),
             }
         };
         let columns: Vec<_> = self.columns.iter().enumerate().map(column).collect();

@@ -2,7 +2,7 @@
 
 use super::scalar::column;
 use super::{Col, Draw, MOST_ROWS, Relation, reference};
-use crate::query::{Body, Expr, Item, Query, Select, Source};
+use crate::query::{Body, Expr, Group, Grouping, Item, Query, Select, Source};
 use crate::tables::Type;
 
 /// Kinds of joins, and how often.
@@ -98,15 +98,12 @@ impl Draw<'_> {
         (Source::Query { query, alias }, shape)
     }
 
-    /// A row for each entry of a list.
+    /// A row for each entry of a list, of a table or of its groups.
     fn unnested(&mut self, relation: &Relation) -> Option<(Source, Relation)> {
-        let lists: Vec<_> = relation.of_type(Type::List).cloned().collect();
-        let key = relation.of_type(Type::Int).next()?.clone();
-        if lists.is_empty() {
-            return None;
-        }
-        let list = self.dice.pick(&lists);
-        let inner = Relation {
+        let of_type = |of| relation.of_type(of).cloned().collect::<Vec<_>>();
+        let (lists, ints) = (of_type(Type::List), of_type(Type::Int));
+        let (id, key) = (ints.first()?, ints.get(1));
+        let table = Relation {
             name: self.alias(),
             ..relation.clone()
         };
@@ -114,23 +111,46 @@ impl Draw<'_> {
             expr,
             name: name.to_owned(),
         };
-        let unnest = Expr::of(
-            Type::Int,
-            "unnest({})",
-            vec![reference(&inner, &list).into()],
-        );
-        let query = Query::of(Body::Select(Box::new(Select {
-            distinct: false,
-            items: vec![item(reference(&inner, &key), "k"), item(unnest, "u")],
-            from: Some(Source::Table {
-                name: inner.source.clone(),
-                alias: inner.name.clone(),
-            }),
-            filters: Vec::new(),
-            group: None,
-            having: None,
-            qualify: None,
-        })));
+        let select = |items, from, group| {
+            Query::of(Body::Select(Box::new(Select {
+                distinct: false,
+                items,
+                from: Some(from),
+                filters: Vec::new(),
+                group,
+                having: None,
+                qualify: None,
+            })))
+        };
+        let from = Source::Table {
+            name: table.source.clone(),
+            alias: table.name.clone(),
+        };
+        let of = |expr: Expr, template| Expr::of(Type::Int, template, vec![expr.into()]);
+        let groups = self.dice.chance(50);
+        let (from, unique, list) = match key {
+            Some(key) if groups => {
+                let key = reference(&table, key);
+                let list = of(reference(&table, id), "array_agg({})");
+                let group = Group {
+                    by: vec![key.clone()],
+                    form: Grouping::Plain,
+                };
+                let query = select(vec![item(key, "k"), item(list, "l")], from, Some(group));
+                let alias = self.alias();
+                let name = |column: &str| Expr::text(Type::Int, format!("{alias}.{column}"));
+                let (key, list) = (name("k"), name("l"));
+                let query = Box::new(query);
+                (Source::Query { query, alias }, key, list)
+            }
+            _ if lists.is_empty() => return None,
+            _ => {
+                let list = reference(&table, &self.dice.pick(&lists));
+                (from, reference(&table, id), list)
+            }
+        };
+        let items = vec![item(unique, "k"), item(of(list, "unnest({})"), "u")];
+        let query = select(items, from, None);
         let column = |name: &str| Col {
             name: name.to_owned(),
             of: Some(Type::Int),
