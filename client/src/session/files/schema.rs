@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::file_format::{DEFAULT_SCHEMA_INFER_MAX_RECORD, FileFormat};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
@@ -53,7 +54,7 @@ pub(super) async fn of_all(
     let files = files.into_iter().filter(|(_, meta)| meta.size > 0);
     let schemas = files.map(|(file, meta)| async move {
         match schema_of(format, store, state, meta).await {
-            Ok(schema) => Ok((file, in_one_layout(&schema))),
+            Ok(schema) => Ok((file, as_read(&schema, format.as_ref()))),
             Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
                 file,
                 source: source.find_root().to_string().into(),
@@ -92,35 +93,40 @@ async fn schema_of(
     Ok(Arc::new(schema))
 }
 
-/// The schema with one layout of text and of bytes (Polars writes another than pyarrow, and functions of two texts want
-/// one), and with the values of dictionaries instead: of text in categories, as pandas writes it, text. How often a value is repeated is a file's affair. Batches of
-/// several files, or over the wire, have each a dictionary of their own, and where Arrow makes one of them, it repeats
-/// values, until keys of 8 bits cannot tell them apart
-/// ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)) or there are more of them than rows.
-fn in_one_layout(schema: &Schema) -> SchemaRef {
-    fn plain(of: &DataType) -> DataType {
-        let field = |field: &FieldRef| {
-            let data_type = plain(field.data_type());
-            Arc::new(field.as_ref().clone().with_data_type(data_type))
-        };
-        match of {
-            DataType::Dictionary(_, values) => plain(values),
-            DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
-            DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
-            DataType::List(item) => DataType::List(field(item)),
-            DataType::LargeList(item) => DataType::LargeList(field(item)),
-            DataType::FixedSizeList(item, size) => DataType::FixedSizeList(field(item), *size),
-            DataType::Map(entries, sorted) => DataType::Map(field(entries), *sorted),
-            DataType::Struct(fields) => DataType::Struct(fields.iter().map(field).collect()),
-            other => other.clone(),
-        }
-    }
+/// The schema that a file of this schema is read with: with the values of dictionaries instead, of text in categories, as
+/// pandas writes it, text. How often a value is repeated is a file's affair. Batches of several files, or over the wire, have
+/// each a dictionary of their own, and where Arrow makes one of them, it repeats values, until keys of 8 bits cannot tell them
+/// apart ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)) or there are more of them than rows.
+///
+/// Parquet files have one layout of text and of bytes, unless views are asked for: Polars writes another than pyarrow, and
+/// functions of two texts want one. A batch of an Arrow file, which may have all of its rows, is not copied into another.
+fn as_read(schema: &Schema, format: &dyn FileFormat) -> SchemaRef {
+    let parquet = format.downcast_ref::<ParquetFormat>();
+    let one_layout = parquet.is_some_and(|parquet| !parquet.force_view_types());
     let fields = schema.fields().iter().map(|field| {
-        let data_type = plain(field.data_type());
+        let data_type = type_as_read(field.data_type(), one_layout);
         field.as_ref().clone().with_data_type(data_type)
     });
     let fields: Fields = fields.collect();
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+fn type_as_read(of: &DataType, one_layout: bool) -> DataType {
+    let field = |field: &FieldRef| {
+        let data_type = type_as_read(field.data_type(), one_layout);
+        Arc::new(field.as_ref().clone().with_data_type(data_type))
+    };
+    match of {
+        DataType::Dictionary(_, values) => type_as_read(values, one_layout),
+        DataType::LargeUtf8 | DataType::Utf8View if one_layout => DataType::Utf8,
+        DataType::LargeBinary | DataType::BinaryView if one_layout => DataType::Binary,
+        DataType::List(item) => DataType::List(field(item)),
+        DataType::LargeList(item) => DataType::LargeList(field(item)),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(field(item), *size),
+        DataType::Map(entries, sorted) => DataType::Map(field(entries), *sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(field).collect()),
+        other => other.clone(),
+    }
 }
 
 /// The schema of files without columns that are partition columns, too: the value in the folder's name counts.
@@ -252,6 +258,8 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
     match (a, b) {
         (a, b) if a == b => Some(a.clone()),
         _ if columns == Columns::Same => None,
+        // Polars writes another layout than pyarrow.
+        (a, b) if a.is_string() && b.is_string() => Some(DataType::Utf8),
         (a, b) if a.is_binary() && b.is_binary() => Some(DataType::Binary),
         (Null, other) | (other, Null) => Some(other.clone()),
         (Float32, Float64) | (Float64, Float32) => Some(Float64),
@@ -298,6 +306,8 @@ pub(super) fn named(files: &[PathBuf], metas: Vec<ObjectMeta>) -> Vec<(String, O
 
 #[cfg(test)]
 mod tests {
+    use datafusion::datasource::file_format::arrow::ArrowFormat;
+
     use super::*;
 
     fn schema(file: &str, columns: &[(&str, DataType)]) -> (String, SchemaRef) {
@@ -342,7 +352,6 @@ mod tests {
             (Int64, Utf8, None),
         ] {
             let files = [schema("a", &[("x", a)]), schema("b", &[("x", b)])];
-            let files = files.map(|(file, schema)| (file, in_one_layout(&schema)));
             let merged = merge(&files, Columns::ByName).ok();
             assert_eq!(
                 merged.as_ref().map(|merged| merged.field(0).data_type()),
@@ -401,7 +410,12 @@ mod tests {
                 ("b", Binary),
             ],
         );
-        assert_eq!(in_one_layout(&stored), read);
+        let parquet = ParquetFormat::default();
+        let one_layout = parquet.with_force_view_types(false);
+        assert_eq!(as_read(&stored, &one_layout), read);
+        let (_, stored) = schema("a", &[("x", LargeUtf8), ("d", of(Int8, LargeUtf8))]);
+        let (_, read) = schema("a", &[("x", LargeUtf8), ("d", LargeUtf8)]);
+        assert_eq!(as_read(&stored, &ArrowFormat), read);
     }
 
     #[test]
