@@ -11,7 +11,7 @@ use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
 use volley_proto::object_stores::Stores;
-use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec, table_functions};
+use volley_proto::plan::{UnnestedKeys, VolleyLogicalCodec, VolleyPhysicalCodec, table_functions};
 use volley_proto::tls::disagreement;
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
@@ -151,6 +151,7 @@ pub(super) fn context(
         DynamicFileCatalog::new(Arc::clone(state.catalog_list()), Arc::clone(&files) as _);
     let mut state = SessionStateBuilder::new_from_existing(state)
         .with_catalog_list(Arc::new(catalogs))
+        .with_analyzer_rule(Arc::new(UnnestedKeys))
         .with_optimizer_rules(optimizer::rules_here())
         .build();
     // A scan's plan loses it on the way to an executor.

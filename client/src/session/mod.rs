@@ -53,7 +53,7 @@ use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use volley_proto::ModelName;
-use volley_proto::plan::UnnestedRelations;
+use volley_proto::plan::{UnnestedRelations, forget_keys};
 use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Epoch, Run};
@@ -109,6 +109,7 @@ impl Session {
         let context = connect::context(&config.settings, slots, planner)?;
         // Says to the context's own `sql` that it knows no models.
         context.register_relation_planner(ml_planner(&store, NamedModels::default()))?;
+        context.register_relation_planner(Arc::new(UnnestedRelations))?;
         let tables = tables::SystemSchema {
             system_tables: Arc::clone(&system_tables),
             store: store.clone(),
@@ -132,7 +133,7 @@ impl Session {
 
     /// DataFusion's own context; its plans run on the cluster.
     ///
-    /// Its `sql` knows no models: use [`Session::sql`] for queries that name one.
+    /// Its `sql` knows no models, and reads clauses as DataFusion does: use [`Session::sql`].
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
@@ -310,7 +311,6 @@ impl Session {
         let models = self.named_models(&statement, &state).await?;
         state.register_relation_planner(ml_planner(&self.store, models))?;
         state.register_relation_planner(Arc::new(clauses::MergedColumns))?;
-        state.register_relation_planner(Arc::new(UnnestedRelations))?;
         let tables = state.resolve_table_references(&statement)?;
         let planned = async {
             let _view = values::plan_apart(&self.context, &state, &mut statement).await?;
@@ -324,7 +324,8 @@ impl Session {
             }
         };
         names::check_places(&plan)?;
-        Ok(copy::carry_options(plan, &state)?)
+        // For what a data frame of it is asked next.
+        Ok(forget_keys(copy::carry_options(plan, &state)?)?)
     }
 
     /// The models that a statement names.

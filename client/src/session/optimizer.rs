@@ -11,7 +11,8 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::Optimizer;
 
 use volley_proto::plan::{
-    LogicalRule, receive_repeated_names, send_repeated_names, top_down, whole_plan,
+    LogicalRule, mended_logical_rules, receive_repeated_names, send_repeated_names, top_down,
+    whole_plan,
 };
 
 use super::correlated::unique_correlated_columns;
@@ -69,7 +70,7 @@ pub(crate) fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<Log
         return Ok(plan.clone());
     };
     let mut rules = vec![top_down("receive_repeated_names", receive_repeated_names)];
-    rules.extend(Optimizer::new().rules);
+    rules.extend(mended_logical_rules(&Optimizer::new().rules));
     let all = SessionStateBuilder::new_from_existing(state.clone())
         .with_optimizer_rules(rules)
         .build();

@@ -6,10 +6,12 @@ use async_trait::async_trait;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::planner::{BallistaQueryPlanner, scans_only_information_schema};
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::logical_expr::{DmlStatement, LogicalPlan, WriteOp};
+use datafusion::logical_expr::{DmlStatement, LogicalPlan, Union, WriteOp};
+use datafusion::optimizer::analyzer::type_coercion::TypeCoercionRewriter;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
@@ -43,8 +45,30 @@ impl QueryPlanner for ClusterPlanner {
 /// known to be a literal, and a product with 0 is a literal of its own. The scheduler, to which no schema is sent, finds
 /// them out as well.
 fn typed_anew(plan: LogicalPlan) -> Result<LogicalPlan> {
-    plan.transform_up(|node| node.recompute_schema().map(Transformed::yes))
+    let typed = |node| match node {
+        LogicalPlan::Union(union) if !is_of_its_inputs(&union) => {
+            let union = Union::try_new_with_loose_types(union.inputs)?;
+            TypeCoercionRewriter::coerce_union(union)
+        }
+        node => node.recompute_schema(),
+    };
+    plan.transform_up(|node| typed(node).map(Transformed::yes))
         .data()
+}
+
+/// Whether the inputs of a union have its types.
+fn is_of_its_inputs(union: &Union) -> bool {
+    let types = |schema: &DFSchema| {
+        let fields = schema.fields().iter();
+        fields
+            .map(|field| field.data_type().clone())
+            .collect::<Vec<_>>()
+    };
+    let due = types(&union.schema);
+    union
+        .inputs
+        .iter()
+        .all(|input| types(input.schema()) == due)
 }
 
 impl ClusterPlanner {

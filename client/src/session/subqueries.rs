@@ -111,8 +111,9 @@ pub(super) fn refuse_unjoined(plan: &LogicalPlan) -> crate::Result<()> {
                 }
                 Expr::OuterReferenceColumn(_, column) => {
                     unjoined = Some(format!(
-                        "LATERAL that reads {column} elsewhere than in its WHERE; compute with it in what is selected, a \
-                         list's entries too: SELECT k, unnest(l) FROM t"
+                        "LATERAL that reads {column} in what it selects, or in a WHERE under LIMIT, ORDER BY, HAVING or UNION; \
+                         compute with it in what is selected outside (a list's entries too: SELECT k, unnest(l) FROM t), and \
+                         number rows with row_number() OVER (PARTITION BY …)"
                     ));
                     Ok(TreeNodeRecursion::Stop)
                 }

@@ -92,6 +92,6 @@ pub use stores::declared_stores;
 pub use tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions, typed_as};
 pub use task::{PrunedExec, TaskPlan};
 pub use train::{TrainExec, TrainNode, train_schema};
-pub use unnested_keys::UnnestedRelations;
+pub use unnested_keys::{UnnestedKeys, UnnestedRelations, forget_keys};
 use write::{CommitExec, WriteExec};
 pub use write::{adds_files, replaces_file};

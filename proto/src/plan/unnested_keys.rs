@@ -5,12 +5,12 @@
 //! `u`: `DISTINCT k` gives it several times, `GROUP BY k, u` groups by `k` alone, `ORDER BY k, u` sorts by it alone, a join
 //! by `k` becomes a semi join, and `OVER (ORDER BY k)` counts rows where peers are due.
 //!
-//! It is concluded twice, so it is forgotten twice:
+//! It is concluded again and again, and forgotten as often:
 //!
 //! ```text
-//! statements  a relation of unnested rows          ─► planned without keys ([`UnnestedRelations`]): the planner adds to
-//!                                                     GROUP BY what a key determines, and finds out whether an order has peers
-//! plans       rules find an operator's keys anew   ─► [`WithoutKeys`] above it as long as there are rules
+//! statements  UnnestedRelations  the planner adds to GROUP BY what a key determines, and finds out whether an order has peers
+//! analyzed    UnnestedKeys       a subquery in the place of a value is of one row, by a key
+//! optimized   WithoutKeys        rules find keys anew: an operator keeps them away as long as there are rules
 //! ```
 //!
 //! To be dropped when a release mends `Unnest`. Rows of the DataFrame API's `unnest_columns` are grouped by what was added
@@ -22,6 +22,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, DFSchemaRef, FunctionalDependencies};
 use datafusion::error::Result;
@@ -29,13 +30,13 @@ use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
 };
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, Unnest, UserDefinedLogicalNodeCore};
-use datafusion::optimizer::OptimizerConfig;
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig};
 use datafusion::sql::sqlparser::ast::{Ident, TableAlias, TableFactor};
 
 use super::train::only;
 
-/// What the relations are called that [`UnnestedRelations`] has planned; they have no name in a query.
-const PLANNED: &str = "__planned";
+/// What the relations are called that [`UnnestedRelations`] has planned: no query has such a name.
+const PLANNED: &str = "\0planned";
 
 /// Plans subqueries and named queries as they are, and forgets the keys of unnested rows.
 #[derive(Debug)]
@@ -70,12 +71,30 @@ impl RelationPlanner for UnnestedRelations {
     }
 }
 
+/// Forgets the keys of unnested rows once more where plans are analyzed: the types of all operators were found anew, and what
+/// is asked next is whether a subquery in the place of a value is of one row. For clients, after the engine's rules.
+#[derive(Debug)]
+pub struct UnnestedKeys;
+
+impl AnalyzerRule for UnnestedKeys {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        forget_keys(plan)
+    }
+
+    fn name(&self) -> &'static str {
+        "unnested_keys"
+    }
+}
+
 /// The plan, whose unnested rows have no keys as long as no rule has them found out anew.
-fn forget_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
+///
+/// # Errors
+/// When an operator does not go with its inputs.
+pub fn forget_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
     if !has_unnested(&plan)? {
         return Ok(plan);
     }
-    let plan = plan.transform_up(|node| {
+    let plan = plan.transform_up_with_subqueries(|node| {
         Ok(Transformed::yes(match node {
             LogicalPlan::Unnest(unnest) => LogicalPlan::Unnest(Unnest {
                 schema: without_keys(&unnest.schema)?,

@@ -158,6 +158,14 @@ const KNOWN: &[(&str, &str)] = &[
         "a partition column that stands in the files too has two places",
     ),
     (
+        "Resources exhausted",
+        "it may take so much memory for a question, and no more",
+    ),
+    (
+        "could not cast array of type LargeUtf8",
+        "levenshtein of text in two layouts",
+    ),
+    (
         "first_last.rs",
         "ordered aggregates panic over groups that a filter leaves empty",
     ),

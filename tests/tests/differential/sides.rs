@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
 use volley_proto::failure::chain;
-use volley_proto::plan::{UnnestedRelations, mended_logical_rules, mended_rules};
+use volley_proto::plan::{UnnestedKeys, UnnestedRelations, mended_logical_rules, mended_rules};
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
 
@@ -49,6 +50,9 @@ pub(crate) enum Outcome {
     /// No answer by the deadline.
     Hang,
 }
+
+/// What the operators of one question may take of DataFusion alone.
+const MEMORY: usize = 3 << 30;
 
 /// DataFusion's optional optimizations: DataFusion alone goes without, or both sides would share their mistakes. Pushing
 /// expressions down to scans is none of them, for scans alone tell the names of files.
@@ -85,9 +89,9 @@ pub(crate) fn ask_reference(
             config.options_mut().set(key, "false")?;
         }
         let context = match script.rules {
-            Rules::Default => SessionContext::new_with_config(config),
+            Rules::Default => SessionContext::new_with_state(alone(config)?.build()),
             Rules::Mended => mended(config)?,
-            Rules::Unsimplified => unsimplified(config),
+            Rules::Unsimplified => unsimplified(config)?,
         };
         let is_asked = |setting: &&Setting| {
             setting.is_of_datafusion() && !OPTIMIZATIONS.contains(&setting.key.as_str())
@@ -106,10 +110,18 @@ pub(crate) fn ask_reference(
     await_outcome(runtime, deadline, asking)
 }
 
+/// DataFusion alone, which has as much memory as this process may take for one question.
+fn alone(config: DfConfig) -> Result<SessionStateBuilder> {
+    let runtime = RuntimeEnvBuilder::new().with_memory_limit(MEMORY, 1.0);
+    let state = SessionStateBuilder::new_with_default_features()
+        .with_config(config)
+        .with_runtime_env(runtime.build_arc()?);
+    Ok(state)
+}
+
 /// DataFusion alone, with what keeps its rules from spoiling plans.
 fn mended(config: DfConfig) -> Result<SessionContext> {
-    let state = SessionStateBuilder::new_with_default_features().with_config(config);
-    let state = state.build();
+    let state = alone(config)?.build();
     let rules = mended_rules(state.physical_optimizers());
     // A condition that a subquery turns out to be is simplified before it is pushed down.
     let early = ["simplify_expressions", "decorrelate_predicate_subquery"];
@@ -117,6 +129,7 @@ fn mended(config: DfConfig) -> Result<SessionContext> {
     let early = logical.iter().filter(|rule| early.contains(&rule.name()));
     let logical = early.chain(&logical).cloned().collect();
     let state = SessionStateBuilder::new_from_existing(state)
+        .with_analyzer_rule(Arc::new(UnnestedKeys))
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules);
     let context = SessionContext::new_with_state(state.build());
@@ -125,9 +138,8 @@ fn mended(config: DfConfig) -> Result<SessionContext> {
 }
 
 /// DataFusion alone, without the rules that find out what an expression or a relation is without computing it.
-fn unsimplified(config: DfConfig) -> SessionContext {
-    let state = SessionStateBuilder::new_with_default_features().with_config(config);
-    let state = state.build();
+fn unsimplified(config: DfConfig) -> Result<SessionContext> {
+    let state = alone(config)?.build();
     let mut rules = state.optimizers().to_vec();
     let without = [
         "simplify_expressions",
@@ -136,7 +148,7 @@ fn unsimplified(config: DfConfig) -> SessionContext {
     ];
     rules.retain(|rule| !without.contains(&rule.name()));
     let state = SessionStateBuilder::new_from_existing(state).with_optimizer_rules(rules);
-    SessionContext::new_with_state(state.build())
+    Ok(SessionContext::new_with_state(state.build()))
 }
 
 /// Asks a cluster.

@@ -77,7 +77,6 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
     ("schema_evolution_nested.slt:104", ROWS, LAYOUT),
     ("parquet.slt:430", "other types", LAYOUT),
     ("parquet.slt:477", ROWS, LAYOUT),
-    ("parquet.slt:527", ROWS, LAYOUT),
     ("functional_dependencies.slt:76", COUNT, UNIQUE),
     ("functional_dependencies.slt:142", "another order", UNIQUE),
     ("functional_dependencies.slt:183", COUNT, UNIQUE),

@@ -42,7 +42,7 @@ pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "LATERAL that selects a column beside it",
         query: "SELECT a.k, l.m FROM t a, LATERAL (SELECT a.k + b.k AS m FROM t b WHERE b.s = a.s) l",
-        refused: Some("LATERAL that reads a.k elsewhere than in its WHERE"),
+        refused: Some("LATERAL that reads a.k in what it selects"),
         ..ASKED
     },
     Known {
@@ -54,6 +54,22 @@ pub(super) const KNOWN: &[Known] = &[
         means: Some(
             "SELECT round(d, 1) AS x, d * 0 AS y FROM (VALUES (CAST(1.25 AS DECIMAL(10, 3)))) v (d)",
         ),
+        ..PLAIN
+    },
+    Known {
+        name: "the first rows of LATERAL",
+        query: "SELECT a.k, l.k FROM t a, LATERAL (SELECT b.k FROM t b WHERE b.s = a.s ORDER BY b.k LIMIT 1) l",
+        refused: Some("LATERAL that reads a.s in what it selects, or in a WHERE under LIMIT"),
+        ..ASKED
+    },
+    Known {
+        name: "a table of a union of decimals that are rounded to digits that turn out to be known",
+        tables: &[
+            "CREATE TABLE d (d DECIMAL(10, 3), e DECIMAL(11, 3)) AS VALUES (1.25, 5.5)",
+            "CREATE TABLE r AS SELECT round(d, 1) AS x, round(d, 1) AS y FROM d UNION ALL SELECT round(d, 1), e FROM d",
+        ],
+        query: "SELECT CAST(x AS DOUBLE) AS x, CAST(y AS DOUBLE) AS y FROM r",
+        means: Some("SELECT * FROM (VALUES (1.3, 1.3), (1.3, 5.5)) v (x, y)"),
         ..PLAIN
     },
     Known {

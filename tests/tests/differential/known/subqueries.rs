@@ -39,6 +39,26 @@ pub(super) const KNOWN: &[Known] = &[
         ..ASKED
     },
     Known {
+        name: "a value of rows of which lists are unnested, by their group",
+        tables: &["CREATE TABLE m (k BIGINT NOT NULL, x INT) AS VALUES (1, 2), (1, 1)"],
+        query: "SELECT o.k, (SELECT w.u FROM (SELECT k, unnest(l) AS u FROM (SELECT k, array_agg(x) AS l FROM m GROUP BY k)) w WHERE w.k = o.k) AS u FROM (VALUES (1)) o (k)",
+        refused: Some("Correlated scalar subquery must be aggregated"),
+        ..PLAIN
+    },
+    Known {
+        name: "a value of groups, by what they are grouped by",
+        tables: &["CREATE TABLE m (k BIGINT NOT NULL, x INT) AS VALUES (1, 2), (1, 1)"],
+        query: "SELECT o.k, (SELECT w.n FROM (SELECT k, count(*) AS n FROM m GROUP BY k) w WHERE w.k = o.k) AS n FROM (VALUES (1)) o (k)",
+        means: Some("SELECT 1 AS k, 2 AS n"),
+        ..PLAIN
+    },
+    Known {
+        name: "settings of which lists are unnested, by their group",
+        query: "SELECT count(*) - count(DISTINCT t) AS n FROM (SELECT DISTINCT t FROM (SELECT t, unnest(l) AS u FROM (SELECT left(name, 3) AS t, array_agg(name) AS l FROM information_schema.df_settings GROUP BY left(name, 3))))",
+        means: Some("SELECT 0 AS n"),
+        ..PLAIN
+    },
+    Known {
         name: "rows of which lists are unnested, by their group",
         query: "SELECT s, count(*) AS n FROM (SELECT s, unnest(l) AS u FROM (SELECT s, array_agg(k) AS l FROM t GROUP BY s)) GROUP BY s",
         means: Some("SELECT s, count(*) AS n FROM t GROUP BY s"),
