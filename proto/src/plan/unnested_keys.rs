@@ -1,6 +1,7 @@
 //! Keys do not survive `UNNEST`: rows of one key become several.
 //!
-//! DataFusion 55 says of the rows that a list becomes whatever was known of the row that it was in. Of
+//! DataFusion 55 says of the rows that a list becomes whatever was known of the row that it was in (its functional
+//! dependencies). Of
 //! `SELECT k, unnest(l) AS u FROM (SELECT k, array_agg(x) AS l FROM t GROUP BY k)`, `k` counts as unique, and as determining
 //! `u`: `DISTINCT k` gives it several times, `GROUP BY k, u` groups by `k` alone, `ORDER BY k, u` sorts by it alone, a join
 //! by `k` becomes a semi join, and `OVER (ORDER BY k)` counts rows where peers are due.
