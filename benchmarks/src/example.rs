@@ -48,6 +48,7 @@ pub(crate) struct Trained {
 pub(crate) struct Epoch {
     rows: f64,
     pub(crate) loss: f64,
+    pub(crate) eval_loss: Option<f64>,
     compute_seconds: f64,
     reduce_seconds: f64,
 }
@@ -91,7 +92,7 @@ impl Example<'_> {
         Ok(self.out.join("sample.parquet"))
     }
 
-    /// Trains on the first rows of the sample; nothing is evaluated.
+    /// Trains the example's network on the first rows of the sample; nothing is evaluated.
     pub(crate) fn train(&self, training: &Training) -> anyhow::Result<Trained> {
         let rows = training.rows.to_string();
         let view = r#"
@@ -101,21 +102,33 @@ impl Example<'_> {
         let mut defines = training_defines(training).to_vec();
         defines.push(("rows", rows));
         let statement = statement(&format!("device = '{}'", training.device))?;
-        let ranks = self
-            .run(&defines, vec![command(view), command(&statement)])
+        let trained = self
+            .publish(&defines, vec![command(view), command(&statement)])
             .with_context(|| format!("training {training:?}"))?;
+        ensure!(
+            trained.history.len() == training.epochs,
+            "epochs are missing"
+        );
+        Ok(trained)
+    }
+
+    /// Runs `-c` and `-f` arguments, of which the last trains a model.
+    pub(crate) fn publish(
+        &self,
+        defines: &[(&str, String)],
+        scripts: Vec<String>,
+    ) -> anyhow::Result<Trained> {
+        let ranks = self.run(defines, scripts)?;
         let rank = ranks.lines().next().context("training returned no rank")?;
         let rank: Value = serde_json::from_str(rank)?;
-        let version = &rank["version"];
-        let folder = self
-            .cluster
-            .store()
-            .join(format!("models/rossmann/{version}"));
+        let (model, version) = (rank["model"].as_str(), &rank["version"]);
+        let model = model.context("training returned no model")?;
+        let folder = self.cluster.store();
+        let folder = folder.join(format!("models/{model}/{version}"));
         let manifest = std::fs::read_to_string(folder.join("manifest.json"))
             .with_context(|| format!("version {version} has no manifest"))?;
         let mut manifest: Value = serde_json::from_str(&manifest)?;
-        let history: Vec<Epoch> = serde_json::from_value(manifest["history"].take())?;
-        ensure!(history.len() == training.epochs, "epochs are missing");
+        let history = serde_json::from_value(manifest["history"].take())?;
         Ok(Trained { folder, history })
     }
 

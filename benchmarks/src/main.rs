@@ -58,6 +58,8 @@ enum Command {
     Quality(quality::Args),
     /// Training on one NVIDIA GPU: the CPU's losses, and PyTorch's speed
     Gpu(gpu::Args),
+    /// Networks of other kinds on one NVIDIA GPU: the CPU's losses
+    GpuNetworks(gpu::networks::Args),
     /// From the last feature task to the first optimizer step
     Barrier(barrier::Args),
     /// The Rossmann features, from CSV to Parquet, against Spark, DuckDB and Polars
@@ -86,6 +88,7 @@ fn main() -> anyhow::Result<()> {
         Command::Prediction(args) => prediction::run(&args, &results),
         Command::Quality(args) => quality::run(&args, &results),
         Command::Gpu(args) => gpu::run(&args, &results),
+        Command::GpuNetworks(args) => gpu::networks::run(&args, &results),
         Command::Barrier(args) => barrier::run(&args, &results),
         Command::Features(args) => features::run(&args, &results),
         Command::Growth(args) => growth::run(&args, &results),

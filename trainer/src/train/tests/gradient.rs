@@ -446,17 +446,24 @@ fn gradients_are_finite_differences() {
 /// Devices sum over many rows in groups, and by parts of a table: see `broadcast` and `pick`.
 #[test]
 fn many_rows_have_the_host_s_outputs_and_gradient_in_tensors() {
-    many_rows_have_the_host_s::<Flex>(&Default::default());
+    many_rows_have_the_host_s::<Flex>(&Default::default(), F32);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "it needs a GPU"]
 fn many_rows_have_the_host_s_outputs_and_gradient_on_a_gpu() {
-    many_rows_have_the_host_s::<burn_cuda::Cuda>(&burn_cuda::CudaDevice::new(0));
+    many_rows_have_the_host_s::<burn_cuda::Cuda>(&burn_cuda::CudaDevice::new(0), TF32);
 }
 
-fn many_rows_have_the_host_s<B: Backend>(device: &B::Device) {
+/// By what share of the greatest number others may differ where sums are in another order.
+const F32: f32 = 2e-4;
+/// And where factors of products have the ten bits of TF32, by which Burn multiplies on tensor cores: a unit may then be on
+/// the other side of a kink, with its row's whole share of the gradient. Kernels of ten bits on the host come to 0.023.
+#[cfg(feature = "cuda")]
+const TF32: f32 = 5e-2;
+
+fn many_rows_have_the_host_s<B: Backend>(device: &B::Device, within: f32) {
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
         let weights = weights(&architecture);
@@ -487,25 +494,27 @@ fn many_rows_have_the_host_s<B: Backend>(device: &B::Device) {
             are_near(
                 &due,
                 &found,
+                within,
                 &format!("gradient of {network:?}, {rows} rows"),
             );
             let (due, found) = (host.predict(input()), tensors.predict(input()));
             are_near(
                 &due,
                 &found,
+                within,
                 &format!("outputs of {network:?}, {rows} rows"),
             );
         }
     }
 }
 
-/// Makes sure that numbers differ by no more than their sums' rounding.
-fn are_near(due: &[f32], found: &[f32], what: &str) {
+/// Makes sure that numbers differ by no more than this share of the greatest.
+fn are_near(due: &[f32], found: &[f32], within: f32, what: &str) {
     assert_eq!(due.len(), found.len(), "{what}");
     let most = due.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
     for (at, (due, found)) in due.iter().zip(found).enumerate() {
         let differ = (due - found).abs();
-        assert!(differ < 2e-4 * most, "{what}, {at}: {found}, not {due}");
+        assert!(differ < within * most, "{what}, {at}: {found}, not {due}");
     }
 }
 
