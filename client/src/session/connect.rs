@@ -20,6 +20,7 @@ use super::files::{FileTables, FilesFactory};
 use super::optimizer;
 use super::planner::ClusterPlanner;
 use super::settings;
+use super::text_layouts::TextLayouts;
 use crate::{Error, Result, SchedulerAddress};
 
 /// How long to wait between two attempts.
@@ -152,6 +153,7 @@ pub(super) fn context(
     let mut state = SessionStateBuilder::new_from_existing(state)
         .with_catalog_list(Arc::new(catalogs))
         .with_analyzer_rule(Arc::new(UnnestedKeys))
+        .with_analyzer_rule(Arc::new(TextLayouts))
         .with_optimizer_rules(optimizer::rules_here())
         .build();
     // A scan's plan loses it on the way to an executor.

@@ -34,6 +34,7 @@ mod rows;
 mod settings;
 mod subqueries;
 mod tables;
+mod text_layouts;
 mod train;
 mod transform;
 mod unions;

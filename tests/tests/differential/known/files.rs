@@ -51,6 +51,21 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "functions of texts of two layouts of an Arrow file",
+        files: &[
+            "COPY (SELECT 'one' AS a, arrow_cast('own', 'LargeUtf8') AS b, arrow_cast('ones', 'Dictionary(Int32, LargeUtf8)') AS c, \
+             arrow_cast('on', 'Utf8View') AS d) TO 'DIR/t/1.arrow' STORED AS ARROW",
+        ],
+        tables: &["CREATE EXTERNAL TABLE t STORED AS ARROW LOCATION 'DIR/t/'"],
+        query: "SELECT CAST(levenshtein(a, b) AS BIGINT) AS ab, CAST(levenshtein('x', b) AS BIGINT) AS xb, \
+                CAST(levenshtein(b, c) AS BIGINT) AS bc, CAST(levenshtein(a, c) AS BIGINT) AS ac, \
+                CAST(levenshtein(d, c) AS BIGINT) AS dc, CAST(levenshtein(c, NULL) AS BIGINT) AS none FROM t",
+        means: Some(
+            "SELECT 2 AS ab, 3 AS xb, 3 AS bc, 1 AS ac, 2 AS dc, CAST(NULL AS BIGINT) AS none",
+        ),
+        ..PLAIN
+    },
+    Known {
         name: "line breaks within values of a file that is cut",
         query: "SELECT k, v FROM t",
         ..CUT_WITHIN_VALUES

@@ -1,0 +1,61 @@
+//! `levenshtein` of two texts in one layout.
+//!
+//! DataFusion's has the first text's offsets for both, and fails where the second is large text. Its result is of the
+//! layout that both come to, which it is brought into here; what else texts are given to is not looked at.
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::type_coercion::binary::string_coercion;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
+use datafusion::optimizer::AnalyzerRule;
+
+/// Casts the arguments, once their types are those that the function takes.
+#[derive(Debug)]
+pub(super) struct TextLayouts;
+
+impl AnalyzerRule for TextLayouts {
+    fn name(&self) -> &'static str {
+        "volley_text_layouts"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        Ok(plan.transform_up_with_subqueries(in_one_layout)?.data)
+    }
+}
+
+fn in_one_layout(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let schema = merge_schema(&plan.inputs());
+    let names = NamePreserver::new(&plan);
+    let plan = plan.map_expressions(|expr| {
+        let name = names.save(&expr);
+        let expr = expr.transform_up(|expr| cast(expr, &schema))?;
+        Ok(expr.update_data(|expr| name.restore(expr)))
+    })?;
+    Ok(plan)
+}
+
+fn cast(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    let Expr::ScalarFunction(mut function) = expr else {
+        return Ok(Transformed::no(expr));
+    };
+    if function.name() != "levenshtein" {
+        return Ok(Transformed::no(Expr::ScalarFunction(function)));
+    }
+    let types = function.args.iter().map(|text| text.get_type(schema));
+    let types = types.collect::<Result<Vec<_>>>()?;
+    let layout = match &types[..] {
+        [one, other] if one != other => string_coercion(one, other),
+        _ => None,
+    };
+    let Some(layout) = layout else {
+        return Ok(Transformed::no(Expr::ScalarFunction(function)));
+    };
+    let texts = function.args.into_iter();
+    function.args = texts
+        .map(|text| text.cast_to(&layout, schema))
+        .collect::<Result<_>>()?;
+    Ok(Transformed::yes(Expr::ScalarFunction(function)))
+}
