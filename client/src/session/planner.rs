@@ -44,7 +44,7 @@ impl QueryPlanner for ClusterPlanner {
 /// The plan with the types that its expressions have now: `round(d, 1)` of decimals is of another once its digits are
 /// known to be a literal, and a product with 0 is a literal of its own. The scheduler, to which no schema is sent, finds
 /// them out as well.
-fn typed_anew(plan: LogicalPlan) -> Result<LogicalPlan> {
+fn recompute_schemas(plan: LogicalPlan) -> Result<LogicalPlan> {
     let typed = |node| match node {
         LogicalPlan::Union(union) if !is_of_its_inputs(&union) => {
             let union = Union::try_new_with_loose_types(union.inputs)?;
@@ -108,7 +108,7 @@ impl ClusterPlanner {
             }
             _ => {}
         }
-        let plan = sendable(typed_anew(files::listed(&plan, session).await?)?).await?;
+        let plan = sendable(recompute_schemas(files::listed(&plan, session).await?)?).await?;
         // Asked for by a data frame: of statements, Volley explains more than the engine does.
         if let LogicalPlan::Analyze(_) = &plan {
             let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
