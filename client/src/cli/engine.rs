@@ -34,24 +34,20 @@ impl Engine {
                 (Some(embedded), scheduler)
             }
         };
-        let session = Session::connect(SessionConfig {
-            scheduler: scheduler.clone(),
-            store: connection.store.clone(),
-            settings: connection.settings.clone(),
-            connect_timeout: connection.timeout,
-            tls: connection.tls.clone(),
-            credential: connection.credential.clone(),
-        });
-        let session = session.await.context("cannot open a session")?;
-        Ok(Self {
-            session,
-            scheduler: SchedulerAddress::open(
+        match connect(connection, scheduler).await {
+            Ok((session, scheduler)) => Ok(Self {
+                session,
                 scheduler,
-                connection.tls.as_ref(),
-                &connection.credential,
-            )?,
-            embedded,
-        })
+                embedded,
+            }),
+            Err(error) => {
+                // Were it dropped, its executors might miss the scheduler, and say so.
+                if let Some(embedded) = embedded {
+                    embedded.stop().await;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Ends the session, and the cluster if it lives in this process.
@@ -63,4 +59,25 @@ impl Engine {
             embedded.stop().await;
         }
     }
+}
+
+/// A session of the scheduler at an address.
+async fn connect(
+    connection: &Connection,
+    scheduler: String,
+) -> anyhow::Result<(Session, SchedulerAddress)> {
+    let Connection {
+        tls, credential, ..
+    } = connection;
+    let session = Session::connect(SessionConfig {
+        scheduler: scheduler.clone(),
+        store: connection.store.clone(),
+        settings: connection.settings.clone(),
+        connect_timeout: connection.timeout,
+        tls: tls.clone(),
+        credential: credential.clone(),
+    });
+    let session = session.await.context("cannot open a session")?;
+    let scheduler = SchedulerAddress::open(scheduler, tls.as_ref(), credential)?;
+    Ok((session, scheduler))
 }
