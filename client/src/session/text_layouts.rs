@@ -1,7 +1,8 @@
-//! `levenshtein` of two texts in one layout.
+//! Type coercion of `levenshtein`'s arguments: both into one layout of text (Utf8, LargeUtf8 or Utf8View).
 //!
-//! DataFusion's has the first text's offsets for both, and fails where the second is large text. Its result is of the
-//! layout that both come to, which it is brought into here; what else texts are given to is not looked at.
+//! DataFusion 55 leaves each in its own, reads both with offsets of the first one's width, and fails where the second is
+//! LargeUtf8. The type of the result stays: it follows from the layout that both are coerced to. No other function is
+//! looked at.
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -12,7 +13,7 @@ use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 use datafusion::optimizer::AnalyzerRule;
 
-/// Casts the arguments, once their types are those that the function takes.
+/// The rule; it runs after DataFusion's own type coercion.
 #[derive(Debug)]
 pub(super) struct TextLayouts;
 
