@@ -13,6 +13,46 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A device has no more memory.
+    #[error("{device} has {free} bytes of memory free, {bytes} are needed")]
+    DeviceMemory {
+        /// The device.
+        device: String,
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// A device, or a library that it needs, has failed.
+    #[error("{device} failed to {what}: {reason}")]
+    DeviceFailed {
+        /// The device.
+        device: String,
+        /// What was tried.
+        what: String,
+        /// Its own words.
+        reason: String,
+    },
+    /// A step does not fit a device.
+    #[error(
+        "a step of {rows} rows takes {} of memory on {device}, where {} are free: at most about {fitting} rows fit, set \
+         batch_size to that, or accumulate to {}",
+        bytesize::ByteSize(*bytes),
+        bytesize::ByteSize(*free),
+        rows.div_ceil(*fitting)
+    )]
+    DeviceBatch {
+        /// The device.
+        device: String,
+        /// Rows of a step of this rank.
+        rows: u64,
+        /// Bytes that they take.
+        bytes: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// Rows that would fit.
+        fitting: u64,
+    },
     /// A shard's rows could not be read.
     #[error("cannot read the rows of shard {shard}")]
     Input {

@@ -2,14 +2,25 @@
 //!
 //! Burn panics when a GPU's driver is missing, so a GPU is only ever used after it was found here.
 
+mod cuda;
 #[cfg(feature = "cuda")]
 mod driver;
+#[cfg(test)]
+mod emulated;
 #[cfg(feature = "cuda")]
 mod kernels;
+mod runtime;
 
 use std::fmt;
 
 use volley_proto::spec::Device;
+
+pub(crate) use self::cuda::Cuda;
+#[cfg(test)]
+pub(crate) use self::emulated::Emulated;
+pub(crate) use self::runtime::{
+    Address, Factors, Launch, Memory, Operand, Product, Recorded, Runtime, Words, Work,
+};
 
 use crate::{Error, Result};
 

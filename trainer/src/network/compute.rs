@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use super::plan::Resident;
 use super::{Architecture, Mask, Update};
+use crate::Result;
 
 /// A batch as the network takes it, in host memory.
 #[derive(Debug, Clone, Default)]
@@ -44,7 +46,16 @@ pub(crate) trait Compute {
     type Numbers: Clone + fmt::Debug;
 
     /// The network with these weights, parameter by parameter.
-    fn new(architecture: &Architecture, values: Vec<Vec<f32>>, device: &Self::Device) -> Self;
+    ///
+    /// # Errors
+    /// When a device has no memory for it.
+    fn new(
+        architecture: &Architecture,
+        values: Vec<Vec<f32>>,
+        device: &Self::Device,
+    ) -> Result<Self>
+    where
+        Self: Sized;
 
     /// The network's outputs, `[B × K]`; of an ensemble, the mean of its members'.
     fn predict(&mut self, input: Input) -> Vec<f32>;
@@ -88,4 +99,9 @@ pub(crate) trait Compute {
 
     /// Puts weights in, parameter by parameter.
     fn put(&mut self, values: &[Vec<f32>]);
+
+    /// Steps over rows that lie where the weights are, where it can take them by itself.
+    fn resident(&mut self) -> Option<&mut dyn Resident<Self::Numbers>> {
+        None
+    }
 }

@@ -132,6 +132,8 @@ pub(crate) struct Graph {
     /// The numbers that enter, if any.
     pub(crate) numbers: Option<Value>,
     pub(crate) nodes: Vec<Node>,
+    /// How many of the first nodes are each member's, one member after the other.
+    pub(crate) each: usize,
     /// What each member of the ensemble puts out, before the output's activation; a network without others is one.
     pub(crate) members: Vec<Value>,
     /// What is put out, before the output's activation: their mean.
@@ -180,6 +182,7 @@ impl Graph {
             true => graph.deep(network, entries)?,
             false => vec![],
         };
+        graph.each = graph.nodes.len() / members.len().max(1);
         let mut parts = Vec::with_capacity(2);
         if network.linear != Linear::None {
             parts.push(graph.linear(network, entries));
@@ -244,6 +247,25 @@ impl Graph {
             Operation::Linear { bias } => Some((node, bias)),
             _ => None,
         })
+    }
+
+    /// Of each value, whether the gradient by it is sought: where something that is trained has had a part in it, or what
+    /// has entered.
+    pub(super) fn sought(&self, trains: bool) -> Vec<bool> {
+        let mut sought = vec![false; self.widths.len()];
+        let entered = [
+            self.embeddings,
+            self.factors,
+            self.numbers.filter(|_| !trains),
+        ];
+        for value in entered.into_iter().flatten() {
+            sought[value] = true;
+        }
+        for node in &self.nodes {
+            let is_trained = trains && node.operation.has_parameters();
+            sought[node.to] = is_trained || node.from.iter().any(|from| sought[*from]);
+        }
+        sought
     }
 
     fn value(&mut self, width: usize) -> Value {

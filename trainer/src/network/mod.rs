@@ -21,6 +21,7 @@ mod mask;
 mod matmul;
 mod norm;
 mod outputs;
+mod plan;
 #[cfg(any(test, feature = "cuda"))]
 mod tensors;
 mod update;
@@ -37,6 +38,7 @@ pub(crate) use mask::Mask;
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};
 pub(crate) use outputs::{likeliest, probabilities, rearrange, sigmoid};
+pub(crate) use plan::{EpochRows, KERNELS, Objective, Plan, PlanDevice, StepTotal, uncovered};
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) use tensors::Tensors;
 pub(crate) use update::Update;

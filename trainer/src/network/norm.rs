@@ -76,6 +76,11 @@ impl Moments {
         Self { shift, sums }
     }
 
+    /// What sums are relative to.
+    pub(crate) fn shift(&self) -> &[f64] {
+        &self.shift
+    }
+
     /// Sums up a batch of `rows` rows, forgetting the last.
     pub(crate) fn sum(&mut self, rows: usize, numbers: &[f32]) {
         self.sums.fill(0.0);

@@ -34,7 +34,58 @@ pub(super) struct AdamStep {
     pub(super) decayed: f32,
 }
 
+/// Places of [`Update::numbers`].
+mod numbers {
+    pub(super) const RATE: usize = 0;
+    pub(super) const KEEP: usize = 1;
+    pub(super) const TAKE: usize = 3;
+    pub(super) const EPSILON: usize = 5;
+    pub(super) const DECAYED: usize = 6;
+    pub(super) const KEPT: usize = 7;
+    pub(super) const L1: usize = 8;
+    pub(super) const L2: usize = 9;
+    pub(super) const CLIP_VALUE: usize = 10;
+    pub(super) const MOMENTUM: usize = 11;
+    pub(super) const RHO: usize = 12;
+    pub(super) const CLIP_NORM: usize = 13;
+}
+
 impl Update<'_> {
+    /// The step's numbers as a device's kernel reads them: see `update` in `plan/kernels.cu`.
+    pub(crate) fn numbers(&self) -> [f32; 16] {
+        use numbers::*;
+        let mut all = [0.0; 16];
+        let mut put = |at: usize, number: f64| all[at] = number as f32;
+        put(RATE, self.learn_rate);
+        put(L1, self.l1);
+        put(L2, self.l2);
+        put(CLIP_VALUE, self.clip_value.unwrap_or(f64::INFINITY));
+        put(CLIP_NORM, self.clip_norm.unwrap_or(f64::INFINITY));
+        put(KEPT, f64::from(self.kept.unwrap_or(0.0)));
+        match *self.rule {
+            Rule::Sgd { momentum, .. } => put(MOMENTUM, momentum),
+            Rule::Adagrad { epsilon, .. } => put(EPSILON, epsilon),
+            Rule::RmsProp {
+                rho,
+                momentum,
+                epsilon,
+            } => {
+                put(RHO, rho);
+                put(MOMENTUM, momentum);
+                put(EPSILON, epsilon);
+            }
+            Rule::Adam { .. } | Rule::Ftrl { .. } | Rule::Lbfgs { .. } => {}
+        }
+        if let Some(step) = self.adam() {
+            all[KEEP..KEEP + 2].copy_from_slice(&step.keep);
+            all[TAKE..TAKE + 2].copy_from_slice(&step.take);
+            all[RATE] = step.rate;
+            all[EPSILON] = step.epsilon;
+            all[DECAYED] = step.decayed;
+        }
+        all
+    }
+
     /// The numbers of Adam's step, if that is the rule.
     pub(super) fn adam(&self) -> Option<AdamStep> {
         let Rule::Adam {

@@ -20,7 +20,8 @@ impl Optimizer {
     pub fn new(spec: &TrainSpec, weights: usize) -> Self {
         let architecture = Architecture::line(weights);
         let len = weights + 1;
-        let network = Host::new(&architecture, vec![vec![0.5; weights], vec![0.5]], &());
+        let values = vec![vec![0.5; weights], vec![0.5]];
+        let network = Host::new(&architecture, values, &()).expect("host memory");
         let state = fresh_slots(&spec.optimizer, len);
         let (parameters, l2) = (architecture.parameters(), spec.l2.unwrap_or(0.0));
         Self {

@@ -9,6 +9,7 @@
 //! state changes after the second has succeeded, when nothing can fail any more, or not at all.
 
 mod backward;
+mod resident;
 
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{Keep, TrainSpec};
 use volley_proto::store::{EpochRecord, Position, RankCoverage};
 
+use self::resident::Pace;
 use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
@@ -72,6 +74,8 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) majority: Option<usize>,
     pub(super) position: Position,
     pub(super) network: C,
+    /// Whether the network holds this rank's rows and takes steps by itself.
+    resident: bool,
     pub(super) running: Normalization,
     optimizer: Optimizer<C>,
     /// Whether the last step found nothing to change.
@@ -127,14 +131,14 @@ pub(super) fn gradient_len(architecture: &Architecture) -> usize {
 }
 
 impl<'a, C: Compute> Fit<'a, C> {
-    /// Goes on from a state that was [checked](TrainingState::check).
+    /// Goes on from a state that was [checked](TrainingState::check), in a network that has its weights.
     pub(super) fn new(
         spec: &'a TrainSpec,
         architecture: &'a Architecture,
         state: TrainingState,
         world: &World,
         shards: &'a [Settled],
-        device: &C::Device,
+        network: C,
         tools: Tools,
     ) -> Self {
         let Tools {
@@ -147,7 +151,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             global_batch,
             scaling,
             position,
-            weights: Weights { values, running },
+            weights: Weights { running, .. },
             slots,
             progress,
             history,
@@ -159,7 +163,6 @@ impl<'a, C: Compute> Fit<'a, C> {
         let sizes = world.shards.iter().map(|(id, rows)| (*id, rows.train.rows));
         let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
         let l2 = pace::l2(spec, world.train.rows);
-        let network = C::new(architecture, values, device);
         // A refit begins anew.
         let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
         let (parameters, steps_before) = (architecture.parameters(), position.steps - before);
@@ -185,6 +188,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             scaling,
             position,
             network,
+            resident: false,
             running,
             gradient,
             optimizer,
@@ -271,6 +275,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         observer: &dyn Observer,
         cancel: &CancellationToken,
     ) -> Result<()> {
+        self.hold(communicator)?;
         while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
             done.map_err(|error| error.at(self.position))?;
@@ -322,17 +327,26 @@ impl<'a, C: Compute> Fit<'a, C> {
     ) -> Result<()> {
         let (start, reducing) = (Instant::now(), communicator.counters().time);
         let rows = self.schedule.epoch(self.position.epoch);
+        if self.resident {
+            self.begin_epoch(&rows)?;
+        }
+        let mut pace = Pace::default();
         while self.position.step < self.schedule.steps() {
             check(cancel)?;
-            let (rows, loss) = self.step(rows.step(self.position.step), communicator)?;
-            observer.step(&Step {
-                next: self.position,
-                steps_per_epoch: self.schedule.steps(),
-                epochs: self.epochs,
-                rows,
-                loss,
-                reducing: communicator.counters().time,
-            });
+            let steps = match self.resident {
+                true => self.replay(&mut pace)?,
+                false => vec![self.step(rows.step(self.position.step), communicator)?],
+            };
+            for (next, (rows, loss)) in self.positions(steps.len()).zip(steps) {
+                observer.step(&Step {
+                    next,
+                    steps_per_epoch: self.schedule.steps(),
+                    epochs: self.epochs,
+                    rows,
+                    loss,
+                    reducing: communicator.counters().time,
+                });
+            }
             let every = self.spec.checkpoint_every;
             let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
             if due && self.position.step < self.schedule.steps() {
@@ -471,16 +485,31 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.running.follow(&statistics);
         self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network);
         self.trace.ends(Part::Update, number);
+        self.own.add(mine);
+        Ok(self.took(all, weight, loss))
+    }
+
+    /// Accounts for a step of these rows that was taken. Returns how many they are, and the sum of their losses as if all
+    /// weighed the same.
+    fn took(&mut self, all: Covered, weight: f64, loss: f64) -> (u64, f64) {
         self.progress.loss += loss;
         self.progress.weight += weight;
         self.progress.covered.add(all);
-        self.own.add(mine);
         self.position.step += 1;
         self.position.steps += 1;
-        // As if all rows weighed the same.
         let loss = loss * all.rows as f64 / weight.max(f64::MIN_POSITIVE);
         self.plot(all.rows, loss);
-        Ok((all.rows, loss))
+        (all.rows, loss)
+    }
+
+    /// Where training stood after each of the last steps.
+    fn positions(&self, steps: usize) -> impl Iterator<Item = Position> + use<C> {
+        let last = self.position;
+        (0..steps as u64).rev().map(move |before| Position {
+            step: last.step - before,
+            steps: last.steps - before,
+            ..last
+        })
     }
 
     /// Sums the gradient and what follows it over the ranks.

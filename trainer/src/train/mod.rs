@@ -179,8 +179,17 @@ fn run<C: Compute>(
         state: Some(Box::new(state)),
     };
 
+    let network = |state: &TrainingState| {
+        let values = state.weights.values.clone();
+        C::new(&architecture, values, &device)
+    };
+
     if state.selected.is_none() && spec.refit.is_due(all_rows, all_eval > 0) {
-        let mut fit = Fit::<C>::new(spec, &architecture, state, &world, &shards, &device, tools);
+        let network = match network(&state) {
+            Ok(network) => network,
+            Err(error) => return Err(interrupted(error, state)),
+        };
+        let mut fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
         let fitted = fit.run(communicator, observer, cancel);
         (state, tools) = fit.into_parts();
         if let Err(error) = fitted {
@@ -203,7 +212,11 @@ fn run<C: Compute>(
             Err(error) => return Err(interrupted(error, state)),
         };
     }
-    let mut fit = Fit::<C>::new(spec, &architecture, state, &world, &shards, &device, tools);
+    let network = match network(&state) {
+        Ok(network) => network,
+        Err(error) => return Err(interrupted(error, state)),
+    };
+    let mut fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
     let fitted = fit.run(communicator, observer, cancel);
     let evaluated = fitted.and_then(|()| {
         let loss = fit.evaluate_training(communicator, cancel)?;

@@ -129,24 +129,14 @@ impl<C: Compute> Optimizer<C> {
 
     /// Changes a network's weights by their gradient. Returns whether it has vanished, where the rule ends then.
     pub(super) fn apply(&mut self, flat: &mut [f32], learn_rate: f64, network: &mut C) -> bool {
-        self.steps = self.steps.saturating_add(1);
         if !self.converges() {
-            // The first weights are no average of any.
-            let done = f64::from(self.steps - 1);
-            let kept = |momentum: f64| momentum.min(done / (done + 10.0)) as f32;
-            let update = Update {
-                rule: &self.rule,
-                learn_rate,
-                steps: self.steps,
-                l1: self.l1,
-                l2: self.l2,
-                clip_norm: self.clip_norm,
-                clip_value: self.clip_value,
-                kept: self.ema_momentum.map(kept),
-            };
-            network.apply(&update, &mut self.slots, flat);
+            let mut slots = std::mem::take(&mut self.slots);
+            network.apply(&self.update(0, learn_rate), &mut slots, flat);
+            self.slots = slots;
+            self.advance(1);
             return false;
         }
+        self.advance(1);
         network.read_gradient(flat);
         let mut values = network.values();
         let mut weights = values.concat();
@@ -163,6 +153,41 @@ impl<C: Compute> Optimizer<C> {
         self.slots = slots.into_iter().map(|slot| network.upload(slot)).collect();
         put(&weights, &mut values, network);
         vanished
+    }
+
+    /// The step that comes after so many others.
+    fn update(&self, ahead: u64, learn_rate: f64) -> Update<'_> {
+        let done = self
+            .steps
+            .saturating_add(i32::try_from(ahead).unwrap_or(i32::MAX));
+        // The first weights are no average of any.
+        let share = f64::from(done) / (f64::from(done) + 10.0);
+        Update {
+            rule: &self.rule,
+            learn_rate,
+            steps: done.saturating_add(1),
+            l1: self.l1,
+            l2: self.l2,
+            clip_norm: self.clip_norm,
+            clip_value: self.clip_value,
+            kept: self.ema_momentum.map(|momentum| momentum.min(share) as f32),
+        }
+    }
+
+    /// The numbers of the step that comes after so many others, as a device reads them.
+    pub(super) fn numbers(&self, ahead: u64, learn_rate: f64) -> [f32; 16] {
+        self.update(ahead, learn_rate).numbers()
+    }
+
+    /// Counts steps that were taken.
+    pub(super) fn advance(&mut self, steps: u64) {
+        let steps = i32::try_from(steps).unwrap_or(i32::MAX);
+        self.steps = self.steps.saturating_add(steps);
+    }
+
+    /// What is kept of each weight, where the weights are.
+    pub(super) fn kept(&self) -> &[C::Numbers] {
+        &self.slots
     }
 
     /// Goes back from where a step has no loss, where the rule can. Says whether it has.
@@ -215,7 +240,7 @@ mod tests {
             let architecture = Architecture::line(2);
             let parameters = architecture.parameters();
             let values = vec![weights[..2].to_vec(), weights[2..].to_vec()];
-            let network = C::new(&architecture, values, &C::Device::default());
+            let network = C::new(&architecture, values, &C::Device::default()).unwrap();
             let state = fresh_slots(&spec.optimizer, 3);
             let optimizer = Optimizer::new(spec, l2, parameters, &network, 0, state);
             Self { network, optimizer }

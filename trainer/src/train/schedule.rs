@@ -134,6 +134,16 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
+    /// This rank's rows, step after step.
+    pub(super) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Where each step's rows begin, and where the last one's end.
+    pub(super) fn starts(&self) -> Vec<u32> {
+        self.starts.iter().map(|start| *start as u32).collect()
+    }
+
     /// This rank's rows in a step; there may be none.
     pub(super) fn step(&self, step: u64) -> &[Place] {
         let step = step as usize;

@@ -16,6 +16,8 @@ const MOST: usize = 40_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Part {
     Rows,
+    /// Several steps, up to one, that a device took by itself.
+    Steps,
     Moments,
     Backward,
     Gradient,
@@ -28,6 +30,7 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Self::Rows => "gather rows",
+            Self::Steps => "steps on the device",
             Self::Moments => "all-reduce moments",
             Self::Backward => "forward, backward",
             Self::Gradient => "all-reduce gradient",

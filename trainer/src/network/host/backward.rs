@@ -7,7 +7,7 @@ use super::{
     Scratch, activation, add, dense, interactions, layer_norm, linear, mask, multiply, parts,
     periodic, piecewise_linear, tables,
 };
-use crate::network::graph::{Graph, Operation, Value};
+use crate::network::graph::{Operation, Value};
 use crate::network::matmul::{Epilogue, Matrix};
 use crate::network::{Architecture, CustomBatch, Input};
 
@@ -34,7 +34,7 @@ pub(in crate::network) fn backward(
     let graph = &architecture.graph;
     let rows = input.rows;
     let trains = matches!(wanted, Wanted::Parameters(_));
-    let seeks = sought(graph, trains);
+    let seeks = graph.sought(trains);
     let mut spare = std::mem::take(&mut scratch.spare);
     let mut known = std::mem::take(&mut scratch.deltas);
     // What was left of the batch before.
@@ -270,25 +270,6 @@ pub(in crate::network) fn backward(
     (scratch.spare, scratch.deltas) = (spare, known);
 }
 
-/// Of each value, whether the gradient by it is sought: where something that is trained has had a part in it, or what
-/// has entered.
-fn sought(graph: &Graph, trains: bool) -> Vec<bool> {
-    let mut sought = vec![false; graph.widths.len()];
-    let entered = [
-        graph.embeddings,
-        graph.factors,
-        graph.numbers.filter(|_| !trains),
-    ];
-    for value in entered.into_iter().flatten() {
-        sought[value] = true;
-    }
-    for node in &graph.nodes {
-        let is_trained = trains && node.operation.has_parameters();
-        sought[node.to] = is_trained || node.from.iter().any(|from| sought[*from]);
-    }
-    sought
-}
-
 /// A buffer of a length, with what was last in it: the best fit of the spare ones.
 fn room(spare: &mut Vec<Vec<f32>>, len: usize) -> Vec<f32> {
     let buffers = spare.iter().enumerate();
@@ -331,7 +312,7 @@ mod tests {
             ensemble_size: EnsembleSize::Of(2),
         };
         let of = Architecture::of(&network, &["a", "b"], &sizes, 1.0, &custom_layers()).unwrap();
-        let mut host = Host::new(&of, of.initial_values(1), &());
+        let mut host = Host::new(&of, of.initial_values(1), &()).unwrap();
         let mut gradient = vec![0.0; host.values().iter().map(Vec::len).sum()];
         let mut held = Vec::new();
         for batch in 0..60 {

@@ -26,6 +26,7 @@ pub(super) use self::backward::{Wanted, backward};
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
 use super::{Architecture, Compute, CustomBatch, Input, Piece, Update, first_non_finite};
+use crate::Result;
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -96,7 +97,7 @@ fn activated(architecture: &Architecture, mut outputs: Vec<f32>) -> Vec<f32> {
 }
 
 /// What the output's sigmoid is scaled by, if it has one.
-pub(super) fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
+pub(in crate::network) fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
     match architecture.output {
         Output::Identity => None,
         Output::Sigmoid => Some(1.0),
@@ -297,13 +298,13 @@ impl Compute for Host {
     type Device = ();
     type Numbers = Vec<f32>;
 
-    fn new(architecture: &Architecture, weights: Vec<Vec<f32>>, (): &()) -> Self {
-        Self {
+    fn new(architecture: &Architecture, weights: Vec<Vec<f32>>, (): &()) -> Result<Self> {
+        Ok(Self {
             architecture: architecture.clone(),
             weights,
             scratch: Scratch::default(),
             sums: Vec::new(),
-        }
+        })
     }
 
     fn predict(&mut self, input: Input) -> Vec<f32> {

@@ -17,6 +17,7 @@ use self::constants::{Constants, floats};
 use self::forward::forward;
 use super::graph::Value;
 use super::{Architecture, Compute, Input, Parameter, Piece, Update, first_non_finite};
+use crate::Result;
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -37,13 +38,13 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     type Device = B::Device;
     type Numbers = Tensor<B::InnerBackend, 1>;
 
-    fn new(architecture: &Architecture, values: Vec<Vec<f32>>, device: &B::Device) -> Self {
+    fn new(architecture: &Architecture, values: Vec<Vec<f32>>, device: &B::Device) -> Result<Self> {
         let parameters = architecture.parameters().iter();
         let penalized = parameters.flat_map(|parameter| {
             let penalized = f32::from(u8::from(parameter.penalized));
             std::iter::repeat_n(penalized, parameter.len())
         });
-        Self {
+        Ok(Self {
             constants: Constants::new(architecture, device),
             taped: Constants::new(architecture, device),
             weights: flat(values.concat(), device),
@@ -51,7 +52,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
             penalized: flat(penalized.collect(), device),
             architecture: architecture.clone(),
             device: device.clone(),
-        }
+        })
     }
 
     fn predict(&mut self, input: Input) -> Vec<f32> {

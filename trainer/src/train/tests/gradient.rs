@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::f64::consts::TAU;
 
 use burn::backend::{Autodiff, Flex};
-use burn::tensor::backend::Backend;
 use volley_proto::spec::{
     Activation, EmbeddingWidth, EnsembleSize, FREQUENCIES, Layer, Linear, Network,
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_WIDTH,
 };
 
-use crate::network::{Architecture, Compute, Host, Input, Mask, Piece, Sizes, Tensors};
+use crate::device::{Emulated, Factors};
+use crate::network::{
+    Architecture, Compute, Host, Input, Mask, Piece, Plan, PlanDevice, Sizes, Tensors,
+};
 use crate::random::{Key, Purpose};
 use crate::testing::{custom_layers, squash};
 
@@ -438,32 +440,62 @@ fn reference(
 
 #[test]
 fn gradients_are_finite_differences() {
-    gradients_of::<Host>(networks());
-    gradients_of::<Host>(custom_networks());
-    gradients_of::<Tensors<Autodiff<Flex>>>(networks());
+    gradients_of::<Host>(networks(), &());
+    gradients_of::<Host>(custom_networks(), &());
+    gradients_of::<Tensors<Autodiff<Flex>>>(networks(), &Default::default());
+}
+
+#[test]
+fn gradients_of_plans_are_finite_differences() {
+    if let Some(device) = emulated(Factors::F32) {
+        gradients_of::<Plan>(networks(), &device);
+    }
+}
+
+#[test]
+fn many_rows_have_the_host_s_outputs_and_gradient_in_plans() {
+    for (factors, within) in [
+        (Factors::F32, F32),
+        (Factors::Tf32, TF32),
+        (Factors::Bf16, BF16),
+    ] {
+        if let Some(device) = emulated(factors) {
+            many_rows_have_the_host_s::<Plan>(&device, within);
+        }
+    }
+}
+
+/// The emulated device, where there is a C++ compiler.
+fn emulated(factors: Factors) -> Option<PlanDevice> {
+    let runtime = Emulated::new()?;
+    Some(PlanDevice { runtime, factors })
 }
 
 /// Devices sum over many rows in groups, and by parts of a table: see `broadcast` and `pick`.
 #[test]
 fn many_rows_have_the_host_s_outputs_and_gradient_in_tensors() {
-    many_rows_have_the_host_s::<Flex>(&Default::default(), F32);
+    many_rows_have_the_host_s::<Tensors<Autodiff<Flex>>>(&Default::default(), F32);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "it needs a GPU"]
 fn many_rows_have_the_host_s_outputs_and_gradient_on_a_gpu() {
-    many_rows_have_the_host_s::<burn_cuda::Cuda>(&burn_cuda::CudaDevice::new(0), TF32);
+    many_rows_have_the_host_s::<Tensors<Autodiff<burn_cuda::Cuda>>>(
+        &burn_cuda::CudaDevice::new(0),
+        TF32,
+    );
 }
 
 /// By what share of the greatest number others may differ where sums are in another order.
 const F32: f32 = 2e-4;
 /// And where factors of products have the ten bits of TF32, by which Burn multiplies on tensor cores: a unit may then be on
 /// the other side of a kink, with its row's whole share of the gradient. Kernels of ten bits on the host come to 0.023.
-#[cfg(feature = "cuda")]
 const TF32: f32 = 5e-2;
+/// With the seven bits of bf16.
+const BF16: f32 = 4e-1;
 
-fn many_rows_have_the_host_s<B: Backend>(device: &B::Device, within: f32) {
+fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
         let weights = weights(&architecture);
@@ -486,18 +518,18 @@ fn many_rows_have_the_host_s<B: Backend>(device: &B::Device, within: f32) {
             let input = || of_rows(&architecture, codes.clone(), numbers.clone());
             let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
             let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
-            let mut host = Host::new(&architecture, narrow(), &());
+            let mut host = Host::new(&architecture, narrow(), &()).unwrap();
             host.gradient(input(), slopes, Piece::WHOLE, &mut due);
-            let mut tensors = Tensors::<Autodiff<B>>::new(&architecture, narrow(), device);
-            tensors.gradient(input(), slopes, Piece::WHOLE, &mut found);
-            tensors.read_gradient(&mut found);
+            let mut computed = C::new(&architecture, narrow(), device).unwrap();
+            computed.gradient(input(), slopes, Piece::WHOLE, &mut found);
+            computed.read_gradient(&mut found);
             are_near(
                 &due,
                 &found,
                 within,
                 &format!("gradient of {network:?}, {rows} rows"),
             );
-            let (due, found) = (host.predict(input()), tensors.predict(input()));
+            let (due, found) = (host.predict(input()), computed.predict(input()));
             are_near(
                 &due,
                 &found,
@@ -529,7 +561,7 @@ fn architecture(network: &Network, outputs: usize) -> Architecture {
     Architecture::of(network, &["a", "b"], &sizes, 3.0, &custom_layers()).unwrap()
 }
 
-fn gradients_of<C: Compute<Device: Default>>(networks: Vec<(Network, usize)>) {
+fn gradients_of<C: Compute>(networks: Vec<(Network, usize)>, device: &C::Device) {
     for (network, outputs) in networks {
         let architecture = architecture(&network, outputs);
         let mut weights = weights(&architecture);
@@ -542,7 +574,7 @@ fn gradients_of<C: Compute<Device: Default>>(networks: Vec<(Network, usize)>) {
             .iter()
             .map(|w| w.iter().map(|w| *w as f32).collect())
             .collect();
-        let mut computed = C::new(&architecture, narrow, &C::Device::default());
+        let mut computed = C::new(&architecture, narrow, device).unwrap();
         let mut gradient = vec![f32::NAN; weights.iter().map(Vec::len).sum()];
         // Twice: what is kept between batches must not count.
         for _ in 0..2 {

@@ -23,7 +23,7 @@ use super::trace::Trace;
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
-use crate::network::Host;
+use crate::network::{Compute, Host};
 use crate::testing::{custom_layers, load_now, rows, shards, spec};
 
 type CpuFit<'a> = Fit<'a, Host>;
@@ -63,6 +63,8 @@ fn with_fit<R>(
         curve: Vec::new(),
         trace: Trace::new(false),
     };
-    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, &(), tools);
+    let values = state.weights.values.clone();
+    let network = Host::new(&architecture, values, &()).unwrap();
+    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools);
     body(&mut fit, &mut alone[0])
 }

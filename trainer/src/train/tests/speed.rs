@@ -12,7 +12,7 @@ use volley_proto::store::Scale;
 
 use crate::collective::{Communicator, Options};
 use crate::encode::{FeatureScale, Rows, Scaling, Settled, Statistics};
-use crate::network::{Architecture, CustomLayers, Host, Normalization, Sizes};
+use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
 use crate::train::TrainingState;
@@ -131,8 +131,9 @@ fn step_time_of_the_rossmann_network() {
                 trace: Trace::new(false),
             };
             let state = state.clone();
-            let mut fit =
-                Fit::<Host>::new(&spec, &architecture, state, &world, &shards, &(), tools);
+            let values = state.weights.values.clone();
+            let network = Host::new(&architecture, values, &()).unwrap();
+            let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools);
             let (start, busy) = (Instant::now(), thread_seconds());
             fit.run(&mut alone[0], &Deaf, &cancel).unwrap();
             let step = start.elapsed().as_secs_f64() * 1e3 / steps as f64;

@@ -1,0 +1,171 @@
+//! The kernels' machine code for a GPU: compiled by NVRTC once, and kept in the user's cache folder.
+//!
+//! Code for the very architecture, so that a newer compiler does not depend on an older driver; where the compiler is older
+//! than the GPU, PTX of the newest architecture that it knows, which the driver compiles.
+
+use std::ffi::{CString, c_int};
+use std::path::PathBuf;
+
+use cudarc::nvrtc::{result, sys};
+use twox_hash::XxHash64;
+
+use crate::network::KERNELS;
+use crate::{Error, Result};
+
+/// The code for a compute capability, as 90 for 9.0.
+///
+/// # Errors
+/// When the compiler rejects the kernels, with its log.
+pub(super) fn image(device: &str, capability: u32) -> Result<Vec<u8>> {
+    let kept = folder().map(|folder| folder.join(name(capability)));
+    if let Some(image) = kept.as_ref().and_then(|kept| std::fs::read(kept).ok()) {
+        return Ok(image);
+    }
+    let image = compile(capability).map_err(|reason| Error::DeviceFailed {
+        device: device.to_owned(),
+        what: format!("compile the kernels for compute capability {capability}"),
+        reason,
+    })?;
+    // Another process may be writing the same; a reader never sees half of it.
+    let written = kept.and_then(|kept| {
+        let folder = kept.parent()?;
+        std::fs::create_dir_all(folder).ok()?;
+        let file = tempfile::NamedTempFile::new_in(folder).ok()?;
+        std::fs::write(file.path(), &image).ok()?;
+        file.persist(kept).ok()
+    });
+    if written.is_none() {
+        tracing::debug!("compiled kernels are not kept: the cache folder cannot be written to");
+    }
+    Ok(image)
+}
+
+/// `$XDG_CACHE_HOME/volley/kernels`, or the same in `~/.cache`.
+fn folder() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    Some(cache.or_else(home)?.join("volley/kernels"))
+}
+
+/// By what it depends on: the text, the compiler and the architecture.
+fn name(capability: u32) -> String {
+    let (major, minor) = version();
+    let hash = XxHash64::oneshot(0, KERNELS.as_bytes());
+    format!("plan-{hash:016x}-nvrtc-{major}.{minor}-sm_{capability}")
+}
+
+fn version() -> (c_int, c_int) {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both outlive the call that writes them.
+    let _ = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    (major, minor)
+}
+
+/// The architectures that the compiler knows, ascending.
+fn known() -> Vec<u32> {
+    let mut count = 0;
+    // SAFETY: the count outlives the call, and the list has room for as many.
+    unsafe {
+        let _ = sys::nvrtcGetNumSupportedArchs(&raw mut count);
+        let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+        let _ = sys::nvrtcGetSupportedArchs(known.as_mut_ptr());
+        known
+            .into_iter()
+            .filter_map(|one| u32::try_from(one).ok())
+            .collect()
+    }
+}
+
+/// Compiles the kernels, or says why not.
+pub(super) fn compile(capability: u32) -> std::result::Result<Vec<u8>, String> {
+    let known = known();
+    let newest = known.last().copied().unwrap_or(capability);
+    let (kind, of) = match known.contains(&capability) || capability < newest {
+        true => ("sm", capability),
+        false => ("compute", newest),
+    };
+    let text = CString::new(KERNELS).expect("the text has no zero");
+    let program =
+        result::create_program(&text, Some(c"kernels.cu")).map_err(|error| error.to_string())?;
+    let options = [format!("--gpu-architecture={kind}_{of}")];
+    // SAFETY: the program was just made, and is destroyed once, at the end.
+    let image = unsafe {
+        let compiled = result::compile_program(program, &options);
+        let image = match compiled {
+            Err(error) => Err(format!("{error}: {}", log(program))),
+            Ok(()) if kind == "sm" => cubin(program),
+            Ok(()) => result::get_ptx(program)
+                .map(|ptx| ptx.into_iter().map(|byte| byte as u8).collect())
+                .map_err(|error| error.to_string()),
+        };
+        let _ = result::destroy_program(program);
+        image
+    };
+    image
+}
+
+/// # Safety
+/// The program was made and not destroyed.
+unsafe fn log(program: sys::nvrtcProgram) -> String {
+    // SAFETY: as of this function.
+    let log = unsafe { result::get_program_log(program) };
+    let bytes = log.unwrap_or_default().into_iter().map(|byte| byte as u8);
+    let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// # Safety
+/// The program was compiled for an architecture, and not destroyed.
+unsafe fn cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, String> {
+    let mut len = 0;
+    // SAFETY: as of this function; there is room for as many bytes as it says.
+    unsafe {
+        sys::nvrtcGetCUBINSize(program, &raw mut len)
+            .result()
+            .map_err(|error| error.to_string())?;
+        let mut image = vec![0_u8; len];
+        sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast())
+            .result()
+            .map_err(|error| error.to_string())?;
+        Ok(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Left out, aloud, where there is no NVRTC, unless `VOLLEY_NVRTC=required` says that there must be.
+    #[test]
+    fn kernels_compile_for_every_architecture() {
+        // SAFETY: it loads a library of NVIDIA's by its name.
+        if !unsafe { sys::is_culib_present() } {
+            let required = std::env::var("VOLLEY_NVRTC").is_ok_and(|is| is == "required");
+            assert!(
+                !required,
+                "NVRTC is not found: LD_LIBRARY_PATH must name its folder"
+            );
+            eprintln!("left out: NVRTC is not installed");
+            return;
+        }
+        let known = known();
+        let kernels: Vec<&str> = KERNELS.split("KERNEL(").skip(1).collect();
+        for capability in [80, 86, 89, 90, 100] {
+            if !known.contains(&capability) {
+                eprintln!("left out: this NVRTC does not know sm_{capability}");
+                continue;
+            }
+            let image = compile(capability).unwrap_or_else(|log| panic!("sm_{capability}: {log}"));
+            assert!(image.starts_with(b"\x7fELF"), "sm_{capability}");
+            for kernel in &kernels {
+                let Some((name, _)) = kernel.split_once(") {") else {
+                    continue;
+                };
+                let is_there = image.windows(name.len()).any(|at| at == name.as_bytes());
+                assert!(is_there, "sm_{capability} lacks {name}");
+            }
+        }
+        // A GPU that is newer than the compiler.
+        assert!(compile(9990).is_ok_and(|ptx| ptx.starts_with(b"//")));
+    }
+}

@@ -1,0 +1,286 @@
+//! An NVIDIA GPU: memory and kernels by CUDA's driver, products by cuBLAS, recorded steps as CUDA graphs.
+//!
+//! Everything is queued on one stream, by the thread that opened the device. Libraries are loaded when they are needed:
+//! nothing of CUDA is there where Volley is built.
+//!
+//! It calls C functions, which is `unsafe`. The invariants: handles are those that the same library returned, and live as
+//! long as the value that holds them; an address that work names was [allocated](Runtime::allocate) and is
+//! [given back](Runtime::release) only after the stream was waited for.
+#![allow(unsafe_code)]
+
+mod compile;
+mod libraries;
+mod products;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result, sys};
+
+use self::products::Products;
+use super::runtime::{Address, Counters, Recorded, Runtime, Words, Work, count};
+use crate::{Error, Result};
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Blocks of these threads that a multiprocessor runs at once, about.
+const BLOCKS_OF_PROCESSOR: u32 = 4;
+
+/// A GPU with the kernels loaded.
+pub(crate) struct Cuda {
+    name: String,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    module: sys::CUmodule,
+    functions: RefCell<HashMap<&'static str, sys::CUfunction>>,
+    products: Products,
+    recorded: RefCell<BTreeMap<usize, CudaGraph>>,
+    counters: Cell<Counters>,
+    blocks: u32,
+}
+
+/// Names what the driver failed at.
+fn failed(name: &str, what: &str) -> impl Fn(DriverError) -> Error + use<> {
+    let (device, what) = (name.to_owned(), what.to_owned());
+    move |error| Error::DeviceFailed {
+        device: device.clone(),
+        what: what.clone(),
+        reason: error.to_string(),
+    }
+}
+
+impl Cuda {
+    /// Opens the GPU with this ordinal.
+    ///
+    /// # Errors
+    /// When a library of CUDA's is missing or too old, or the device does not answer.
+    pub(crate) fn open(index: usize) -> Result<Rc<Self>> {
+        let name = format!("cuda:{index}");
+        libraries::check(&name)?;
+        // A library that lacks a symbol makes the binding panic.
+        let opened = std::panic::catch_unwind(|| Self::open_checked(index, &name));
+        opened.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            Err(Error::DeviceFailed {
+                device: name.clone(),
+                what: "load CUDA's libraries".into(),
+                reason: text.unwrap_or("one is too old").to_owned(),
+            })
+        })
+    }
+
+    fn open_checked(index: usize, name: &str) -> Result<Rc<Self>> {
+        let fail = |what| failed(name, what);
+        let context = CudaContext::new(index).map_err(fail("open the device"))?;
+        // SAFETY: memory is allocated and given back here, on one stream, so no events are needed to keep it alive.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().map_err(fail("make a stream"))?;
+        let (major, minor) = context
+            .compute_capability()
+            .map_err(fail("ask for the compute capability"))?;
+        let image = compile::image(name, major as u32 * 10 + minor as u32)?;
+        // SAFETY: the image is a whole CUBIN or PTX text that ends with zero.
+        let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
+        let module = module.map_err(fail("load the kernels"))?;
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let processors = context
+            .attribute(attribute)
+            .map_err(fail("count multiprocessors"))?;
+        Ok(Rc::new(Self {
+            products: Products::new(name, &stream)?,
+            name: name.to_owned(),
+            context,
+            stream,
+            module,
+            functions: RefCell::default(),
+            recorded: RefCell::default(),
+            counters: Cell::default(),
+            blocks: processors.max(1) as u32 * BLOCKS_OF_PROCESSOR,
+        }))
+    }
+
+    fn failed(&self, what: &str) -> impl Fn(DriverError) -> Error + use<> {
+        failed(&self.name, what)
+    }
+
+    fn function(&self, kernel: &'static str) -> Result<sys::CUfunction> {
+        if let Some(function) = self.functions.borrow().get(kernel) {
+            return Ok(*function);
+        }
+        let text = CString::new(kernel).expect("names have no zero");
+        // SAFETY: the module lives as long as `self`.
+        let function = unsafe { result::module::get_function(self.module, text) };
+        let function = function.map_err(self.failed(&format!("find kernel {kernel}")))?;
+        self.functions.borrow_mut().insert(kernel, function);
+        Ok(function)
+    }
+
+    fn queue(&self, work: &[Work]) -> Result<()> {
+        for work in work {
+            match work {
+                Work::Product(product) => self.products.queue(product)?,
+                Work::Launch(launch) => {
+                    let function = self.function(launch.kernel)?;
+                    let mut words: Words = launch.words;
+                    let mut parameters = [(&raw mut words).cast::<c_void>()];
+                    let (grid, block) = ((launch.blocks, 1, 1), (launch.threads, 1, 1));
+                    let stream = self.stream.cu_stream();
+                    // SAFETY: kernels have one argument, `Words`, which the call copies; its addresses are of memory that
+                    // `network::plan` holds.
+                    unsafe {
+                        result::launch_kernel(function, grid, block, 0, stream, &mut parameters)
+                    }
+                    .map_err(self.failed(&format!("launch kernel {}", launch.kernel)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<()> {
+        let waited = self.stream.synchronize();
+        waited.map_err(self.failed("compute"))
+    }
+}
+
+impl Runtime for Cuda {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn threads(&self) -> u32 {
+        THREADS
+    }
+
+    fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    fn free(&self) -> Result<u64> {
+        let memory = self.context.mem_get_info();
+        let (free, _) = memory.map_err(self.failed("ask for free memory"))?;
+        Ok(free as u64)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        // SAFETY: the context is bound to this thread; the memory is given back by `release`.
+        let at = unsafe { result::malloc_sync(bytes) };
+        let at = match at {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                return Err(Error::DeviceMemory {
+                    device: self.name.clone(),
+                    bytes: bytes as u64,
+                    free: self.free()?,
+                });
+            }
+            at => at.map_err(self.failed("allocate memory"))?,
+        };
+        // SAFETY: so many bytes from there on were just allocated.
+        let cleared = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
+        cleared.map_err(self.failed("clear memory"))?;
+        count(&self.counters, |counters| {
+            counters.bytes_held += bytes as u64
+        });
+        Ok(at)
+    }
+
+    fn release(&self, at: Address) {
+        // What is queued may still use it. A device that has failed has nothing to give back.
+        // SAFETY: it was allocated here, and is given back once, after the stream was waited for.
+        if self.stream.synchronize().is_ok() {
+            let _ = unsafe { result::free_sync(at) };
+        }
+    }
+
+    fn write(&self, at: Address, bytes: &[u8]) -> Result<()> {
+        // SAFETY: `Memory` has checked that there is room; pageable memory is copied before the call returns.
+        let written = unsafe { result::memcpy_htod_async(at, bytes, self.stream.cu_stream()) };
+        written.map_err(self.failed("write to memory"))?;
+        count(&self.counters, |counters| {
+            counters.writes += 1;
+            counters.bytes_written += bytes.len() as u64;
+        });
+        Ok(())
+    }
+
+    fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()> {
+        let len = bytes.len() as u64;
+        // SAFETY: `Memory` has checked that so many are there, and the stream is waited for before `bytes` are used.
+        let read = unsafe { result::memcpy_dtoh_async(bytes, at, self.stream.cu_stream()) };
+        read.map_err(self.failed("read memory"))?;
+        self.wait()?;
+        count(&self.counters, |counters| {
+            counters.reads += 1;
+            counters.bytes_read += len;
+        });
+        Ok(())
+    }
+
+    fn run(&self, work: &[Work]) -> Result<()> {
+        self.queue(work)?;
+        count(&self.counters, |counters| {
+            counters.launches += work.len() as u64
+        });
+        Ok(())
+    }
+
+    fn record(&self, work: &[Work]) -> Result<Recorded> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let began = self.stream.begin_capture(mode);
+        began.map_err(self.failed("begin to record a step"))?;
+        let queued = self.queue(work);
+        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        queued?;
+        let graph = graph.map_err(self.failed("record a step"))?;
+        let graph = graph.ok_or_else(|| Error::DeviceFailed {
+            device: self.name.clone(),
+            what: "record a step".into(),
+            reason: "there is nothing in it".into(),
+        })?;
+        graph.upload().map_err(self.failed("upload a step"))?;
+        let mut all = self.recorded.borrow_mut();
+        let at = all.keys().next_back().map_or(0, |last| last + 1);
+        all.insert(at, graph);
+        count(&self.counters, |counters| {
+            counters.recorded = work.len() as u64
+        });
+        Ok(Recorded(at))
+    }
+
+    fn replay(&self, recorded: Recorded) -> Result<()> {
+        let all = self.recorded.borrow();
+        let launched = all[&recorded.0].launch();
+        launched.map_err(self.failed("replay a step"))?;
+        count(&self.counters, |counters| counters.replays += 1);
+        Ok(())
+    }
+
+    fn forget(&self, recorded: Recorded) {
+        // A graph that still runs must stay.
+        let _ = self.stream.synchronize();
+        self.recorded.borrow_mut().remove(&recorded.0);
+    }
+
+    fn counters(&self) -> &Cell<Counters> {
+        &self.counters
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        let _ = self.stream.synchronize();
+        self.recorded.borrow_mut().clear();
+        // SAFETY: it was loaded here, and nothing that is queued uses it any more.
+        let _ = unsafe { result::module::unload(self.module) };
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}

@@ -1,0 +1,320 @@
+//! A device on the CPU, for tests: the kernels' own text, compiled by the host's C++ compiler, and products by
+//! [`network::matmul`](crate::network). Not for training: a thread of a block is a fibre.
+//!
+//! It calls C functions of the library that it compiled, and gives kernels addresses of host memory, which is `unsafe`.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+use super::runtime::{
+    Address, Counters, Factors, Operand, Product, Recorded, Runtime, Words, Work, count,
+};
+use crate::network::{Epilogue, KERNELS, Matrix, Workspace};
+use crate::{Error, Result};
+
+type Launcher = unsafe extern "C" fn(*const c_char, c_int, c_int, *const Words) -> c_int;
+
+/// Threads of a block: few, since each is a fibre.
+const THREADS: u32 = 8;
+
+/// The CPU as a device.
+#[derive(Debug)]
+pub(crate) struct Emulated {
+    launcher: Launcher,
+    memory: RefCell<BTreeMap<Address, Layout>>,
+    recorded: RefCell<BTreeMap<usize, Vec<Work>>>,
+    workspace: RefCell<Workspace>,
+    counters: Cell<Counters>,
+    /// Bytes that there are, to try what happens where memory runs out.
+    bytes: u64,
+    /// A kernel that computes something else, to try whether that is found.
+    pub(crate) spoilt: Cell<Option<&'static str>>,
+}
+
+/// The kernels as a library of the host's, or why there is none.
+fn library() -> std::result::Result<&'static Library, &'static str> {
+    static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
+    let compile = || {
+        let fail = |error: std::io::Error| error.to_string();
+        let folder = tempfile::tempdir().map_err(fail)?;
+        let [text, library] = ["kernels.cpp", "kernels.so"].map(|name| folder.path().join(name));
+        let preamble = include_str!("emulated.cpp");
+        std::fs::write(&text, [preamble, KERNELS].concat()).map_err(fail)?;
+        let output = Command::new("c++")
+            .args(["-O2", "-ffp-contract=off", "-shared", "-fPIC", "-o"])
+            .args([&library, &text])
+            .output()
+            .map_err(|error| format!("c++, a C++ compiler, does not run: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        // SAFETY: the library is the one that was just compiled; its initializers fill a list of kernels.
+        unsafe { Library::new(&library) }.map_err(|error| error.to_string())
+    };
+    let library = LIBRARY.get_or_init(compile);
+    library.as_ref().map_err(String::as_str)
+}
+
+impl Emulated {
+    /// The device with so many bytes of memory; `None`, said aloud, where there is no C++ compiler.
+    ///
+    /// # Panics
+    /// If there is none and `VOLLEY_EMULATED=required` says that there must be, or if kernels do not compile.
+    pub(crate) fn of(bytes: u64) -> Option<Rc<Self>> {
+        let library = match library() {
+            Ok(library) => library,
+            Err(reason) if reason.contains("does not run") => {
+                let required = std::env::var("VOLLEY_EMULATED").is_ok_and(|is| is == "required");
+                assert!(!required, "{reason}");
+                eprintln!("left out: the emulated device; {reason}");
+                return None;
+            }
+            Err(reason) => panic!("the kernels do not compile: {reason}"),
+        };
+        // SAFETY: the function's signature is that in `emulated.cpp`, and the library stays for the process.
+        let launcher = unsafe { library.get::<Launcher>(b"volley_launch\0") };
+        Some(Rc::new(Self {
+            launcher: *launcher.expect("emulated.cpp has it"),
+            memory: RefCell::default(),
+            recorded: RefCell::default(),
+            workspace: RefCell::default(),
+            counters: Cell::default(),
+            bytes,
+            spoilt: Cell::default(),
+        }))
+    }
+
+    /// The device with as much memory as is needed.
+    pub(crate) fn new() -> Option<Rc<dyn Runtime>> {
+        Self::of(u64::MAX).map(|device| device as Rc<dyn Runtime>)
+    }
+
+    /// Sees that bytes lie in memory that is held.
+    fn check(&self, at: Address, bytes: usize) {
+        let memory = self.memory.borrow();
+        let (start, layout) = memory.range(..=at).next_back().expect("memory is held");
+        assert!(
+            at + bytes as u64 <= start + layout.size() as u64,
+            "in bounds"
+        );
+    }
+
+    fn multiply(&self, product: &Product) {
+        let [m, n, k] = product.sizes;
+        let mut sums = vec![0.0; m * n];
+        for lane in 0..product.lanes {
+            let a = self.matrix(&product.a, lane, [m, k], product.factors);
+            let b = self.matrix(&product.b, lane, [k, n], product.factors);
+            let factor = |data, [rows, columns]: [usize; 2], of: &Operand| match of.transposed {
+                true => Matrix::new(data, columns, rows).transposed(),
+                false => Matrix::new(data, rows, columns),
+            };
+            let (left, right) = (
+                factor(&a, [m, k], &product.a),
+                factor(&b, [k, n], &product.b),
+            );
+            let mut workspace = self.workspace.borrow_mut();
+            workspace.multiply(&mut sums, left, right, Epilogue::default());
+            for (row, sums) in sums.chunks_exact(n).enumerate() {
+                let at = address(&product.c, lane, row);
+                self.check(at, 4 * n);
+                // SAFETY: the row is in memory that is held, and nothing else refers to it now.
+                let to = unsafe { std::slice::from_raw_parts_mut(at as *mut f32, n) };
+                for (to, sum) in to.iter_mut().zip(sums) {
+                    *to = if product.add { *to + sum } else { *sum };
+                }
+            }
+        }
+    }
+
+    /// A factor's rows as they lie in memory, one after the other, in its precision.
+    fn matrix(
+        &self,
+        of: &Operand,
+        lane: usize,
+        [rows, columns]: [usize; 2],
+        factors: Factors,
+    ) -> Vec<f32> {
+        let [rows, columns] = if of.transposed {
+            [columns, rows]
+        } else {
+            [rows, columns]
+        };
+        let mut all = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            let at = address(of, lane, row);
+            self.check(at, 4 * columns);
+            // SAFETY: the row is in memory that is held, and nothing changes it meanwhile.
+            let row = unsafe { std::slice::from_raw_parts(at as *const f32, columns) };
+            all.extend(row.iter().map(|x| round(*x, factors)));
+        }
+        all
+    }
+}
+
+fn address(of: &Operand, lane: usize, row: usize) -> Address {
+    of.at + 4 * (lane * of.lane + row * of.ld) as u64
+}
+
+/// A factor with as many bits as its precision has, to the nearest.
+fn round(x: f32, factors: Factors) -> f32 {
+    let dropped = match factors {
+        Factors::F32 => return x,
+        Factors::Tf32 => 13,
+        Factors::Bf16 => 16,
+    };
+    match x.is_finite() {
+        true => {
+            let half = (1 << (dropped - 1)) - 1 + ((x.to_bits() >> dropped) & 1);
+            f32::from_bits(x.to_bits().wrapping_add(half) & (u32::MAX << dropped))
+        }
+        false => x,
+    }
+}
+
+impl Runtime for Emulated {
+    fn name(&self) -> String {
+        "the emulated device".into()
+    }
+
+    fn threads(&self) -> u32 {
+        THREADS
+    }
+
+    fn blocks(&self) -> u32 {
+        3
+    }
+
+    fn free(&self) -> Result<u64> {
+        Ok(self.bytes - self.counters.get().bytes_held.min(self.bytes))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        if bytes as u64 > self.free()? {
+            return Err(Error::DeviceMemory {
+                device: self.name(),
+                bytes: bytes as u64,
+                free: self.free()?,
+            });
+        }
+        let layout = Layout::from_size_align(bytes, 256).expect("256 is a power of two");
+        // SAFETY: the layout is of more than no bytes, as `Memory` asks for.
+        let at = unsafe { alloc_zeroed(layout) } as Address;
+        self.memory.borrow_mut().insert(at, layout);
+        count(&self.counters, |counters| {
+            counters.bytes_held += bytes as u64
+        });
+        Ok(at)
+    }
+
+    fn release(&self, at: Address) {
+        let layout = self.memory.borrow_mut().remove(&at);
+        let layout = layout.expect("memory is given back once");
+        // SAFETY: it was allocated with this layout, and is given back once.
+        unsafe { dealloc(at as *mut u8, layout) };
+        let bytes = layout.size() as u64;
+        count(&self.counters, |counters| counters.bytes_held -= bytes);
+    }
+
+    fn write(&self, at: Address, bytes: &[u8]) -> Result<()> {
+        self.check(at, bytes.len());
+        // SAFETY: so many bytes from there on are held, and nothing else refers to them now.
+        let to = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes.len()) };
+        to.copy_from_slice(bytes);
+        count(&self.counters, |counters| {
+            counters.writes += 1;
+            counters.bytes_written += bytes.len() as u64;
+        });
+        Ok(())
+    }
+
+    fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()> {
+        self.check(at, bytes.len());
+        // SAFETY: so many bytes from there on are held, and nothing changes them meanwhile.
+        bytes.copy_from_slice(unsafe { std::slice::from_raw_parts(at as *const u8, bytes.len()) });
+        count(&self.counters, |counters| {
+            counters.reads += 1;
+            counters.bytes_read += bytes.len() as u64;
+        });
+        Ok(())
+    }
+
+    fn run(&self, work: &[Work]) -> Result<()> {
+        for work in work {
+            match work {
+                Work::Product(product) => self.multiply(product),
+                Work::Launch(launch) if self.spoilt.get() == Some(launch.kernel) => {}
+                Work::Launch(launch) => {
+                    let name = CString::new(launch.kernel).expect("names have no zero");
+                    let (blocks, threads) = (launch.blocks as c_int, launch.threads as c_int);
+                    // SAFETY: the kernel reads and writes what its words address, which `network::plan` has allocated
+                    // for it; the name and the words outlive the call.
+                    let code =
+                        unsafe { (self.launcher)(name.as_ptr(), blocks, threads, &launch.words) };
+                    assert_eq!(code, 0, "there is no kernel {}", launch.kernel);
+                }
+            }
+        }
+        count(&self.counters, |counters| {
+            counters.launches += work.len() as u64
+        });
+        Ok(())
+    }
+
+    fn record(&self, work: &[Work]) -> Result<Recorded> {
+        let mut all = self.recorded.borrow_mut();
+        let at = all.keys().next_back().map_or(0, |last| last + 1);
+        all.insert(at, work.to_vec());
+        count(&self.counters, |counters| {
+            counters.recorded = work.len() as u64
+        });
+        Ok(Recorded(at))
+    }
+
+    fn replay(&self, recorded: Recorded) -> Result<()> {
+        let work = self.recorded.borrow()[&recorded.0].clone();
+        let before = self.counters.get().launches;
+        self.run(&work)?;
+        count(&self.counters, |counters| {
+            counters.launches = before;
+            counters.replays += 1;
+        });
+        Ok(())
+    }
+
+    fn forget(&self, recorded: Recorded) {
+        self.recorded.borrow_mut().remove(&recorded.0);
+    }
+
+    fn counters(&self) -> &Cell<Counters> {
+        &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_have_the_bits_of_their_precision() {
+        assert_eq!(round(1.0 + 2_f32.powi(-11), Factors::Tf32), 1.0);
+        assert_eq!(
+            round(1.0 + 2_f32.powi(-10), Factors::Tf32),
+            1.0 + 2_f32.powi(-10)
+        );
+        assert_eq!(round(1.0 + 2_f32.powi(-9), Factors::Bf16), 1.0);
+        assert_eq!(
+            round(-1.0 - 3.0 * 2_f32.powi(-8), Factors::Bf16),
+            -1.015_625
+        );
+        assert_eq!(round(0.1, Factors::F32), 0.1);
+    }
+}

@@ -1,0 +1,103 @@
+//! Where each parameter lies in a device's memory: in the order of everything, each node's parameters together and
+//! aligned for vector loads.
+//!
+//! A dense layer's bias follows its kernel, as one more row of it: a product with an input whose last column is 1 adds
+//! the bias, and the product that is the kernel's gradient has the bias' gradient as its last row. What lies between
+//! parameters is 0 and stays 0.
+
+use crate::network::Architecture;
+
+/// Numbers that an address is a multiple of: 16 bytes.
+const ALIGN: usize = 4;
+
+/// Rounds up to whole vectors.
+pub(super) fn aligned(len: usize) -> usize {
+    len.next_multiple_of(ALIGN)
+}
+
+/// Places of parameters among all numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Layout {
+    /// Of each parameter, its first number and how many there are.
+    spans: Vec<(usize, usize)>,
+    penalized: Vec<bool>,
+    /// Numbers with those between.
+    len: usize,
+}
+
+impl Layout {
+    pub(super) fn new(architecture: &Architecture) -> Self {
+        let graph = &architecture.graph;
+        let parameters = architecture.parameters();
+        let mut begins = vec![false; parameters.len() + 1];
+        let tables = graph.tables.iter().map(|table| table.at);
+        let nodes = graph.nodes.iter().map(|node| node.at);
+        tables.chain(nodes).for_each(|at| begins[at] = true);
+        let mut end = 0;
+        let spans = parameters.iter().zip(begins).map(|(parameter, begins)| {
+            let start = if begins { aligned(end) } else { end };
+            end = start + parameter.len();
+            (start, parameter.len())
+        });
+        let spans: Vec<_> = spans.collect();
+        Self {
+            spans,
+            penalized: parameters.iter().map(|p| p.penalized).collect(),
+            len: aligned(end),
+        }
+    }
+
+    /// Numbers on the device.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where a parameter begins.
+    pub(super) fn start(&self, parameter: usize) -> usize {
+        self.spans[parameter].0
+    }
+
+    /// Numbers of each weight as they lie on the device, from those in the order of everything.
+    pub(super) fn spread(&self, flat: &[f32]) -> Vec<f32> {
+        let mut spread = vec![0.0; self.len];
+        let mut rest = flat;
+        for (start, len) in &self.spans {
+            let (own, others) = rest.split_at(*len);
+            spread[*start..start + len].copy_from_slice(own);
+            rest = others;
+        }
+        spread
+    }
+
+    /// The way back.
+    pub(super) fn gather(&self, spread: &[f32], flat: &mut [f32]) {
+        let mut rest = flat;
+        for (start, len) in &self.spans {
+            let (own, others) = rest.split_at_mut(*len);
+            own.copy_from_slice(&spread[*start..start + len]);
+            rest = others;
+        }
+    }
+
+    /// Numbers in the order of everything, without those between.
+    pub(super) fn count(&self) -> usize {
+        self.spans.iter().map(|(_, len)| len).sum()
+    }
+
+    /// The parameters' numbers, each by itself.
+    pub(super) fn split(&self, spread: &[f32]) -> Vec<Vec<f32>> {
+        let spans = self.spans.iter();
+        let split = spans.map(|(start, len)| spread[*start..start + len].to_vec());
+        split.collect()
+    }
+
+    /// Flags of each number: 1 of those that are penalized, 2 of those whose gradient is `summed` up by kernels.
+    pub(super) fn flags(&self, summed: impl Fn(usize) -> bool) -> Vec<u8> {
+        let mut flags = vec![0; self.len];
+        for (at, (start, len)) in self.spans.iter().enumerate() {
+            let flag = u8::from(self.penalized[at]) | (u8::from(summed(at)) << 1);
+            flags[*start..start + len].fill(flag);
+        }
+        flags
+    }
+}

@@ -1,0 +1,486 @@
+//! A network compiled for a device: what a step computes as a list of kernels and products, over memory that stays.
+//!
+//! ```text
+//!  Graph ──sketch──▶ which nodes are lanes of one another, where values lie
+//!        ──layers──▶ [kernel │ product]*   forward, backward
+//!        ──step────▶ gather ─ forward ─ losses ─ backward ─ check ─ update   recorded once, replayed for every step
+//! ```
+//!
+//! The members of an ensemble are lanes of the same kernels and products. Weights, gradient, what the optimizer keeps,
+//! and the rows that are trained on stay on the device; the host sends the order of an epoch's rows and reads what its
+//! steps came to. [`Host`](super::Host) and [`Tensors`](super::Tensors) compute the same; custom layers and L-BFGS are
+//! theirs.
+
+mod layers;
+mod layout;
+mod places;
+mod step;
+mod words;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use volley_proto::spec::Rule;
+
+use self::layers::{Batch, Layers, Pass};
+use self::places::Places;
+use self::step::Held;
+pub(crate) use self::step::{EpochRows, Objective, Resident, StepTotal};
+use self::words::{Arguments, Tensor};
+use super::graph::Operation;
+use super::host::sigmoid_scale;
+use super::{Architecture, Compute, Input, Piece, Update};
+use crate::Result;
+use crate::device::{Address, Factors, Memory, Runtime, Work};
+
+/// The text of all kernels.
+pub(crate) const KERNELS: &str = include_str!("kernels.cu");
+
+/// The most blocks that leave a partial sum each.
+const PARTIALS: usize = 1024;
+/// Numbers of a step: see [`Update::numbers`].
+const NUMBERS: usize = 16;
+
+/// A device, and how precise products are on it.
+#[derive(Debug, Clone)]
+pub(crate) struct PlanDevice {
+    pub(crate) runtime: Rc<dyn Runtime>,
+    pub(crate) factors: Factors,
+}
+
+/// Why a network cannot be compiled, if it cannot.
+pub(crate) fn uncovered(architecture: &Architecture) -> Option<&'static str> {
+    let nodes = &architecture.graph.nodes;
+    let custom = |node: &super::graph::Node| matches!(node.operation, Operation::Custom(_));
+    nodes
+        .iter()
+        .any(custom)
+        .then_some("a custom layer is computed in host memory")
+}
+
+/// The network with its weights on a device.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    runtime: Rc<dyn Runtime>,
+    layers: Rc<Layers>,
+    weights: Memory,
+    gradient: Memory,
+    flags: Memory,
+    /// Of steps by themselves, as an epoch's: the next one, the one that runs, and whether one was not taken.
+    clock: Memory,
+    /// [`Update::numbers`] of a step by itself.
+    numbers: Memory,
+    /// Partial sums of the gradient's check.
+    checks: Memory,
+    room: RefCell<Option<Room>>,
+    held: Option<Held>,
+}
+
+/// Memory for a piece of so many rows.
+#[derive(Debug)]
+struct Room {
+    rows: usize,
+    _values: Memory,
+    places: Places,
+    batch: Batch,
+    codes: Memory,
+    numbers: Memory,
+    keys: Memory,
+    /// Outputs or slopes of each lane, side by side.
+    outputs: Memory,
+}
+
+/// A number of each weight, on the device.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    memory: Rc<Memory>,
+    layers: Rc<Layers>,
+}
+
+/// What a device that has failed leaves to say.
+fn done<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Plan {
+    /// Memory for so many rows at once, whose ones are written.
+    fn room(&self, rows: usize) -> Result<()> {
+        let mut room = self.room.borrow_mut();
+        if room.as_ref().is_some_and(|room| room.rows >= rows) {
+            return Ok(());
+        }
+        *room = None;
+        let architecture = &self.layers.architecture;
+        let ld = self.layers.sketch.numbers_ld(architecture);
+        let memory = |numbers: usize| Memory::new(&self.runtime, 4 * numbers);
+        let (codes, numbers) = (memory(rows * architecture.categorical)?, memory(rows * ld)?);
+        let keys = memory(2 * rows * architecture.dropouts().len())?;
+        let outputs = memory(rows * architecture.members * architecture.outputs)?;
+        let tensor = Tensor {
+            at: numbers.at(),
+            ld,
+            lane: 0,
+            width: architecture.continuous,
+            lanes: 1,
+        };
+        let (values, places) = self.values(rows, tensor)?;
+        let batch = Batch {
+            codes: codes.at(),
+            numbers: tensor,
+            keys: keys.at(),
+            rows,
+        };
+        let pass = Pass {
+            batch,
+            places: &places,
+            weights: self.weights.at(),
+            first: 0,
+            rows,
+            drops: false,
+            statistics: None,
+        };
+        self.runtime.run(&self.layers.ones(&pass))?;
+        *room = Some(Room {
+            rows,
+            _values: values,
+            places,
+            batch,
+            codes,
+            numbers,
+            keys,
+            outputs,
+        });
+        Ok(())
+    }
+
+    /// Memory for the values of so many rows, with their places.
+    fn values(&self, rows: usize, numbers: Tensor) -> Result<(Memory, Places)> {
+        let Layers {
+            sketch,
+            architecture,
+            ..
+        } = &*self.layers;
+        let bytes = sketch.places(architecture, rows, 0, numbers).bytes;
+        let values = Memory::new(&self.runtime, bytes)?;
+        let places = sketch.places(architecture, rows, values.at(), numbers);
+        Ok((values, places))
+    }
+
+    /// Brings a batch to the device and computes forward; then `work` adds what is to follow.
+    fn forward(
+        &self,
+        input: &Input,
+        work: impl FnOnce(&Room, &Pass<'_>) -> Vec<Work>,
+    ) -> Result<()> {
+        self.room(input.rows)?;
+        let room = self.room.borrow();
+        let room = room.as_ref().expect("there is room now");
+        let architecture = &self.layers.architecture;
+        room.codes.write(0, &input.codes)?;
+        let (width, ld) = (architecture.continuous, room.batch.numbers.ld);
+        if width > 0 {
+            let mut padded = vec![0.0; input.rows * ld];
+            let rows = padded
+                .chunks_exact_mut(ld)
+                .zip(input.continuous.chunks_exact(width));
+            for (to, from) in rows {
+                to[..width].copy_from_slice(from);
+                if let Some(one) = to.get_mut(width) {
+                    *one = 1.0;
+                }
+            }
+            room.numbers.write(0, &padded)?;
+        }
+        let drops = input.dropout.iter().any(Option::is_some);
+        for (place, mask) in input.dropout.iter().enumerate() {
+            if let Some(mask) = mask {
+                let keys: Vec<u64> = mask.keys.iter().map(|key| key.hash()).collect();
+                room.keys.write(8 * place * room.batch.rows, &keys)?;
+            }
+        }
+        let pass = Pass {
+            batch: room.batch,
+            places: &room.places,
+            weights: self.weights.at(),
+            first: 0,
+            rows: input.rows,
+            drops,
+            statistics: None,
+        };
+        let mut all = self.layers.forward(&pass);
+        all.extend(work(room, &pass));
+        self.runtime.run(&all)
+    }
+
+    /// The launch that activates outputs.
+    fn activate(&self, z: Tensor, rows: usize, mean: bool, to: Address) -> Work {
+        let Architecture { outputs, .. } = self.layers.architecture;
+        let scale = sigmoid_scale(&self.layers.architecture);
+        let arguments = Arguments::new()
+            .tensor(z)
+            .number(self.layers.sketch.lanes)
+            .flag(mean)
+            .flag(scale.is_some())
+            .real(scale.unwrap_or(1.0))
+            .address(to);
+        let of = [rows, 1, outputs];
+        self.layers.grid.rows("outputs", of, arguments)
+    }
+
+    /// The outputs of a batch, of each lane or their mean.
+    fn outputs(&self, input: &Input, mean: bool) -> Result<Vec<f32>> {
+        let Architecture {
+            members, outputs, ..
+        } = self.layers.architecture;
+        let each = if mean { 1 } else { members };
+        let mut found = vec![0.0; input.rows * each * outputs];
+        if found.is_empty() {
+            return Ok(found);
+        }
+        self.forward(input, |room, pass| {
+            let z = self.layers.output(pass);
+            vec![self.activate(z, pass.rows, mean, room.outputs.at())]
+        })?;
+        let room = self.room.borrow();
+        let room = room.as_ref().expect("the batch had room");
+        room.outputs.read(0, &mut found)?;
+        Ok(found)
+    }
+
+    /// The gradient by slopes that the host finds for outputs.
+    fn host_gradient(
+        &self,
+        input: &Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
+    ) -> Result<()> {
+        let found = slopes(&self.outputs_for_training(input)?);
+        let room = self.room.borrow();
+        let room = room.as_ref().expect("the batch had room");
+        room.outputs.write(0, &found)?;
+        let pass = Pass {
+            batch: room.batch,
+            places: &room.places,
+            weights: self.weights.at(),
+            first: 0,
+            rows: input.rows,
+            drops: input.dropout.iter().any(Option::is_some),
+            statistics: None,
+        };
+        let scale = sigmoid_scale(&self.layers.architecture);
+        let arguments = Arguments::new()
+            .tensor(self.layers.output(&pass))
+            .address(room.outputs.at())
+            .number(self.layers.sketch.lanes)
+            .flag(scale.is_some())
+            .real(scale.unwrap_or(1.0))
+            .tensor(self.layers.output_delta(&pass));
+        let of = [pass.rows, 1, self.layers.architecture.outputs];
+        let mut work = Vec::new();
+        if piece.first {
+            work.push(self.clear());
+        }
+        work.push(self.layers.grid.rows("slopes", of, arguments));
+        let back = self
+            .layers
+            .backward(&pass, self.gradient.at(), !piece.first);
+        work.extend(back);
+        self.runtime.run(&work)
+    }
+
+    /// Outputs of each lane, with dropout where the batch has it.
+    fn outputs_for_training(&self, input: &Input) -> Result<Vec<f32>> {
+        self.outputs(input, false)
+    }
+
+    /// Sets the gradient to zero.
+    fn clear(&self) -> Work {
+        let len = self.layers.layout.len();
+        let arguments = Arguments::new().address(self.gradient.at()).number(len);
+        let blocks = len.div_ceil(self.layers.grid.threads);
+        self.layers.grid.launch("clear", blocks, arguments)
+    }
+
+    /// The launch that looks at the gradient, and how many partial sums it leaves.
+    fn check(&self) -> (Work, usize) {
+        let len = self.layers.layout.len();
+        let grid = self.layers.grid;
+        let blocks = len.div_ceil(4 * grid.threads).min(2 * grid.blocks);
+        let blocks = blocks.clamp(1, PARTIALS);
+        let arguments = Arguments::new().address(self.gradient.at()).number(len);
+        let arguments = arguments.address(self.checks.at());
+        (grid.launch("check", blocks, arguments), blocks)
+    }
+
+    /// The launch that changes the weights; `step` has the words about what the step was.
+    fn update(
+        &self,
+        [clock, numbers]: [Address; 2],
+        rule: &Rule,
+        slots: &[Slot],
+        averages: bool,
+        checks: usize,
+        step: Arguments,
+    ) -> Work {
+        let len = self.layers.layout.len();
+        let grid = self.layers.grid;
+        let own = &slots[..slots.len() - usize::from(averages)];
+        let slot = |at: usize| own.get(at).map_or(0, |slot| slot.memory.at());
+        let average = slots.last().filter(|_| averages);
+        let arguments = Arguments::new()
+            .address(clock)
+            .address(numbers)
+            .number(rule_number(rule))
+            .address(self.weights.at())
+            .address(self.gradient.at())
+            .address(self.flags.at())
+            .number(len)
+            .address(slot(0))
+            .address(slot(1))
+            .address(average.map_or(0, |slot| slot.memory.at()))
+            .address(self.checks.at())
+            .number(checks)
+            .then(step);
+        let blocks = len.div_ceil(4 * grid.threads).min(8 * grid.blocks);
+        grid.launch("update", blocks, arguments)
+    }
+
+    fn apply_once(&self, update: &Update<'_>, slots: &[Slot]) -> Result<()> {
+        self.clock.write(0, &[0_u32, 0, 0])?;
+        self.numbers.write(0, &update.numbers())?;
+        let (check, checks) = self.check();
+        let averages = update.kept.is_some();
+        // Nothing is known of the step but its gradient.
+        let step = (0..6).fold(Arguments::new(), |all, _| all.number(0));
+        let update = self.update(
+            [self.clock.at(), self.numbers.at()],
+            update.rule,
+            slots,
+            averages,
+            checks,
+            step.precise(0.0),
+        );
+        self.runtime.run(&[check, update])
+    }
+}
+
+/// A rule's number in `kernels.cu`.
+fn rule_number(rule: &Rule) -> usize {
+    match rule {
+        Rule::Adam { .. } => 0,
+        Rule::Sgd { momentum: 0.0, .. } => 1,
+        Rule::Sgd {
+            nesterov: false, ..
+        } => 2,
+        Rule::Sgd { .. } => 3,
+        Rule::Adagrad { .. } => 4,
+        Rule::RmsProp { momentum: 0.0, .. } => 5,
+        Rule::RmsProp { .. } => 6,
+        Rule::Ftrl { .. } => 7,
+        Rule::Lbfgs { .. } => unreachable!("its steps are of all weights at once"),
+    }
+}
+
+impl Compute for Plan {
+    type Device = PlanDevice;
+    type Numbers = Slot;
+
+    fn new(
+        architecture: &Architecture,
+        values: Vec<Vec<f32>>,
+        device: &PlanDevice,
+    ) -> Result<Self> {
+        let PlanDevice { runtime, factors } = device;
+        let layers = Layers::new(runtime, architecture, *factors)?;
+        let spread = layers.layout.spread(&values.concat());
+        let flags = layers.layout.flags(|parameter| layers.adds_up(parameter));
+        Ok(Self {
+            weights: Memory::of(runtime, &spread)?,
+            gradient: Memory::new(runtime, 4 * spread.len())?,
+            flags: Memory::of(runtime, &flags)?,
+            clock: Memory::new(runtime, 3 * 4)?,
+            numbers: Memory::new(runtime, 4 * NUMBERS)?,
+            checks: Memory::new(runtime, 2 * 8 * PARTIALS)?,
+            room: RefCell::default(),
+            held: None,
+            layers: Rc::new(layers),
+            runtime: Rc::clone(runtime),
+        })
+    }
+
+    fn predict(&mut self, input: Input) -> Vec<f32> {
+        done(self.outputs(&input, true))
+    }
+
+    fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
+        done(self.outputs(&input, false))
+    }
+
+    fn gradient(
+        &mut self,
+        input: Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
+        _: &mut [f32],
+    ) {
+        done(self.host_gradient(&input, slopes, piece));
+    }
+
+    fn zero_gradient(&mut self, _: &mut [f32]) {
+        done(self.runtime.run(&[self.clear()]));
+    }
+
+    fn read_gradient(&mut self, flat: &mut [f32]) {
+        let mut spread = vec![0.0; self.layers.layout.len()];
+        done(self.gradient.read(0, &mut spread));
+        self.layers.layout.gather(&spread, flat);
+    }
+
+    fn write_gradient(&mut self, flat: &[f32]) {
+        done(self.gradient.write(0, &self.layers.layout.spread(flat)));
+    }
+
+    fn non_finite_gradient(&mut self, _: &[f32]) -> Option<f64> {
+        let (check, blocks) = self.check();
+        done(self.runtime.run(&[check]));
+        let mut partials = vec![0.0_f64; 2 * blocks];
+        done(self.checks.read(0, &mut partials));
+        let mut found = partials.chunks_exact(2).map(|partial| partial[1]);
+        found.find(|number| *number != 0.0)
+    }
+
+    fn apply(&mut self, update: &Update<'_>, slots: &mut [Slot], _: &mut [f32]) {
+        done(self.apply_once(update, slots));
+    }
+
+    fn upload(&self, numbers: Vec<f32>) -> Slot {
+        let spread = self.layers.layout.spread(&numbers);
+        Slot {
+            memory: Rc::new(done(Memory::of(&self.runtime, &spread))),
+            layers: Rc::clone(&self.layers),
+        }
+    }
+
+    fn download(slot: Slot) -> Vec<f32> {
+        let layout = &slot.layers.layout;
+        let (mut spread, mut flat) = (vec![0.0; layout.len()], vec![0.0; layout.count()]);
+        done(slot.memory.read(0, &mut spread));
+        layout.gather(&spread, &mut flat);
+        flat
+    }
+
+    fn values(&self) -> Vec<Vec<f32>> {
+        let mut spread = vec![0.0; self.layers.layout.len()];
+        done(self.weights.read(0, &mut spread));
+        self.layers.layout.split(&spread)
+    }
+
+    fn put(&mut self, values: &[Vec<f32>]) {
+        let spread = self.layers.layout.spread(&values.concat());
+        done(self.weights.write(0, &spread));
+    }
+
+    fn resident(&mut self) -> Option<&mut dyn Resident<Slot>> {
+        Some(self)
+    }
+}

@@ -1,0 +1,294 @@
+//! Which nodes of a graph are computed together, and where their values lie.
+//!
+//! The members of an ensemble are the same nodes over and over, with other parameters. They are computed at once, as
+//! lanes: a value of a member stands for those of all, and parameters are a fixed stride apart. Values that a `Concat`
+//! alone reads lie in its columns from the beginning, so that nothing is copied; so do gradients by them. A value that a
+//! dense layer reads has a column of ones behind it, which the layer's bias is multiplied by.
+
+use std::ops::Range;
+
+use super::layout::{Layout, aligned};
+use super::words::Tensor;
+use crate::device::Address;
+use crate::network::Architecture;
+use crate::network::graph::{Operation, Value};
+
+/// A node that is computed, of all lanes.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Planned {
+    /// Its place in the graph: of the first member, where there are several.
+    pub(super) node: usize,
+    pub(super) lanes: usize,
+    /// Numbers from a lane's parameters to the next one's.
+    pub(super) stride: usize,
+}
+
+/// What is computed, and which value lies where.
+#[derive(Debug, Clone)]
+pub(super) struct Sketch {
+    pub(super) lanes: usize,
+    pub(super) nodes: Vec<Planned>,
+    /// Dropouts from a lane to the next one.
+    pub(super) dropouts: usize,
+    values: Vec<Option<Kept>>,
+    /// Of each value, whether the gradient by it is sought.
+    pub(super) sought: Vec<bool>,
+}
+
+/// How a value is kept.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Kept {
+    width: usize,
+    lanes: usize,
+    place: Place,
+    /// Whether a column of ones is behind it.
+    ones: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    Own,
+    /// Columns of another value, from this one on.
+    Within(Value, usize),
+    /// With the rows of the step.
+    Batch,
+}
+
+/// Values and gradients of a piece of so many rows.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    pub(super) values: Vec<Option<Tensor>>,
+    pub(super) deltas: Vec<Option<Tensor>>,
+    /// Of each planned node, numbers that its gradient needs.
+    pub(super) scratch: Vec<Address>,
+    pub(super) bytes: usize,
+}
+
+impl Sketch {
+    pub(super) fn new(architecture: &Architecture, layout: &Layout) -> Self {
+        let graph = &architecture.graph;
+        let (lanes, each) = (architecture.members, graph.each);
+        let mut nodes = Vec::new();
+        // Of each value that is a member's, that of the first one.
+        let mut columns: Vec<(Value, Value)> = Vec::new();
+        for (at, node) in graph.nodes.iter().enumerate() {
+            let of_member = at < each * lanes;
+            let beside = graph.members.iter().position(|member| *member == node.to);
+            let is_others = match of_member {
+                true => at >= each,
+                false => lanes > 1 && beside.is_some_and(|member| member > 0),
+            };
+            if is_others || matches!(node.operation, Operation::Mean) {
+                continue;
+            }
+            if let Operation::Columns(_) = node.operation {
+                columns.push((node.to, node.from[0]));
+                continue;
+            }
+            let laned = of_member || (lanes > 1 && beside == Some(0));
+            let stride = match of_member && lanes > 1 && node.operation.has_parameters() {
+                true => layout.start(graph.nodes[at + each].at) - layout.start(node.at),
+                false => 0,
+            };
+            nodes.push(Planned {
+                node: at,
+                lanes: if laned { lanes } else { 1 },
+                stride,
+            });
+        }
+        let mut sketch = Self {
+            lanes,
+            nodes,
+            dropouts: graph.dropouts.len() / lanes,
+            values: vec![None; graph.widths.len()],
+            sought: graph.sought(true),
+        };
+        sketch.keep(architecture);
+        for (to, from) in columns {
+            let whole = sketch.values[from].expect("embeddings are kept");
+            sketch.values[to] = Some(Kept {
+                place: Place::Within(from, 0),
+                ..whole
+            });
+        }
+        sketch.join(architecture);
+        sketch
+    }
+
+    /// Keeps entries and what nodes put out.
+    fn keep(&mut self, architecture: &Architecture) {
+        let graph = &architecture.graph;
+        let kept = |width, lanes, place| {
+            Some(Kept {
+                width,
+                lanes,
+                place,
+                ones: false,
+            })
+        };
+        if let Some(value) = graph.embeddings {
+            let width = graph.widths[value] / self.lanes;
+            self.values[value] = kept(width, self.lanes, Place::Own);
+        }
+        if let Some(value) = graph.factors {
+            self.values[value] = kept(graph.widths[value], 1, Place::Own);
+        }
+        if let Some(value) = graph.numbers {
+            self.values[value] = kept(graph.widths[value], 1, Place::Batch);
+        }
+        for planned in &self.nodes {
+            let to = graph.nodes[planned.node].to;
+            self.values[to] = kept(graph.widths[to], planned.lanes, Place::Own);
+        }
+    }
+
+    /// The value that another one is the same as.
+    pub(super) fn same(&self, value: Value) -> Value {
+        match self.values[value] {
+            Some(Kept {
+                place: Place::Within(whole, 0),
+                width,
+                ..
+            }) if self.values[whole].is_some_and(|whole| whole.width == width) => self.same(whole),
+            _ => value,
+        }
+    }
+
+    /// Puts what only a `Concat` reads into its columns, and ones behind what dense layers read.
+    fn join(&mut self, architecture: &Architecture) {
+        let graph = &architecture.graph;
+        let mut readers = vec![0; graph.widths.len()];
+        readers[self.same(graph.members[0])] += 1;
+        for planned in &self.nodes {
+            for from in &graph.nodes[planned.node].from {
+                readers[self.same(*from)] += 1;
+            }
+        }
+        for planned in self.nodes.clone() {
+            let node = &graph.nodes[planned.node];
+            match node.operation {
+                Operation::Dense { bias: true, .. } => {
+                    let from = self.same(node.from[0]);
+                    if let Some(kept) = &mut self.values[from] {
+                        kept.ones = true;
+                    }
+                }
+                Operation::Concat => {
+                    let mut first = 0;
+                    for from in &node.from {
+                        let value = self.same(*from);
+                        let kept = self.values[value].as_mut().expect("it is read");
+                        let width = kept.width;
+                        let alone = readers[value] == 1 && kept.place == Place::Own;
+                        if alone && kept.lanes == planned.lanes && Some(value) != graph.factors {
+                            kept.place = Place::Within(node.to, first);
+                        }
+                        first += width;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a value lies in columns of another one.
+    pub(super) fn is_within(&self, value: Value, whole: Value) -> bool {
+        matches!(self.values[value], Some(Kept { place: Place::Within(of, _), .. }) if of == whole)
+    }
+
+    /// Numbers from row to row of the rows of a step.
+    pub(super) fn numbers_ld(&self, architecture: &Architecture) -> usize {
+        let kept = architecture
+            .graph
+            .numbers
+            .and_then(|value| self.values[value]);
+        kept.map_or(0, |kept| aligned(kept.width + usize::from(kept.ones)))
+    }
+
+    /// The values that have a column of ones, which it is behind.
+    pub(super) fn ones(&self) -> impl Iterator<Item = Value> {
+        let values = self.values.iter().enumerate();
+        values
+            .filter(|(_, kept)| kept.is_some_and(|kept| kept.ones))
+            .map(|(value, _)| value)
+    }
+
+    /// Places for so many rows, from an address on. `numbers` is where those of the step are.
+    pub(super) fn places(
+        &self,
+        architecture: &Architecture,
+        rows: usize,
+        base: Address,
+        numbers: Tensor,
+    ) -> Places {
+        let mut end = 0;
+        let mut carve = |numbers: usize| {
+            let span: Range<usize> = end..end + 4 * aligned(numbers).next_multiple_of(64);
+            end = span.end;
+            base + span.start as Address
+        };
+        let values = self.tensors(rows, numbers, &mut carve, |_| true);
+        let deltas = self.tensors(rows, Tensor::NONE, &mut carve, |value| self.sought[value]);
+        let scratch = self.nodes.iter().map(|planned| {
+            let node = &architecture.graph.nodes[planned.node];
+            match node.operation {
+                Operation::LayerNorm => carve(2 * rows * planned.lanes),
+                Operation::Interactions { factors, .. } => {
+                    carve(rows * factors * architecture.outputs)
+                }
+                _ => 0,
+            }
+        });
+        let scratch = scratch.collect();
+        Places {
+            values,
+            deltas,
+            scratch,
+            bytes: end,
+        }
+    }
+
+    fn tensors(
+        &self,
+        rows: usize,
+        batch: Tensor,
+        carve: &mut impl FnMut(usize) -> Address,
+        wanted: impl Fn(Value) -> bool,
+    ) -> Vec<Option<Tensor>> {
+        let own = self.values.iter().enumerate().map(|(value, kept)| {
+            let kept = kept.filter(|_| wanted(value))?;
+            match kept.place {
+                Place::Own => {
+                    let ld = aligned(kept.width + usize::from(kept.ones));
+                    Some(Tensor {
+                        at: carve(kept.lanes * rows * ld),
+                        ld,
+                        lane: if kept.lanes > 1 { rows * ld } else { 0 },
+                        width: kept.width,
+                        lanes: kept.lanes,
+                    })
+                }
+                Place::Batch => Some(batch),
+                Place::Within(..) => None,
+            }
+        });
+        let mut tensors: Vec<Option<Tensor>> = own.collect();
+        for value in 0..tensors.len() {
+            if wanted(value) && tensors[value].is_none() {
+                tensors[value] = self.within(value, &tensors);
+            }
+        }
+        tensors
+    }
+
+    /// The columns that a value is, of another's.
+    fn within(&self, value: Value, tensors: &[Option<Tensor>]) -> Option<Tensor> {
+        match self.values[value]?.place {
+            Place::Within(whole, first) => {
+                let whole = self.within(whole, tensors)?;
+                Some(whole.columns(first, self.values[value]?.width))
+            }
+            Place::Own | Place::Batch => tensors[value],
+        }
+    }
+}

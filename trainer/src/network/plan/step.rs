@@ -1,0 +1,613 @@
+//! Steps over rows that lie on the device: recorded once, replayed for each step of an epoch.
+//!
+//! ```text
+//!  host      order, starts, numbers of each step, keys ──one upload──▶            ◀──one read── totals
+//!  device    gather ─ settle ─ [enter ─ layers ─ losses ─ back]* ─ check ─ update   a step
+//! ```
+//!
+//! A step happens whole or not at all: where the loss or the gradient is not finite, it and those after it change
+//! nothing. Which rows are in which step, and what a learning rate is, are the training loop's.
+
+use volley_proto::spec::{Loss, PIECE, Rule};
+
+use super::layers::{Batch, Pass};
+use super::words::{Arguments, Tensor};
+use super::{NUMBERS, Places, Plan, Slot};
+use crate::device::{Address, Memory, Recorded, Work};
+use crate::encode::Rows;
+use crate::network::Normalization;
+use crate::network::host::sigmoid_scale;
+use crate::{Error, Result};
+
+/// Rows of a block that copies them.
+const ROWS_OF_BLOCK: usize = 64;
+/// The most blocks that copy rows, each of which leaves partial sums.
+const GATHER_BLOCKS: usize = 128;
+
+/// What rows are trained for.
+#[derive(Debug, Clone)]
+pub(crate) struct Objective<'a> {
+    pub(crate) loss: &'a Loss,
+    /// Of several labels.
+    pub(crate) loss_weights: &'a [f64],
+    pub(crate) labels: usize,
+    /// Members that a row trains.
+    pub(crate) trained: usize,
+    /// A loss of 1 in the label's scale.
+    pub(crate) unit: f64,
+    pub(crate) rule: &'a Rule,
+    /// Whether the last slot is the average of the weights.
+    pub(crate) averages: bool,
+    /// What sums of moments are relative to.
+    pub(crate) shift: &'a [f64],
+    /// Passes of a step, at least.
+    pub(crate) accumulate: usize,
+    /// Rows of a step, at most.
+    pub(crate) rows: usize,
+}
+
+/// What the host says of an epoch.
+#[derive(Debug)]
+pub(crate) struct EpochRows<'a> {
+    /// Of each step's rows, which of those that are held, step after step.
+    pub(crate) order: &'a [u32],
+    /// Where each step's rows begin, and where the last one's end.
+    pub(crate) starts: &'a [u32],
+    /// Of each step: see [`Update::numbers`](super::Update::numbers).
+    pub(crate) numbers: &'a [[f32; NUMBERS]],
+    /// Of each dropout, the key of the epoch's masks.
+    pub(crate) dropouts: &'a [u64],
+    pub(crate) running: &'a Normalization,
+    /// The first step that is to be taken.
+    pub(crate) step: usize,
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct StepTotal {
+    pub(crate) rows: f64,
+    pub(crate) weight: f64,
+    pub(crate) loss: f64,
+    /// A number of the gradient that is not finite, if there is one.
+    pub(crate) bad: f64,
+    pub(crate) checksum: u64,
+    /// 1 if it has changed the weights.
+    pub(crate) taken: u64,
+}
+
+/// What trains on rows that it holds.
+pub(crate) trait Resident<N> {
+    /// Brings rows of shards, by their global numbers, to the device. Returns whether they fit.
+    fn hold(&mut self, shards: &[(usize, &Rows)], objective: &Objective<'_>) -> Result<bool>;
+
+    /// Begins an epoch, or what is left of one.
+    fn begin(&mut self, epoch: &EpochRows<'_>) -> Result<()>;
+
+    /// Takes the next steps; `slots` is what the optimizer keeps of each weight.
+    fn run(&mut self, steps: usize, slots: &[N]) -> Result<Vec<StepTotal>>;
+
+    /// Batch norm's statistics after the last step.
+    fn running(&mut self) -> Result<Normalization>;
+}
+
+/// Rows on the device, and memory for a step over them.
+#[derive(Debug)]
+pub(super) struct Held {
+    codes: Memory,
+    numbers: Memory,
+    labels: Memory,
+    weights: Option<Memory>,
+    keys: Memory,
+    folds: Option<Memory>,
+    shards: Memory,
+    places: Memory,
+    count: usize,
+    step: StepRoom,
+    objective: Kept,
+    epoch: Option<Epoch>,
+    recorded: Option<Recorded>,
+}
+
+/// Memory of a step.
+#[derive(Debug)]
+struct StepRoom {
+    rows: usize,
+    batch: Batch,
+    codes: Memory,
+    numbers: Memory,
+    labels: Memory,
+    weights: Memory,
+    folds: Memory,
+    keys: Memory,
+    partials: Memory,
+    checks: Memory,
+    statistics: Memory,
+    losses: Memory,
+    /// Rows of a piece.
+    piece: usize,
+    _values: Memory,
+    values: Places,
+}
+
+/// The objective on the device.
+#[derive(Debug)]
+struct Kept {
+    kind: usize,
+    parameters: Memory,
+    loss_weights: Option<Memory>,
+    labels: usize,
+    trained: usize,
+    unit: f64,
+    rule: Rule,
+    averages: bool,
+    shift: Memory,
+}
+
+/// An epoch's tables in one block of memory, and where each begins.
+#[derive(Debug)]
+struct Epoch {
+    memory: Memory,
+    bytes: usize,
+    at: Offsets,
+    /// The step that comes next.
+    next: usize,
+    steps: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Offsets {
+    clock: usize,
+    starts: usize,
+    numbers: usize,
+    dropouts: usize,
+    running: usize,
+    totals: usize,
+    order: usize,
+}
+
+/// A loss' number in `kernels.cu`, and its parameters.
+fn losses(loss: &Loss) -> (usize, Vec<f64>) {
+    match loss {
+        Loss::Mae => (0, vec![]),
+        Loss::Mse => (1, vec![]),
+        Loss::Huber => (2, vec![1.0]),
+        Loss::HuberOf { delta } => (2, vec![*delta]),
+        Loss::Quantile { share } => (3, vec![*share]),
+        Loss::Quantiles { shares } => (4, shares.clone()),
+        Loss::Tweedie { power } => (5, vec![*power]),
+        Loss::LogLoss => (6, vec![]),
+        Loss::Focal { gamma } => (7, vec![*gamma]),
+    }
+}
+
+impl Plan {
+    /// Numbers of a row that pass through batch norm.
+    fn normalized(&self) -> bool {
+        self.layers.architecture.normalized() > 0
+    }
+
+    /// Blocks that copy the rows of a step.
+    fn gather_blocks(&self, rows: usize) -> usize {
+        let most = GATHER_BLOCKS.min(2 * self.layers.grid.blocks);
+        rows.div_ceil(ROWS_OF_BLOCK).clamp(1, most)
+    }
+
+    fn step_room(&self, objective: &Objective<'_>) -> Result<StepRoom> {
+        let architecture = &self.layers.architecture;
+        let (rows, width) = (objective.rows.max(1), architecture.continuous);
+        let piece = rows.div_ceil(objective.accumulate).min(PIECE);
+        let memory = |bytes: usize| Memory::new(&self.runtime, bytes);
+        let ld = self.layers.sketch.numbers_ld(architecture);
+        let numbers = memory(4 * rows * ld)?;
+        let tensor = Tensor {
+            at: numbers.at(),
+            ld,
+            lane: 0,
+            width,
+            lanes: 1,
+        };
+        let (memory_of_values, values) = self.values(piece, tensor)?;
+        let codes = memory(4 * rows * architecture.categorical)?;
+        let keys = memory(8 * rows * architecture.dropouts().len())?;
+        let blocks = self.gather_blocks(rows);
+        let batch = Batch {
+            codes: codes.at(),
+            numbers: tensor,
+            keys: keys.at(),
+            rows,
+        };
+        let losses = rows.div_ceil(piece) * piece.div_ceil(self.layers.grid.threads);
+        let room = StepRoom {
+            rows,
+            batch,
+            codes,
+            numbers,
+            labels: memory(4 * rows * objective.labels)?,
+            weights: memory(4 * rows)?,
+            folds: memory(4 * rows)?,
+            keys,
+            partials: memory(8 * blocks * (2 * width + 2))?,
+            checks: memory(8 * blocks)?,
+            statistics: memory(8 * (2 * width + 3))?,
+            losses: memory(8 * losses)?,
+            piece,
+            _values: memory_of_values,
+            values,
+        };
+        for first in (0..rows).step_by(piece) {
+            let pass = self.pass(&room, first);
+            self.runtime.run(&self.layers.ones(&pass))?;
+        }
+        Ok(room)
+    }
+
+    /// The pass over a piece's rows, from one on.
+    fn pass<'a>(&self, room: &'a StepRoom, first: usize) -> Pass<'a> {
+        Pass {
+            batch: room.batch,
+            places: &room.values,
+            weights: self.weights.at(),
+            first,
+            rows: room.piece.min(room.rows - first),
+            drops: true,
+            statistics: self.normalized().then(|| room.statistics.at()),
+        }
+    }
+
+    /// The kernels and products of a step.
+    fn step(&self, held: &Held, epoch: &Epoch, slots: &[Slot]) -> Vec<Work> {
+        let Held {
+            step: room,
+            objective,
+            ..
+        } = held;
+        let mut work = self.rows_of_step(held, epoch);
+        let mut blocks = 0;
+        for first in (0..room.rows).step_by(room.piece) {
+            let pass = self.pass(room, first);
+            work.extend(self.layers.forward(&pass));
+            let (launch, more) = self.losses(&pass, room, objective, blocks);
+            work.push(launch);
+            blocks += more;
+            let gradient = self.gradient.at();
+            work.extend(self.layers.backward(&pass, gradient, first > 0));
+        }
+        let (check, checks) = self.check();
+        work.push(check);
+        let statistics = self.normalized().then(|| epoch.address(epoch.at.running));
+        let step = Arguments::new()
+            .address(room.losses.at())
+            .number(blocks)
+            .address(room.statistics.at())
+            .number(self.layers.architecture.continuous)
+            .address(statistics.unwrap_or(0))
+            .address(epoch.address(epoch.at.totals))
+            .precise(objective.unit);
+        work.push(self.update(
+            [
+                epoch.address(epoch.at.clock),
+                epoch.address(epoch.at.numbers),
+            ],
+            &objective.rule,
+            slots,
+            objective.averages,
+            checks,
+            step,
+        ));
+        work
+    }
+
+    /// Copies the rows of a step, and adds up what there is of them.
+    fn rows_of_step(&self, held: &Held, epoch: &Epoch) -> Vec<Work> {
+        let architecture = &self.layers.architecture;
+        let (room, objective) = (&held.step, &held.objective);
+        let optional = |memory: &Option<Memory>| memory.as_ref().map_or(0, Memory::at);
+        let blocks = self.gather_blocks(room.rows);
+        let width = architecture.continuous;
+        let arguments = Arguments::new()
+            .address(epoch.address(epoch.at.clock))
+            .address(epoch.address(epoch.at.order))
+            .address(epoch.address(epoch.at.starts))
+            .address(held.codes.at())
+            .number(architecture.categorical)
+            .address(held.numbers.at())
+            .number(width)
+            .address(held.labels.at())
+            .number(objective.labels)
+            .address(optional(&held.weights))
+            .address(held.keys.at())
+            .address(optional(&held.folds))
+            .address(held.shards.at())
+            .address(held.places.at())
+            .address(epoch.address(epoch.at.dropouts))
+            .number(architecture.dropouts().len())
+            .address(room.codes.at())
+            .address(room.numbers.at())
+            .number(room.batch.numbers.ld)
+            .address(room.labels.at())
+            .address(room.weights.at())
+            .address(room.folds.at())
+            .address(room.keys.at())
+            .number(room.rows)
+            .address(room.partials.at())
+            .address(room.checks.at())
+            .address(objective.shift.at())
+            .flag(self.normalized());
+        let gather = self.layers.grid.launch("gather", blocks, arguments);
+        let arguments = Arguments::new()
+            .address(epoch.address(epoch.at.clock))
+            .address(room.partials.at())
+            .address(room.checks.at())
+            .number(blocks)
+            .number(width)
+            .address(objective.shift.at())
+            .address(room.statistics.at())
+            .flag(self.normalized());
+        let blocks = width.div_ceil(self.layers.grid.threads);
+        let settle = self.layers.grid.launch("settle", blocks, arguments);
+        vec![gather, settle]
+    }
+
+    /// The losses of a piece and their slopes, and how many partial sums they leave behind those before.
+    fn losses(
+        &self,
+        pass: &Pass<'_>,
+        room: &StepRoom,
+        objective: &Kept,
+        before: usize,
+    ) -> (Work, usize) {
+        let architecture = &self.layers.architecture;
+        let scale = sigmoid_scale(architecture);
+        let grid = self.layers.grid;
+        let blocks = pass.rows.div_ceil(grid.threads);
+        let from = |memory: &Memory, width: usize| memory.at() + 4 * (pass.first * width) as u64;
+        let folds = objective.trained < architecture.members;
+        let arguments = Arguments::new()
+            .number(pass.rows)
+            .number(1)
+            .number(0)
+            .number(architecture.outputs)
+            .tensor(self.layers.output(pass))
+            .tensor(self.layers.output_delta(pass))
+            .number(self.layers.sketch.lanes)
+            .number(objective.kind)
+            .address(objective.parameters.at())
+            .number(architecture.outputs)
+            .address(from(&room.labels, objective.labels))
+            .number(objective.labels)
+            .address(objective.loss_weights.as_ref().map_or(0, Memory::at))
+            .address(from(&room.weights, 1))
+            .address(if folds { from(&room.folds, 1) } else { 0 })
+            .address(room.statistics.at())
+            .number(architecture.continuous)
+            .flag(scale.is_some())
+            .real(scale.unwrap_or(1.0))
+            .number(objective.trained)
+            .address(room.losses.at() + 8 * before as u64);
+        (grid.launch("losses", blocks, arguments), blocks)
+    }
+
+    /// Bytes of what a step over held rows takes, and of the rows.
+    fn bytes(&self, rows: usize, objective: &Objective<'_>) -> [u64; 2] {
+        let architecture = &self.layers.architecture;
+        let step = objective.rows.max(1);
+        let piece = step.div_ceil(objective.accumulate).min(PIECE);
+        let values = self
+            .layers
+            .sketch
+            .places(architecture, piece, 0, Tensor::NONE);
+        let columns = architecture.categorical + architecture.continuous + objective.labels;
+        let row = 4 * (columns + 4) + 8 * (1 + architecture.dropouts().len());
+        let held = 4 * (columns + 5) + 8;
+        [(values.bytes + step * row) as u64, (rows * held) as u64]
+    }
+}
+
+impl Epoch {
+    fn address(&self, offset: usize) -> Address {
+        self.memory.at() + offset as u64
+    }
+}
+
+impl Offsets {
+    /// Tables of so many steps, rows, dropouts and numbers, and how many bytes they are.
+    fn new(steps: usize, rows: usize, dropouts: usize, numbers: usize) -> (Self, usize) {
+        let mut end: usize = 0;
+        let mut carve = |bytes: usize| {
+            let start = end.next_multiple_of(64);
+            end = start + bytes;
+            start
+        };
+        let at = Self {
+            clock: carve(3 * 4),
+            starts: carve(4 * (steps + 1)),
+            numbers: carve(4 * NUMBERS * steps),
+            dropouts: carve(8 * dropouts),
+            running: carve(2 * 8 * numbers),
+            totals: carve(size_of::<StepTotal>() * steps),
+            order: carve(4 * rows),
+        };
+        (at, end)
+    }
+}
+
+impl Resident<Slot> for Plan {
+    fn hold(&mut self, shards: &[(usize, &Rows)], objective: &Objective<'_>) -> Result<bool> {
+        let architecture = &self.layers.architecture;
+        let count: usize = shards.iter().map(|(_, rows)| rows.len()).sum();
+        let [step, held] = self.bytes(count, objective);
+        let free = self.runtime.free()?;
+        if step > free {
+            let rows = objective.rows.max(1) as u64;
+            return Err(Error::DeviceBatch {
+                device: self.runtime.name(),
+                rows,
+                bytes: step,
+                free,
+                fitting: (rows * free / step).max(1),
+            });
+        }
+        if step + held > free {
+            return Ok(false);
+        }
+        let mut all = Rows::default();
+        let (mut ids, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let weighted = shards.iter().any(|(_, rows)| !rows.weights.is_empty());
+        for (id, rows) in shards {
+            ids.extend(std::iter::repeat_n(*id as u32, rows.len()));
+            places.extend(0..rows.len() as u32);
+            all.codes.extend_from_slice(&rows.codes);
+            all.continuous.extend_from_slice(&rows.continuous);
+            all.labels.extend_from_slice(&rows.labels);
+            all.keys.extend_from_slice(&rows.keys);
+            all.folds.extend_from_slice(&rows.folds);
+            if weighted {
+                all.weights
+                    .extend((0..rows.len()).map(|row| rows.weight(row)));
+            }
+        }
+        if count == 0 {
+            // What places without rows are filled with.
+            let tables = architecture.tables().first();
+            let widths = tables.map_or(&[][..], |table| &table.widths);
+            let firsts = widths.iter().scan(0, |end, (codes, _)| {
+                let first = *end;
+                *end += *codes as u32;
+                Some(first)
+            });
+            all.codes = firsts.collect();
+            all.continuous = vec![0.0; architecture.continuous];
+            all.labels = vec![0.0; objective.labels];
+            (all.keys, ids, places) = (vec![0], vec![0], vec![0]);
+        }
+        let folds: Vec<u32> = all.folds.iter().map(|fold| u32::from(*fold)).collect();
+        let runtime = &self.runtime;
+        let some =
+            |is_there: bool, make: &dyn Fn() -> Result<Memory>| is_there.then(make).transpose();
+        let (kind, parameters) = losses(objective.loss);
+        let objective_of = Kept {
+            kind,
+            parameters: Memory::of(runtime, &[&parameters[..], &[0.0]].concat())?,
+            loss_weights: some(!objective.loss_weights.is_empty(), &|| {
+                Memory::of(runtime, objective.loss_weights)
+            })?,
+            labels: objective.labels,
+            trained: objective.trained,
+            unit: objective.unit,
+            rule: objective.rule.clone(),
+            averages: objective.averages,
+            shift: Memory::of(runtime, objective.shift)?,
+        };
+        let step = self.step_room(objective)?;
+        let held = Held {
+            codes: Memory::of(runtime, &all.codes)?,
+            numbers: Memory::of(runtime, &all.continuous)?,
+            labels: Memory::of(runtime, &all.labels)?,
+            weights: some(weighted, &|| Memory::of(runtime, &all.weights))?,
+            keys: Memory::of(runtime, &all.keys)?,
+            folds: some(!folds.is_empty(), &|| Memory::of(runtime, &folds))?,
+            shards: Memory::of(runtime, &ids)?,
+            places: Memory::of(runtime, &places)?,
+            count,
+            step,
+            objective: objective_of,
+            epoch: None,
+            recorded: None,
+        };
+        self.forget();
+        self.held = Some(held);
+        Ok(true)
+    }
+
+    fn begin(&mut self, epoch: &EpochRows<'_>) -> Result<()> {
+        let clear = self.clear();
+        self.runtime.run(&[clear])?;
+        let numbers = self.layers.architecture.normalized();
+        let held = self.held.as_mut().expect("rows are held");
+        let steps = epoch.numbers.len();
+        assert_eq!(epoch.order.len(), held.count, "an epoch is all rows");
+        let (at, bytes) = Offsets::new(steps, held.count, epoch.dropouts.len(), numbers);
+        let mut table = vec![0_u8; bytes];
+        let mut put = |at: usize, bytes: &[u8]| table[at..at + bytes.len()].copy_from_slice(bytes);
+        put(at.clock, bytemuck::cast_slice(&[epoch.step as u32, 0, 0]));
+        put(at.starts, bytemuck::cast_slice(epoch.starts));
+        put(at.numbers, bytemuck::cast_slice(epoch.numbers));
+        put(at.dropouts, bytemuck::cast_slice(epoch.dropouts));
+        let running = [
+            &epoch.running.mean[..numbers],
+            &epoch.running.variance[..numbers],
+        ];
+        put(at.running, bytemuck::cast_slice(&running.concat()));
+        put(at.order, bytemuck::cast_slice(epoch.order));
+        if held
+            .epoch
+            .as_ref()
+            .is_none_or(|epoch| epoch.at != at || epoch.bytes != bytes)
+        {
+            held.epoch = Some(Epoch {
+                memory: Memory::new(&self.runtime, bytes)?,
+                bytes,
+                at,
+                next: 0,
+                steps,
+            });
+            if let Some(recorded) = held.recorded.take() {
+                self.runtime.forget(recorded);
+            }
+        }
+        let tables = held.epoch.as_mut().expect("it was just made");
+        tables.next = epoch.step;
+        tables.memory.write(0, &table)
+    }
+
+    fn run(&mut self, steps: usize, slots: &[Slot]) -> Result<Vec<StepTotal>> {
+        let held = self.held.as_ref().expect("rows are held");
+        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let steps = steps.min(epoch.steps - epoch.next);
+        let recorded = match held.recorded {
+            Some(recorded) => recorded,
+            None => self.runtime.record(&self.step(held, epoch, slots))?,
+        };
+        for _ in 0..steps {
+            self.runtime.replay(recorded)?;
+        }
+        let mut totals: Vec<StepTotal> = vec![bytemuck::Zeroable::zeroed(); steps];
+        let from = epoch.at.totals + size_of::<StepTotal>() * epoch.next;
+        epoch.memory.read(from, &mut totals)?;
+        if let Some(held) = &mut self.held {
+            held.recorded = Some(recorded);
+            if let Some(epoch) = &mut held.epoch {
+                epoch.next += steps;
+            }
+        }
+        Ok(totals)
+    }
+
+    fn running(&mut self) -> Result<Normalization> {
+        let numbers = self.layers.architecture.normalized();
+        let held = self.held.as_ref().expect("rows are held");
+        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let mut running = Normalization::unit(numbers);
+        let bytes = 8 * numbers;
+        epoch.memory.read(epoch.at.running, &mut running.mean)?;
+        let variance = &mut running.variance;
+        epoch.memory.read(epoch.at.running + bytes, variance)?;
+        Ok(running)
+    }
+}
+
+impl Plan {
+    fn forget(&mut self) {
+        let recorded = self.held.as_mut().and_then(|held| held.recorded.take());
+        if let Some(recorded) = recorded {
+            self.runtime.forget(recorded);
+        }
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}

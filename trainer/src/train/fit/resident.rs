@@ -1,0 +1,158 @@
+//! Epochs whose steps a device takes by itself, over rows that it holds: the host says their order, and accounts for them.
+//!
+//! A rank that has peers takes its steps one by one, since what they bring comes between.
+
+use std::time::{Duration, Instant};
+
+use volley_proto::store::Position;
+
+use super::Fit;
+use crate::Result;
+use crate::collective::Communicator;
+use crate::network::{Compute, EpochRows, Objective, StepTotal};
+use crate::train::coverage::Covered;
+use crate::train::dropout;
+use crate::train::schedule::Epoch;
+use crate::train::trace::Part;
+
+/// How long steps take at most before the host hears of them, about: so often is progress told, and cancellation heard.
+const TURN: Duration = Duration::from_millis(50);
+
+/// How many steps a device takes before the host asks.
+#[derive(Debug)]
+pub(super) struct Pace(u64);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Pace {
+    /// Learns of a turn.
+    fn follow(&mut self, steps: u64, spent: Duration) {
+        match () {
+            () if spent < TURN / 2 && steps >= self.0 => self.0 *= 2,
+            () if spent > 2 * TURN => self.0 = (self.0 / 2).max(1),
+            () => {}
+        }
+    }
+}
+
+impl<C: Compute> Fit<'_, C> {
+    /// Has the device hold this rank's rows, where it takes steps by itself.
+    pub(super) fn hold(&mut self, communicator: &Communicator) -> Result<()> {
+        if communicator.world_size() > 1 || self.optimizer.converges() {
+            return Ok(());
+        }
+        let Some(resident) = self.network.resident() else {
+            return Ok(());
+        };
+        let rows: Vec<_> = self
+            .shards
+            .iter()
+            .map(|shard| (shard.id, &shard.train))
+            .collect();
+        let members = self.architecture.members;
+        let objective = Objective {
+            loss: &self.spec.loss,
+            loss_weights: &self.spec.label.loss_weights,
+            labels: self.spec.label.columns.len(),
+            trained: members - usize::from(self.cross_validates),
+            unit: self.unit,
+            rule: &self.spec.optimizer.rule,
+            averages: self.optimizer.averages(),
+            shift: self.moments.shift(),
+            accumulate: self.spec.accumulate,
+            rows: self.manifest.rows.div_ceil(self.schedule.steps()) as usize,
+        };
+        self.resident = resident.hold(&rows, &objective)?;
+        Ok(())
+    }
+
+    /// Tells the device what is left of an epoch.
+    pub(super) fn begin_epoch(&mut self, rows: &Epoch) -> Result<()> {
+        let starts = self.shards.iter().scan(0_u32, |end, shard| {
+            let start = *end;
+            *end += shard.train.len() as u32;
+            Some(start)
+        });
+        let firsts: Vec<u32> = starts.collect();
+        let order = rows.places().iter();
+        let order: Vec<u32> = order
+            .map(|place| firsts[place.shard as usize] + place.row)
+            .collect();
+        let Position { epoch, step, steps } = self.position;
+        let numbers = (0..self.schedule.steps()).map(|at| match at.checked_sub(step) {
+            None => Default::default(),
+            Some(ahead) => {
+                let rate = self.learn_rate(Position {
+                    epoch,
+                    step: at,
+                    steps: steps + ahead,
+                });
+                self.optimizer.numbers(ahead, rate)
+            }
+        });
+        let numbers: Vec<_> = numbers.collect();
+        let key = dropout::key(self.spec.seed, epoch);
+        let dropouts = 0..self.architecture.dropouts().len() as u64;
+        let dropouts: Vec<u64> = dropouts.map(|at| key.with(at).hash()).collect();
+        let epoch = EpochRows {
+            order: &order,
+            starts: &rows.starts(),
+            numbers: &numbers,
+            dropouts: &dropouts,
+            running: &self.running,
+            step: step as usize,
+        };
+        self.network
+            .resident()
+            .expect("rows are held")
+            .begin(&epoch)
+    }
+
+    /// Has the device take as many steps as make a turn. Returns the rows and the loss of each.
+    pub(super) fn replay(&mut self, pace: &mut Pace) -> Result<Vec<(u64, f64)>> {
+        let start = Instant::now();
+        self.trace.begins();
+        let Position { step, steps, .. } = self.position;
+        let left = self.schedule.steps() - step;
+        let until_checkpoint = self
+            .spec
+            .checkpoint_every
+            .map_or(left, |every| every - steps % every);
+        let turn = pace.0.min(left).min(until_checkpoint);
+        let resident = self.network.resident().expect("rows are held");
+        let totals = resident.run(turn as usize, self.optimizer.kept())?;
+        self.running = resident.running()?;
+        let taken = totals.iter().take_while(|total| total.taken == 1).count();
+        self.optimizer.advance(taken as u64);
+        let done = totals[..taken].iter().map(|total| {
+            let StepTotal {
+                rows,
+                weight,
+                loss,
+                checksum,
+                ..
+            } = *total;
+            let all = Covered {
+                rows: rows as u64,
+                checksum,
+            };
+            self.own.add(all);
+            self.took(all, weight, self.unit * loss)
+        });
+        let done = done.collect();
+        self.trace.ends(Part::Steps, self.position.steps);
+        if let Some(StepTotal { loss, bad, .. }) = totals.get(taken) {
+            let loss = self.unit * loss;
+            return Err(match loss.is_finite() {
+                true => self.diverged("a number of the gradient", *bad),
+                false => self.diverged("the loss", loss),
+            });
+        }
+        pace.follow(turn, start.elapsed());
+        Ok(done)
+    }
+}
