@@ -4,7 +4,9 @@ use arrow::array::{ArrayRef, AsArray, Date32Array, Float64Array};
 use arrow::datatypes::{Date32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{BatchSize, Keep, NumericEmbedding, NumericTransform, TrainSpec};
+use volley_proto::spec::{
+    BatchSize, Device, Keep, NumericEmbedding, NumericTransform, Precision, TrainSpec,
+};
 
 use super::linear::linear;
 use super::runs::{
@@ -298,6 +300,8 @@ fn a_state_of_another_spec_is_refused() {
     same.checkpoint_every = Some(2);
     same.elastic.min_ranks = 2;
     same.collective_timeout *= 2;
+    same.device = Device::Auto;
+    same.precision = Some(Precision::Bf16);
     let resumed = run(&same, &data(), stay(vec![state.clone(), state]));
     assert!(resumed.ends.iter().all(Result::is_ok));
 }
