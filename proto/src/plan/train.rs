@@ -319,12 +319,16 @@ impl fmt::Display for Summary<'_> {
             epochs,
             batch_size,
             device,
+            precision,
             ..
         } = self.0;
         write!(
             f,
             "model={model}, ranks={ranks:?}, shards={shards}, device={device}"
         )?;
+        if let Some(precision) = precision {
+            write!(f, ", precision={precision}")?;
+        }
         if let Some((option, rows)) = batch_size.map(BatchSize::option) {
             write!(f, ", {option}={rows}")?;
         }
