@@ -144,6 +144,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         train_rows: 100,
         eval_rows: 20,
         world_size: 2,
+        rank_devices: Vec::new(),
         train_checksum: String::new(),
         history: vec![epoch(1, 0.3), epoch(2, 0.1), epoch(3, 0.2)],
         kept_epoch: 2,

@@ -42,6 +42,7 @@ static TRAIN_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         required("world_size", DataType::UInt32),
         required("executor", DataType::Utf8),
         required("device", DataType::Utf8),
+        required("precision", DataType::Utf8),
         required("train_rows", DataType::UInt64),
         required("eval_rows", DataType::UInt64),
         required("epochs", DataType::UInt32),

@@ -37,7 +37,7 @@ pub use network::{
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,
 };
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
-pub use precision::{DeviceKind, Precision};
+pub use precision::{DeviceKind, Precision, RankDevice};
 pub use refit::Refit;
 pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::{MOST_BUCKETS, VocabularyRule};

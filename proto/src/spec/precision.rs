@@ -93,11 +93,65 @@ impl Device {
     }
 }
 
+/// The device and the precision that a rank computes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankDevice {
+    /// The kind of device.
+    pub device: DeviceKind,
+    /// The precision of products of matrices.
+    pub precision: Precision,
+}
+
+impl RankDevice {
+    /// A device of this kind, given the precision asked for.
+    pub fn new(device: DeviceKind, asked: Option<Precision>) -> Self {
+        Self {
+            device,
+            precision: Precision::on(device, asked),
+        }
+    }
+
+    /// The precisions of these ranks with the reason for each, for users to read; each kind of device once.
+    ///
+    /// ```
+    /// use volley_proto::spec::{DeviceKind, Precision, RankDevice};
+    ///
+    /// let asked = Some(Precision::Bf16);
+    /// let ranks = [DeviceKind::Cuda; 2].map(|device| RankDevice::new(device, asked));
+    /// assert_eq!(RankDevice::reasons(&ranks, asked), "bf16 on a GPU, as asked for");
+    /// ```
+    pub fn reasons(ranks: &[Self], asked: Option<Precision>) -> String {
+        let mut texts: Vec<_> = ranks.iter().map(|rank| rank.reason(asked)).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        texts.join("; ")
+    }
+
+    fn reason(self, asked: Option<Precision>) -> String {
+        let Self { device, precision } = self;
+        let place = match device {
+            DeviceKind::Cpu => "the CPU",
+            DeviceKind::Cuda => "a GPU",
+        };
+        let reason = match (asked, device) {
+            (None, _) => ", by default".to_owned(),
+            (Some(asked), _) if asked == precision => ", as asked for".to_owned(),
+            (Some(asked), DeviceKind::Cpu) => {
+                format!(", which computes in no other (asked for: {asked})")
+            }
+            (Some(asked), DeviceKind::Cuda) => format!(" (asked for: {asked})"),
+        };
+        format!("{precision} on {place}{reason}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::DeviceKind::{Cpu, Cuda};
     use super::Precision::{Bf16, F32, Tf32};
     use super::*;
+    use crate::store::Manifest;
 
     #[test]
     fn names_are_read_and_written() {
@@ -120,6 +174,26 @@ mod tests {
     }
 
     #[test]
+    fn manifests_of_old_say_nothing_of_it() {
+        let old = include_str!("../__fuzz__/manifest/corpus/whole.json");
+        let mut manifest: Manifest = serde_json::from_str(old).unwrap();
+        assert_eq!(
+            (manifest.spec.precision, manifest.precision()),
+            (None, None)
+        );
+        let json = serde_json::to_string(&manifest).unwrap();
+        assert!(!json.contains("\"precision\"") && !json.contains("\"rank_devices\""));
+
+        manifest.spec.precision = Some(Tf32);
+        manifest.rank_devices = vec![RankDevice::new(Cuda, Some(Tf32))];
+        let json = serde_json::to_string(&manifest).unwrap();
+        assert!(json.contains(r#""rank_devices":[{"device":"cuda","precision":"tf32"}]"#));
+        assert_eq!(serde_json::from_str::<Manifest>(&json).unwrap(), manifest);
+        let text = "tf32 on a GPU, as asked for".to_owned();
+        assert_eq!(manifest.precision(), Some(text));
+    }
+
+    #[test]
     fn devices_compute_as_asked_or_finer() {
         let on = |device| {
             [None, Some(F32), Some(Tf32), Some(Bf16)].map(|asked| Precision::on(device, asked))
@@ -132,5 +206,31 @@ mod tests {
     fn only_an_executor_knows_what_auto_is() {
         let kinds = [Device::Auto, Device::Cpu, Device::Cuda(3)].map(Device::kind);
         assert_eq!(kinds, [None, Some(Cpu), Some(Cuda)]);
+    }
+    #[test]
+    fn says_what_is_computed_and_why() {
+        let reasons = |asked, devices: &[DeviceKind]| {
+            let ranks = devices.iter().map(|device| RankDevice::new(*device, asked));
+            RankDevice::reasons(&ranks.collect::<Vec<_>>(), asked)
+        };
+        for (asked, devices, due) in [
+            (None, &[Cpu, Cpu][..], "f32 on the CPU, by default"),
+            (None, &[Cuda], "tf32 on a GPU, by default"),
+            (Some(F32), &[Cpu], "f32 on the CPU, as asked for"),
+            (
+                Some(Bf16),
+                &[Cpu, Cuda, Cpu],
+                "bf16 on a GPU, as asked for; f32 on the CPU, which computes in no other (asked for: bf16)",
+            ),
+        ] {
+            assert_eq!(reasons(asked, devices), due);
+        }
+        // A GPU that has no bfloat16.
+        let old = RankDevice {
+            device: Cuda,
+            precision: F32,
+        };
+        let text = RankDevice::reasons(&[old], Some(Bf16));
+        assert_eq!(text, "f32 on a GPU (asked for: bf16)");
     }
 }

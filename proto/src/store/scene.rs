@@ -195,6 +195,7 @@ impl Scene {
             train_checksum: String::new(),
             eval_rows: 0,
             world_size: 1,
+            rank_devices: vec![],
             history: vec![],
             kept_epoch: 1,
             refit: None,

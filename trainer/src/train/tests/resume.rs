@@ -5,7 +5,8 @@ use arrow::datatypes::{Date32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{
-    BatchSize, Device, Keep, NumericEmbedding, NumericTransform, Precision, TrainSpec,
+    BatchSize, Device, DeviceKind, Keep, NumericEmbedding, NumericTransform, Precision, RankDevice,
+    TrainSpec,
 };
 
 use super::linear::linear;
@@ -304,6 +305,13 @@ fn a_state_of_another_spec_is_refused() {
     same.precision = Some(Precision::Bf16);
     let resumed = run(&same, &data(), stay(vec![state.clone(), state]));
     assert!(resumed.ends.iter().all(Result::is_ok));
+    let manifest = &resumed.outcome().artifacts.as_ref().unwrap().manifest;
+    let on_the_cpu = RankDevice {
+        device: DeviceKind::Cpu,
+        precision: Precision::F32,
+    };
+    assert_eq!(manifest.rank_devices, [on_the_cpu; 2]);
+    assert_eq!(manifest.spec.precision, Some(Precision::Bf16));
 }
 
 fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {
