@@ -5,7 +5,7 @@ use std::time::Duration;
 use datafusion::dataframe::DataFrame;
 use volley_proto::spec::{
     Activation, Device, EarlyStop, EmbeddingWidth, IfExists, Keep, LabelTransform, Layer, Loss,
-    NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Task, TooFew,
+    NumericEmbedding, NumericTransform, Optimizer, Output, Precision, Ranks, Task, TooFew,
 };
 use volley_proto::stack::deeply;
 use volley_proto::{ModelName, TrainId};
@@ -323,6 +323,12 @@ impl Estimator {
     /// Device of the ranks.
     pub fn device(mut self, device: Device) -> Self {
         self.options.device = device;
+        self
+    }
+
+    /// Precision of products of matrices.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.options.precision = Some(precision);
         self
     }
 

@@ -57,6 +57,7 @@ fn manifest(bytes: &[u8]) {
     let predicted = manifest.predicted();
     let _ = (predicted.fields(), predicted.names().count());
     let _ = (manifest.embedding_dim(), manifest.selection().len());
+    let _ = manifest.precision();
     let _ = manifest.check_input(&Schema::empty());
     let quantiles = manifest
         .features

@@ -13,8 +13,8 @@ use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use volley_proto::plan::with_rules;
 use volley_proto::spec::{
-    BatchSize, Device, EmbeddingWidth, FeatureKind, Layer, Linear, Ranks, Refit, Rule, Split,
-    TrainSpec,
+    BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, RankDevice, Ranks,
+    Refit, Rule, Split, TrainSpec,
 };
 use volley_proto::tables::{Executor, Stage};
 
@@ -344,8 +344,28 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             (device, _) => device.to_string(),
         },
     );
+    let asked = spec.precision;
+    let kinds = device_kinds(spec.device, executors).into_iter();
+    let ranks: Vec<_> = kinds.map(|kind| RankDevice::new(kind, asked)).collect();
+    line("precision", RankDevice::reasons(&ranks, asked));
     text.truncate(text.trim_end().len());
     text
+}
+
+/// The kinds of devices that ranks may compute on: both, where it is not known.
+fn device_kinds(device: Device, executors: Option<&[Executor]>) -> Vec<DeviceKind> {
+    if let Some(kind) = device.kind() {
+        return vec![kind];
+    }
+    let able = executors.into_iter().flatten();
+    let able = able.filter(|executor| executor.role != "query");
+    // A device that its executor lacks has no name.
+    let devices = able.filter_map(|executor| executor.device.parse::<Device>().ok());
+    let kinds: Vec<_> = devices.filter_map(Device::kind).collect();
+    match kinds.is_empty() {
+        true => vec![DeviceKind::Cpu, DeviceKind::Cuda],
+        false => kinds,
+    }
 }
 
 /// With commas between thousands.
@@ -369,7 +389,7 @@ fn bytes(bytes: u64) -> String {
 mod tests {
     use arrow::util::pretty::pretty_format_batches;
 
-    use volley_proto::spec::{EnsembleSize, NumericEmbedding};
+    use volley_proto::spec::{EnsembleSize, NumericEmbedding, Precision};
 
     use super::*;
     use crate::testing::{on_a_deep_stack, session};
@@ -441,6 +461,49 @@ mod tests {
         for line in ["parameters            ", "a rank's memory       "] {
             let line = format!("{line}not known here: custom('rbf', 16) is its executors' own");
             assert!(text.contains(&line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn says_which_precision_is_computed_in_and_why() {
+        let mut spec = crate::testing::manifest("m").spec;
+        let executor = |role: &str, device: &str| Executor {
+            executor_id: "e".to_owned(),
+            host: "h".to_owned(),
+            port: 1,
+            role: role.to_owned(),
+            slots: 1,
+            free_slots: 1,
+            device: device.to_owned(),
+            memory_bytes: 1,
+            rank_memory_bytes: 1,
+            version: String::new(),
+            since: 0,
+        };
+        let mixed = [executor("any", "cpu"), executor("train", "cuda:1")];
+        let gpus = [executor("query", "cpu"), executor("any", "cuda:0")];
+        let lacking = [executor("any", "cuda:7 (not there)")];
+        let tf32 = Some(Precision::Tf32);
+        let finer = "f32 on the CPU, which computes in no other (asked for: tf32)";
+        let by_default = "f32 on the CPU, by default; tf32 on a GPU, by default";
+        for (device, asked, executors, due) in [
+            (Device::Cpu, None, None, "f32 on the CPU, by default"),
+            (Device::Cpu, tf32, Some(&gpus[..]), finer),
+            (Device::Cuda(0), tf32, None, "tf32 on a GPU, as asked for"),
+            (
+                Device::Auto,
+                Some(Precision::Bf16),
+                Some(&gpus),
+                "bf16 on a GPU, as asked for",
+            ),
+            (Device::Auto, None, None, by_default),
+            (Device::Auto, None, Some(&mixed), by_default),
+            (Device::Auto, None, Some(&lacking), by_default),
+        ] {
+            (spec.device, spec.precision) = (device, asked);
+            let text = describe(&spec, Rows::Unknown, executors);
+            let line = text.lines().find(|line| line.starts_with("precision"));
+            assert_eq!(line.unwrap()["precision".len()..].trim_start(), due);
         }
     }
 

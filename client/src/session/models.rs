@@ -187,6 +187,12 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     add("train_rows", manifest.train_rows.to_string());
     add("eval_rows", manifest.eval_rows.to_string());
     add("ranks", manifest.world_size.to_string());
+    add("device", spec.device.to_string());
+    let recorded = manifest.precision();
+    add(
+        "precision",
+        recorded.unwrap_or_else(|| "not recorded".to_owned()),
+    );
     add("epochs", manifest.history.len().to_string());
     add(
         "kept_epoch",
@@ -255,6 +261,8 @@ fn word<T: serde::Serialize + std::fmt::Debug>(value: &T) -> String {
 
 #[cfg(test)]
 mod tests {
+    use volley_proto::spec::{DeviceKind, Precision, RankDevice};
+
     use super::*;
 
     #[test]
@@ -273,5 +281,21 @@ mod tests {
         assert_eq!(of("start"), "fresh weights");
         assert_eq!(of("kept_epoch"), "2 (keep = best)");
         assert_eq!(of("kept_epoch eval_rmspe"), "0.2");
+    }
+
+    #[test]
+    fn says_which_precision_was_asked_for_and_computed() {
+        let mut manifest = crate::testing::manifest("sales");
+        let described = |manifest: &Manifest| {
+            let rows = describe(manifest).into_iter();
+            let precision = rows.filter(|(property, _)| property == "precision");
+            precision.map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        assert_eq!(described(&manifest), ["not recorded"]);
+        manifest.spec.precision = Some(Precision::Tf32);
+        let device = RankDevice::new(DeviceKind::Cpu, manifest.spec.precision);
+        manifest.rank_devices = vec![device; 2];
+        let due = "f32 on the CPU, which computes in no other (asked for: tf32)";
+        assert_eq!(described(&manifest), [due]);
     }
 }

@@ -282,6 +282,7 @@ impl RankRun<'_> {
                 small(self.seat.world_size),
                 text(self.executor.to_owned()),
                 text(device.to_string()),
+                text(report.computed.precision.to_string()),
                 large(report.train_rows),
                 large(report.eval_rows),
                 small(report.epochs),

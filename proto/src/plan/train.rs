@@ -42,6 +42,7 @@ static TRAIN_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         required("world_size", DataType::UInt32),
         required("executor", DataType::Utf8),
         required("device", DataType::Utf8),
+        required("precision", DataType::Utf8),
         required("train_rows", DataType::UInt64),
         required("eval_rows", DataType::UInt64),
         required("epochs", DataType::UInt32),
@@ -319,12 +320,16 @@ impl fmt::Display for Summary<'_> {
             epochs,
             batch_size,
             device,
+            precision,
             ..
         } = self.0;
         write!(
             f,
             "model={model}, ranks={ranks:?}, shards={shards}, device={device}"
         )?;
+        if let Some(precision) = precision {
+            write!(f, ", precision={precision}")?;
+        }
         if let Some((option, rows)) = batch_size.map(BatchSize::option) {
             write!(f, ", {option}={rows}")?;
         }

@@ -19,6 +19,7 @@ mod loss;
 mod memory;
 mod network;
 mod optimizer;
+mod precision;
 mod refit;
 /// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`, and draws of a random split.
 pub mod split;
@@ -36,6 +37,7 @@ pub use network::{
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,
 };
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
+pub use precision::{DeviceKind, Precision, RankDevice};
 pub use refit::Refit;
 pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::{MOST_BUCKETS, VocabularyRule};
@@ -127,6 +129,9 @@ pub struct TrainSpec {
     pub shard_by: Vec<String>,
     /// Where ranks compute.
     pub device: Device,
+    /// The precision of products of matrices; where it is not said, TF32 on a GPU that has it and `f32` on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// How long ranks wait for each other to arrive.
     #[serde(with = "humantime_serde")]
     pub rendezvous_timeout: Duration,

@@ -9,7 +9,8 @@ use super::WrittenFile;
 use super::classes::{Classes, PredictedColumns};
 use super::quantiles::Quantiles;
 use crate::spec::{
-    EmbeddingWidth, Feature, FeatureKind, LabelTransform, TrainSpec, Transform, value_type,
+    EmbeddingWidth, Feature, FeatureKind, LabelTransform, RankDevice, TrainSpec, Transform,
+    value_type,
 };
 use crate::{Error, Result, did_you_mean};
 
@@ -51,6 +52,11 @@ pub struct Manifest {
     pub eval_rows: u64,
     /// Ranks that trained.
     pub world_size: usize,
+    /// What each of them computed with, by rank; not in manifests of old.
+    ///
+    /// Of a training that was interrupted, these are the ranks that ended it: earlier ones may have had other devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rank_devices: Vec<RankDevice>,
     /// One record an epoch.
     pub history: Vec<EpochRecord>,
     /// The epoch, from 1, whose weights were published; before a refit, the one that was the best.
@@ -270,7 +276,8 @@ impl Manifest {
     /// | 6 | the other files' lengths and hashes are in it, and the weights may be of a [refit](Refitted) |
     /// | 7 | the other files may be elsewhere: on object stores |
     /// | 8 | networks may be ensembles, and cross-validated |
-    pub const FORMAT: u32 = 8;
+    /// | 9 | the precision of products is the spec's, and what ranks computed with is in it |
+    pub const FORMAT: u32 = 9;
 
     /// The epochs that one was kept of: all but those of a refit.
     pub fn selection(&self) -> &[EpochRecord] {
@@ -278,6 +285,13 @@ impl Manifest {
             refit.first_epoch.saturating_sub(1)
         });
         self.history.get(..all).unwrap_or(&self.history)
+    }
+
+    /// The precisions that products of matrices were computed in, with the reason for each; not known of manifests of
+    /// old.
+    pub fn precision(&self) -> Option<String> {
+        let ranks = &self.rank_devices;
+        (!ranks.is_empty()).then(|| RankDevice::reasons(ranks, self.spec.precision))
     }
 
     /// Rows to train on and to evaluate.

@@ -148,6 +148,7 @@ const OPTIONS: &[&str] = &[
     "ranks = 2, shards = 1",
     "device = 'gpu'",
     "device = 'cuda:7'",
+    "precision = 'fp8'",
     "regroup_timeout = 'soon'",
     "on_too_few_ranks = 'panic'",
     "resume = true, warm_start = true",

@@ -56,7 +56,7 @@ mod trace;
 use std::time::Instant;
 
 use volley_proto::did_you_mean;
-use volley_proto::spec::{ClassWeights, FeatureKind, TrainSpec};
+use volley_proto::spec::{ClassWeights, DeviceKind, FeatureKind, RankDevice, TrainSpec};
 use volley_proto::store::{Classes, FeatureSummary, Refitted};
 
 pub use origin::{Beginning, Origin};
@@ -94,11 +94,12 @@ pub fn train(
     let checked = rank.layers.check(&spec.network, rank.device);
     let loaded = loaded.and_then(|loaded| checked.map(|()| loaded));
     match rank.device.backend() {
-        Backend::Cpu => run::<Host>(spec, loaded, rank, ()),
+        Backend::Cpu => run::<Host>(spec, loaded, rank, (), DeviceKind::Cpu),
         #[cfg(feature = "cuda")]
         Backend::Cuda(device) => {
             use crate::network::Tensors;
-            run::<Tensors<burn::backend::Autodiff<burn_cuda::Cuda>>>(spec, loaded, rank, device)
+            type Cuda = Tensors<burn::backend::Autodiff<burn_cuda::Cuda>>;
+            run::<Cuda>(spec, loaded, rank, device, DeviceKind::Cuda)
         }
     }
 }
@@ -108,6 +109,7 @@ fn run<C: Compute>(
     loaded: Result<LoadedShards>,
     rank: Rank<'_>,
     device: C::Device,
+    kind: DeviceKind,
 ) -> Result<Outcome, Interrupted> {
     let Rank {
         communicator,
@@ -146,6 +148,7 @@ fn run<C: Compute>(
         agreed,
     } = prepared;
     let spec = &spec;
+    let computed = RankDevice::new(kind, spec.precision);
     let state = agreed.state.or_else(|| origin.into_state());
     let mut state = state.expect("ranks agree on a state that one of them has");
     observer.started(agreed.beginning);
@@ -220,10 +223,12 @@ fn run<C: Compute>(
     let fitted = fit.run(communicator, observer, cancel);
     let evaluated = fitted.and_then(|()| {
         let loss = fit.evaluate_training(communicator, cancel)?;
-        Ok((loss, fit.traces(communicator)?))
+        let traces = fit.traces(communicator)?;
+        let devices = agree::gather(&computed, "device", communicator)?;
+        Ok((loss, traces, devices))
     });
     let (state, Tools { curve, .. }) = fit.into_parts();
-    let (eval_train_loss, traces) = match evaluated {
+    let (eval_train_loss, traces, rank_devices) = match evaluated {
         Ok(evaluated) => evaluated,
         Err(error) => return Err(interrupted(error, state)),
     };
@@ -236,6 +241,7 @@ fn run<C: Compute>(
         epochs: history.len(),
         kept: history[kept_epoch - 1].clone(),
         eval_train_loss,
+        computed,
         load_seconds,
         train_seconds: start.elapsed().as_secs_f64(),
     };
@@ -250,7 +256,7 @@ fn run<C: Compute>(
             architecture: &architecture,
             world: &world,
             rows: (all_train, all_eval),
-            world_size: communicator.world_size(),
+            rank_devices,
             history,
             curve,
             traces,

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use volley_proto::spec::{EnsembleSize, FeatureKind, TrainSpec};
+use volley_proto::spec::{EnsembleSize, FeatureKind, RankDevice, TrainSpec};
 use volley_proto::store::{
     Classes, EpochRecord, FeatureSummary, Manifest, Numbers, Refitted, TRACE_FILE,
 };
@@ -34,7 +34,8 @@ pub(super) struct FinishedTraining<'a> {
     pub(super) world: &'a World,
     /// What was trained on in an epoch before a refit, and how many rows were evaluated.
     pub(super) rows: (Covered, u64),
-    pub(super) world_size: usize,
+    /// What each rank computes with.
+    pub(super) rank_devices: Vec<RankDevice>,
     pub(super) history: Vec<EpochRecord>,
     /// Mean losses by step, for the curve.
     pub(super) curve: Vec<(u64, f64)>,
@@ -114,7 +115,8 @@ impl FinishedTraining<'_> {
             train_rows: self.rows.0.rows,
             train_checksum: self.rows.0.hex(),
             eval_rows: self.rows.1,
-            world_size: self.world_size,
+            world_size: self.rank_devices.len(),
+            rank_devices: self.rank_devices,
             history: self.history,
             kept_epoch: self.kept_epoch,
             refit: self.refit,

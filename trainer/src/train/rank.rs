@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
+use volley_proto::spec::RankDevice;
 use volley_proto::store::{EpochRecord, Manifest, Position};
 
 use super::origin::{Beginning, Origin};
@@ -86,6 +87,8 @@ pub struct RankReport {
     pub kept: EpochRecord,
     /// The mean loss of training rows (a sample of them) by the kept weights, as rows are evaluated, over all ranks.
     pub eval_train_loss: f64,
+    /// What it computed with.
+    pub computed: RankDevice,
     /// Rows that this rank trained on in each epoch of a refit, where there was one.
     pub refit_rows: Option<u64>,
     /// Seconds from the first row to the last.

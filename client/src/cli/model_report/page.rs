@@ -131,6 +131,9 @@ impl Page<'_> {
         if let Some(refit) = &manifest.refit {
             facts.push(("refit on", format!("all {} rows", refit.rows)));
         }
+        if let Some(precision) = manifest.precision() {
+            facts.push(("precision", precision));
+        }
         facts.push(("training took", format!("{seconds:.1} s")));
         html.push_str("<section><dl>");
         for (name, value) in facts {

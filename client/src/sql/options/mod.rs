@@ -21,7 +21,7 @@ mod warm_start;
 use std::time::Duration;
 
 use volley_proto::spec::{
-    ClassWeights, Device, Keep, LabelTransform, NumericTransform, Ranks, Task, TooFew,
+    ClassWeights, Device, Keep, LabelTransform, NumericTransform, Precision, Ranks, Task, TooFew,
 };
 
 use crate::Error;
@@ -123,6 +123,8 @@ pub struct TrainOptions {
     pub shard_by: Vec<String>,
     /// Device of the ranks.
     pub device: Device,
+    /// Precision of products of matrices; as the device has it, where it is not given.
+    pub precision: Option<Precision>,
     /// Seeds initial weights, row order and dropout masks.
     pub seed: u64,
     /// Timeout of the rendezvous of all ranks.
@@ -211,6 +213,7 @@ impl Default for TrainOptions {
             shards: None,
             shard_by: Vec::new(),
             device: Device::Auto,
+            precision: None,
             seed: 0,
             rendezvous_timeout: Duration::from_secs(60),
             collective_timeout: Duration::from_secs(60),

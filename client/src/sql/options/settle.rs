@@ -104,6 +104,7 @@ impl TrainOptions {
             shards,
             shard_by: self.shard_by,
             device: self.device,
+            precision: self.precision,
             rendezvous_timeout: self.rendezvous_timeout,
             collective_timeout: self.collective_timeout,
             loading_timeout: self.loading_timeout,

@@ -130,8 +130,8 @@ impl Basis {
 
 /// Everything in a spec that decides what is trained, by the names that users type.
 ///
-/// Not in it: what the run is called and where it goes, who trains and how long they wait, and how
-/// many epochs there are, which may be raised.
+/// Not in it: what the run is called and where it goes, who trains on which device and in which precision, how long
+/// they wait, and how many epochs there are, which may be raised.
 fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     let TrainSpec {
         train_id: _,
@@ -146,6 +146,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         checkpoint_every: _,
         trace: _,
         device: _,
+        precision: _,
         rendezvous_timeout: _,
         collective_timeout: _,
         loading_timeout: _,

@@ -4,7 +4,10 @@ use arrow::array::{ArrayRef, AsArray, Date32Array, Float64Array};
 use arrow::datatypes::{Date32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{BatchSize, Keep, NumericEmbedding, NumericTransform, TrainSpec};
+use volley_proto::spec::{
+    BatchSize, Device, DeviceKind, Keep, NumericEmbedding, NumericTransform, Precision, RankDevice,
+    TrainSpec,
+};
 
 use super::linear::linear;
 use super::runs::{
@@ -298,8 +301,17 @@ fn a_state_of_another_spec_is_refused() {
     same.checkpoint_every = Some(2);
     same.elastic.min_ranks = 2;
     same.collective_timeout *= 2;
+    same.device = Device::Auto;
+    same.precision = Some(Precision::Bf16);
     let resumed = run(&same, &data(), stay(vec![state.clone(), state]));
     assert!(resumed.ends.iter().all(Result::is_ok));
+    let manifest = &resumed.outcome().artifacts.as_ref().unwrap().manifest;
+    let on_the_cpu = RankDevice {
+        device: DeviceKind::Cpu,
+        precision: Precision::F32,
+    };
+    assert_eq!(manifest.rank_devices, [on_the_cpu; 2]);
+    assert_eq!(manifest.spec.precision, Some(Precision::Bf16));
 }
 
 fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {

@@ -1,6 +1,6 @@
 //! Options of where training runs, and what it starts from.
 
-use volley_proto::spec::{Ranks, TooFew};
+use volley_proto::spec::{Precision, Ranks, TooFew};
 
 use super::super::{OptionValue, WarmStart};
 use super::set::{choose, columns, duration, expected, set, some_bool, whole};
@@ -127,6 +127,18 @@ pub(super) const RUNNING: &[TrainOption] = &[
         |to, value| match value.text().map(|text| text.to_lowercase().parse()) {
             Some(Ok(device)) => set(&mut to.device, device),
             _ => Err(expected("'auto', 'cpu' or 'cuda:N'")),
+        },
+    ),
+    option(
+        "precision",
+        "'f32', 'tf32', 'bf16'",
+        "'tf32' on a GPU that has it, 'f32' on the CPU",
+        "Precision of the factors in products of matrices. Weights, sums and the optimizer are always f32. A device computes \
+         in this precision or in a finer one: the CPU always in f32.",
+        |to, value| {
+            let mut precision = Precision::F32;
+            choose(&mut precision, value, &Precision::ALL)?;
+            set(&mut to.precision, Some(precision))
         },
     ),
     option(

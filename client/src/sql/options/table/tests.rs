@@ -4,7 +4,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use volley_proto::TrainId;
 use volley_proto::spec::{
     Activation, AdamForm, ClassWeights, EmbeddingWidth, IfExists, LabelTransform, Layer,
-    NumericEmbedding, NumericTransform, Output, Ranks, RateScaling, Start, Task, TooFew,
+    NumericEmbedding, NumericTransform, Output, Precision, Ranks, RateScaling, Start, Task, TooFew,
 };
 
 use super::super::{
@@ -230,6 +230,9 @@ fn sets_what_was_typed() {
         ("device", "'cuda:1'", |o| {
             o.device == volley_proto::spec::Device::Cuda(1)
         }),
+        ("precision", "'BF16'", |o| {
+            o.precision == Some(Precision::Bf16)
+        }),
         ("seed", "42", |o| o.seed == 42),
         ("rendezvous_timeout", "'2min'", |o| {
             o.rendezvous_timeout.as_secs() == 120
@@ -306,6 +309,8 @@ fn refuses_wrong_values_by_name() {
         ("warm_start", "'m@0'"),
         ("shard_by", "'Store'"),
         ("device", "'gpu'"),
+        ("precision", "'fp8'"),
+        ("precision", "16"),
         ("seed", "-1"),
         ("collective_timeout", "60"),
         ("collective_timeout", "'0s'"),
