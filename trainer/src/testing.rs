@@ -12,13 +12,15 @@ use futures::stream;
 use tokio_util::sync::CancellationToken;
 use volley_proto::TrainId;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
-    Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network,
-    NumericTransform, Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Device, DeviceKind, Elastic, EmbeddingWidth,
+    EnsembleSize, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss,
+    Network, NumericTransform, Optimizer, Output, Precision, Ranks, Refit, Rule, Split, Start,
+    Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
+use crate::device::Emulated;
 use crate::network::{
     CustomBatch, CustomLayer, CustomLayers, CustomOperation, Initializer, Parameter,
 };
@@ -389,6 +391,7 @@ impl Observer for Deaf {
 pub(crate) struct Seat<'a> {
     pub(crate) loaded: Result<LoadedShards>,
     pub(crate) origin: Origin,
+    pub(crate) device: ResolvedDevice,
     pub(crate) observer: &'a dyn Observer,
     pub(crate) layers: CustomLayers,
     /// Ends this rank only; its peers see a closed connection.
@@ -401,6 +404,7 @@ impl Seat<'_> {
         Self {
             loaded,
             origin: Origin::Fresh,
+            device: ResolvedDevice::CPU,
             observer: &Deaf,
             layers: custom_layers(),
             cancel: CancellationToken::new(),
@@ -439,7 +443,7 @@ pub(crate) fn train_seats(
                 scope.spawn(move || {
                     let rank = Rank {
                         communicator: &mut communicator,
-                        device: ResolvedDevice::CPU,
+                        device: seat.device,
                         layers: &seat.layers,
                         observer: seat.observer,
                         cancel: &seat.cancel,
@@ -481,6 +485,30 @@ pub(crate) fn train_split(
         .into_iter()
         .map(|outcome| outcome.unwrap())
         .collect()
+}
+
+/// The same on the emulated device, in `f32`; nothing, said aloud, where there is none.
+pub(crate) fn train_emulated(
+    spec: &TrainSpec,
+    batch: &RecordBatch,
+    world_size: usize,
+) -> Option<Vec<Outcome>> {
+    Emulated::new()?;
+    let spec = TrainSpec {
+        precision: spec.precision.or(Some(Precision::F32)),
+        ..spec.clone()
+    };
+    let seats = load_split(&spec, batch, world_size).into_iter();
+    let seats = seats.map(|loaded| Seat {
+        device: ResolvedDevice::emulated(u64::MAX, None, false),
+        ..Seat::fresh(loaded)
+    });
+    let outcomes = train_seats(&spec, seats.collect()).into_iter();
+    let outcomes = outcomes.map(|outcome| outcome.map_err(|end| end.error).unwrap());
+    let outcomes: Vec<_> = outcomes.collect();
+    let computed = outcomes[0].report.computed.device;
+    assert_eq!(computed, DeviceKind::Cuda, "the plan is what computes");
+    Some(outcomes)
 }
 
 /// The published model.

@@ -12,6 +12,7 @@ mod kernels;
 mod runtime;
 
 use std::fmt;
+use std::rc::Rc;
 
 use volley_proto::spec::Device;
 
@@ -31,29 +32,75 @@ pub struct ResolvedDevice(Kind);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Cpu,
+    /// A GPU by its ordinal, and whether the CPU is as welcome.
     #[cfg(feature = "cuda")]
-    Cuda(usize),
+    Cuda {
+        index: usize,
+        either: bool,
+    },
+    /// The CPU as a device, by the bytes of its memory, which kernel is to fail, if any, and whether the host is as welcome.
+    #[cfg(test)]
+    Emulated(u64, Option<&'static str>, bool),
 }
 
-/// A device as what computes on it names it.
+/// A device that is ready to compute.
 #[derive(Debug)]
-pub(crate) enum Backend {
+pub(crate) enum Opened {
     Cpu,
-    #[cfg(feature = "cuda")]
-    Cuda(burn_cuda::CudaDevice),
+    Gpu {
+        runtime: Rc<dyn Runtime>,
+        index: usize,
+        /// Whether the CPU is to compute where it is faster.
+        either: bool,
+    },
+}
+
+/// A GPU as Burn names it.
+#[cfg(feature = "cuda")]
+pub(crate) fn burn_device(index: usize) -> burn_cuda::CudaDevice {
+    kernels::enable_cache();
+    burn_cuda::CudaDevice::new(index)
 }
 
 impl ResolvedDevice {
     /// The CPU, which every host has.
     pub const CPU: Self = Self(Kind::Cpu);
 
-    pub(crate) fn backend(self) -> Backend {
+    /// The emulated device of so much memory, with a kernel that does nothing.
+    #[cfg(test)]
+    pub(crate) fn emulated(bytes: u64, spoilt: Option<&'static str>, either: bool) -> Self {
+        Self(Kind::Emulated(bytes, spoilt, either))
+    }
+
+    /// Makes it ready, on the thread that is to compute.
+    ///
+    /// # Errors
+    /// When a library of CUDA's is missing, or the GPU does not answer.
+    pub(crate) fn open(self) -> Result<Opened> {
         match self.0 {
-            Kind::Cpu => Backend::Cpu,
+            Kind::Cpu => Ok(Opened::Cpu),
             #[cfg(feature = "cuda")]
-            Kind::Cuda(index) => {
-                kernels::enable_cache();
-                Backend::Cuda(burn_cuda::CudaDevice::new(index))
+            Kind::Cuda { index, either } => match Cuda::open(index) {
+                Ok(runtime) => Ok(Opened::Gpu {
+                    runtime,
+                    index,
+                    either,
+                }),
+                Err(error) if either => {
+                    tracing::warn!(%error, "the CPU computes instead of the GPU");
+                    Ok(Opened::Cpu)
+                }
+                Err(error) => Err(error),
+            },
+            #[cfg(test)]
+            Kind::Emulated(bytes, spoilt, either) => {
+                let runtime = Emulated::of(bytes).expect("tests have looked for it");
+                runtime.spoilt.set(spoilt);
+                Ok(Opened::Gpu {
+                    runtime,
+                    index: 0,
+                    either,
+                })
             }
         }
     }
@@ -64,7 +111,9 @@ impl fmt::Display for ResolvedDevice {
         match self.0 {
             Kind::Cpu => f.write_str("cpu"),
             #[cfg(feature = "cuda")]
-            Kind::Cuda(index) => write!(f, "cuda:{index}"),
+            Kind::Cuda { index, .. } => write!(f, "cuda:{index}"),
+            #[cfg(test)]
+            Kind::Emulated(..) => f.write_str("emulated"),
         }
     }
 }
@@ -76,8 +125,8 @@ impl fmt::Display for ResolvedDevice {
 pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
     match device {
         Device::Cpu => Ok(ResolvedDevice::CPU),
-        Device::Auto => Ok(gpu(0).unwrap_or(ResolvedDevice::CPU)),
-        Device::Cuda(index) => gpu(index).map_err(|reason| Error::Device {
+        Device::Auto => Ok(gpu(0, true).unwrap_or(ResolvedDevice::CPU)),
+        Device::Cuda(index) => gpu(index, false).map_err(|reason| Error::Device {
             device: device.to_string(),
             reason,
         }),
@@ -85,10 +134,10 @@ pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
 }
 
 #[cfg(feature = "cuda")]
-fn gpu(index: usize) -> std::result::Result<ResolvedDevice, String> {
+fn gpu(index: usize, either: bool) -> std::result::Result<ResolvedDevice, String> {
     match driver::devices()? {
         0 => Err("the host has no NVIDIA GPU".into()),
-        count if index < count => Ok(ResolvedDevice(Kind::Cuda(index))),
+        count if index < count => Ok(ResolvedDevice(Kind::Cuda { index, either })),
         1 => Err("the host has one GPU, cuda:0".into()),
         count => Err(format!(
             "the host has {count} GPUs, cuda:0 to cuda:{}",
@@ -98,7 +147,7 @@ fn gpu(index: usize) -> std::result::Result<ResolvedDevice, String> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu(_: usize) -> std::result::Result<ResolvedDevice, String> {
+fn gpu(_: usize, _: bool) -> std::result::Result<ResolvedDevice, String> {
     Err("this executor was built without GPU support: build it with --features cuda".into())
 }
 

@@ -31,6 +31,7 @@ mod agree;
 mod batch;
 #[doc(hidden)]
 pub mod bench;
+mod choose;
 mod coverage;
 mod dropout;
 mod evaluate;
@@ -55,8 +56,9 @@ mod trace;
 
 use std::time::Instant;
 
+use tokio_util::sync::CancellationToken;
 use volley_proto::did_you_mean;
-use volley_proto::spec::{ClassWeights, DeviceKind, FeatureKind, RankDevice, TrainSpec};
+use volley_proto::spec::{ClassWeights, FeatureKind, RankDevice, TrainSpec};
 use volley_proto::store::{Classes, FeatureSummary, Refitted};
 
 pub use origin::{Beginning, Origin};
@@ -64,12 +66,13 @@ pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step
 pub use state::TrainingState;
 
 use crate::collective::Communicator;
-use crate::device::Backend;
+use crate::device::Opened;
 use crate::encode::{LoadedShards, Scaling, Settled, Vocabulary, settle};
 use crate::model::Successor;
-use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Sizes};
+use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Plan, Sizes};
 use crate::{Error, Model, Result};
 use agree::{Census, World};
+use choose::{Chosen, Subject, choose};
 use fit::{Fit, Tools, gradient_len};
 use origin::Agreed;
 use state::{Basis, Weights};
@@ -91,47 +94,85 @@ pub fn train(
     loaded: Result<LoadedShards>,
     rank: Rank<'_>,
 ) -> Result<Outcome, Interrupted> {
-    let checked = rank.layers.check(&spec.network, rank.device);
-    let loaded = loaded.and_then(|loaded| checked.map(|()| loaded));
-    match rank.device.backend() {
-        Backend::Cpu => run::<Host>(spec, loaded, rank, (), DeviceKind::Cpu),
-        #[cfg(feature = "cuda")]
-        Backend::Cuda(device) => {
-            use crate::network::Tensors;
-            type Cuda = Tensors<burn::backend::Autodiff<burn_cuda::Cuda>>;
-            run::<Cuda>(spec, loaded, rank, device, DeviceKind::Cuda)
-        }
-    }
-}
-
-fn run<C: Compute>(
-    spec: &TrainSpec,
-    loaded: Result<LoadedShards>,
-    rank: Rank<'_>,
-    device: C::Device,
-    kind: DeviceKind,
-) -> Result<Outcome, Interrupted> {
     let Rank {
         communicator,
+        device,
         layers,
         observer,
         cancel,
         origin,
-        ..
     } = rank;
     let start = Instant::now();
+    let opened = layers.check(&spec.network, device);
+    let (loaded, opened) = match opened.and_then(|()| device.open()) {
+        Ok(opened) => (loaded, opened),
+        Err(error) => (loaded.and(Err(error)), Opened::Cpu),
+    };
     if let Ok(loaded) = &loaded {
         observer.loaded(loaded.rows(), loaded.seconds());
     }
     // Ranks have more or fewer rows to settle.
     let prepared = communicator.patiently(|peers| prepare(spec, loaded, &origin, layers, peers));
-    let prepared = match prepared {
+    let mut prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             let state = origin.into_state().map(Box::new);
             return Err(Interrupted { error, state });
         }
     };
+    let state = prepared.agreed.state.take();
+    let state = state.or_else(|| origin.into_state());
+    let state = state.expect("ranks agree on a state that one of them has");
+    observer.started(prepared.agreed.beginning);
+    let subject = Subject {
+        spec: &prepared.spec,
+        architecture: &prepared.architecture,
+        weights: &state.weights.values,
+        running: &state.weights.running,
+        shards: &prepared.shards,
+    };
+    let (chosen, computed) = choose(opened, subject);
+    let own = Own {
+        communicator,
+        observer,
+        cancel,
+        computed,
+        start,
+    };
+    match chosen {
+        Chosen::Host => run::<Host>(prepared, state, own, ()),
+        Chosen::Plan(device) => run::<Plan>(prepared, state, own, device),
+        #[cfg(feature = "cuda")]
+        Chosen::Tensors(device) => {
+            use crate::network::Tensors;
+            type Cuda = Tensors<burn::backend::Autodiff<burn_cuda::Cuda>>;
+            run::<Cuda>(prepared, state, own, device)
+        }
+    }
+}
+
+/// What a rank trains with.
+struct Own<'a> {
+    communicator: &'a mut Communicator,
+    observer: &'a dyn Observer,
+    cancel: &'a CancellationToken,
+    computed: RankDevice,
+    start: Instant,
+}
+
+fn run<C: Compute>(
+    prepared: Prepared,
+    mut state: TrainingState,
+    own: Own<'_>,
+    device: C::Device,
+) -> Result<Outcome, Interrupted> {
+    let Own {
+        communicator,
+        observer,
+        cancel,
+        computed,
+        start,
+    } = own;
     let Prepared {
         spec,
         features,
@@ -145,14 +186,9 @@ fn run<C: Compute>(
         scaling,
         architecture,
         population,
-        agreed,
+        ..
     } = prepared;
     let spec = &spec;
-    let computed = RankDevice::new(kind, spec.precision);
-    let state = agreed.state.or_else(|| origin.into_state());
-    let mut state = state.expect("ranks agree on a state that one of them has");
-    observer.started(agreed.beginning);
-
     let gradient = match communicator.buffer(gradient_len(&architecture)) {
         Ok(gradient) => gradient,
         Err(error) => {

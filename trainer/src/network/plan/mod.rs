@@ -15,6 +15,8 @@ mod layers;
 mod layout;
 mod places;
 mod step;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::cell::RefCell;
@@ -123,7 +125,7 @@ impl Plan {
             width: architecture.continuous,
             lanes: 1,
         };
-        let (values, places) = self.values(rows, tensor)?;
+        let (values, places) = self.place_values(rows, tensor)?;
         let batch = Batch {
             codes: codes.at(),
             numbers: tensor,
@@ -154,7 +156,7 @@ impl Plan {
     }
 
     /// Memory for the values of so many rows, with their places.
-    fn values(&self, rows: usize, numbers: Tensor) -> Result<(Memory, Places)> {
+    fn place_values(&self, rows: usize, numbers: Tensor) -> Result<(Memory, Places)> {
         let Layers {
             sketch,
             architecture,

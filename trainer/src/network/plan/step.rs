@@ -207,7 +207,7 @@ impl Plan {
             width,
             lanes: 1,
         };
-        let (memory_of_values, values) = self.values(piece, tensor)?;
+        let (memory_of_values, values) = self.place_values(piece, tensor)?;
         let codes = memory(4 * rows * architecture.categorical)?;
         let keys = memory(8 * rows * architecture.dropouts().len())?;
         let blocks = self.gather_blocks(rows);

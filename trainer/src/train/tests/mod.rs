@@ -1,6 +1,7 @@
 //! Training as a whole, in worlds of several ranks.
 
 mod coverage;
+mod devices;
 mod ensemble;
 mod failures;
 mod fuzz;

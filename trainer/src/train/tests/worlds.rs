@@ -9,13 +9,16 @@ use volley_proto::spec::{
 
 use crate::Outcome;
 use crate::testing::{
-    classifier, load_now, rows, shards, spec, squash, told_apart, train_split, train_world,
-    two_labels, with_visits,
+    classifier, load_now, rows, shards, spec, squash, told_apart, train_emulated, train_split,
+    train_world, two_labels, with_visits,
 };
 
 /// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
 /// over twenty steps.
 pub(super) const TOLERANCE: f32 = 1e-5;
+
+/// The same where exponentials are another library's, besides.
+const ON_A_DEVICE: f32 = 1e-4;
 
 /// The published weights, by name.
 pub(super) fn weights(outcome: &Outcome) -> Vec<(String, Vec<f32>)> {
@@ -88,6 +91,31 @@ fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &RecordBatch, what
         );
         let [left, right] = [kept, &many[0].report.kept].map(|kept| kept.eval_accuracy);
         assert_eq!(left, right, "{what}");
+    }
+    // No plan computes custom layers.
+    if Layer::customs(&spec.network.layers).is_empty() {
+        assert_devices_train_what_the_host_does(spec, data, &one, what);
+    }
+}
+
+/// Checks that a device by itself, and two that are in step, train what `host` is.
+fn assert_devices_train_what_the_host_does(
+    spec: &TrainSpec,
+    data: &RecordBatch,
+    host: &[Outcome],
+    what: &str,
+) {
+    for world_size in [1, 2] {
+        let Some(device) = train_emulated(spec, data, world_size) else {
+            return;
+        };
+        eprintln!("{what}, on {world_size}");
+        assert_same_weights(&host[0], &device[0], ON_A_DEVICE);
+        let [left, right] = [host, &device].map(|of| &of[0].report.kept);
+        let near = |left: f64, right: f64| (left / right - 1.0).abs() < 1e-4;
+        assert!(near(left.loss, right.loss), "{what}: {left:?} {right:?}");
+        let [left, right] = [left, right].map(|kept| kept.eval_loss.unwrap());
+        assert!(near(left, right), "{what}: {left} and {right}");
     }
 }
 
@@ -231,6 +259,7 @@ fn n_ranks_train_what_one_does() {
             assert_eq!(rows, 210);
             assert!(many[1..].iter().all(|outcome| outcome.artifacts.is_none()));
         }
+        assert_devices_train_what_the_host_does(&spec, &data, &one, &spec.loss.to_string());
     }
 }
 
@@ -261,6 +290,11 @@ fn n_ranks_train_every_layer_as_one_does() {
     assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "every layer");
     spec.network.ensemble_size = EnsembleSize::Of(3);
     assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "an ensemble");
+    let is_custom = |layer: &Layer| matches!(layer, Layer::Custom { .. });
+    spec.network.layers.retain(|layer| !is_custom(layer));
+    assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "an ensemble of known layers");
+    spec.network.ensemble_size = EnsembleSize::ONE;
+    assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "every known layer");
 }
 
 #[test]
@@ -307,6 +341,9 @@ fn passes_of_a_step_are_a_step() {
         assert_same_weights(&whole[0], &parts[0], TOLERANCE);
         let steps = |outcome: &Outcome| outcome.report.kept.steps;
         assert_eq!(steps(&parts[0]), steps(&whole[0]));
+        if let Some(device) = train_emulated(&spec(batch_size, passes), &data, ranks) {
+            assert_same_weights(&whole[0], &device[0], ON_A_DEVICE);
+        }
     }
 }
 

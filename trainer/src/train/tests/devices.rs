@@ -1,0 +1,136 @@
+//! Trainings on devices: which computes, what they survive, and how they go on elsewhere.
+
+use volley_proto::spec::{BatchSize, DeviceKind, Precision, TrainSpec};
+
+use super::runs::{Watch, data, small};
+use super::worlds::assert_same_weights;
+use crate::device::Emulated;
+use crate::testing::{Seat, load_split, spec, train_emulated, train_seats, train_split};
+use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice};
+
+const ON_A_DEVICE: f32 = 1e-4;
+
+/// A rank alone, on this device, that ends after so many steps if told.
+fn alone(
+    spec: &TrainSpec,
+    device: ResolvedDevice,
+    origin: Origin,
+    stop_after: Option<u64>,
+) -> Result<Outcome, Interrupted> {
+    let watch = Watch {
+        stop_after,
+        ..Watch::default()
+    };
+    let mut loaded = load_split(spec, &data(), 1);
+    let seat = Seat {
+        device,
+        origin,
+        observer: &watch,
+        cancel: watch.cancel.clone(),
+        ..Seat::fresh(loaded.remove(0))
+    };
+    train_seats(spec, vec![seat]).remove(0)
+}
+
+fn in_f32() -> TrainSpec {
+    TrainSpec {
+        precision: Some(Precision::F32),
+        ..small(1)
+    }
+}
+
+fn emulated() -> ResolvedDevice {
+    ResolvedDevice::emulated(u64::MAX, None, false)
+}
+
+#[test]
+fn a_training_goes_on_on_another_device_where_it_stood() {
+    if Emulated::new().is_none() {
+        return;
+    }
+    let spec = in_f32();
+    let whole = train_split(&spec, &data(), 1);
+    for [first, second] in [
+        [emulated(), ResolvedDevice::CPU],
+        [ResolvedDevice::CPU, emulated()],
+        [emulated(), emulated()],
+    ] {
+        for steps in [1, 5, 7, 12] {
+            let ended = alone(&spec, first, Origin::Fresh, Some(steps)).unwrap_err();
+            assert!(
+                matches!(ended.error, Error::Cancelled | Error::AtStep { .. }),
+                "{ended}"
+            );
+            let state = *ended.state.unwrap();
+            // A device may have taken more steps before it was asked.
+            assert!(state.position().steps >= steps);
+            let end = alone(&spec, second, Origin::State(state), None).unwrap();
+            assert_same_weights(&whole[0], &end, ON_A_DEVICE);
+            assert_eq!(end.report.kept.steps, whole[0].report.kept.steps);
+        }
+    }
+}
+
+#[test]
+fn a_device_that_computes_something_else_is_not_used() {
+    if Emulated::new().is_none() {
+        return;
+    }
+    let spec = in_f32();
+    let host = train_split(&spec, &data(), 1);
+    for kernel in [
+        "dense",
+        "enter",
+        "dense_back",
+        "entered",
+        "outputs",
+        "slopes",
+    ] {
+        let device = ResolvedDevice::emulated(u64::MAX, Some(kernel), false);
+        let end = alone(&spec, device, Origin::Fresh, None).unwrap();
+        assert_eq!(end.report.computed.device, DeviceKind::Cpu, "{kernel}");
+        assert_same_weights(&host[0], &end, 0.0);
+    }
+}
+
+#[test]
+fn rows_that_do_not_fit_a_device_are_brought_step_by_step() {
+    if Emulated::new().is_none() {
+        return;
+    }
+    let spec = in_f32();
+    let host = train_split(&spec, &data(), 1);
+    // By trial: so much that a step fits, and rows do not.
+    let least = (1..).map(|kib| kib << 10).find(|bytes| {
+        let device = ResolvedDevice::emulated(*bytes, None, false);
+        let end = alone(&spec, device, Origin::Fresh, None);
+        end.is_ok_and(|end| end.report.computed.device == DeviceKind::Cuda)
+    });
+    for more in [0, 4 << 10, 16 << 10] {
+        let device = ResolvedDevice::emulated(least.unwrap() + more, None, false);
+        let end = alone(&spec, device, Origin::Fresh, None).unwrap();
+        assert_same_weights(&host[0], &end, ON_A_DEVICE);
+    }
+}
+
+#[test]
+fn products_of_fewer_digits_learn_as_much() {
+    let spec = TrainSpec {
+        epochs: Some(8),
+        batch_size: Some(BatchSize::OfRank(10)),
+        ..spec()
+    };
+    let host = train_split(&spec, &data(), 1);
+    for precision in [Precision::Tf32, Precision::Bf16] {
+        let spec = TrainSpec {
+            precision: Some(precision),
+            ..spec.clone()
+        };
+        let Some(device) = train_emulated(&spec, &data(), 1) else {
+            return;
+        };
+        assert_eq!(device[0].report.computed.precision, precision);
+        let [due, found] = [&host, &device].map(|of| of[0].report.kept.eval_loss.unwrap());
+        assert!(found < 1.2 * due, "{precision}: {found}, {due} in f32");
+    }
+}
