@@ -38,6 +38,9 @@ impl Piece {
 /// Gradients are where the weights are. Of weights in host memory that is a flat buffer, parameter after parameter, which
 /// is handed in as `flat`: what ranks exchange. A device's is kept there, and `flat` is not touched but where it is
 /// [read](Self::read_gradient) and [written](Self::write_gradient).
+///
+/// # Errors
+/// Of each call, that a device has failed, or has no more memory. What was there may be lost then.
 pub(crate) trait Compute {
     /// Where it computes.
     type Device;
@@ -58,10 +61,10 @@ pub(crate) trait Compute {
         Self: Sized;
 
     /// The network's outputs, `[B × K]`; of an ensemble, the mean of its members'.
-    fn predict(&mut self, input: Input) -> Vec<f32>;
+    fn predict(&mut self, input: Input) -> Result<Vec<f32>>;
 
     /// The outputs of each of the M members, `[B × M·K]`.
-    fn predict_by_member(&mut self, input: Input) -> Vec<f32>;
+    fn predict_by_member(&mut self, input: Input) -> Result<Vec<f32>>;
 
     /// Computes the gradient of Σ slope·output over a micro-batch, and accumulates it over those of a step.
     /// `slopes` gets the outputs of each of the M members, `[B × M·K]`, and returns a slope for each.
@@ -71,34 +74,39 @@ pub(crate) trait Compute {
         slopes: impl FnOnce(&[f32]) -> Vec<f32>,
         piece: Piece,
         flat: &mut [f32],
-    );
+    ) -> Result<()>;
 
     /// The gradient of no rows: zeros.
-    fn zero_gradient(&mut self, flat: &mut [f32]);
+    fn zero_gradient(&mut self, flat: &mut [f32]) -> Result<()>;
 
     /// Sees that the gradient is in `flat`.
-    fn read_gradient(&mut self, flat: &mut [f32]);
+    fn read_gradient(&mut self, flat: &mut [f32]) -> Result<()>;
 
     /// Sees that the gradient is the one in `flat`.
-    fn write_gradient(&mut self, flat: &[f32]);
+    fn write_gradient(&mut self, flat: &[f32]) -> Result<()>;
 
     /// The first number of the gradient that is not finite.
-    fn non_finite_gradient(&mut self, flat: &[f32]) -> Option<f64>;
+    fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>>;
 
     /// Changes the weights by their gradient, which is used up. `slots` is what the optimizer keeps of each weight.
-    fn apply(&mut self, update: &Update<'_>, slots: &mut [Self::Numbers], flat: &mut [f32]);
+    fn apply(
+        &mut self,
+        update: &Update<'_>,
+        slots: &mut [Self::Numbers],
+        flat: &mut [f32],
+    ) -> Result<()>;
 
     /// Brings numbers of each weight to where the weights are.
-    fn upload(&self, numbers: Vec<f32>) -> Self::Numbers;
+    fn upload(&self, numbers: Vec<f32>) -> Result<Self::Numbers>;
 
     /// Brings them back to host memory.
-    fn download(numbers: Self::Numbers) -> Vec<f32>;
+    fn download(numbers: Self::Numbers) -> Result<Vec<f32>>;
 
     /// The weights' numbers, parameter by parameter.
-    fn values(&self) -> Vec<Vec<f32>>;
+    fn values(&self) -> Result<Vec<Vec<f32>>>;
 
     /// Puts weights in, parameter by parameter.
-    fn put(&mut self, values: &[Vec<f32>]);
+    fn put(&mut self, values: &[Vec<f32>]) -> Result<()>;
 
     /// Steps over rows that lie where the weights are, where it can take them by itself.
     fn resident(&mut self) -> Option<&mut dyn Resident<Self::Numbers>> {

@@ -25,7 +25,7 @@ impl Optimizer {
         let state = fresh_slots(&spec.optimizer, len);
         let (parameters, l2) = (architecture.parameters(), spec.l2.unwrap_or(0.0));
         Self {
-            optimizer: Inner::new(spec, l2, parameters, &network, 0, state),
+            optimizer: Inner::new(spec, l2, parameters, &network, 0, state).expect("host memory"),
             learn_rate: spec.optimizer.learn_rate,
             network,
             gradient: (0..len).map(|at| at as f32 / len as f32).collect(),
@@ -35,7 +35,8 @@ impl Optimizer {
     /// One step over all weights.
     pub fn step(&mut self) {
         self.optimizer
-            .apply(&mut self.gradient, self.learn_rate, &mut self.network);
+            .apply(&mut self.gradient, self.learn_rate, &mut self.network)
+            .expect("host memory");
     }
 }
 

@@ -259,9 +259,9 @@ impl Sample {
                 slopes,
                 Piece::WHOLE,
                 &mut found.gradient,
-            );
+            )?;
             // A device is waited for by reading.
-            network.read_gradient(&mut found.gradient);
+            network.read_gradient(&mut found.gradient)?;
             found.spent = found.spent.min(start.elapsed());
         }
         Ok(found)

@@ -53,7 +53,7 @@ impl<C: Compute> Fit<'_, C> {
         communicator: &mut Communicator,
         cancel: &CancellationToken,
     ) -> Result<f64> {
-        let last = self.swap_kept();
+        let last = self.swap_kept()?;
         let most = SAMPLE.div_ceil(self.spec.shards);
         let mut sums = Sums::of(self.spec.label.columns.len());
         let evaluated = self.evaluate_rows(
@@ -64,7 +64,7 @@ impl<C: Compute> Fit<'_, C> {
             cancel,
         );
         if let Some(last) = last {
-            self.put(&last);
+            self.put(&last)?;
         }
         evaluated?;
         communicator.patiently(|peers| peers.all_reduce_sum_f64(sums.as_mut_slice()))?;
@@ -115,9 +115,9 @@ impl<C: Compute> Fit<'_, C> {
                 dropout: vec![],
             };
             let outputs = match by {
-                Predictor::Ensemble => self.network.predict(input),
+                Predictor::Ensemble => self.network.predict(input)?,
                 Predictor::OutOfFold => {
-                    let all = self.network.predict_by_member(input);
+                    let all = self.network.predict_by_member(input)?;
                     let width = self.architecture.outputs;
                     let rows = all
                         .chunks_exact(width * self.architecture.members)

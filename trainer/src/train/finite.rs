@@ -11,7 +11,7 @@ use crate::{Error, Result};
 impl<C: Compute> Fit<'_, C> {
     /// Checks that the state may be kept.
     pub(super) fn check_weights(&self) -> Result<()> {
-        let weights = self.weights();
+        let weights = self.weights()?;
         let running = &weights.running;
         let mut statistics = running.mean.iter().chain(&running.variance);
         let found = weights.values.iter().find_map(|of| first_non_finite(of));

@@ -131,7 +131,10 @@ pub(super) fn gradient_len(architecture: &Architecture) -> usize {
 }
 
 impl<'a, C: Compute> Fit<'a, C> {
-    /// Goes on from a state that was [checked](TrainingState::check), in a network that has its weights.
+    /// Goes on from a state that was [checked](TrainingState::check), in a network that has its weights already.
+    ///
+    /// # Errors
+    /// When a device has no memory for what the optimizer keeps.
     pub(super) fn new(
         spec: &'a TrainSpec,
         architecture: &'a Architecture,
@@ -140,7 +143,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         shards: &'a [Settled],
         network: C,
         tools: Tools,
-    ) -> Self {
+    ) -> Result<Self> {
         let Tools {
             gradient,
             curve,
@@ -166,13 +169,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         // A refit begins anew.
         let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
         let (parameters, steps_before) = (architecture.parameters(), position.steps - before);
-        let optimizer = Optimizer::new(spec, l2, parameters, &network, steps_before, slots);
+        let optimizer = Optimizer::new(spec, l2, parameters, &network, steps_before, slots)?;
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
             weights: kept.weights,
         });
-        Self {
+        Ok(Self {
             spec,
             architecture,
             shards,
@@ -203,18 +206,21 @@ impl<'a, C: Compute> Fit<'a, C> {
             curve,
             since: (0, 0.0),
             trace,
-        }
+        })
     }
 
     /// The state after the last whole step.
-    pub(super) fn state(&self) -> TrainingState {
-        TrainingState {
+    ///
+    /// # Errors
+    /// When the device that has it has failed.
+    pub(super) fn state(&self) -> Result<TrainingState> {
+        Ok(TrainingState {
             basis: self.basis.clone(),
             global_batch: self.global_batch,
             scaling: self.scaling.clone(),
             position: self.position,
-            weights: self.weights(),
-            slots: self.optimizer.slots(),
+            weights: self.weights()?,
+            slots: self.optimizer.slots()?,
             progress: self.progress,
             history: self.history.clone(),
             kept: self.best.as_ref().map(|best| Kept {
@@ -223,11 +229,11 @@ impl<'a, C: Compute> Fit<'a, C> {
                 weights: best.weights.clone(),
             }),
             selected: self.selected,
-        }
+        })
     }
 
     /// The state, and what another training takes over.
-    pub(super) fn into_parts(self) -> (TrainingState, Tools) {
+    pub(super) fn into_parts(self) -> (Result<TrainingState>, Tools) {
         let state = self.state();
         let tools = Tools {
             gradient: self.gradient,
@@ -237,35 +243,38 @@ impl<'a, C: Compute> Fit<'a, C> {
         (state, tools)
     }
 
-    pub(super) fn weights(&self) -> Weights {
-        Weights {
-            values: self.network.values(),
+    pub(super) fn weights(&self) -> Result<Weights> {
+        Ok(Weights {
+            values: self.network.values()?,
             running: self.running.clone(),
-        }
+        })
     }
 
     /// Puts the weights that are kept into the network, and returns those that were there, if they are others.
-    pub(super) fn swap_kept(&mut self) -> Option<Weights> {
-        let kept = self.best.as_ref()?.weights.clone();
-        let last = self.weights();
-        self.put(&kept);
-        Some(last)
+    pub(super) fn swap_kept(&mut self) -> Result<Option<Weights>> {
+        let Some(best) = &self.best else {
+            return Ok(None);
+        };
+        let kept = best.weights.clone();
+        let last = self.weights()?;
+        self.put(&kept)?;
+        Ok(Some(last))
     }
 
     /// The weights that are evaluated and published: those in the network, or their average.
-    fn published(&self) -> Weights {
-        let mut weights = self.weights();
-        if let Some(average) = self.optimizer.average() {
+    fn published(&self) -> Result<Weights> {
+        let mut weights = self.weights()?;
+        if let Some(average) = self.optimizer.average()? {
             split(&average, &mut weights.values);
         }
-        weights
+        Ok(weights)
     }
 
     /// Puts weights into the network.
-    pub(super) fn put(&mut self, weights: &Weights) {
+    pub(super) fn put(&mut self, weights: &Weights) -> Result<()> {
         let Weights { values, running } = weights;
-        self.network.put(values);
         self.running.clone_from(running);
+        self.network.put(values)
     }
 
     /// Trains what is left of the epochs.
@@ -351,7 +360,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
             if due && self.position.step < self.schedule.steps() {
                 self.check_weights()?;
-                self.checkpoint(communicator, observer);
+                self.checkpoint(communicator, observer)?;
             }
         }
         let reduce = (communicator.counters().time - reducing).as_secs_f64();
@@ -362,7 +371,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let mut retreats = 0;
         while is_lost(&sums)
             && retreats < MOST_RETREATS
-            && self.optimizer.retreat(&mut self.network)
+            && self.optimizer.retreat(&mut self.network)?
         {
             sums = self.evaluated([compute, reduce], communicator, cancel)?;
             retreats += 1;
@@ -384,10 +393,10 @@ impl<'a, C: Compute> Fit<'a, C> {
         observer.epoch(&record);
         let is_last = record.ended.is_some() || self.position.epoch == self.epochs;
         let epoch = self.position.epoch;
-        self.close(record);
+        self.close(record)?;
         // Where an epoch is a step, writing the state takes longer than the step.
         if !self.optimizer.converges() || is_last || epoch.is_multiple_of(EPOCHS_A_CHECKPOINT) {
-            self.checkpoint(communicator, observer);
+            self.checkpoint(communicator, observer)?;
         }
         Ok(())
     }
@@ -403,13 +412,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         sums.spent(compute, reduce);
         self.trace.begins();
         let averages = self.optimizer.averages();
-        let trained = averages.then(|| self.weights());
+        let trained = averages.then(|| self.weights()).transpose()?;
         if averages {
-            self.put(&self.published());
+            self.put(&self.published()?)?;
         }
         let evaluated = self.evaluate(&mut sums, cancel);
         if let Some(trained) = trained {
-            self.put(&trained);
+            self.put(&trained)?;
         }
         evaluated?;
         self.trace.ends(Part::Evaluate, self.position.steps);
@@ -418,12 +427,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(sums)
     }
 
-    fn checkpoint(&mut self, communicator: &Communicator, observer: &dyn Observer) {
+    fn checkpoint(&mut self, communicator: &Communicator, observer: &dyn Observer) -> Result<()> {
         if communicator.rank() == 0 {
             self.trace.begins();
-            observer.checkpoint(self.position, self.state().encode());
+            observer.checkpoint(self.position, self.state()?.encode());
             self.trace.ends(Part::Checkpoint, self.position.steps);
         }
+        Ok(())
     }
 
     /// One step of all ranks: all of it or, on an error, nothing. Returns how many rows it had, and
@@ -458,7 +468,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         if self.architecture.batch_norm {
             statistics.apply(&mut batch.continuous);
         }
-        let loss = self.backward(places, batch, weight);
+        let loss = self.backward(places, batch, weight)?;
         let tail = &mut self.gradient[self.optimizer.len()..];
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
@@ -471,19 +481,19 @@ impl<'a, C: Compute> Fit<'a, C> {
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
         let diverged = match loss.is_finite() {
             true => {
-                let found = self.network.non_finite_gradient(gradient);
+                let found = self.network.non_finite_gradient(gradient)?;
                 found.map(|value| ("a number of the gradient", value))
             }
             false => Some(("the loss", loss)),
         };
-        let retreats = diverged.is_some() && self.optimizer.retreat(&mut self.network);
+        let retreats = diverged.is_some() && self.optimizer.retreat(&mut self.network)?;
         if let Some((what, value)) = diverged.filter(|_| !retreats) {
             return Err(self.diverged(what, value));
         }
-        // Nothing fails from here on.
+        // Nothing but a device fails from here on, and takes the state with it.
         let loss = if retreats { f64::from(f32::MAX) } else { loss };
         self.running.follow(&statistics);
-        self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network);
+        self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network)?;
         self.trace.ends(Part::Update, number);
         self.own.add(mine);
         Ok(self.took(all, weight, loss))
@@ -518,10 +528,9 @@ impl<'a, C: Compute> Fit<'a, C> {
             return Ok(());
         }
         let len = self.optimizer.len();
-        self.network.read_gradient(&mut self.gradient[..len]);
+        self.network.read_gradient(&mut self.gradient[..len])?;
         communicator.all_reduce_sum(&mut self.gradient)?;
-        self.network.write_gradient(&self.gradient[..len]);
-        Ok(())
+        self.network.write_gradient(&self.gradient[..len])
     }
 
     /// Adds a step to the curve, which has some points an epoch.
@@ -589,7 +598,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     }
 
     /// Moves on to the next epoch.
-    fn close(&mut self, record: EpochRecord) {
+    fn close(&mut self, record: EpochRecord) -> Result<()> {
         let score = pace::score(&record);
         let is_kept = match self.spec.keep {
             Keep::Best if self.selected.is_none() => {
@@ -602,7 +611,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             self.best = Some(Best {
                 epoch: record.epoch,
                 score,
-                weights: self.published(),
+                weights: self.published()?,
             });
         }
         self.history.push(record);
@@ -611,6 +620,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.earlier = Covered::default();
         self.position.epoch += 1;
         self.position.step = 0;
+        Ok(())
     }
 }
 

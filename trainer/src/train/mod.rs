@@ -218,22 +218,24 @@ fn run<C: Compute>(
         state: Some(Box::new(state)),
     };
 
-    let network = |state: &TrainingState| {
-        let values = state.weights.values.clone();
+    // A device that fails takes the state with it.
+    let lost = |error| Interrupted { error, state: None };
+    let network = |state: &mut TrainingState| {
+        let values = std::mem::take(&mut state.weights.values);
         C::new(&architecture, values, &device)
     };
 
     if state.selected.is_none() && spec.refit.is_due(all_rows, all_eval > 0) {
-        let network = match network(&state) {
-            Ok(network) => network,
-            Err(error) => return Err(interrupted(error, state)),
-        };
-        let mut fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
+        let network = network(&mut state).map_err(lost)?;
+        let fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
+        let mut fit = fit.map_err(lost)?;
         let fitted = fit.run(communicator, observer, cancel);
-        (state, tools) = fit.into_parts();
-        if let Err(error) = fitted {
-            return Err(interrupted(error, state));
-        }
+        let (left, used) = fit.into_parts();
+        (state, tools) = match (fitted, left) {
+            (Ok(()), Ok(state)) => (state, used),
+            (Err(error), left) => return Err(ended(error, left)),
+            (Ok(()), Err(error)) => return Err(lost(error)),
+        };
         let weights = Weights {
             values: architecture.initial_values(spec.seed),
             running: population,
@@ -251,11 +253,9 @@ fn run<C: Compute>(
             Err(error) => return Err(interrupted(error, state)),
         };
     }
-    let network = match network(&state) {
-        Ok(network) => network,
-        Err(error) => return Err(interrupted(error, state)),
-    };
-    let mut fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
+    let network = network(&mut state).map_err(lost)?;
+    let fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
+    let mut fit = fit.map_err(lost)?;
     let fitted = fit.run(communicator, observer, cancel);
     let evaluated = fitted.and_then(|()| {
         let loss = fit.evaluate_training(communicator, cancel)?;
@@ -263,12 +263,12 @@ fn run<C: Compute>(
         let devices = agree::gather(&computed, "device", communicator)?;
         Ok((loss, traces, devices))
     });
-    let (state, Tools { curve, .. }) = fit.into_parts();
+    let (left, Tools { curve, .. }) = fit.into_parts();
     let (eval_train_loss, traces, rank_devices) = match evaluated {
         Ok(evaluated) => evaluated,
-        Err(error) => return Err(interrupted(error, state)),
+        Err(error) => return Err(ended(error, left)),
     };
-    let (history, kept_epoch, weights) = state.finish();
+    let (history, kept_epoch, weights) = left.map_err(lost)?.finish();
 
     let report = RankReport {
         train_rows,
@@ -302,6 +302,17 @@ fn run<C: Compute>(
         trained.publish(weights)
     });
     Ok(Outcome { report, artifacts })
+}
+
+/// What is left of a training that ended by an error.
+fn ended(error: Error, left: Result<TrainingState>) -> Interrupted {
+    let state = left.map(Box::new);
+    Interrupted {
+        state: state
+            .inspect_err(|error| tracing::warn!(%error, "the state of the training is lost"))
+            .ok(),
+        error,
+    }
 }
 
 /// Of a label with more values it is likelier that they are to be measured.

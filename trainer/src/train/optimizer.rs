@@ -10,6 +10,7 @@ use std::ops::Range;
 use volley_proto::spec::{Optimizer as Spec, Rule, TrainSpec};
 
 use super::lbfgs;
+use crate::Result;
 use crate::network::{Compute, Parameter, Update};
 
 /// The optimizer's settings and state.
@@ -75,7 +76,7 @@ impl<C: Compute> Optimizer<C> {
         network: &C,
         steps: u64,
         state: Vec<Vec<f32>>,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut len = 0;
         let mut penalized = Vec::new();
         for parameter in parameters {
@@ -87,7 +88,8 @@ impl<C: Compute> Optimizer<C> {
         }
         assert_eq!(state.len(), slots(&spec.optimizer).len());
         assert!(state.iter().all(|slot| slot.len() == len));
-        Self {
+        let slots = state.into_iter().map(|slot| network.upload(slot));
+        Ok(Self {
             rule: spec.optimizer.rule.clone(),
             clip_norm: spec.optimizer.clip_norm,
             clip_value: spec.optimizer.clip_value,
@@ -95,14 +97,14 @@ impl<C: Compute> Optimizer<C> {
             l1: spec.l1,
             l2,
             steps: i32::try_from(steps).unwrap_or(i32::MAX),
-            slots: state.into_iter().map(|slot| network.upload(slot)).collect(),
+            slots: slots.collect::<Result<_>>()?,
             len,
             penalized,
-        }
+        })
     }
 
     /// What it keeps of each weight, in the order of the parameters.
-    pub(super) fn slots(&self) -> Vec<Vec<f32>> {
+    pub(super) fn slots(&self) -> Result<Vec<Vec<f32>>> {
         self.slots.iter().cloned().map(C::download).collect()
     }
 
@@ -112,9 +114,9 @@ impl<C: Compute> Optimizer<C> {
     }
 
     /// The average of the weights so far, if one is kept, in the order of the parameters.
-    pub(super) fn average(&self) -> Option<Vec<f32>> {
-        self.ema_momentum?;
-        self.slots.last().cloned().map(C::download)
+    pub(super) fn average(&self) -> Result<Option<Vec<f32>>> {
+        let average = self.slots.last().filter(|_| self.averages());
+        average.cloned().map(C::download).transpose()
     }
 
     /// The length of the flat gradient.
@@ -128,17 +130,22 @@ impl<C: Compute> Optimizer<C> {
     }
 
     /// Changes a network's weights by their gradient. Returns whether it has vanished, where the rule ends then.
-    pub(super) fn apply(&mut self, flat: &mut [f32], learn_rate: f64, network: &mut C) -> bool {
+    pub(super) fn apply(
+        &mut self,
+        flat: &mut [f32],
+        learn_rate: f64,
+        network: &mut C,
+    ) -> Result<bool> {
         if !self.converges() {
             let mut slots = std::mem::take(&mut self.slots);
-            network.apply(&self.update(0, learn_rate), &mut slots, flat);
+            network.apply(&self.update(0, learn_rate), &mut slots, flat)?;
             self.slots = slots;
             self.advance(1);
-            return false;
+            return Ok(false);
         }
         self.advance(1);
-        network.read_gradient(flat);
-        let mut values = network.values();
+        network.read_gradient(flat)?;
+        let mut values = network.values()?;
         let mut weights = values.concat();
         let mut gradient: Vec<f64> = flat.iter().map(|g| f64::from(*g)).collect();
         for span in &self.penalized {
@@ -148,11 +155,12 @@ impl<C: Compute> Optimizer<C> {
             terms.for_each(|(g, w)| *g += 2.0 * self.l2 * f64::from(*w));
         }
         let slots = std::mem::take(&mut self.slots).into_iter();
-        let mut slots: Vec<_> = slots.map(C::download).collect();
+        let mut slots = slots.map(C::download).collect::<Result<Vec<_>>>()?;
         let vanished = lbfgs::step(&mut slots, &gradient, &mut weights);
-        self.slots = slots.into_iter().map(|slot| network.upload(slot)).collect();
-        put(&weights, &mut values, network);
-        vanished
+        let slots = slots.into_iter().map(|slot| network.upload(slot));
+        self.slots = slots.collect::<Result<_>>()?;
+        put(&weights, &mut values, network)?;
+        Ok(vanished)
     }
 
     /// The step that comes after so many others.
@@ -191,24 +199,24 @@ impl<C: Compute> Optimizer<C> {
     }
 
     /// Goes back from where a step has no loss, where the rule can. Says whether it has.
-    pub(super) fn retreat(&self, network: &mut C) -> bool {
+    pub(super) fn retreat(&self, network: &mut C) -> Result<bool> {
         if !self.converges() {
-            return false;
+            return Ok(false);
         }
-        let mut values = network.values();
+        let mut values = network.values()?;
         let mut weights = values.concat();
-        let retreats = lbfgs::retreat(&self.slots(), &mut weights);
+        let retreats = lbfgs::retreat(&self.slots()?, &mut weights);
         if retreats {
-            put(&weights, &mut values, network);
+            put(&weights, &mut values, network)?;
         }
-        retreats
+        Ok(retreats)
     }
 }
 
 /// Puts flat weights into a network whose weights these were.
-fn put(flat: &[f32], values: &mut [Vec<f32>], network: &mut impl Compute) {
+fn put(flat: &[f32], values: &mut [Vec<f32>], network: &mut impl Compute) -> Result<()> {
     split(flat, values);
-    network.put(values);
+    network.put(values)
 }
 
 /// Writes flat numbers of each weight over those parameter by parameter.
@@ -242,16 +250,17 @@ mod tests {
             let values = vec![weights[..2].to_vec(), weights[2..].to_vec()];
             let network = C::new(&architecture, values, &C::Device::default()).unwrap();
             let state = fresh_slots(&spec.optimizer, 3);
-            let optimizer = Optimizer::new(spec, l2, parameters, &network, 0, state);
+            let optimizer = Optimizer::new(spec, l2, parameters, &network, 0, state).unwrap();
             Self { network, optimizer }
         }
 
         /// The weights after a step by this gradient.
         fn step(&mut self, mut gradient: [f32; 3], learn_rate: f64) -> Vec<f32> {
-            self.network.write_gradient(&gradient);
+            self.network.write_gradient(&gradient).unwrap();
             self.optimizer
-                .apply(&mut gradient, learn_rate, &mut self.network);
-            self.network.values().concat()
+                .apply(&mut gradient, learn_rate, &mut self.network)
+                .unwrap();
+            self.network.values().unwrap().concat()
         }
     }
 
@@ -429,7 +438,7 @@ mod tests {
                 let done = f64::from(step - 1);
                 let kept = (done / (done + 10.0)).min(0.2);
                 due = kept * due + (1.0 - kept) * f64::from(step);
-                assert_close(&walk.optimizer.average().unwrap(), &[due; 3]);
+                assert_close(&walk.optimizer.average().unwrap().unwrap(), &[due; 3]);
             }
             assert!(due < 8.0, "{due}");
         }
@@ -466,8 +475,9 @@ mod tests {
                 ([f32::MAX, -f32::MAX, 0.0], None),
                 ([0.0, f32::NEG_INFINITY, 0.0], Some(f64::NEG_INFINITY)),
             ] {
-                walk.network.write_gradient(&gradient);
-                assert_eq!(walk.network.non_finite_gradient(&gradient), due);
+                walk.network.write_gradient(&gradient).unwrap();
+                let found = walk.network.non_finite_gradient(&gradient).unwrap();
+                assert_eq!(found, due);
             }
         }
         find::<Host>();

@@ -313,7 +313,7 @@ mod tests {
         };
         let of = Architecture::of(&network, &["a", "b"], &sizes, 1.0, &custom_layers()).unwrap();
         let mut host = Host::new(&of, of.initial_values(1), &()).unwrap();
-        let mut gradient = vec![0.0; host.values().iter().map(Vec::len).sum()];
+        let mut gradient = vec![0.0; host.values().unwrap().iter().map(Vec::len).sum()];
         let mut held = Vec::new();
         for batch in 0..60 {
             // The last batch of an epoch is a small one.
@@ -325,7 +325,8 @@ mod tests {
                 dropout: vec![],
             };
             let slopes = |y: &[f32]| vec![1.0; y.len()];
-            host.gradient(input, slopes, Piece::WHOLE, &mut gradient);
+            host.gradient(input, slopes, Piece::WHOLE, &mut gradient)
+                .unwrap();
             let Scratch { deltas, spare, .. } = &host.scratch;
             let buffers = spare.iter().chain(deltas.iter().flatten());
             held.push(buffers.map(Vec::capacity).sum::<usize>());

@@ -307,12 +307,24 @@ impl Compute for Host {
         })
     }
 
-    fn predict(&mut self, input: Input) -> Vec<f32> {
-        predict(&self.architecture, &self.weights, &input, &mut self.scratch)
+    fn predict(&mut self, input: Input) -> Result<Vec<f32>> {
+        let Self {
+            architecture,
+            weights,
+            scratch,
+            ..
+        } = self;
+        Ok(predict(architecture, weights, &input, scratch))
     }
 
-    fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
-        predict_by_member(&self.architecture, &self.weights, &input, &mut self.scratch)
+    fn predict_by_member(&mut self, input: Input) -> Result<Vec<f32>> {
+        let Self {
+            architecture,
+            weights,
+            scratch,
+            ..
+        } = self;
+        Ok(predict_by_member(architecture, weights, &input, scratch))
     }
 
     fn gradient(
@@ -321,7 +333,7 @@ impl Compute for Host {
         slopes: impl FnOnce(&[f32]) -> Vec<f32>,
         piece: Piece,
         flat: &mut [f32],
-    ) {
+    ) -> Result<()> {
         let Self {
             architecture,
             weights,
@@ -344,7 +356,7 @@ impl Compute for Host {
         let wanted = Wanted::Parameters(&mut gradients);
         backward(architecture, weights, &input, scratch, deltas, wanted);
         if piece == Piece::WHOLE {
-            return;
+            return Ok(());
         }
         if piece.first {
             sums.clear();
@@ -357,21 +369,32 @@ impl Compute for Host {
             let gradient = flat.iter_mut().zip(sums);
             gradient.for_each(|(g, sum)| *g = sum as f32);
         }
+        Ok(())
     }
 
-    fn zero_gradient(&mut self, flat: &mut [f32]) {
+    fn zero_gradient(&mut self, flat: &mut [f32]) -> Result<()> {
         flat.fill(0.0);
+        Ok(())
     }
 
-    fn read_gradient(&mut self, _: &mut [f32]) {}
-
-    fn write_gradient(&mut self, _: &[f32]) {}
-
-    fn non_finite_gradient(&mut self, flat: &[f32]) -> Option<f64> {
-        first_non_finite(flat)
+    fn read_gradient(&mut self, _: &mut [f32]) -> Result<()> {
+        Ok(())
     }
 
-    fn apply(&mut self, update: &Update<'_>, slots: &mut [Vec<f32>], flat: &mut [f32]) {
+    fn write_gradient(&mut self, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+
+    fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>> {
+        Ok(first_non_finite(flat))
+    }
+
+    fn apply(
+        &mut self,
+        update: &Update<'_>,
+        slots: &mut [Vec<f32>],
+        flat: &mut [f32],
+    ) -> Result<()> {
         update::clip(update, flat);
         let mut start = 0;
         let parameters = self.architecture.parameters().iter();
@@ -387,22 +410,24 @@ impl Compute for Host {
                 own,
             );
         }
+        Ok(())
     }
 
-    fn upload(&self, numbers: Vec<f32>) -> Vec<f32> {
-        numbers
+    fn upload(&self, numbers: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(numbers)
     }
 
-    fn download(numbers: Vec<f32>) -> Vec<f32> {
-        numbers
+    fn download(numbers: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(numbers)
     }
 
-    fn values(&self) -> Vec<Vec<f32>> {
-        self.weights.clone()
+    fn values(&self) -> Result<Vec<Vec<f32>>> {
+        Ok(self.weights.clone())
     }
 
-    fn put(&mut self, values: &[Vec<f32>]) {
+    fn put(&mut self, values: &[Vec<f32>]) -> Result<()> {
         self.weights.clone_from_slice(values);
+        Ok(())
     }
 }
 

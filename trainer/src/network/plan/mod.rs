@@ -99,11 +99,6 @@ pub(crate) struct Slot {
     layers: Rc<Layers>,
 }
 
-/// What a device that has failed leaves to say.
-fn done<T>(result: Result<T>) -> T {
-    result.unwrap_or_else(|error| panic!("{error}"))
-}
-
 impl Plan {
     /// Memory for so many rows at once, whose ones are written.
     fn room(&self, rows: usize) -> Result<()> {
@@ -249,17 +244,11 @@ impl Plan {
         Ok(found)
     }
 
-    /// The gradient by slopes that the host finds for outputs.
-    fn host_gradient(
-        &self,
-        input: &Input,
-        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
-        piece: Piece,
-    ) -> Result<()> {
-        let found = slopes(&self.outputs_for_training(input)?);
+    /// The gradient by slopes that the host has found for the outputs of a batch, which were computed last.
+    fn back(&self, input: &Input, slopes: &[f32], piece: Piece) -> Result<()> {
         let room = self.room.borrow();
         let room = room.as_ref().expect("the batch had room");
-        room.outputs.write(0, &found)?;
+        room.outputs.write(0, slopes)?;
         let pass = Pass {
             batch: room.batch,
             places: &room.places,
@@ -288,11 +277,6 @@ impl Plan {
             .backward(&pass, self.gradient.at(), !piece.first);
         work.extend(back);
         self.runtime.run(&work)
-    }
-
-    /// Outputs of each lane, with dropout where the batch has it.
-    fn outputs_for_training(&self, input: &Input) -> Result<Vec<f32>> {
-        self.outputs(input, false)
     }
 
     /// Sets the gradient to zero.
@@ -410,12 +394,12 @@ impl Compute for Plan {
         })
     }
 
-    fn predict(&mut self, input: Input) -> Vec<f32> {
-        done(self.outputs(&input, true))
+    fn predict(&mut self, input: Input) -> Result<Vec<f32>> {
+        self.outputs(&input, true)
     }
 
-    fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
-        done(self.outputs(&input, false))
+    fn predict_by_member(&mut self, input: Input) -> Result<Vec<f32>> {
+        self.outputs(&input, false)
     }
 
     fn gradient(
@@ -424,62 +408,64 @@ impl Compute for Plan {
         slopes: impl FnOnce(&[f32]) -> Vec<f32>,
         piece: Piece,
         _: &mut [f32],
-    ) {
-        done(self.host_gradient(&input, slopes, piece));
+    ) -> Result<()> {
+        let slopes = slopes(&self.outputs(&input, false)?);
+        self.back(&input, &slopes, piece)
     }
 
-    fn zero_gradient(&mut self, _: &mut [f32]) {
-        done(self.runtime.run(&[self.clear()]));
+    fn zero_gradient(&mut self, _: &mut [f32]) -> Result<()> {
+        self.runtime.run(&[self.clear()])
     }
 
-    fn read_gradient(&mut self, flat: &mut [f32]) {
+    fn read_gradient(&mut self, flat: &mut [f32]) -> Result<()> {
         let mut spread = vec![0.0; self.layers.layout.len()];
-        done(self.gradient.read(0, &mut spread));
+        self.gradient.read(0, &mut spread)?;
         self.layers.layout.gather(&spread, flat);
+        Ok(())
     }
 
-    fn write_gradient(&mut self, flat: &[f32]) {
-        done(self.gradient.write(0, &self.layers.layout.spread(flat)));
+    fn write_gradient(&mut self, flat: &[f32]) -> Result<()> {
+        self.gradient.write(0, &self.layers.layout.spread(flat))
     }
 
-    fn non_finite_gradient(&mut self, _: &[f32]) -> Option<f64> {
+    fn non_finite_gradient(&mut self, _: &[f32]) -> Result<Option<f64>> {
         let (check, blocks) = self.check();
-        done(self.runtime.run(&[check]));
+        self.runtime.run(&[check])?;
         let mut partials = vec![0.0_f64; 2 * blocks];
-        done(self.checks.read(0, &mut partials));
+        self.checks.read(0, &mut partials)?;
         let mut found = partials.chunks_exact(2).map(|partial| partial[1]);
-        found.find(|number| *number != 0.0)
+        Ok(found.find(|number| *number != 0.0))
     }
 
-    fn apply(&mut self, update: &Update<'_>, slots: &mut [Slot], _: &mut [f32]) {
-        done(self.apply_once(update, slots));
+    fn apply(&mut self, update: &Update<'_>, slots: &mut [Slot], _: &mut [f32]) -> Result<()> {
+        self.apply_once(update, slots)
     }
 
-    fn upload(&self, numbers: Vec<f32>) -> Slot {
+    fn upload(&self, numbers: Vec<f32>) -> Result<Slot> {
         let spread = self.layers.layout.spread(&numbers);
-        Slot {
-            memory: Rc::new(done(Memory::of(&self.runtime, &spread))),
+        Ok(Slot {
+            memory: Rc::new(Memory::of(&self.runtime, &spread)?),
             layers: Rc::clone(&self.layers),
-        }
+        })
     }
 
-    fn download(slot: Slot) -> Vec<f32> {
+    fn download(slot: Slot) -> Result<Vec<f32>> {
         let layout = &slot.layers.layout;
         let (mut spread, mut flat) = (vec![0.0; layout.len()], vec![0.0; layout.count()]);
-        done(slot.memory.read(0, &mut spread));
+        slot.memory.read(0, &mut spread)?;
         layout.gather(&spread, &mut flat);
-        flat
+        Ok(flat)
     }
 
-    fn values(&self) -> Vec<Vec<f32>> {
+    fn values(&self) -> Result<Vec<Vec<f32>>> {
         let mut spread = vec![0.0; self.layers.layout.len()];
-        done(self.weights.read(0, &mut spread));
-        self.layers.layout.split(&spread)
+        self.weights.read(0, &mut spread)?;
+        Ok(self.layers.layout.split(&spread))
     }
 
-    fn put(&mut self, values: &[Vec<f32>]) {
+    fn put(&mut self, values: &[Vec<f32>]) -> Result<()> {
         let spread = self.layers.layout.spread(&values.concat());
-        done(self.weights.write(0, &spread));
+        self.weights.write(0, &spread)
     }
 
     fn resident(&mut self) -> Option<&mut dyn Resident<Slot>> {

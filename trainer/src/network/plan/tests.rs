@@ -75,7 +75,7 @@ fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Sl
     let values = architecture.initial_values(1);
     let len = values.iter().map(Vec::len).sum();
     let mut plan = Plan::new(&architecture, values, &device).unwrap();
-    let slots = [0, 1].map(|_| plan.upload(vec![0.0; len]));
+    let slots = [0, 1].map(|_| plan.upload(vec![0.0; len]).unwrap());
     let shift = [1.5; FEATURES];
     let objective = Objective {
         loss: &Loss::Mae,
@@ -154,13 +154,21 @@ fn a_step_without_a_loss_changes_nothing_and_nor_do_those_after_it() {
     };
     let (mut plan, slots) = begun(&runtime, 1, f32::INFINITY);
     plan.run(2, &slots).unwrap();
-    let (weights, running) = (plan.values(), plan.running().unwrap());
-    let kept: Vec<_> = slots.iter().cloned().map(Plan::download).collect();
+    let (weights, running) = (plan.values().unwrap(), plan.running().unwrap());
+    let kept: Vec<_> = slots
+        .iter()
+        .cloned()
+        .map(|slot| Plan::download(slot).unwrap())
+        .collect();
     let totals = plan.run(1, &slots).unwrap();
     assert_eq!((totals[0].taken, totals[0].loss), (0, f64::INFINITY));
-    assert_eq!(plan.values(), weights);
+    assert_eq!(plan.values().unwrap(), weights);
     assert_eq!(plan.running().unwrap(), running);
-    let after: Vec<_> = slots.iter().cloned().map(Plan::download).collect();
+    let after: Vec<_> = slots
+        .iter()
+        .cloned()
+        .map(|slot| Plan::download(slot).unwrap())
+        .collect();
     assert_eq!(after, kept);
 }
 

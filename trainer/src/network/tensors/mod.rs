@@ -55,12 +55,12 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
         })
     }
 
-    fn predict(&mut self, input: Input) -> Vec<f32> {
-        self.outputs(input, &[self.architecture.graph.output])
+    fn predict(&mut self, input: Input) -> Result<Vec<f32>> {
+        Ok(self.outputs(input, &[self.architecture.graph.output]))
     }
 
-    fn predict_by_member(&mut self, input: Input) -> Vec<f32> {
-        self.outputs(input, &self.architecture.graph.members)
+    fn predict_by_member(&mut self, input: Input) -> Result<Vec<f32>> {
+        Ok(self.outputs(input, &self.architecture.graph.members))
     }
 
     fn gradient(
@@ -69,7 +69,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
         slopes: impl FnOnce(&[f32]) -> Vec<f32>,
         piece: Piece,
         _: &mut [f32],
-    ) {
+    ) -> Result<()> {
         let leaf = |tensor| Tensor::<B, 1>::from_inner(tensor).require_grad();
         let leaves: Vec<_> = self.parameters().map(leaf).collect();
         let (architecture, device) = (&self.architecture, &self.device);
@@ -87,49 +87,61 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
             Some(sum) => Some(sum + gradient),
             None => Some(gradient),
         };
+        Ok(())
     }
 
-    fn zero_gradient(&mut self, _: &mut [f32]) {
+    fn zero_gradient(&mut self, _: &mut [f32]) -> Result<()> {
         self.gradient = None;
+        Ok(())
     }
 
-    fn read_gradient(&mut self, flat: &mut [f32]) {
+    fn read_gradient(&mut self, flat: &mut [f32]) -> Result<()> {
         match &self.gradient {
             Some(gradient) => flat.copy_from_slice(&numbers(gradient.clone())),
             None => flat.fill(0.0),
         }
+        Ok(())
     }
 
-    fn write_gradient(&mut self, flat: &[f32]) {
-        self.gradient = Some(self.upload(flat.to_vec()));
+    fn write_gradient(&mut self, flat: &[f32]) -> Result<()> {
+        self.gradient = Some(self.upload(flat.to_vec())?);
+        Ok(())
     }
 
-    fn non_finite_gradient(&mut self, _: &[f32]) -> Option<f64> {
-        let gradient = self.gradient.as_ref()?;
+    fn non_finite_gradient(&mut self, _: &[f32]) -> Result<Option<f64>> {
+        let Some(gradient) = &self.gradient else {
+            return Ok(None);
+        };
         // What is finite less itself is 0, and anything else is no number.
         let left = numbers((gradient.clone() - gradient.clone()).sum());
-        match left == [0.0] {
+        Ok(match left == [0.0] {
             true => None,
             false => first_non_finite(&numbers(gradient.clone())),
-        }
+        })
     }
 
-    fn apply(&mut self, update: &Update<'_>, slots: &mut [Self::Numbers], _: &mut [f32]) {
+    fn apply(
+        &mut self,
+        update: &Update<'_>,
+        slots: &mut [Self::Numbers],
+        _: &mut [f32],
+    ) -> Result<()> {
         let gradient = self.gradient.take();
         let gradient = gradient.unwrap_or_else(|| self.weights.zeros_like());
         let gradient = update::clipped(update, gradient);
         update::apply(update, &self.penalized, &mut self.weights, gradient, slots);
+        Ok(())
     }
 
-    fn upload(&self, numbers: Vec<f32>) -> Self::Numbers {
-        flat(numbers, &self.device)
+    fn upload(&self, numbers: Vec<f32>) -> Result<Self::Numbers> {
+        Ok(flat(numbers, &self.device))
     }
 
-    fn download(tensor: Self::Numbers) -> Vec<f32> {
-        numbers(tensor)
+    fn download(tensor: Self::Numbers) -> Result<Vec<f32>> {
+        Ok(numbers(tensor))
     }
 
-    fn values(&self) -> Vec<Vec<f32>> {
+    fn values(&self) -> Result<Vec<Vec<f32>>> {
         let all = numbers(self.weights.clone());
         let mut rest = all.as_slice();
         let parameters = self.architecture.parameters().iter();
@@ -138,11 +150,12 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
             rest = others;
             own.to_vec()
         });
-        values.collect()
+        Ok(values.collect())
     }
 
-    fn put(&mut self, values: &[Vec<f32>]) {
-        self.weights = self.upload(values.concat());
+    fn put(&mut self, values: &[Vec<f32>]) -> Result<()> {
+        self.weights = self.upload(values.concat())?;
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 use volley_proto::spec::PIECE;
 
 use super::Fit;
+use crate::Result;
 use crate::network::{Compute, Input, Piece};
 use crate::train::batch::Batch;
 use crate::train::schedule::Place;
@@ -12,12 +13,12 @@ use crate::train::{dropout, loss};
 
 impl<C: Compute> Fit<'_, C> {
     /// Computes this rank's part of the gradient of the global batch, of this weight. Returns its losses' weighted sum.
-    pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> f64 {
+    pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> Result<f64> {
         let rows = batch.len();
         if rows == 0 {
             let len = self.optimizer.len();
-            self.network.zero_gradient(&mut self.gradient[..len]);
-            return 0.0;
+            self.network.zero_gradient(&mut self.gradient[..len])?;
+            return Ok(0.0);
         }
         let piece = rows.div_ceil(self.spec.accumulate).min(PIECE);
         if rows <= piece {
@@ -31,12 +32,18 @@ impl<C: Compute> Fit<'_, C> {
                 first: at == 0,
                 last: start + places.len() == rows,
             };
-            total += self.backward_piece(places, part, all, piece);
+            total += self.backward_piece(places, part, all, piece)?;
         }
-        total
+        Ok(total)
     }
 
-    fn backward_piece(&mut self, places: &[Place], batch: Batch, all: f64, piece: Piece) -> f64 {
+    fn backward_piece(
+        &mut self,
+        places: &[Place],
+        batch: Batch,
+        all: f64,
+        piece: Piece,
+    ) -> Result<f64> {
         let rows = batch.len();
         let gradient = &mut self.gradient[..self.optimizer.len()];
         let key = dropout::key(self.spec.seed, self.position.epoch);
@@ -84,7 +91,7 @@ impl<C: Compute> Fit<'_, C> {
             }
             slopes
         };
-        self.network.gradient(input, slopes, piece, gradient);
-        total / trained as f64
+        self.network.gradient(input, slopes, piece, gradient)?;
+        Ok(total / trained as f64)
     }
 }

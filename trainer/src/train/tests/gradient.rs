@@ -519,17 +519,23 @@ fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
             let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
             let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
             let mut host = Host::new(&architecture, narrow(), &()).unwrap();
-            host.gradient(input(), slopes, Piece::WHOLE, &mut due);
+            host.gradient(input(), slopes, Piece::WHOLE, &mut due)
+                .unwrap();
             let mut computed = C::new(&architecture, narrow(), device).unwrap();
-            computed.gradient(input(), slopes, Piece::WHOLE, &mut found);
-            computed.read_gradient(&mut found);
+            computed
+                .gradient(input(), slopes, Piece::WHOLE, &mut found)
+                .unwrap();
+            computed.read_gradient(&mut found).unwrap();
             are_near(
                 &due,
                 &found,
                 within,
                 &format!("gradient of {network:?}, {rows} rows"),
             );
-            let (due, found) = (host.predict(input()), computed.predict(input()));
+            let (due, found) = (
+                host.predict(input()).unwrap(),
+                computed.predict(input()).unwrap(),
+            );
             are_near(
                 &due,
                 &found,
@@ -584,8 +590,11 @@ fn gradients_of<C: Compute>(networks: Vec<(Network, usize)>, device: &C::Device)
                 value = terms.map(|(y, slope)| f64::from(*y) * slope).sum();
                 slopes.iter().map(|slope| *slope as f32).collect()
             };
-            computed.gradient(input(&architecture), given, Piece::WHOLE, &mut gradient);
-            computed.read_gradient(&mut gradient);
+            let input = input(&architecture);
+            computed
+                .gradient(input, given, Piece::WHOLE, &mut gradient)
+                .unwrap();
+            computed.read_gradient(&mut gradient).unwrap();
             let due = reference(&network, &architecture, &weights, slopes);
             assert!(
                 (value - due).abs() < 2e-5 * (1.0 + due.abs()),

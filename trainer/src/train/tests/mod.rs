@@ -66,6 +66,6 @@ fn with_fit<R>(
     };
     let values = state.weights.values.clone();
     let network = Host::new(&architecture, values, &()).unwrap();
-    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools);
+    let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools).unwrap();
     body(&mut fit, &mut alone[0])
 }

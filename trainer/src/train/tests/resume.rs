@@ -166,7 +166,7 @@ fn a_step_that_fails_half_way_leaves_nothing() {
     with_fit(
         |_| (),
         |fit, _| {
-            let before = fit.state();
+            let before = fit.state().unwrap();
             let error = std::thread::scope(|scope| {
                 scope.spawn(move || {
                     // Rows, two sums of two features and of where one is null, three pieces, weights; then it
@@ -178,7 +178,7 @@ fn a_step_that_fails_half_way_leaves_nothing() {
             assert!(error.is_peer_loss(), "{error:?}");
             // In the gradient's call.
             assert_eq!(pair[0].counters().operations, 2);
-            assert_eq!(fit.state(), before);
+            assert_eq!(fit.state().unwrap(), before);
         },
     );
 }

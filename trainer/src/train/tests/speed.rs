@@ -133,12 +133,13 @@ fn step_time_of_the_rossmann_network() {
             let state = state.clone();
             let values = state.weights.values.clone();
             let network = Host::new(&architecture, values, &()).unwrap();
-            let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools);
+            let mut fit =
+                Fit::new(&spec, &architecture, state, &world, &shards, network, tools).unwrap();
             let (start, busy) = (Instant::now(), thread_seconds());
             fit.run(&mut alone[0], &Deaf, &cancel).unwrap();
             let step = start.elapsed().as_secs_f64() * 1e3 / steps as f64;
             let cpu = (thread_seconds() - busy) * 1e3 / steps as f64;
-            let loss = fit.state().finish().0[0].loss;
+            let loss = fit.state().unwrap().finish().0[0].loss;
             println!(
                 "batch {batch_size}, pass {pass}: {step:.1} ms a step, {cpu:.1} of this thread, \
                  loss {loss:.4}"
