@@ -38,7 +38,9 @@ pub(crate) use mask::Mask;
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};
 pub(crate) use outputs::{likeliest, probabilities, rearrange, sigmoid};
-pub(crate) use plan::{EpochRows, KERNELS, Objective, Plan, PlanDevice, StepTotal, uncovered};
+pub(crate) use plan::{
+    AllRows, EpochRows, Gathered, KERNELS, Objective, Plan, PlanDevice, StepTotal, uncovered,
+};
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) use tensors::Tensors;
 pub(crate) use update::Update;

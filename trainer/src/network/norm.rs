@@ -96,6 +96,13 @@ impl Moments {
         }
     }
 
+    /// Takes sums over so many rows, and of each number Σ(x − shift), then Σ(x − shift)² of each, forgetting the last.
+    pub(crate) fn put(&mut self, rows: f64, moments: &[f64]) {
+        self.sums.fill(0.0);
+        self.sums[0] = rows;
+        self.sums[1..][..moments.len()].copy_from_slice(moments);
+    }
+
     /// What is to be added up over ranks.
     pub(crate) fn sums_mut(&mut self) -> &mut [f64] {
         &mut self.sums

@@ -74,7 +74,7 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) majority: Option<usize>,
     pub(super) position: Position,
     pub(super) network: C,
-    /// Whether the network holds this rank's rows and takes steps by itself.
+    /// Whether the network holds this rank's rows.
     resident: bool,
     pub(super) running: Normalization,
     optimizer: Optimizer<C>,
@@ -284,7 +284,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         observer: &dyn Observer,
         cancel: &CancellationToken,
     ) -> Result<()> {
-        self.hold(communicator)?;
+        self.hold()?;
         while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
             done.map_err(|error| error.at(self.position))?;
@@ -339,10 +339,11 @@ impl<'a, C: Compute> Fit<'a, C> {
         if self.resident {
             self.begin_epoch(&rows)?;
         }
+        let by_itself = self.resident && communicator.world_size() == 1;
         let mut pace = Pace::default();
         while self.position.step < self.schedule.steps() {
             check(cancel)?;
-            let steps = match self.resident {
+            let steps = match by_itself {
                 true => self.replay(&mut pace)?,
                 false => vec![self.step(rows.step(self.position.step), communicator)?],
             };
@@ -441,21 +442,13 @@ impl<'a, C: Compute> Fit<'a, C> {
     fn step(&mut self, places: &[Place], communicator: &mut Communicator) -> Result<(u64, f64)> {
         let number = self.position.steps + 1;
         self.trace.begins();
-        let mut batch = Batch::gather(self.shards, |shard| &shard.train, places);
-        let mine = Covered {
-            rows: batch.len() as u64,
-            checksum: batch.checksum,
+        let (mine, mut batch) = match self.resident {
+            true => (self.gather_resident()?, None),
+            false => {
+                let (mine, batch) = self.gather(places);
+                (mine, Some(batch))
+            }
         };
-        let normalized: &[f32] = if self.architecture.batch_norm {
-            &batch.continuous
-        } else {
-            &[]
-        };
-        self.moments.sum(batch.len(), normalized);
-        let pieces = coverage::split(batch.checksum);
-        let (checksum, weight) = self.moments.riders_mut().split_at_mut(coverage::PIECES);
-        checksum.copy_from_slice(&pieces);
-        weight[0] = batch.weights.iter().map(|weight| f64::from(*weight)).sum();
         self.trace.ends(Part::Rows, number);
         communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
         self.trace.ends(Part::Moments, number);
@@ -465,10 +458,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         };
         let weight = self.moments.riders_mut()[coverage::PIECES];
         let statistics = self.moments.normalization();
-        if self.architecture.batch_norm {
+        if let Some(batch) = batch.as_mut().filter(|_| self.architecture.batch_norm) {
             statistics.apply(&mut batch.continuous);
         }
-        let loss = self.backward(places, batch, weight)?;
+        let loss = match batch {
+            Some(batch) => self.backward(places, batch, weight)?,
+            None => self.backward_resident(&statistics, weight)?,
+        };
         let tail = &mut self.gradient[self.optimizer.len()..];
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
@@ -497,6 +493,32 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.trace.ends(Part::Update, number);
         self.own.add(mine);
         Ok(self.took(all, weight, loss))
+    }
+
+    /// Copies this rank's rows of a step, and sums up what peers are to know of them.
+    fn gather(&mut self, places: &[Place]) -> (Covered, Batch) {
+        let batch = Batch::gather(self.shards, |shard| &shard.train, places);
+        let normalized: &[f32] = if self.architecture.batch_norm {
+            &batch.continuous
+        } else {
+            &[]
+        };
+        self.moments.sum(batch.len(), normalized);
+        let mine = Covered {
+            rows: batch.len() as u64,
+            checksum: batch.checksum,
+        };
+        let weights = batch.weights.iter().map(|weight| f64::from(*weight));
+        self.ride(mine, weights.sum());
+        (mine, batch)
+    }
+
+    /// Has a step's account and weight ride along with its moments.
+    fn ride(&mut self, mine: Covered, of_rows: f64) {
+        let pieces = coverage::split(mine.checksum);
+        let (checksum, weight) = self.moments.riders_mut().split_at_mut(coverage::PIECES);
+        checksum.copy_from_slice(&pieces);
+        weight[0] = of_rows;
     }
 
     /// Accounts for a step of these rows that was taken. Returns how many they are, and the sum of their losses as if all

@@ -84,6 +84,22 @@ impl Schedule {
         self.steps
     }
 
+    /// The most rows that this rank has in a step of any epoch: its neighbouring shards are dealt in turn.
+    pub(super) fn most_rows(&self) -> usize {
+        let mut spans: Vec<_> = self.shards.iter().filter(|span| span.rows > 0).collect();
+        spans.sort_by_key(|span| span.first);
+        let (mut most, mut run, mut end) = (0, 0, 0);
+        for span in spans {
+            if span.first != end {
+                most += u64::div_ceil(run, self.steps);
+                run = 0;
+            }
+            run += u64::from(span.rows);
+            end = span.first + u64::from(span.rows);
+        }
+        (most + run.div_ceil(self.steps)) as usize
+    }
+
     /// This rank's rows in an epoch, step by step.
     pub(super) fn epoch(&self, epoch: usize) -> Epoch {
         let rotation = Key::new(self.seed, Purpose::Rotation).at(epoch as u64) % self.steps;
@@ -221,6 +237,12 @@ mod tests {
             .collect();
         let epoch = Schedule::new(1, 10, &shards, 0..32).epoch(0);
         let lens: Vec<_> = (0..10).map(|step| epoch.step(step).len()).collect();
+        let schedule = Schedule::new(1, 10, &shards, (0..32).chain(40..43));
+        for epoch in 0..20 {
+            let epoch = schedule.epoch(epoch);
+            let most = (0..10).map(|step| epoch.step(step).len()).max();
+            assert!((schedule.most_rows() - 1..=schedule.most_rows()).contains(&most.unwrap()));
+        }
         assert!(
             lens.iter().max().unwrap() - lens.iter().min().unwrap() <= 1,
             "{lens:?}"

@@ -27,7 +27,7 @@ use volley_proto::spec::Rule;
 use self::layers::{Batch, Layers, Pass};
 use self::places::Places;
 use self::step::Held;
-pub(crate) use self::step::{EpochRows, Objective, Resident, StepTotal};
+pub(crate) use self::step::{AllRows, EpochRows, Gathered, Objective, Resident, StepTotal};
 use self::words::{Arguments, Tensor};
 use super::graph::Operation;
 use super::host::sigmoid_scale;

@@ -89,6 +89,30 @@ pub(crate) trait Resident<N> {
 
     /// Batch norm's statistics after the last step.
     fn running(&mut self) -> Result<Normalization>;
+
+    /// Gathers this rank's rows of a step that it takes with peers, and adds up what these are to know.
+    fn gather(&mut self, step: usize) -> Result<Gathered>;
+
+    /// Computes the gradient of these rows, by what all ranks' are. Returns the sum of their losses.
+    fn backward(&mut self, all: &AllRows<'_>) -> Result<f64>;
+}
+
+/// Sums over a rank's rows of a step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Gathered {
+    pub(crate) rows: f64,
+    pub(crate) weight: f64,
+    pub(crate) checksum: u64,
+    /// Of each normalised number, Σ(x − shift), then Σ(x − shift)² of each.
+    pub(crate) moments: Vec<f64>,
+}
+
+/// What all ranks' rows of a step are.
+#[derive(Debug)]
+pub(crate) struct AllRows<'a> {
+    pub(crate) weight: f64,
+    /// Moments of numbers that are normalised.
+    pub(crate) statistics: &'a Normalization,
 }
 
 /// Rows on the device, and memory for a step over them.
@@ -262,17 +286,9 @@ impl Plan {
             objective,
             ..
         } = held;
-        let mut work = self.rows_of_step(held, epoch);
-        let mut blocks = 0;
-        for first in (0..room.rows).step_by(room.piece) {
-            let pass = self.pass(room, first);
-            work.extend(self.layers.forward(&pass));
-            let (launch, more) = self.losses(&pass, room, objective, blocks);
-            work.push(launch);
-            blocks += more;
-            let gradient = self.gradient.at();
-            work.extend(self.layers.backward(&pass, gradient, first > 0));
-        }
+        let [gather, settle] = self.rows_of_step(held, epoch);
+        let mut work = vec![gather, settle];
+        let blocks = self.pieces(held, &mut work);
         let (check, checks) = self.check();
         work.push(check);
         let statistics = self.normalized().then(|| epoch.address(epoch.at.running));
@@ -298,8 +314,23 @@ impl Plan {
         work
     }
 
-    /// Copies the rows of a step, and adds up what there is of them.
-    fn rows_of_step(&self, held: &Held, epoch: &Epoch) -> Vec<Work> {
+    /// From rows to the gradient, piece by piece. Returns how many partial sums of losses are left.
+    fn pieces(&self, held: &Held, work: &mut Vec<Work>) -> usize {
+        let (room, mut blocks) = (&held.step, 0);
+        for first in (0..room.rows).step_by(room.piece) {
+            let pass = self.pass(room, first);
+            work.extend(self.layers.forward(&pass));
+            let (launch, more) = self.losses(&pass, room, &held.objective, blocks);
+            work.push(launch);
+            blocks += more;
+            let gradient = self.gradient.at();
+            work.extend(self.layers.backward(&pass, gradient, first > 0));
+        }
+        blocks
+    }
+
+    /// Copies the rows of a step; then adds up what there is of them.
+    fn rows_of_step(&self, held: &Held, epoch: &Epoch) -> [Work; 2] {
         let architecture = &self.layers.architecture;
         let (room, objective) = (&held.step, &held.objective);
         let optional = |memory: &Option<Memory>| memory.as_ref().map_or(0, Memory::at);
@@ -346,7 +377,7 @@ impl Plan {
             .flag(self.normalized());
         let blocks = width.div_ceil(self.layers.grid.threads);
         let settle = self.layers.grid.launch("settle", blocks, arguments);
-        vec![gather, settle]
+        [gather, settle]
     }
 
     /// The losses of a piece and their slopes, and how many partial sums they leave behind those before.
@@ -594,6 +625,49 @@ impl Resident<Slot> for Plan {
         let variance = &mut running.variance;
         epoch.memory.read(epoch.at.running + bytes, variance)?;
         Ok(running)
+    }
+
+    fn gather(&mut self, step: usize) -> Result<Gathered> {
+        let held = self.held.as_ref().expect("rows are held");
+        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        epoch.memory.write(epoch.at.clock, &[step as u32])?;
+        let [gather, _] = self.rows_of_step(held, epoch);
+        self.runtime.run(&[gather])?;
+        let numbers = self.layers.architecture.continuous;
+        let blocks = self.gather_blocks(held.step.rows);
+        let mut partials = vec![0.0_f64; blocks * (2 * numbers + 2)];
+        let mut checks = vec![0_u64; blocks];
+        held.step.partials.read(0, &mut partials)?;
+        held.step.checks.read(0, &mut checks)?;
+        let mut found = Gathered {
+            moments: vec![0.0; 2 * self.layers.architecture.normalized()],
+            checksum: checks.into_iter().fold(0, u64::wrapping_add),
+            ..Gathered::default()
+        };
+        for partial in partials.chunks_exact(2 * numbers + 2) {
+            let moments = found.moments.iter_mut().zip(partial);
+            moments.for_each(|(sum, of)| *sum += of);
+            found.rows += partial[2 * numbers];
+            found.weight += partial[2 * numbers + 1];
+        }
+        Ok(found)
+    }
+
+    fn backward(&mut self, all: &AllRows<'_>) -> Result<f64> {
+        let held = self.held.as_ref().expect("rows are held");
+        let numbers = self.layers.architecture.continuous;
+        let Normalization { mean, variance } = all.statistics;
+        let mut statistics = vec![0.0; 2 * numbers + 2];
+        statistics[..mean.len()].copy_from_slice(mean);
+        statistics[numbers..numbers + variance.len()].copy_from_slice(variance);
+        statistics[2 * numbers + 1] = all.weight;
+        held.step.statistics.write(0, &statistics)?;
+        let mut work = vec![self.clear()];
+        let blocks = self.pieces(held, &mut work);
+        self.runtime.run(&work)?;
+        let mut losses = vec![0.0_f64; blocks];
+        held.step.losses.read(0, &mut losses)?;
+        Ok(losses.iter().sum())
     }
 }
 

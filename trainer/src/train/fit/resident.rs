@@ -1,6 +1,7 @@
-//! Epochs whose steps a device takes by itself, over rows that it holds: the host says their order, and accounts for them.
+//! Steps over rows that a device holds: the host says their order, and accounts for them.
 //!
-//! A rank that has peers takes its steps one by one, since what they bring comes between.
+//! A rank alone has the device take many steps in a turn. One that has peers takes them one by one, since the sums of
+//! moments and of gradients come between.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,7 @@ use volley_proto::store::Position;
 
 use super::Fit;
 use crate::Result;
-use crate::collective::Communicator;
-use crate::network::{Compute, EpochRows, Objective, StepTotal};
+use crate::network::{AllRows, Compute, EpochRows, Gathered, Normalization, Objective, StepTotal};
 use crate::train::coverage::Covered;
 use crate::train::dropout;
 use crate::train::schedule::Epoch;
@@ -40,9 +40,9 @@ impl Pace {
 }
 
 impl<C: Compute> Fit<'_, C> {
-    /// Has the device hold this rank's rows, where it takes steps by itself.
-    pub(super) fn hold(&mut self, communicator: &Communicator) -> Result<()> {
-        if communicator.world_size() > 1 || self.optimizer.converges() {
+    /// Has the device hold this rank's rows, where it can.
+    pub(super) fn hold(&mut self) -> Result<()> {
+        if self.optimizer.converges() {
             return Ok(());
         }
         let Some(resident) = self.network.resident() else {
@@ -64,7 +64,7 @@ impl<C: Compute> Fit<'_, C> {
             averages: self.optimizer.averages(),
             shift: self.moments.shift(),
             accumulate: self.spec.accumulate,
-            rows: self.manifest.rows.div_ceil(self.schedule.steps()) as usize,
+            rows: self.schedule.most_rows(),
         };
         self.resident = resident.hold(&rows, &objective)?;
         Ok(())
@@ -154,5 +154,34 @@ impl<C: Compute> Fit<'_, C> {
         }
         pace.follow(turn, start.elapsed());
         Ok(done)
+    }
+
+    /// Has the device copy its rows of a step, and takes what peers are to know of them.
+    pub(super) fn gather_resident(&mut self) -> Result<Covered> {
+        let step = self.position.step as usize;
+        let resident = self.network.resident().expect("rows are held");
+        let Gathered {
+            rows,
+            weight,
+            checksum,
+            moments,
+        } = resident.gather(step)?;
+        self.moments.put(rows, &moments);
+        let mine = Covered {
+            rows: rows as u64,
+            checksum,
+        };
+        self.ride(mine, weight);
+        Ok(mine)
+    }
+
+    /// Has the device compute the gradient of its rows. Returns their losses' weighted sum.
+    pub(super) fn backward_resident(
+        &mut self,
+        statistics: &Normalization,
+        weight: f64,
+    ) -> Result<f64> {
+        let resident = self.network.resident().expect("rows are held");
+        resident.backward(&AllRows { weight, statistics })
     }
 }
