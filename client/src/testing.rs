@@ -100,6 +100,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         shards: 12,
         shard_by: Vec::new(),
         device: Device::Auto,
+        device_share: false,
         rendezvous_timeout: Duration::from_secs(60),
         collective_timeout: Duration::from_secs(60),
         loading_timeout: Duration::from_secs(3600),

@@ -355,6 +355,7 @@ fn spec(batch_size: usize) -> TrainSpec {
         shards: SHARDS,
         shard_by: vec![],
         device: Device::Cpu,
+        device_share: false,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
         loading_timeout: Duration::from_secs(10),

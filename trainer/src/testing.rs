@@ -104,6 +104,7 @@ pub(crate) fn spec() -> TrainSpec {
         shards: 8,
         shard_by: vec![],
         device: Device::Cpu,
+        device_share: false,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
         loading_timeout: Duration::from_secs(10),

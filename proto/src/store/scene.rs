@@ -282,6 +282,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         shards: 1,
         shard_by: vec![],
         device: Device::Cpu,
+        device_share: false,
         rendezvous_timeout: Duration::from_secs(1),
         collective_timeout: Duration::from_secs(1),
         loading_timeout: Duration::from_secs(1),

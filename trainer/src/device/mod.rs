@@ -58,7 +58,7 @@ impl fmt::Display for ResolvedDevice {
     }
 }
 
-/// Finds the device on this host; `auto` is its first GPU, or the CPU where there is none.
+/// Finds the device on this host; `auto` is its first GPU, or the CPU where there is none, and `cuda` its first GPU.
 ///
 /// # Errors
 /// When it is a GPU that this host, or this build, does not have.
@@ -66,10 +66,15 @@ pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
     match device {
         Device::Cpu => Ok(ResolvedDevice::CPU),
         Device::Auto => Ok(gpu(0).unwrap_or(ResolvedDevice::CPU)),
-        Device::Cuda(index) => gpu(index).map_err(|reason| Error::Device {
-            device: device.to_string(),
-            reason,
-        }),
+        Device::AnyCuda => gpu(0).map_err(|reason| missing(&device, reason)),
+        Device::Cuda(index) => gpu(index).map_err(|reason| missing(&device, reason)),
+    }
+}
+
+fn missing(device: &dyn fmt::Display, reason: String) -> Error {
+    Error::Device {
+        device: device.to_string(),
+        reason,
     }
 }
 

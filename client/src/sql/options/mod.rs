@@ -123,6 +123,8 @@ pub struct TrainOptions {
     pub shard_by: Vec<String>,
     /// Device of the ranks.
     pub device: Device,
+    /// Whether ranks share GPUs.
+    pub device_share: bool,
     /// Seeds initial weights, row order and dropout masks.
     pub seed: u64,
     /// Timeout of the rendezvous of all ranks.
@@ -211,6 +213,7 @@ impl Default for TrainOptions {
             shards: None,
             shard_by: Vec::new(),
             device: Device::Auto,
+            device_share: false,
             seed: 0,
             rendezvous_timeout: Duration::from_secs(60),
             collective_timeout: Duration::from_secs(60),

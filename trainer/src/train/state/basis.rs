@@ -146,6 +146,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         checkpoint_every: _,
         trace: _,
         device: _,
+        device_share: _,
         rendezvous_timeout: _,
         collective_timeout: _,
         loading_timeout: _,

@@ -230,6 +230,10 @@ fn sets_what_was_typed() {
         ("device", "'cuda:1'", |o| {
             o.device == volley_proto::spec::Device::Cuda(1)
         }),
+        ("device", "'cuda'", |o| {
+            o.device == volley_proto::spec::Device::AnyCuda
+        }),
+        ("device_share", "true", |o| o.device_share),
         ("seed", "42", |o| o.seed == 42),
         ("rendezvous_timeout", "'2min'", |o| {
             o.rendezvous_timeout.as_secs() == 120
