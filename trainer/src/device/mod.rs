@@ -2,6 +2,8 @@
 //!
 //! Burn panics when a GPU's driver is missing, so a GPU is only ever used after it was found here.
 
+#[cfg(any(test, feature = "cuda"))]
+mod answer;
 #[cfg(feature = "cuda")]
 mod driver;
 #[cfg(feature = "cuda")]
@@ -10,6 +12,7 @@ mod kernels;
 use std::fmt;
 
 use volley_proto::spec::Device;
+use volley_proto::{Gpu, GpuId};
 
 use crate::{Error, Result};
 
@@ -71,12 +74,48 @@ pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
     }
 }
 
+/// Finds the GPU with this UUID on this host, whatever its ordinal.
+///
+/// # Errors
+/// When this host, or this build, does not have it.
+pub fn resolve_gpu(uuid: GpuId) -> Result<ResolvedDevice> {
+    let gpus = gpus().map_err(|reason| missing(&uuid, reason))?;
+    let ordinal = gpus.iter().position(|gpu| gpu.uuid == uuid);
+    let found = match ordinal {
+        Some(ordinal) => gpu(ordinal),
+        None => Err(format!("it is not among the {} GPUs", gpus.len())),
+    };
+    found.map_err(|reason| missing(&uuid, reason))
+}
+
 fn missing(device: &dyn fmt::Display, reason: String) -> Error {
     Error::Device {
         device: device.to_string(),
         reason,
     }
 }
+
+/// The GPUs that this process sees, by ordinal: of those of the host, what `CUDA_VISIBLE_DEVICES` leaves.
+///
+/// # Errors
+/// Says why there can be none: no driver, no run-time compiler, or a build without GPU support.
+pub fn gpus() -> std::result::Result<Vec<Gpu>, String> {
+    described()
+}
+
+#[cfg(feature = "cuda")]
+fn described() -> std::result::Result<Vec<Gpu>, String> {
+    driver::gpus()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn described() -> std::result::Result<Vec<Gpu>, String> {
+    Err(WITHOUT_GPUS.to_owned())
+}
+
+#[cfg(not(feature = "cuda"))]
+const WITHOUT_GPUS: &str =
+    "this executor was built without GPU support: build it with --features cuda";
 
 #[cfg(feature = "cuda")]
 fn gpu(index: usize) -> std::result::Result<ResolvedDevice, String> {
@@ -93,7 +132,7 @@ fn gpu(index: usize) -> std::result::Result<ResolvedDevice, String> {
 
 #[cfg(not(feature = "cuda"))]
 fn gpu(_: usize) -> std::result::Result<ResolvedDevice, String> {
-    Err("this executor was built without GPU support: build it with --features cuda".into())
+    Err(WITHOUT_GPUS.to_owned())
 }
 
 #[cfg(test)]
@@ -111,5 +150,8 @@ mod tests {
     fn a_gpu_that_is_not_there_is_an_error() {
         let error = resolve_device(Device::Cuda(4096)).unwrap_err();
         assert!(matches!(error, Error::Device { ref device, .. } if device == "cuda:4096"));
+        let error = resolve_gpu(GpuId::from_bytes([9; 16])).unwrap_err();
+        let id = "GPU-09090909-0909-0909-0909-090909090909";
+        assert!(matches!(error, Error::Device { ref device, .. } if device == id));
     }
 }
