@@ -101,7 +101,10 @@ impl Example<'_> {
             SELECT 'TRAIN' AS split, * FROM sample WHERE "row" < ${rows}"#;
         let mut defines = training_defines(training).to_vec();
         defines.push(("rows", rows));
-        let statement = statement(&format!("device = '{}'", training.device))?;
+        // Ranks that are measured beside each other share a GPU.
+        let share = training.device != "cpu";
+        let device = format!("device = '{}', device_share = {share}", training.device);
+        let statement = statement(&device)?;
         let trained = self
             .publish(&defines, vec![command(view), command(&statement)])
             .with_context(|| format!("training {training:?}"))?;

@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
 
 const METHOD: &str = "The network of `examples/rossmann/train.sql` on some rows of the Rossmann \
     features, from one Parquet file: two epochs from fresh weights, of which the second is measured. \
-    Volley is a scheduler and two executors as processes, given `CREATE MODEL … device = 'cuda:0'`; \
+    Volley is a scheduler and two executors as processes, given `CREATE MODEL … device = 'cuda:0', device_share = true`; \
     PyTorch is one process with its tensors on the GPU. Two ranks are Volley's alone and share the \
     GPU. How busy the GPU is comes from nvidia-smi, five times a second, over a whole run: for Volley \
     with the reading of rows and the first epoch.";

@@ -332,6 +332,12 @@ impl Estimator {
         self
     }
 
+    /// Lets ranks share GPUs with each other, and with those of other trainings that share them.
+    pub fn device_share(mut self) -> Self {
+        self.options.device_share = true;
+        self
+    }
+
     /// Seeds initial weights, row order and dropout masks.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = seed;

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Streaming};
-use volley_proto::TrainId;
 use volley_proto::access::{Authorized, ClusterSecret};
 use volley_proto::probe::{Probe, Probed};
 use volley_proto::tables::millis;
@@ -18,7 +17,9 @@ use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EndRequest, ProbedRequest,
 };
-use volley_trainer::resolve_device;
+use volley_proto::{Gpu, TrainId};
+use volley_trainer::collective::host_id;
+use volley_trainer::gpus;
 
 use crate::config::ExecutorRole;
 use crate::{Error, ExecutorConfig, Result};
@@ -163,6 +164,17 @@ impl From<wire::Task> for TaskKey {
     }
 }
 
+/// The GPUs that ranks may be dealt here.
+fn found_gpus() -> Vec<Gpu> {
+    match gpus() {
+        Ok(gpus) => gpus,
+        Err(reason) => {
+            tracing::info!(reason, "no GPU is registered");
+            Vec::new()
+        }
+    }
+}
+
 /// An open stream.
 #[derive(Debug)]
 pub(crate) struct Attendance {
@@ -188,13 +200,11 @@ impl Attendance {
                 ExecutorRole::Train => wire::Role::Train,
             }
             .into(),
-            device: match resolve_device(config.device) {
-                Ok(device) => device.to_string(),
-                // Whoever trains there is told why.
-                Err(_) => format!("{} (not there)", config.device),
-            },
+            device: config.device.to_string(),
             memory_bytes: config.memory.as_u64(),
             rank_memory_bytes: config.rank_memory.as_u64(),
+            host_id: host_id(),
+            gpus: found_gpus().into_iter().map(wire::Gpu::from).collect(),
         };
         let deadline = Instant::now() + config.connect_timeout;
         // A connection that the other end closes by an alert may fail a request before its alert is read.

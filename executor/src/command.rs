@@ -56,7 +56,7 @@ struct Args {
     /// host's, divided by the slots]
     #[arg(long, env = "VOLLEY_RANK_MEMORY")]
     rank_memory: Option<ByteSize>,
-    /// Where ranks compute: auto, cpu or cuda:N
+    /// Where ranks compute, unless a job says: auto, cpu, cuda (one of its GPUs) or cuda:N
     #[arg(long, env = "VOLLEY_DEVICE", default_value = "auto")]
     device: Device,
     /// How long to try to reach the scheduler at start

@@ -20,6 +20,7 @@ mod disk;
 mod error;
 #[cfg(test)]
 mod fuzz;
+mod gpu;
 mod name;
 mod one_or_several;
 mod secret;
@@ -48,5 +49,6 @@ pub mod tls;
 pub mod wire;
 
 pub use error::{Error, Result};
+pub use gpu::{Capability, Gpu, GpuId};
 pub use name::{ModelName, ModelRef, TrainId, did_you_mean};
 pub use secret::Secret;

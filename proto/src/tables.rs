@@ -96,6 +96,10 @@ fn stages() -> DataType {
     DataType::List(Arc::new(Field::new_list_field(DataType::UInt64, true)))
 }
 
+fn texts() -> DataType {
+    DataType::List(Arc::new(Field::new_list_field(Utf8, true)))
+}
+
 use DataType::{Boolean, Float64, Int64, UInt64, Utf8};
 
 rows! {
@@ -173,8 +177,12 @@ rows! {
         slots: u64 = UInt64,
         /// Of these, slots that no task holds.
         free_slots: u64 = UInt64,
-        /// What its ranks compute on, unless a job says: `cpu`, `cuda:0`, …
+        /// What its ranks compute on, unless a job says: `cpu`, `cuda` for one of its GPUs, or `cuda:N`.
         device: String = Utf8,
+        /// Its GPUs by ordinal, a line each: name, memory, compute capability, UUID, and which trainings hold it.
+        gpus: Vec<String> = texts(),
+        /// Of these, GPUs that no rank holds, of whichever executor on its host.
+        free_gpus: u64 = UInt64,
         /// Memory for its queries; what needs more spills to its disk.
         memory_bytes: u64 = UInt64,
         /// Memory that each of its ranks may take: training whose ranks need more is refused.
@@ -476,6 +484,30 @@ mod tests {
             assert_eq!(table.batch(b"[]").unwrap().schema(), table.schema());
             assert_eq!(table.name().parse::<Table>().unwrap(), table);
         }
+    }
+
+    #[test]
+    fn an_executor_has_a_line_for_each_gpu() {
+        let executor = Executor {
+            executor_id: "e".into(),
+            host: "h".into(),
+            port: 1,
+            role: "any".into(),
+            slots: 2,
+            free_slots: 1,
+            device: "cuda".into(),
+            gpus: vec!["A100, GPU-0: free".into(), "A100, GPU-1: free".into()],
+            free_gpus: 2,
+            memory_bytes: 3,
+            rank_memory_bytes: 4,
+            version: "0".into(),
+            since: 5,
+        };
+        let json = serde_json::to_vec(&[&executor]).unwrap();
+        let shown = pretty_format_batches(&[Table::Executors.batch(&json).unwrap()]).unwrap();
+        let gpus = "[A100, GPU-0: free, A100, GPU-1: free]";
+        assert!(shown.to_string().contains(gpus), "{shown}");
+        assert_eq!(rows::<Executor>(&json).unwrap(), [executor]);
     }
 
     #[test]

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use url::Url;
 use volley_proto::settings::OnClientLoss;
-use volley_proto::spec::{Elastic, Ranks, TooFew};
+use volley_proto::spec::{Device, Elastic, Ranks, TooFew};
 use volley_proto::{ModelName, TrainId, splitmix};
 
 use crate::control::{
-    AttemptEnd, Binding, BoundTask, Command, Controller, Event, ExecutorEndpoint, ExecutorRole,
-    Gang, GangStage, Memory, Now, Offer, Policy, Profile, Queue, Queues, RetentionPolicy, Stage,
-    Submission, Task, Work,
+    AttemptEnd, Binding, BoundTask, Command, Controller, DeviceRequest, Event, ExecutorEndpoint,
+    ExecutorRole, Gang, GangStage, Memory, Now, Offer, Policy, Profile, Queue, Queues,
+    RetentionPolicy, Stage, Submission, Task, Work,
 };
 
 /// Longer than any simulation.
@@ -206,7 +206,9 @@ impl<'a> Simulation<'a> {
     fn joins(&mut self, executor: String) {
         let profile = Profile {
             role: ExecutorRole::Any,
-            device: "cpu".to_owned(),
+            device: Device::Cpu,
+            host: String::new(),
+            gpus: Vec::new(),
             memory_bytes: 1 << 30,
             rank_memory_bytes: 1 << 30,
             version: String::new(),
@@ -337,6 +339,7 @@ impl<'a> Simulation<'a> {
                 executor: task.executor.clone(),
                 number: job.bound,
                 slots: task.slots,
+                gpu: None,
             });
             job.bound += 1;
         }
@@ -399,6 +402,10 @@ fn gang(ranks: usize) -> Gang {
             too_few: TooFew::Wait,
         },
         most: ranks,
+        device: DeviceRequest {
+            device: Device::Auto,
+            shares: false,
+        },
         resumes: false,
     }
 }

@@ -356,6 +356,7 @@ fn spec(batch_size: usize) -> TrainSpec {
         shard_by: vec![],
         device: Device::Cpu,
         precision: None,
+        device_share: false,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
         loading_timeout: Duration::from_secs(10),

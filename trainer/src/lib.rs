@@ -45,7 +45,7 @@ pub mod custom {
     };
 }
 
-pub use device::{ResolvedDevice, resolve_device};
+pub use device::{ResolvedDevice, gpus, resolve_device, resolve_gpu};
 pub use encode::{Defect, LoadedShards, Rule, ShardCache, load};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};

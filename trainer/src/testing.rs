@@ -107,6 +107,7 @@ pub(crate) fn spec() -> TrainSpec {
         shard_by: vec![],
         device: Device::Cpu,
         precision: None,
+        device_share: false,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
         loading_timeout: Duration::from_secs(10),

@@ -274,6 +274,8 @@ fn trained(
     } = training;
     let mut all = vec![
         format!("device = '{device}'"),
+        // Two ranks share a GPU.
+        format!("device_share = {}", device != "cpu"),
         format!("epochs = {epochs}"),
         "seed = 1".to_owned(),
         "refit = false".to_owned(),

@@ -256,7 +256,7 @@ pub(super) struct EngineArgs {
     /// Tasks that one executor runs at once [default: this machine's cores, shared out]
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "scheduler")]
     pub(super) vcores: Option<usize>,
-    /// Where the executors inside this process train: auto, cpu or cuda:N [default: auto]
+    /// Where the executors inside this process train: auto, cpu, cuda or cuda:N [default: auto]
     #[arg(long, conflicts_with = "scheduler")]
     pub(super) device: Option<Device>,
     /// How long to wait for the scheduler to answer
@@ -393,7 +393,7 @@ pub(super) struct ClusterUpArgs {
     /// The scheduler's port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub(super) scheduler_port: u16,
-    /// Where executors train: auto, cpu or cuda:N
+    /// Where executors train: auto, cpu, cuda or cuda:N
     #[arg(long, default_value_t = Device::Auto)]
     pub(super) device: Device,
     /// The executors' program, such as one with layers of your own [default: volley-executor beside this program]

@@ -341,6 +341,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
                 devices.dedup();
                 format!("auto: {}", devices.join(", "))
             }
+            (device, _) if spec.device_share => format!("{device}, shared"),
             (device, _) => device.to_string(),
         },
     );

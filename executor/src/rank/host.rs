@@ -6,17 +6,19 @@ use async_trait::async_trait;
 use ballista_core::error::BallistaError;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::DataFusionError;
+use volley_proto::GpuId;
 use volley_proto::access::Authorized;
 use volley_proto::address::ListenAddress;
+use volley_proto::failure::chain;
 use volley_proto::runtime::{RankRuntime, RankTask};
 use volley_proto::spec::{Device, TrainSpec};
 use volley_proto::tls::Tls;
 use volley_trainer::collective::Listener;
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{ResolvedDevice, resolve_device};
+use volley_trainer::{ResolvedDevice, resolve_gpu};
 
 use super::parking::Parking;
-use super::rendezvous::{Rendezvous, Seat};
+use super::rendezvous::{Joined, Rendezvous, Seat};
 use super::run::RankRun;
 use crate::ExecutorConfig;
 use crate::error::RankError;
@@ -27,7 +29,6 @@ pub(crate) struct RankHost {
     executor: String,
     listen: ListenAddress,
     socket_dir: PathBuf,
-    device: Device,
     layers: CustomLayers,
     scheduler: Authorized,
     parking: Parking,
@@ -40,7 +41,6 @@ impl RankHost {
             executor: config.id.clone(),
             listen: config.listen.clone(),
             socket_dir: config.work_dir.clone(),
-            device: config.device,
             layers: config.layers.clone(),
             scheduler,
             parking,
@@ -60,9 +60,8 @@ impl RankHost {
             executor: self.executor.clone(),
             source,
         };
-        let device = self.device(spec).map_err(start)?;
-        // Before rows are streamed.
-        let checked = self.layers.check(&spec.network, device);
+        // That they are there, whatever it will compute on.
+        let checked = self.layers.check(&spec.network, ResolvedDevice::CPU);
         checked.map_err(start)?;
         let place = self.parking.enter(train).await;
         let place = place.ok_or_else(|| RankError::Occupied {
@@ -78,20 +77,30 @@ impl RankHost {
         let listener = Listener::bind(&self.listen, Some(&self.socket_dir))
             .map_err(|source| start(source.into()))?
             .with_tls(self.tls.clone());
-        let membership = rendezvous
+        let Joined { membership, gpu } = rendezvous
             .join(listener.endpoint(), spec.rendezvous_timeout)
             .await?;
+        let seat = Seat::of(&membership);
+        // Before rows are streamed.
+        let device = match self.device(spec, gpu).map_err(start) {
+            Ok(device) => device,
+            Err(error) => {
+                // The others have met, and would wait for it.
+                rendezvous.fail(&seat, chain(&error), false).await;
+                return Err(error);
+            }
+        };
         let run = RankRun {
             executor: &self.executor,
             device,
             layers: &self.layers,
-            seat: Seat::of(&membership),
+            seat,
             rendezvous: &rendezvous,
             spec,
             // Also the end of the generation stops the rank.
             stop: cancel.child_token(),
         };
-        tracing::info!(%train, seat = ?run.seat, "rank joined");
+        tracing::info!(%train, ?seat, %device, "rank joined");
         let trained = tokio::select! {
             trained = run.run(listener, membership, &task, place) => trained,
             never = run.hold_seat() => match never {},
@@ -106,12 +115,18 @@ impl RankHost {
         }
     }
 
-    /// The device for a job: its own wish, else the executor's.
-    fn device(&self, spec: &TrainSpec) -> Result<ResolvedDevice, volley_trainer::Error> {
-        resolve_device(match spec.device {
-            Device::Auto => self.device,
-            wish => wish,
-        })
+    /// Finds the device that the rank was dealt, and checks that its network can be computed there.
+    fn device(
+        &self,
+        spec: &TrainSpec,
+        gpu: Option<GpuId>,
+    ) -> Result<ResolvedDevice, volley_trainer::Error> {
+        let device = match gpu {
+            Some(gpu) => resolve_gpu(gpu, spec.device == Device::Auto)?,
+            None => ResolvedDevice::CPU,
+        };
+        self.layers.check(&spec.network, device)?;
+        Ok(device)
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 use volley_proto::access::Authorized;
+use volley_proto::failure::chain;
 use volley_proto::runtime::TaskIdentity;
 use volley_proto::wire::rendezvous_client::RendezvousClient;
 use volley_proto::wire::{self, progress_request};
-use volley_proto::{Secret, TrainId};
+use volley_proto::{GpuId, Secret, TrainId};
 use volley_trainer::collective::{Endpoint, Membership};
 
 use super::progress::Report;
@@ -30,6 +31,14 @@ impl Seat {
             world_size: membership.world_size(),
         }
     }
+}
+
+/// What a rank is told once all have joined.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) membership: Membership,
+    /// The GPU that it was dealt; the CPU, where there is none.
+    pub(super) gpu: Option<GpuId>,
 }
 
 /// Ballista's deadline for requests would be shorter than a rendezvous may take.
@@ -88,7 +97,7 @@ impl Rendezvous {
         &self,
         endpoint: &Endpoint,
         timeout: Duration,
-    ) -> Result<Membership, RankError> {
+    ) -> Result<Joined, RankError> {
         let malformed = |source| RankError::Membership {
             train: self.train.to_string(),
             source,
@@ -128,6 +137,7 @@ impl Rendezvous {
             rank,
             endpoints,
             secret,
+            gpu,
         } = joined.into_inner();
         let decode = |endpoint: &Vec<u8>| serde_json::from_slice(endpoint);
         let peers = endpoints
@@ -139,14 +149,20 @@ impl Rendezvous {
             train: self.train.to_string(),
             message: "the generation's secret is not as long as one".to_owned(),
         })?;
+        let gpu = gpu.map(|gpu| gpu.parse::<GpuId>()).transpose();
+        let gpu = gpu.map_err(|error| RankError::Rendezvous {
+            train: self.train.to_string(),
+            message: chain(&error),
+        })?;
         let group = self.train.to_string();
-        Ok(Membership {
+        let membership = Membership {
             group,
             generation,
             rank: usize::try_from(rank).unwrap_or(usize::MAX),
             peers,
             secret,
-        })
+        };
+        Ok(Joined { membership, gpu })
     }
 
     /// Keeps the rank's seat. Returns once its generation has ended, with the reason.

@@ -198,12 +198,17 @@ impl TrainSpec {
         }
         self.network.check()?;
         let customs = Layer::customs(&self.network.layers);
-        if let (Device::Cuda(_), Some(layer)) = (self.device, customs.first()) {
+        if let (Device::AnyCuda | Device::Cuda(_), Some(layer)) = (self.device, customs.first()) {
             let expected = format!(
                 "expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only"
             );
             let device = format!("'{}'", self.device);
             return Err(option("device", &device, &expected));
+        }
+        if self.device_share && self.device == Device::Cpu {
+            let expected =
+                "expected false where device = 'cpu': only GPUs are dealt to one rank each";
+            return Err(option("device_share", "true", expected));
         }
         match self.ranks {
             Ranks::Exactly(0) => return Err(option("ranks", "0", "expected at least 1, or 'all'")),

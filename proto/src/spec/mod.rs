@@ -132,6 +132,9 @@ pub struct TrainSpec {
     /// The precision of products of matrices; where it is not said, TF32 on a GPU that has it and `f32` on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
+    /// Whether its ranks share GPUs with each other, and with those of other trainings that share them.
+    #[serde(default)]
+    pub device_share: bool,
     /// How long ranks wait for each other to arrive.
     #[serde(with = "humantime_serde")]
     pub rendezvous_timeout: Duration,
@@ -332,7 +335,9 @@ pub enum Device {
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU with this ordinal.
+    /// A GPU, whichever the scheduler deals.
+    AnyCuda,
+    /// The executor's GPU with this ordinal.
     Cuda(usize),
 }
 
@@ -344,13 +349,13 @@ impl std::str::FromStr for Device {
         match text {
             "auto" => Some(Self::Auto),
             "cpu" => Some(Self::Cpu),
-            "cuda" => Some(Self::Cuda(0)),
+            "cuda" => Some(Self::AnyCuda),
             _ => text.strip_prefix("cuda:").and_then(cuda),
         }
         .ok_or_else(|| Error::Option {
             option: "device".into(),
             value: text.into(),
-            expected: "expected auto, cpu or cuda:N".into(),
+            expected: "expected auto, cpu, cuda or cuda:N".into(),
         })
     }
 }
@@ -360,6 +365,7 @@ impl fmt::Display for Device {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
+            Self::AnyCuda => f.write_str("cuda"),
             Self::Cuda(index) => write!(f, "cuda:{index}"),
         }
     }

@@ -40,6 +40,7 @@ pub(super) fn carry_out(
                     executor: executor.clone(),
                     number: description.key.task_id,
                     slots: task.slots,
+                    gpu: task.gpu.clone(),
                 });
                 bound.push((executor, description));
             }

@@ -14,7 +14,7 @@ use volley_proto::plan::TrainExec;
 use volley_proto::spec::{Start, TrainSpec};
 
 use super::losses::written;
-use crate::control::{Gang, GangStage, Memory, Stage, Work};
+use crate::control::{DeviceRequest, Gang, GangStage, Memory, Stage, Work};
 use crate::planning::find;
 
 /// The graph's running stages that something may be decided about, in the order of their numbers. Of a gang whose ranks
@@ -88,6 +88,10 @@ pub(super) fn gang(spec: &TrainSpec) -> Gang {
         ranks: spec.ranks,
         elastic: spec.elastic.clone(),
         most: spec.most_ranks(),
+        device: DeviceRequest {
+            device: spec.device,
+            shares: spec.device_share,
+        },
         resumes: spec.start == Start::Resume,
     }
 }

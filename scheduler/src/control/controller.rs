@@ -16,6 +16,7 @@ use volley_proto::tables::{self, JobState, Line, millis};
 
 use super::aging::Aging;
 use super::clock::Now;
+use super::devices::{Grant, HostGpu};
 use super::event::{
     AttemptEnd, BoundTask, Command, DataLoss, Event, GangBinding, LossEffect, Submission, Topic,
 };
@@ -26,7 +27,7 @@ use super::offers::unknown_account;
 use super::placement::{Pool, WaitReason};
 use super::queues::Queues;
 use super::retained::Ends;
-use super::slots::{Holder, Slots, Task};
+use super::slots::{Claim, Holder, Slots, Task};
 use super::training::{BoundRank, Run, Runs};
 
 /// How long a job waits on a cluster without a single executor.
@@ -474,7 +475,8 @@ impl Controller {
 
     /// The executors as rows of their table.
     pub(crate) fn executor_rows(&self) -> Vec<tables::Executor> {
-        self.executors.rows(&self.slots.held())
+        let holders = self.slots.gpu_holders();
+        self.executors.rows(&self.slots.held(), &holders)
     }
 
     /// How many executors are registered, and slots for queries: all, and those that no task holds.
@@ -550,14 +552,24 @@ impl Controller {
                 (Holder::Query(id), Some(account))
             }
         };
+        let of_run = gang.map(|GangBinding { gang, .. }| (gang.train, gang.device.shares));
         for task in &tasks {
             let held = Task {
                 attempt: attempt.to_owned(),
                 stage,
                 number: task.number,
             };
-            let holder = (holder.clone(), account.clone());
-            self.slots.bind(&task.executor, held, task.slots, holder);
+            let grant = |((train, shares), gpu): (_, &HostGpu)| Grant {
+                gpu: gpu.clone(),
+                train,
+                shares,
+            };
+            let claim = Claim {
+                holder: holder.clone(),
+                account: account.clone(),
+                gpu: of_run.zip(task.gpu.as_ref()).map(grant),
+            };
+            self.slots.bind(&task.executor, held, task.slots, claim);
             self.refresh(&task.executor);
         }
         if let Some(GangBinding { gang, shards }) = gang {
@@ -571,6 +583,7 @@ impl Controller {
                 task: task.number,
                 executor: task.executor,
                 shards: shards.clone(),
+                gpu: task.gpu.map(|gpu| gpu.uuid),
             };
             self.gang_starts(gang, attempt, ranks.map(rank).collect(), now);
         }

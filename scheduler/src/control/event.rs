@@ -10,6 +10,7 @@ use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::spec::{Elastic, Ranks};
 use volley_proto::{ModelName, TrainId};
 
+use super::devices::{DeviceRequest, HostGpu};
 use super::executors::ExecutorEndpoint;
 use super::jobs::JobLimits;
 use super::notices::Notice;
@@ -230,6 +231,8 @@ pub(crate) struct Gang {
     pub(crate) elastic: Elastic,
     /// The most ranks there can be.
     pub(crate) most: usize,
+    /// Where they compute.
+    pub(crate) device: DeviceRequest,
     /// Whether it goes on from another run's checkpoint.
     pub(crate) resumes: bool,
 }
@@ -259,4 +262,6 @@ pub(crate) struct BoundTask {
     /// Its number in the stage.
     pub(crate) number: usize,
     pub(crate) slots: usize,
+    /// The GPU that it was dealt.
+    pub(crate) gpu: Option<HostGpu>,
 }

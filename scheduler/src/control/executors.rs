@@ -7,11 +7,15 @@
 //! An executor attends by a stream of ours and registers with the engine below; it is one of the cluster once it does
 //! both. A record goes when neither is left. Not here: which tasks hold its slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use volley_proto::Gpu;
+use volley_proto::spec::Device;
 use volley_proto::tables::{self, millis};
 
+use super::devices::HostGpu;
 use super::placement::ExecutorRole;
 
 /// What an executor says of itself when it comes to attend.
@@ -19,8 +23,12 @@ use super::placement::ExecutorRole;
 pub(crate) struct Profile {
     /// What it is there for.
     pub(crate) role: ExecutorRole,
-    /// What its ranks compute on.
-    pub(crate) device: String,
+    /// What its ranks compute on, unless a job says.
+    pub(crate) device: Device,
+    /// The id of the host that it runs on.
+    pub(crate) host: String,
+    /// Its GPUs, by ordinal.
+    pub(crate) gpus: Vec<Gpu>,
     /// Bytes of memory for its queries.
     pub(crate) memory_bytes: u64,
     /// Bytes of memory that each of its ranks may take.
@@ -67,8 +75,17 @@ pub(crate) struct Executors {
 struct Record {
     attends: Option<Attendance>,
     /// What it is there with; not before an earlier incarnation is gone.
-    profile: Option<(Profile, SystemTime)>,
+    profile: Option<Present>,
     registered: Option<Registration>,
+}
+
+/// What an executor is there with.
+#[derive(Debug)]
+struct Present {
+    profile: Profile,
+    /// Its GPUs, as those of its host.
+    gpus: Arc<[HostGpu]>,
+    since: SystemTime,
 }
 
 /// An incarnation whose stream is open.
@@ -124,7 +141,16 @@ impl Executors {
             Some(attends) if attends.incarnation == incarnation => {
                 // What was lost was the incarnation before.
                 attends.lost = false;
-                record.profile = Some((profile, now));
+                let host: Arc<str> = profile.host.as_str().into();
+                let gpus = profile.gpus.iter().map(|gpu| HostGpu {
+                    host: Arc::clone(&host),
+                    uuid: gpu.uuid,
+                });
+                record.profile = Some(Present {
+                    gpus: gpus.collect(),
+                    profile,
+                    since: now,
+                });
                 true
             }
             _ => false,
@@ -245,7 +271,7 @@ impl Executors {
         records.filter_map(|(id, record)| {
             Some(RegisteredExecutor {
                 id: id.clone(),
-                role: record.profile.as_ref()?.0.role,
+                role: record.profile.as_ref()?.profile.role,
                 endpoint: record.registered.as_ref()?.endpoint.clone(),
             })
         })
@@ -263,18 +289,50 @@ impl Executors {
         profile.map_or(u64::MAX, |profile| profile.rank_memory_bytes)
     }
 
-    fn profile(&self, executor: &str) -> Option<&Profile> {
-        let record = self.records.get(executor)?;
-        record.profile.as_ref().map(|(profile, _)| profile)
+    /// What its ranks compute on unless a job says, and its GPUs.
+    pub(crate) fn devices(&self, executor: &str) -> (Device, Arc<[HostGpu]>) {
+        let record = self.records.get(executor);
+        match record.and_then(|record| record.profile.as_ref()) {
+            Some(present) => (present.profile.device, Arc::clone(&present.gpus)),
+            None => (Device::Auto, Arc::default()),
+        }
     }
 
-    /// The executors as rows of their table, of which tasks hold so many slots.
-    pub(crate) fn rows(&self, held: &BTreeMap<String, usize>) -> Vec<tables::Executor> {
+    /// The GPUs of the executors that run ranks; each once, however many of them see it.
+    pub(crate) fn gpus(&self) -> BTreeSet<&HostGpu> {
+        let present = self.records.values().filter_map(|record| {
+            let present = record.profile.as_ref()?;
+            let runs_ranks = record.registered.is_some() && present.profile.role.runs_ranks();
+            runs_ranks.then_some(present)
+        });
+        present.flat_map(|present| present.gpus.iter()).collect()
+    }
+
+    fn profile(&self, executor: &str) -> Option<&Profile> {
+        let record = self.records.get(executor)?;
+        record.profile.as_ref().map(|present| &present.profile)
+    }
+
+    /// The executors as rows of their table, of which tasks hold so many slots, and these hold GPUs.
+    pub(crate) fn rows(
+        &self,
+        held: &BTreeMap<String, usize>,
+        holders: &BTreeMap<&HostGpu, Vec<String>>,
+    ) -> Vec<tables::Executor> {
         let row = |(id, record): (&String, &Record)| {
             let Registration {
                 endpoint, slots, ..
             } = record.registered.as_ref()?;
-            let (profile, since) = record.profile.as_ref()?;
+            let Present {
+                profile,
+                gpus,
+                since,
+            } = record.profile.as_ref()?;
+            let free_gpus = gpus.iter().filter(|gpu| !holders.contains_key(gpu));
+            let gpu = |(gpu, described): (&HostGpu, &Gpu)| match holders.get(gpu) {
+                Some(holders) => format!("{described}: held by {}", holders.join(", ")),
+                None => format!("{described}: free"),
+            };
             let held = held.get(id).copied().unwrap_or(0);
             Some(tables::Executor {
                 executor_id: id.clone(),
@@ -283,7 +341,14 @@ impl Executors {
                 role: profile.role.to_string(),
                 slots: *slots as u64,
                 free_slots: slots.saturating_sub(held) as u64,
-                device: profile.device.clone(),
+                device: match profile.device {
+                    Device::Auto if gpus.is_empty() => Device::Cpu,
+                    Device::Auto => Device::AnyCuda,
+                    device => device,
+                }
+                .to_string(),
+                gpus: gpus.iter().zip(&profile.gpus).map(gpu).collect(),
+                free_gpus: free_gpus.count() as u64,
                 memory_bytes: profile.memory_bytes,
                 rank_memory_bytes: profile.rank_memory_bytes,
                 version: profile.version.clone(),
@@ -314,7 +379,9 @@ mod tests {
     fn profile(role: ExecutorRole) -> Profile {
         Profile {
             role,
-            device: "cpu".into(),
+            device: Device::Cpu,
+            host: "h".into(),
+            gpus: Vec::new(),
             memory_bytes: 1,
             rank_memory_bytes: 2,
             version: "0".into(),

@@ -9,7 +9,7 @@ use super::clock::Now;
 use super::controller::Controller;
 use super::event::{Gang, Topic};
 use super::jobs::Job;
-use super::placement::{Memory, never_fits};
+use super::placement::{Memory, never_fits, reach};
 use super::training::{BoundRank, Failure, Generation, RankReport, Resolution, Run, Runs};
 
 impl Controller {
@@ -51,7 +51,8 @@ impl Controller {
                 of_rank,
                 rows: None,
             };
-            if let Some(reason) = never_fits(gang.ranks, &memory, self.pool.able()) {
+            let reach = reach(&self.pool, gang.device);
+            if let Some(reason) = never_fits(gang.ranks, &memory, &reach) {
                 return Err(reason);
             }
         }

@@ -8,7 +8,8 @@
 //!        placement   which stage gets which executors now, what waits, and why
 //!        queues      weighted fair sharing of slots: queues, users, caps, priorities
 //!        aging       queries that a gang's reservation starves, promoted ahead of it after a while
-//!        slots       which task holds which slots, until it has ended
+//!        slots       which task holds which slots and GPU, until it has ended
+//!        devices     which GPUs a rank may take
 //!        executors   attendance, registration, roles and resources
 //!        notices     what executors warn of
 //! ```
@@ -20,6 +21,7 @@
 mod aging;
 mod clock;
 mod controller;
+mod devices;
 mod event;
 mod executors;
 mod gangs;
@@ -36,6 +38,7 @@ mod training;
 
 pub(crate) use clock::Now;
 pub(crate) use controller::{Controller, Policy};
+pub(crate) use devices::DeviceRequest;
 pub(crate) use event::{
     AttemptEnd, Binding, BoundTask, Command, DataLoss, Event, Gang, GangStage, LossEffect, Offer,
     Stage, Submission, Topic, Work,

@@ -16,7 +16,7 @@ use super::event::{
 use super::jobs::Job;
 use super::placement::{
     Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Placed, Shares, Task, WaitReason,
-    grows_by, place,
+    grows_by, place, reach,
 };
 use super::queues::Account;
 use super::retained::Ends;
@@ -41,11 +41,12 @@ pub(super) fn unknown_account() -> Account {
     Account::new(QUEUE_DEFAULT, "")
 }
 
-/// Who holds the slots that queries and ranks wait for, looked up once and only if it is told.
+/// Who holds the slots and GPUs that queries and ranks wait for, looked up once and only if it is told.
 pub(crate) struct Holders<'a> {
     controller: &'a Controller,
     of_queries: OnceCell<Option<String>>,
     of_ranks: OnceCell<Option<String>>,
+    of_gpus: OnceCell<Option<String>>,
 }
 
 impl Holders<'_> {
@@ -59,6 +60,12 @@ impl Holders<'_> {
             WaitReason::Slots { .. } => self
                 .of_ranks
                 .get_or_init(|| self.of(ExecutorRole::runs_ranks)),
+            WaitReason::GpusHeld { .. } => self.of_gpus.get_or_init(|| {
+                let Controller {
+                    executors, slots, ..
+                } = self.controller;
+                slots.gpus_told(&executors.gpus())
+            }),
             _ => &None,
         };
         Some(match (reason, holders) {
@@ -110,6 +117,7 @@ impl Controller {
         let shares = Shares {
             queues: &self.policy.queues,
             usage: self.slots.usage(),
+            gpus: self.slots.gpus(),
         };
         let Placed { decisions, starved } = place(&mut self.pool, &demands, shares);
         self.aging.end(starved, now.instant);
@@ -163,7 +171,7 @@ impl Controller {
                     done,
                     written,
                 } = *stage;
-                let executors = self.pool.able().executors();
+                let executors = reach(&self.pool, gang.device).executors();
                 let run = self.runs.entry(&gang.train);
                 run.is_of(&gang);
                 // A rank that ends frees its slot before its shards are pending.
@@ -179,6 +187,7 @@ impl Controller {
                     request: run.rank_request(&gang, executors, now.instant),
                     shards,
                     memory,
+                    device: gang.device,
                     running: ranks_on.len(),
                     done,
                 };
@@ -281,11 +290,14 @@ impl Controller {
         let Some(slots) = self.executors.slots_of(executor) else {
             return self.pool.remove(executor);
         };
+        let (device, gpus) = self.executors.devices(executor);
         let capacity = Capacity {
             slots,
             held: self.slots.held_by(executor),
             role: self.executors.role(executor),
             rank_memory: self.executors.rank_memory(executor),
+            device,
+            gpus,
         };
         self.pool.put(executor, capacity);
     }
@@ -309,6 +321,7 @@ impl Controller {
             controller: self,
             of_queries: OnceCell::new(),
             of_ranks: OnceCell::new(),
+            of_gpus: OnceCell::new(),
         }
     }
 
@@ -316,7 +329,13 @@ impl Controller {
     fn grow_gangs(&mut self, running: &[Running], now: Now) {
         for gang in running {
             let Running {
-                gang: Gang { train, most, .. },
+                gang:
+                    Gang {
+                        train,
+                        most,
+                        device,
+                        ..
+                    },
                 memory,
                 ranks_on,
             } = gang;
@@ -324,7 +343,9 @@ impl Controller {
             if run.and_then(|run| run.may_grow(now.instant)).is_none() {
                 continue;
             }
-            if let Some(executor) = grows_by(&self.pool, ranks_on, *most, memory) {
+            let ranks = (memory, *device);
+            let joins = grows_by(&self.pool, self.slots.gpus(), ranks_on, *most, ranks);
+            if let Some(executor) = joins {
                 let reason = format!("executor {executor} joins");
                 self.change_run(*train, |run| run.regroup(reason, now));
             }

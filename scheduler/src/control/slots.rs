@@ -1,4 +1,4 @@
-//! Which tasks hold the slots of which executors: from when they are bound until they have ended.
+//! Which tasks hold the slots of which executors, and GPUs: from when they are bound until they have ended.
 //!
 //! ```text
 //!   bound ──► held ──► succeeded, or failed by itself ──────────────────────────► free
@@ -8,16 +8,17 @@
 //! ```
 //!
 //! An executor that is gone takes its tasks with it. A task is there or is not, and what is ending is told again each
-//! second, so that a word that was lost leaks no slot. Sums over tasks, by executor, attempt, queue and user, are changed
-//! only where a task comes ([`Slots::bind`]) or goes ([`Slots::remove`]). A task that cannot be stopped holds its slot
-//! for as long as it computes.
+//! second, so that a word that was lost leaks no slot and no GPU. Sums over tasks, by executor, attempt, queue and user,
+//! are changed only where a task comes ([`Slots::bind`]) or goes ([`Slots::remove`]). A task that cannot be stopped holds
+//! its slot for as long as it computes.
 //!
 //! Not here: which task gets which slot, and what tasks are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
+use super::devices::{Grant, HeldGpus, HostGpu};
 use super::queues::{Account, Usage};
 
 /// A task that goes on for so long after it was to end is worth a line in the log.
@@ -41,12 +42,20 @@ pub(crate) enum Holder {
     Query(String),
 }
 
+/// What a task holds slots for.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) holder: Holder,
+    /// Of a query, whom its slots are counted to.
+    pub(crate) account: Option<Account>,
+    /// Of a rank, the GPU that it was dealt.
+    pub(crate) gpu: Option<Grant>,
+}
+
 #[derive(Debug)]
 struct Held {
     slots: usize,
-    holder: Holder,
-    /// Of a query, whom they are counted to.
-    account: Option<Account>,
+    claim: Claim,
     ending: Option<Ending>,
 }
 
@@ -73,6 +82,7 @@ pub(crate) struct Slots {
     /// How many tasks each attempt has, by executor.
     attempts: HashMap<String, BTreeMap<String, usize>>,
     usage: Usage,
+    gpus: HeldGpus,
 }
 
 impl Slots {
@@ -94,19 +104,16 @@ impl Slots {
     }
 
     /// A task is about to be sent to an executor. A query's is counted to an account.
-    pub(crate) fn bind(
-        &mut self,
-        executor: &str,
-        task: Task,
-        slots: usize,
-        (holder, account): (Holder, Option<Account>),
-    ) {
+    pub(crate) fn bind(&mut self, executor: &str, task: Task, slots: usize, claim: Claim) {
         if !self.executors.contains_key(executor) {
             return;
         }
         self.remove(executor, &task);
-        if let Some(account) = &account {
+        if let Some(account) = &claim.account {
             self.usage.add(account, slots);
+        }
+        if let Some(Grant { gpu, shares, .. }) = &claim.gpu {
+            self.gpus.take(gpu, *shares);
         }
         let attempt = self.attempts.entry(task.attempt.clone()).or_default();
         *attempt.entry(executor.to_owned()).or_default() += 1;
@@ -114,8 +121,7 @@ impl Slots {
         known.held += slots;
         let held = Held {
             slots,
-            holder,
-            account,
+            claim,
             ending: None,
         };
         known.tasks.insert(task, held);
@@ -130,8 +136,11 @@ impl Slots {
             return;
         };
         known.held -= held.slots;
-        if let Some(account) = &held.account {
+        if let Some(account) = &held.claim.account {
             self.usage.remove(account, held.slots);
+        }
+        if let Some(grant) = &held.claim.gpu {
+            self.gpus.give_back(&grant.gpu);
         }
         let Some(attempt) = self.attempts.get_mut(&task.attempt) else {
             return;
@@ -178,7 +187,8 @@ impl Slots {
     /// with a job before it is known whose that is.
     pub(crate) fn count_to(&mut self, attempt: &str, account: &Account) {
         self.each_of(attempt, |held, usage| {
-            let counted = held.account.as_mut().filter(|counted| *counted != account);
+            let counted = held.claim.account.as_mut();
+            let counted = counted.filter(|counted| *counted != account);
             if let Some(counted) = counted {
                 usage.remove(counted, held.slots);
                 usage.add(account, held.slots);
@@ -261,6 +271,54 @@ impl Slots {
         &self.usage
     }
 
+    /// The GPUs that ranks hold.
+    pub(crate) fn gpus(&self) -> &HeldGpus {
+        &self.gpus
+    }
+
+    /// Who holds each GPU that is held: "training m (its id)".
+    pub(crate) fn gpu_holders(&self) -> BTreeMap<&HostGpu, Vec<String>> {
+        let mut holders: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (held, grant) in self.grants() {
+            let name = name(&held.claim.holder, held.ending.is_some());
+            let holders = holders.entry(&grant.gpu).or_default();
+            holders.push(format!("{name} ({})", grant.train));
+        }
+        holders
+    }
+
+    /// Who holds these GPUs: "training m holds 1 of 2 GPUs". `None` where nobody does.
+    pub(crate) fn gpus_told(&self, gpus: &BTreeSet<&HostGpu>) -> Option<String> {
+        let mut holders: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for (held, grant) in self.grants() {
+            if gpus.contains(&grant.gpu) {
+                let holder = (&held.claim.holder, held.ending.is_some());
+                holders.entry(holder).or_default().insert(&grant.gpu);
+            }
+        }
+        let mut holders = holders.into_iter();
+        let ((holder, ending), held) = holders.next()?;
+        let mut text = name(holder, ending);
+        // Writing to a string cannot fail.
+        let _ = match gpus.len() {
+            1 => write!(text, " holds the only GPU"),
+            all => write!(text, " holds {} of {all} GPUs", held.len()),
+        };
+        for ((holder, ending), held) in holders {
+            let _ = write!(text, ", {} {}", name(holder, ending), held.len());
+        }
+        Some(text)
+    }
+
+    /// The tasks that hold a GPU.
+    fn grants(&self) -> impl Iterator<Item = (&Held, &Grant)> {
+        let tasks = self
+            .executors
+            .values()
+            .flat_map(|known| known.tasks.values());
+        tasks.filter_map(|held| Some((held, held.claim.gpu.as_ref()?)))
+    }
+
     /// Whether a task of the attempt runs, or is about to.
     pub(crate) fn runs(&self, attempt: &str) -> bool {
         self.attempts.contains_key(attempt)
@@ -278,7 +336,7 @@ impl Slots {
             .filter_map(|id| self.executors.get(id))
             .flat_map(|known| known.tasks.values())
         {
-            let holder = (&held.holder, held.ending.is_some());
+            let holder = (&held.claim.holder, held.ending.is_some());
             *holders.entry(holder).or_default() += held.slots;
         }
         let mut holders = holders.into_iter();
@@ -329,8 +387,12 @@ mod tests {
         }
     }
 
-    fn query(job: &str) -> (Holder, Option<Account>) {
-        (Holder::Query(job.to_owned()), Some(account()))
+    fn query(job: &str) -> Claim {
+        Claim {
+            holder: Holder::Query(job.to_owned()),
+            account: Some(account()),
+            gpu: None,
+        }
     }
 
     fn account() -> Account {
@@ -417,7 +479,11 @@ mod tests {
             told.unwrap_or_default()
         };
         assert_eq!(told(&slots, 2), "");
-        let training = || (Holder::Training("m".to_owned()), None);
+        let training = || Claim {
+            holder: Holder::Training("m".to_owned()),
+            account: None,
+            gpu: None,
+        };
         slots.bind("a", task("j", 0), 1, training());
         assert_eq!(told(&slots, 1), "training m holds the only slot");
         slots.bind("b", task("j", 1), 1, training());
@@ -455,7 +521,11 @@ mod tests {
             "a",
             task("k", 2),
             4,
-            (Holder::Training("m".to_owned()), None),
+            Claim {
+                holder: Holder::Training("m".to_owned()),
+                account: None,
+                gpu: None,
+            },
         );
         slots.count_to("k", &other);
         assert_eq!((user(&slots), slots.usage().of_user(&other)), (0, 4));

@@ -17,14 +17,16 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
-use volley_proto::TrainId;
 use volley_proto::access::ClusterSecret;
+use volley_proto::spec::Device;
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EchoResponse, EndRequest, EndResponse,
     ProbedRequest, ProbedResponse, TellRequest, TellResponse,
 };
+use volley_proto::{Gpu, TrainId};
 
+use super::invalid;
 use super::probes::Probes;
 use crate::access::Caller;
 use crate::control::{Controller, Event, ExecutorRole, Notice, Presence, Profile, Task, Topic};
@@ -78,6 +80,8 @@ impl Attendance for Service {
             device,
             memory_bytes,
             rank_memory_bytes,
+            host_id,
+            gpus,
             ..
         } = request.into_inner();
         let own = env!("CARGO_PKG_VERSION");
@@ -87,6 +91,11 @@ impl Attendance for Service {
                  run the same version everywhere"
             )));
         }
+        let device = device.parse::<Device>().map_err(|error| invalid(&error))?;
+        let gpus = gpus.into_iter().map(Gpu::try_from);
+        let gpus = gpus
+            .collect::<Result<_, _>>()
+            .map_err(|error| invalid(&error))?;
         let admitted = self
             .control
             .ask(|control, _| control.admit(&executor_id, &incarnation));
@@ -106,6 +115,8 @@ impl Attendance for Service {
                 wire::Role::Train => ExecutorRole::Train,
             },
             device,
+            host: host_id,
+            gpus,
             memory_bytes,
             rank_memory_bytes,
             version,

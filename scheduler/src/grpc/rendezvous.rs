@@ -226,6 +226,7 @@ impl From<Membership> for wire::Membership {
             rank: membership.rank as u64,
             endpoints: membership.endpoints.into_iter().map(Into::into).collect(),
             secret: membership.secret.bytes().to_vec(),
+            gpu: membership.gpu.map(|gpu| gpu.to_string()),
         }
     }
 }

@@ -377,6 +377,7 @@ const pages = {
         { name: 'Role', of: (e) => e.role },
         { name: 'Slots', number: true, of: (e) => `${e.slots - e.free_slots} of ${e.slots} busy` },
         { name: 'Device', of: (e) => e.device },
+        ...executors.some((e) => e.gpus.length) ? [{ name: 'GPUs', of: (e) => e.gpus.map((gpu) => make('div', {}, gpu)) }] : [],
         { name: 'Memory for queries', number: true, of: (e) => bytes(e.memory_bytes) },
         { name: 'Version', of: (e) => e.version },
         { name: 'Since', of: (e) => clock(e.since) },

@@ -178,11 +178,11 @@ impl Drop for UnixSocket {
     }
 }
 
-/// The boot id, which is one a running kernel; else the host's name.
+/// Identifies this host: by its boot id, which is one a running kernel; else by its name.
 ///
 /// Containers on one host share it and not their files: a peer whose socket is out of sight is
 /// dialled by TCP after all.
-fn host_id() -> String {
+pub fn host_id() -> String {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if !boot_id.trim().is_empty() {
         return boot_id.trim().to_owned();

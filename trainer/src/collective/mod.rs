@@ -96,7 +96,7 @@ mod tests;
 pub use buffer::Buffer;
 pub use call::{Algorithm, Call, ElementType, Op};
 pub use communicator::{Communicator, Counters};
-pub use endpoint::{Endpoint, Listener};
+pub use endpoint::{Endpoint, Listener, host_id};
 pub use error::{Error, Refusal, Result};
 pub use membership::{Membership, Options};
 pub use readiness::ABORT_LATENCY;

@@ -3,9 +3,12 @@
 //! It calls C functions by their published signatures, which is `unsafe`. Kernels are compiled at run time, so the compiler, NVRTC, must be there as well.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint};
 
 use libloading::Library;
+use volley_proto::Gpu;
+
+use super::answer::Answer;
 
 const DRIVER: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 const COMPILER: [&str; 4] = [
@@ -18,6 +21,9 @@ const COMPILER: [&str; 4] = [
 /// `CUDA_SUCCESS` and `CUDA_ERROR_NO_DEVICE` of `CUresult`.
 const SUCCESS: c_int = 0;
 const NO_DEVICE: c_int = 100;
+
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
+const CAPABILITY: [c_int; 2] = [75, 76];
 
 /// The number of GPUs, or why there can be none.
 pub(super) fn devices() -> Result<usize, String> {
@@ -49,11 +55,67 @@ pub(super) fn devices() -> Result<usize, String> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// The GPUs by ordinal, or why there can be none. `CUDA_VISIBLE_DEVICES` has been applied by the driver.
+pub(super) fn gpus() -> Result<Vec<Gpu>, String> {
+    type OfDevice<T> = unsafe extern "C" fn(*mut T, c_int) -> c_int;
+
+    let count = devices()?;
+    let driver = open(&DRIVER).ok_or("the NVIDIA driver (libcuda.so.1) is not installed")?;
+    // SAFETY: the signatures are those of the CUDA driver API: CUresult cuDeviceGet(CUdevice *, int) and CUresult
+    // cuDeviceGetName(char *, int, CUdevice) since CUDA 2.0, CUresult cuDeviceTotalMem_v2(size_t *, CUdevice) since 3.2,
+    // CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice) since 5.0, CUresult cuDeviceGetUuid(CUuuid *,
+    // CUdevice) since 9.2 and cuDeviceGetUuid_v2, which tells MIG instances apart, since 11.4. CUdevice is an int, the
+    // attribute an enum, and CUuuid 16 bytes. `devices` has called cuInit. The symbols do not outlive `driver`, what is
+    // written outlives each call, and the name's length is that of its array.
+    unsafe {
+        let text = |error: libloading::Error| error.to_string();
+        let get = driver
+            .get::<OfDevice<c_int>>(b"cuDeviceGet\0")
+            .map_err(text)?;
+        let uuid_of = driver
+            .get::<OfDevice<[u8; 16]>>(b"cuDeviceGetUuid_v2\0")
+            .or_else(|_| driver.get::<OfDevice<[u8; 16]>>(b"cuDeviceGetUuid\0"))
+            .map_err(text)?;
+        let name_of = driver
+            .get::<unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int>(b"cuDeviceGetName\0")
+            .map_err(text)?;
+        let memory_of = driver
+            .get::<OfDevice<usize>>(b"cuDeviceTotalMem_v2\0")
+            .map_err(text)?;
+        let attribute_of = driver
+            .get::<unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int>(
+                b"cuDeviceGetAttribute\0",
+            )
+            .map_err(text)?;
+        let mut gpus = Vec::with_capacity(count);
+        for ordinal in 0..count {
+            let mut device: c_int = 0;
+            let mut answer = Answer::EMPTY;
+            let name = answer.name.as_mut_ptr().cast();
+            let room = answer.name.len() as c_int;
+            let mut results = vec![
+                get(&raw mut device, ordinal as c_int),
+                uuid_of(&raw mut answer.uuid, device),
+                name_of(name, room, device),
+                memory_of(&raw mut answer.memory, device),
+            ];
+            for (number, attribute) in answer.capability.iter_mut().zip(CAPABILITY) {
+                let number: *mut c_int = number;
+                results.push(attribute_of(number, attribute, device));
+            }
+            if let Some(failed) = results.into_iter().find(|result| *result != SUCCESS) {
+                return Err(format!(
+                    "the NVIDIA driver describes GPU {ordinal} with CUresult {failed}"
+                ));
+            }
+            gpus.push(answer.gpu());
+        }
+        Ok(gpus)
+    }
+}
+
 /// What compiled kernels depend on: the GPUs' compute capability and the driver's version of CUDA. None where GPUs differ.
 pub(super) fn architecture() -> Option<String> {
-    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
-    const CAPABILITY: [c_int; 2] = [75, 76];
-
     let count = c_int::try_from(devices().ok()?).ok()?;
     let driver = open(&DRIVER)?;
     // SAFETY: the signatures are those of the CUDA driver API, stable since CUDA 5.0: CUresult cuDriverGetVersion(int *),

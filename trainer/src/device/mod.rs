@@ -2,8 +2,8 @@
 //!
 //! Burn panics when a GPU's driver is missing, so a GPU is only ever used after it was found here.
 
+mod answer;
 mod cuda;
-#[cfg(feature = "cuda")]
 mod driver;
 #[cfg(test)]
 mod emulated;
@@ -15,6 +15,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use volley_proto::spec::Device;
+use volley_proto::{Gpu, GpuId};
 
 pub(crate) use self::cuda::Cuda;
 #[cfg(test)]
@@ -72,6 +73,16 @@ impl ResolvedDevice {
         Self(Kind::Emulated(bytes, spoilt, either))
     }
 
+    /// Whether it is a GPU, and the CPU may not compute instead.
+    pub(crate) fn is_gpu_alone(self) -> bool {
+        match self.0 {
+            Kind::Cpu => false,
+            Kind::Cuda { either, .. } => !either,
+            #[cfg(test)]
+            Kind::Emulated(_, _, either) => !either,
+        }
+    }
+
     /// Makes it ready, on the thread that is to compute.
     ///
     /// # Errors
@@ -79,7 +90,6 @@ impl ResolvedDevice {
     pub(crate) fn open(self) -> Result<Opened> {
         match self.0 {
             Kind::Cpu => Ok(Opened::Cpu),
-            #[cfg(feature = "cuda")]
             Kind::Cuda { index, either } => match Cuda::open(index) {
                 Ok(runtime) => Ok(Opened::Gpu {
                     runtime,
@@ -110,7 +120,6 @@ impl fmt::Display for ResolvedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Cpu => f.write_str("cpu"),
-            #[cfg(feature = "cuda")]
             Kind::Cuda { index, .. } => write!(f, "cuda:{index}"),
             #[cfg(test)]
             Kind::Emulated(..) => f.write_str("emulated"),
@@ -118,22 +127,49 @@ impl fmt::Display for ResolvedDevice {
     }
 }
 
-/// Finds the device on this host; `auto` is its first GPU, or the CPU where there is none.
+/// Finds the device on this host; `auto` is its first GPU, or the CPU where there is none, and `cuda` its first GPU.
 ///
 /// # Errors
-/// When it is a GPU that this host, or this build, does not have.
+/// When it is a GPU that this host does not have.
 pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
     match device {
         Device::Cpu => Ok(ResolvedDevice::CPU),
         Device::Auto => Ok(gpu(0, true).unwrap_or(ResolvedDevice::CPU)),
-        Device::Cuda(index) => gpu(index, false).map_err(|reason| Error::Device {
-            device: device.to_string(),
-            reason,
-        }),
+        Device::AnyCuda => gpu(0, false).map_err(|reason| missing(&device, reason)),
+        Device::Cuda(index) => gpu(index, false).map_err(|reason| missing(&device, reason)),
     }
 }
 
-#[cfg(feature = "cuda")]
+/// Finds the GPU with this UUID on this host, whatever its ordinal; the CPU computes instead where it is faster, if `either`
+/// is as welcome.
+///
+/// # Errors
+/// When this host does not have it.
+pub fn resolve_gpu(uuid: GpuId, either: bool) -> Result<ResolvedDevice> {
+    let gpus = gpus().map_err(|reason| missing(&uuid, reason))?;
+    let ordinal = gpus.iter().position(|gpu| gpu.uuid == uuid);
+    let found = match ordinal {
+        Some(ordinal) => gpu(ordinal, either),
+        None => Err(format!("it is not among the {} GPUs", gpus.len())),
+    };
+    found.map_err(|reason| missing(&uuid, reason))
+}
+
+fn missing(device: &dyn fmt::Display, reason: String) -> Error {
+    Error::Device {
+        device: device.to_string(),
+        reason,
+    }
+}
+
+/// The GPUs that this process sees, by ordinal: of those of the host, what `CUDA_VISIBLE_DEVICES` leaves.
+///
+/// # Errors
+/// Says why there can be none: no driver, or no run-time compiler.
+pub fn gpus() -> std::result::Result<Vec<Gpu>, String> {
+    driver::gpus()
+}
+
 fn gpu(index: usize, either: bool) -> std::result::Result<ResolvedDevice, String> {
     match driver::devices()? {
         0 => Err("the host has no NVIDIA GPU".into()),
@@ -144,11 +180,6 @@ fn gpu(index: usize, either: bool) -> std::result::Result<ResolvedDevice, String
             count - 1
         )),
     }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn gpu(_: usize, _: bool) -> std::result::Result<ResolvedDevice, String> {
-    Err("this executor was built without GPU support: build it with --features cuda".into())
 }
 
 #[cfg(test)]
@@ -166,5 +197,8 @@ mod tests {
     fn a_gpu_that_is_not_there_is_an_error() {
         let error = resolve_device(Device::Cuda(4096)).unwrap_err();
         assert!(matches!(error, Error::Device { ref device, .. } if device == "cuda:4096"));
+        let error = resolve_gpu(GpuId::from_bytes([9; 16]), false).unwrap_err();
+        let id = "GPU-09090909-0909-0909-0909-090909090909";
+        assert!(matches!(error, Error::Device { ref device, .. } if device == id));
     }
 }

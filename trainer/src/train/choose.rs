@@ -3,8 +3,9 @@
 //! ```text
 //!  device 'cpu' ───────────────────────────────────▶ Host
 //!  a GPU ─ plan covers the network ─ plan is right ─▶ Plan      unless 'auto' finds the host faster
-//!            │ no                      │ no
-//!            └─────────────────────────┴───────────▶ Tensors (Burn), where it is built in, else Host
+//!            │ no: custom layers       │ no
+//!            ▼                         └───────────▶ Tensors (Burn), where it is built in, else Host
+//!           Host
 //! ```
 //!
 //! A plan is right where its outputs, losses and gradient of a batch are those of the host within what the precision of
@@ -66,8 +67,8 @@ pub(super) fn choose(opened: Opened, subject: Subject<'_>) -> (Chosen, RankDevic
         factors: factors(gpu.precision),
     };
     if let Some(reason) = uncovered(subject.architecture) {
-        tracing::info!(%device, reason, "no plan computes this network");
-        return without_plan(index).map_or_else(cpu, |chosen| (chosen, gpu));
+        tracing::info!(%device, reason, "the CPU computes this network");
+        return cpu();
     }
     match compare(&plan, subject) {
         Ok(Compared { spent, .. }) if either && spent[0] < spent[1] => {

@@ -125,6 +125,8 @@ pub struct TrainOptions {
     pub device: Device,
     /// Precision of products of matrices; as the device has it, where it is not given.
     pub precision: Option<Precision>,
+    /// Whether ranks share GPUs.
+    pub device_share: bool,
     /// Seeds initial weights, row order and dropout masks.
     pub seed: u64,
     /// Timeout of the rendezvous of all ranks.
@@ -214,6 +216,7 @@ impl Default for TrainOptions {
             shard_by: Vec::new(),
             device: Device::Auto,
             precision: None,
+            device_share: false,
             seed: 0,
             rendezvous_timeout: Duration::from_secs(60),
             collective_timeout: Duration::from_secs(60),

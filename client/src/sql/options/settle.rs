@@ -105,6 +105,7 @@ impl TrainOptions {
             shard_by: self.shard_by,
             device: self.device,
             precision: self.precision,
+            device_share: self.device_share,
             rendezvous_timeout: self.rendezvous_timeout,
             collective_timeout: self.collective_timeout,
             loading_timeout: self.loading_timeout,
@@ -456,10 +457,28 @@ mod tests {
         };
         on(Device::Cpu).unwrap();
         on(Device::Auto).unwrap();
+        assert!(on(Device::AnyCuda).is_err());
         let error = on(Device::Cuda(0)).unwrap_err().to_string();
         for part in ["device = 'cuda:0'", "custom('rbf', 16)", "not supported"] {
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn only_gpus_are_shared() {
+        use volley_proto::spec::Device;
+        let share = |device| {
+            let options = TrainOptions {
+                device,
+                device_share: true,
+                ..options()
+            };
+            options.spec(target(), &input(), &input())
+        };
+        assert!(share(Device::AnyCuda).unwrap().device_share);
+        assert!(share(Device::Auto).unwrap().device_share);
+        let error = share(Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("option device_share = true"), "{error}");
     }
 
     #[test]

@@ -4,15 +4,20 @@
 //! queries is: an executor offers as much to every slot. Fewer ranks have more rows each, so a gang that has lost ranks
 //! may not fit any more.
 //!
-//! Not here: whose turn it is.
+//! Not here: whose turn it is, and which GPU an executor is [dealt](super::deal).
 
-use std::cmp::Ordering;
+use std::borrow::Cow;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeSet;
+use std::fmt;
 
 use bytesize::ByteSize;
 use volley_proto::spec::{RankMemory, Ranks, TooFew};
 
+use super::deal::{Dealt, deal};
 use super::pool::{Executor, Offers, Pool};
 use super::{Decision, ExecutorRole, RankRequest, Task, WaitReason};
+use crate::control::devices::{DeviceRequest, HeldGpus, HostGpu};
 
 /// What a gang's ranks take in memory, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,47 +67,187 @@ impl Memory {
     }
 }
 
-/// Why a gang of this size can never run on executors that offer a rank so much memory each, or `None`.
-pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, offers: &Offers) -> Option<String> {
-    let registered = offers.executors();
+/// GPUs that a cluster has for the ranks of a training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GpuCount {
+    /// Those that the training may take; each once, however many executors see it.
+    gpus: usize,
+    /// Executors that have one of them.
+    executors: usize,
+    /// Whether several ranks may have one together.
+    shared: bool,
+}
+
+impl fmt::Display for GpuCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gpus {
+            0 => f.write_str("none"),
+            gpus => write!(f, "{gpus} on {} executors", self.executors),
+        }
+    }
+}
+
+/// The executors of a cluster that could run ranks of a gang at once, if nothing else ran.
+#[derive(Debug)]
+pub(crate) struct Reach<'a> {
+    offers: Cow<'a, Offers>,
+    /// Set where fewer executors than there are could, for they have too few GPUs.
+    gpus: Option<GpuCount>,
+}
+
+/// How far a gang's ranks could spread over the executors.
+pub(crate) fn reach(pool: &Pool, request: DeviceRequest) -> Reach<'_> {
+    if !pool.deals_gpus(request) {
+        return Reach {
+            offers: Cow::Borrowed(pool.able()),
+            gpus: None,
+        };
+    }
+    let able: Vec<_> = pool.able_executors().collect();
+    let with_device = |executor: &&&Executor| !executor.choice(request).gpus().is_empty();
+    let executors = able.iter().filter(with_device).count();
+    let offers = offers(able.iter().copied(), request, &HeldGpus::default());
+    let seen = able
+        .iter()
+        .flat_map(|executor| executor.choice(request).gpus());
+    let seen: BTreeSet<&HostGpu> = seen.collect();
+    let is_short = offers.executors() < able.len() || request.needs_gpu();
+    Reach {
+        offers: Cow::Owned(offers),
+        gpus: is_short.then_some(GpuCount {
+            gpus: seen.len(),
+            executors,
+            shared: request.shares,
+        }),
+    }
+}
+
+/// Memory that executors offer one rank each of a gang, for which there are GPUs besides those that are held.
+///
+/// The executors that are dealt GPUs in the order of their memory are, of those that offer any amount, as many as can be.
+fn offers<'a>(
+    executors: impl Iterator<Item = &'a Executor>,
+    request: DeviceRequest,
+    held: &HeldGpus,
+) -> Offers {
+    let mut executors: Vec<_> = executors.collect();
+    executors.sort_by_key(|executor| Reverse(executor.capacity.rank_memory));
+    let dealt = deal(&executors, request, held);
+    let memory = |dealt: &Dealt<'_>| dealt.executor.capacity.rank_memory;
+    dealt.iter().map(memory).collect()
+}
+
+impl Reach<'_> {
+    /// How many executors there are.
+    pub(crate) fn executors(&self) -> usize {
+        self.offers.executors()
+    }
+
+    /// That more ranks are needed than there are executors for.
+    fn waits(&self, needed: usize) -> WaitReason {
+        match self.gpus {
+            Some(there) => WaitReason::Gpus { needed, there },
+            None => WaitReason::Executors {
+                needed,
+                registered: self.executors(),
+            },
+        }
+    }
+
+    /// Why so many ranks can never run.
+    fn refuses(&self, needed: usize) -> String {
+        let Some(there) = self.gpus else {
+            return format!(
+                "training needs {needed} ranks, one an executor, and the cluster has {} executors: start more, or lower \
+                 ranks",
+                self.executors()
+            );
+        };
+        let advice = match there {
+            GpuCount { gpus: 0, .. } => {
+                "executors find GPUs where the NVIDIA driver and CUDA's run-time compiler (NVRTC) are installed"
+            }
+            GpuCount { shared: true, .. } => "start more executors that see a GPU, or lower ranks",
+            GpuCount { .. } => {
+                "start more executors on hosts with GPUs, lower ranks, or let ranks share GPUs with device_share = true"
+            }
+        };
+        let (s, each) = match (needed, there.shared) {
+            (1, _) => ("", ""),
+            (_, true) => ("s", ", a rank an executor"),
+            (_, false) => ("s", ", one a rank and a rank an executor"),
+        };
+        format!("training needs {needed} GPU{s}{each}, and the cluster has {there}: {advice}")
+    }
+}
+
+/// Why a gang of this size can never run on the executors in its reach, or `None`.
+pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, reach: &Reach<'_>) -> Option<String> {
+    let registered = reach.executors();
     let (needed, least) = match ranks {
         Ranks::Exactly(needed) => (needed, needed),
         Ranks::All => (1, registered.max(1)),
     };
     if needed > registered {
-        return Some(format!(
-            "training needs {needed} ranks, one an executor, and the cluster has {registered} \
-             executors: start more, or lower ranks"
-        ));
+        return Some(reach.refuses(needed));
     }
+    let offers = &reach.offers;
     (memory.fits(offers, least) < needed).then(|| memory.too_little(offers, least))
 }
 
-/// Where a gang's ranks start, or why they do not.
-pub(super) fn place_gang(
-    pool: &Pool,
-    request: RankRequest,
-    shards: usize,
-    memory: &Memory,
-) -> Decision {
-    let mut open: Vec<_> = pool.open_to_ranks().collect();
-    let offers: Offers = open.iter().map(|e| e.capacity.rank_memory).collect();
-    let taken = match size(request, shards, memory, pool.able(), &offers) {
+/// What a gang asks for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) request: RankRequest,
+    pub(super) shards: usize,
+    pub(super) memory: &'a Memory,
+    pub(super) device: DeviceRequest,
+}
+
+/// The executors with a free slot that could run a rank each at once.
+struct Open {
+    /// With the GPUs that no other rank holds.
+    now: Offers,
+    /// If no other rank held any.
+    without_others: Offers,
+}
+
+/// Where a gang's ranks start beside others that hold these GPUs, or why they do not.
+pub(super) fn place_gang(pool: &Pool, held: &HeldGpus, asked: &Asked<'_>) -> Decision {
+    let Asked {
+        shards,
+        memory,
+        device,
+        ..
+    } = *asked;
+    let mut executors: Vec<_> = pool.open_to_ranks().collect();
+    let free = |held: &HeldGpus| offers(executors.iter().copied(), device, held);
+    let now = free(held);
+    let open = Open {
+        without_others: match pool.deals_gpus(device) {
+            true => free(&HeldGpus::default()),
+            false => now.clone(),
+        },
+        now,
+    };
+    let taken = match size(asked, &reach(pool, device), &open) {
         Ok(taken) => taken,
         Err(decision) => return decision,
     };
     let needed = memory.needed(taken);
-    open.retain(|executor| executor.capacity.rank_memory >= needed);
-    open.sort_by(|a, b| open_order(a, b));
-    let task = |(rank, executor): (usize, &&Executor)| {
+    executors.retain(|executor| executor.capacity.rank_memory >= needed);
+    executors.sort_by(|a, b| open_order(a, b));
+    let dealt = deal(&executors, device, held);
+    let task = |(rank, dealt): (usize, &Dealt<'_>)| {
         let partitions = shards / taken + usize::from(rank < shards % taken);
         Task {
-            executor: executor.id.to_string(),
+            executor: dealt.executor.id.to_string(),
             partitions,
             slots: 1,
+            gpu: dealt.gpu.cloned(),
         }
     };
-    Decision::Start(open.iter().take(taken).enumerate().map(task).collect())
+    Decision::Start(dealt.iter().take(taken).enumerate().map(task).collect())
 }
 
 /// Executors with a free slot as ranks take them: those that run nothing but ranks first, then idle ones, then the one
@@ -116,24 +261,27 @@ fn open_order(a: &Executor, b: &Executor) -> Ordering {
         .then_with(|| a.id.cmp(&b.id))
 }
 
-/// How many ranks start now, of what all executors offer a rank, and those with a free slot; or else what becomes of the
-/// gang.
-fn size(
-    request: RankRequest,
-    shards: usize,
-    memory: &Memory,
-    all: &Offers,
-    open: &Offers,
-) -> Result<usize, Decision> {
-    let registered = all.executors();
+/// How many ranks start now, of the executors in reach, and those with a free slot; or else what becomes of the gang.
+fn size(asked: &Asked<'_>, reach: &Reach<'_>, open: &Open) -> Result<usize, Decision> {
+    let (shards, memory) = (asked.shards, asked.memory);
+    let (all, registered) = (&*reach.offers, reach.executors());
     let slots = |needed: usize, free: usize| {
-        Err(Decision::Wait(WaitReason::Slots {
-            needed,
-            free,
-            registered,
+        let has_slots = memory.enough(&open.without_others, needed) >= needed;
+        Err(Decision::Wait(match has_slots {
+            true => WaitReason::GpusHeld {
+                needed,
+                free,
+                registered,
+            },
+            false => WaitReason::Slots {
+                needed,
+                free,
+                registered,
+            },
         }))
     };
-    match request {
+    let open = &open.now;
+    match asked.request {
         RankRequest::Begin {
             ranks,
             most,
@@ -146,12 +294,9 @@ fn size(
             };
             let gives_up = patience_over && too_few == TooFew::Fail;
             if asked > registered {
-                return Err(match never_fits(ranks, memory, all) {
+                return Err(match never_fits(ranks, memory, reach) {
                     Some(reason) if gives_up => Decision::Fail(reason),
-                    _ => Decision::Wait(WaitReason::Executors {
-                        needed: asked,
-                        registered,
-                    }),
+                    _ => Decision::Wait(reach.waits(asked)),
                 });
             }
             let needed = match (ranks, memory.fits(all, asked)) {
@@ -202,9 +347,14 @@ fn size(
                     )));
                 }
                 TooFew::Fail => {
+                    let with = if reach.gpus.is_some() {
+                        " with a GPU"
+                    } else {
+                        ""
+                    };
                     return Err(Decision::Fail(format!(
                         "ranks were lost, and training goes on with no fewer than {least} \
-                         (min_ranks): {registered} executors are left; start more and continue with \
+                         (min_ranks): {registered} executors{with} are left; start more and continue with \
                          resume = true"
                     )));
                 }
@@ -215,12 +365,7 @@ fn size(
                         offer: memory.enough(all, least),
                     }));
                 }
-                TooFew::Wait => {
-                    return Err(Decision::Wait(WaitReason::Executors {
-                        needed: least,
-                        registered,
-                    }));
-                }
+                TooFew::Wait => return Err(Decision::Wait(reach.waits(least))),
             }
             if free >= least {
                 return Ok(free);
@@ -236,14 +381,10 @@ fn size(
 
 /// Bytes that a rank of a gang takes at least, whichever number of ranks starts: the more there are, the fewer rows has
 /// each.
-pub(super) fn least_memory(
-    pool: &Pool,
-    request: RankRequest,
-    shards: usize,
-    memory: &Memory,
-) -> u64 {
-    let able = pool.able().executors();
-    let ranks = match request {
+pub(super) fn least_memory(pool: &Pool, asked: &Asked<'_>) -> u64 {
+    let (shards, memory) = (asked.shards, asked.memory);
+    let able = reach(pool, asked.device).executors();
+    let ranks = match asked.request {
         RankRequest::Begin {
             ranks: Ranks::Exactly(ranks),
             ..
@@ -255,18 +396,26 @@ pub(super) fn least_memory(
     memory.needed(ranks.max(1))
 }
 
-/// An executor by which a running gang could grow, once every demand has been served.
+/// An executor by which a running gang could grow beside ranks that hold these GPUs, once every demand has been served.
 pub(crate) fn grows_by<'a>(
     pool: &'a Pool,
+    held: &HeldGpus,
     ranks_on: &[String],
     most: usize,
-    memory: &Memory,
+    (memory, request): (&Memory, DeviceRequest),
 ) -> Option<&'a str> {
     if ranks_on.len() >= most {
         return None;
     }
     let needed = memory.needed(ranks_on.len() + 1);
     let is_on = |executor: &Executor| ranks_on.iter().any(|id| **id == *executor.id);
-    let joins = |executor: &&Executor| executor.capacity.rank_memory >= needed && !is_on(executor);
+    let has_device = |executor: &Executor| {
+        let choice = executor.choice(request);
+        let is_open = |gpu| held.is_open(gpu, request.shares);
+        !choice.needs_gpu() || choice.gpus().iter().any(is_open)
+    };
+    let joins = |executor: &&Executor| {
+        executor.capacity.rank_memory >= needed && !is_on(executor) && has_device(executor)
+    };
     pool.open_to_ranks().find(joins).map(|joins| &*joins.id)
 }

@@ -4,13 +4,16 @@
 //! [queues](super::queues). A barrier stage is a *gang*: all of its ranks start at once, one task an executor, or none
 //! does. Gangs come first come first served. One that cannot start yet keeps a slot on every executor it could use (by
 //! role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. One that meets again has its
-//! place among jobs by its own arrival, also while its last generation ends. Queries that its reservation has starved for
+//! place among jobs by its own arrival, also while its last generation ends. Each rank is [dealt](deal) a GPU of its own
+//! where its training asks for one, or where the executor that it runs on has one; while a gang waits for GPUs, those that
+//! compute on the CPU pass it. Queries that its reservation has starved for
 //! too long are [promoted](super::aging) ahead of it. One that lacks executors, or their memory, keeps no slots: they would not do.
 //!
 //! ```text
 //!              enough executors with a free slot ──────────────────────► Start(executors)
 //!   gang ──────┤
 //!              not yet: others hold the slots, or lost ranks may return ► Wait(reason), reserves
+//!              not yet: others hold the GPUs ──────────────────────────► Wait(reason)
 //!              ranks of the last generation have not ended ────────────► Wait(reason), reserves
 //!              ranks were lost, and too few executors are left ────────► Fail(reason)
 //!              its ranks take more memory than executors offer ────────► Fail(reason), or Wait if asked to
@@ -20,6 +23,7 @@
 //!
 //! Not here: how a decision is carried out on Ballista's graphs, and the clock.
 
+mod deal;
 mod gang;
 mod pool;
 mod reason;
@@ -31,11 +35,12 @@ use std::fmt;
 
 use volley_proto::spec::{Ranks, TooFew};
 
-pub(crate) use gang::{Memory, grows_by, never_fits};
+pub(crate) use gang::{GpuCount, Memory, grows_by, never_fits, reach};
 pub(crate) use pool::{Capacity, Pool};
 pub(crate) use reason::WaitReason;
 pub(crate) use round::{Placed, Shares, place};
 
+use super::devices::{DeviceRequest, HostGpu};
 use super::queues::Account;
 
 /// What an executor is there for.
@@ -101,6 +106,7 @@ pub(crate) enum Kind {
         request: RankRequest,
         shards: usize,
         memory: Memory,
+        device: DeviceRequest,
         /// Ranks of the last generation that have not ended.
         running: usize,
         /// Ranks that have come to their end.
@@ -156,4 +162,6 @@ pub(crate) struct Task {
     pub(crate) partitions: usize,
     /// Slots it holds while it runs.
     pub(crate) slots: usize,
+    /// Of a rank, the GPU that it was dealt; the CPU, where there is none.
+    pub(crate) gpu: Option<HostGpu>,
 }

@@ -10,10 +10,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use volley_proto::spec::Device;
+
 use super::ExecutorRole;
+use crate::control::devices::{Choice, DeviceRequest, HostGpu};
 
 /// What there is of an executor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Capacity {
     pub(crate) slots: usize,
     /// Slots that tasks hold.
@@ -21,6 +24,10 @@ pub(crate) struct Capacity {
     pub(crate) role: ExecutorRole,
     /// Bytes of memory that it offers each of its ranks.
     pub(crate) rank_memory: u64,
+    /// What its ranks compute on, unless their training says.
+    pub(crate) device: Device,
+    /// Its GPUs, by ordinal.
+    pub(crate) gpus: Arc<[HostGpu]>,
 }
 
 /// Bytes of memory that executors offer a rank: how many offer how much.
@@ -102,9 +109,20 @@ impl Executor {
         self.capacity.held + self.taken == 0
     }
 
+    /// What a rank may compute on.
+    pub(super) fn choice(&self, request: DeviceRequest) -> Choice<'_> {
+        request.choice(self.capacity.device, &self.capacity.gpus)
+    }
+
     /// Whether it may run ranks.
     fn is_able(&self) -> bool {
         !self.silent && self.capacity.role.runs_ranks()
+    }
+
+    /// Whether it has GPUs, or its ranks compute on one.
+    fn has_gpus(&self) -> bool {
+        !self.capacity.gpus.is_empty()
+            || !matches!(self.capacity.device, Device::Auto | Device::Cpu)
     }
 
     /// Its place among those that are open to queries, if it is.
@@ -137,6 +155,8 @@ struct Index {
     ranks: BTreeSet<Arc<str>>,
     /// What those that run ranks offer one.
     able: Offers,
+    /// How many of those have GPUs, or compute on one.
+    with_gpus: usize,
 }
 
 impl Index {
@@ -146,6 +166,7 @@ impl Index {
         }
         if executor.is_able() {
             self.able.add(executor.capacity.rank_memory);
+            self.with_gpus += usize::from(executor.has_gpus());
             if executor.free() > 0 {
                 self.ranks.insert(Arc::clone(&executor.id));
             }
@@ -158,6 +179,7 @@ impl Index {
         }
         if executor.is_able() {
             self.able.remove(executor.capacity.rank_memory);
+            self.with_gpus -= usize::from(executor.has_gpus());
             self.ranks.remove(&executor.id);
         }
     }
@@ -225,6 +247,18 @@ impl Pool {
         &self.index.able
     }
 
+    /// Those that run ranks, by id.
+    pub(super) fn able_executors(&self) -> impl Iterator<Item = &Executor> {
+        self.executors
+            .values()
+            .filter(|executor| executor.is_able())
+    }
+
+    /// Whether GPUs may bound where ranks that ask for this run.
+    pub(super) fn deals_gpus(&self, request: DeviceRequest) -> bool {
+        request.needs_gpu() || request.device != Device::Cpu && self.index.with_gpus > 0
+    }
+
     /// Those with a free slot for a rank, by id.
     pub(super) fn open_to_ranks(&self) -> impl Iterator<Item = &Executor> {
         let ids = self.index.ranks.iter();
@@ -250,10 +284,15 @@ impl Pool {
         });
     }
 
-    /// Keeps a slot on every executor that could run a rank of so much memory; those without a free one have none to keep.
-    pub(super) fn reserve(&mut self, memory: u64) {
+    /// Keeps a slot on every executor that could run a rank of so much memory on such a device; those without a free one
+    /// have none to keep.
+    pub(super) fn reserve(&mut self, memory: u64, request: DeviceRequest) {
         let open = self.open_to_ranks();
-        let suited = open.filter(|executor| executor.capacity.rank_memory >= memory);
+        let suited = open.filter(|executor| {
+            let choice = executor.choice(request);
+            let has_device = !choice.needs_gpu() || !choice.gpus().is_empty();
+            executor.capacity.rank_memory >= memory && has_device
+        });
         let suited: Vec<_> = suited.map(|executor| Arc::clone(&executor.id)).collect();
         for id in &suited {
             self.change(id, |executor| executor.reserved = true);

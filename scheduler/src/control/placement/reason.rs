@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 
+use super::GpuCount;
 use crate::control::queues::Account;
 
 /// What a stage waits for.
@@ -39,6 +40,14 @@ pub(crate) enum WaitReason {
     Turn { ahead: String },
     /// Executors have left since the job was admitted.
     Executors { needed: usize, registered: usize },
+    /// Others hold GPUs.
+    GpusHeld {
+        needed: usize,
+        free: usize,
+        registered: usize,
+    },
+    /// The cluster has too few GPUs.
+    Gpus { needed: usize, there: GpuCount },
     /// Too few executors offer a rank as much memory as it takes.
     Memory {
         needed: usize,
@@ -58,7 +67,12 @@ pub(crate) enum WaitReason {
 impl WaitReason {
     /// Whether slots that become free bring what it waits for closer.
     pub(super) fn is_of_slots(&self) -> bool {
-        !matches!(self, Self::Executors { .. } | Self::Memory { .. })
+        !matches!(self, Self::Executors { .. } | Self::Memory { .. }) && !self.is_of_gpus()
+    }
+
+    /// Whether it waits for GPUs, which ranks on the CPU do not take.
+    pub(super) fn is_of_gpus(&self) -> bool {
+        matches!(self, Self::GpusHeld { .. } | Self::Gpus { .. })
     }
 }
 
@@ -98,6 +112,18 @@ impl fmt::Display for WaitReason {
             Self::Turn { ahead } => write!(f, "the training of job {ahead} is ahead"),
             Self::Executors { needed, registered } => {
                 write!(f, "needs {needed} executors: {registered} are registered")
+            }
+            Self::GpusHeld {
+                needed,
+                free,
+                registered,
+            } => write!(
+                f,
+                "needs a free GPU on {needed} executors at once: {free} of {registered} have one"
+            ),
+            Self::Gpus { needed, there } => {
+                let s = if *needed == 1 { "" } else { "s" };
+                write!(f, "needs {needed} GPU{s}, and the cluster has {there}")
             }
             Self::Memory {
                 needed,

@@ -14,16 +14,20 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::gang::{least_memory, place_gang};
+use volley_proto::spec::Device;
+
+use super::gang::{Asked, least_memory, place_gang};
 use super::{Decision, Demand, Kind, Pool, Task, WaitReason};
 use crate::control::aging::Starved;
+use crate::control::devices::HeldGpus;
 use crate::control::queues::{Queues, Turns, Usage, Waiting};
 
-/// How slots are shared, and which are held.
+/// How slots are shared, and which slots and GPUs are held.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<'a> {
     pub(crate) queues: &'a Queues,
     pub(crate) usage: &'a Usage,
+    pub(crate) gpus: &'a HeldGpus,
 }
 
 /// What is decided in an offer.
@@ -41,6 +45,8 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
     let mut gangs: HashMap<usize, Decision> = HashMap::new();
     let mut waiting: Option<usize> = None;
     let mut reserving: Option<usize> = None;
+    // Whether the gang that waits does so for GPUs.
+    let mut awaits_gpus = false;
     // Whether a query is ahead of a gang.
     let precedes = |query: usize, gang: usize| query < gang || demands[query].promoted;
     for (position, demand) in demands.iter().enumerate() {
@@ -48,14 +54,23 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
             request,
             shards,
             memory,
+            device,
             running,
             done,
         } = &demand.kind
         else {
             continue;
         };
+        let ranks = Asked {
+            request: *request,
+            shards: *shards,
+            memory,
+            device: *device,
+        };
+        // A gang that waits for GPUs is passed by those that take none.
+        let is_its_turn = waiting.is_none() || awaits_gpus && device.device == Device::Cpu;
         let asks = |query: usize| round.left[query] > 0 && precedes(query, position);
-        if waiting.is_none() && (0..demands.len()).any(asks) {
+        if is_its_turn && (0..demands.len()).any(asks) {
             round.give(|_| true, |query| precedes(query, position));
         }
         let decision = match waiting {
@@ -63,20 +78,21 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
             _ if *done > 0 => Decision::Rerun(
                 "a rank was lost after others had come to the end of training".to_owned(),
             ),
-            Some(ahead) => Decision::Wait(WaitReason::Turn {
+            Some(ahead) if !is_its_turn => Decision::Wait(WaitReason::Turn {
                 ahead: demands[ahead].job.clone(),
             }),
-            None => place_gang(round.pool, *request, *shards, memory),
+            _ => place_gang(round.pool, &round.gpus, &ranks),
         };
-        if let Decision::Start(ranks) = &decision {
-            round.start(ranks);
+        if let Decision::Start(tasks) = &decision {
+            round.start(tasks, device.shares);
         }
-        if let (None, Decision::Wait(reason)) = (waiting, &decision) {
+        if let (true, Decision::Wait(reason)) = (is_its_turn, &decision) {
             waiting = Some(position);
+            awaits_gpus = reason.is_of_gpus();
             if reason.is_of_slots() {
                 reserving = Some(position);
-                let needed = least_memory(round.pool, *request, *shards, memory);
-                round.pool.reserve(needed);
+                let needed = least_memory(round.pool, &ranks);
+                round.pool.reserve(needed, *device);
             }
         }
         gangs.insert(position, decision);
@@ -95,6 +111,7 @@ struct Round<'a> {
     demands: &'a [Demand],
     queues: &'a Queues,
     usage: Usage,
+    gpus: HeldGpus,
     /// Slots that each demand still asks for; none of gangs.
     left: Vec<usize>,
     given: Vec<Vec<Task>>,
@@ -114,6 +131,7 @@ impl<'a> Round<'a> {
             demands,
             queues: shares.queues,
             usage: shares.usage.clone(),
+            gpus: shares.gpus.clone(),
             left: left.collect(),
             given: vec![Vec::new(); demands.len()],
             growing: HashMap::new(),
@@ -176,13 +194,17 @@ impl<'a> Round<'a> {
             executor: there.1.to_string(),
             partitions,
             slots: 1,
+            gpu: None,
         });
         self.growing.insert(there, tasks.len() - 1);
     }
 
-    /// A gang starts with these ranks.
-    fn start(&mut self, ranks: &[Task]) {
+    /// A gang starts with these ranks, which share their GPUs or do not.
+    fn start(&mut self, ranks: &[Task], shares: bool) {
         for rank in ranks {
+            if let Some(gpu) = &rank.gpu {
+                self.gpus.take(gpu, shares);
+            }
             self.pool.take(&Arc::from(rank.executor.as_str()));
         }
     }

@@ -1,12 +1,22 @@
 //! Scripts of placement: executors and demands in, decisions out.
 
+mod gpus;
 mod sharing;
 
+use std::sync::Arc;
+
 use volley_proto::settings::QUEUE_DEFAULT;
-use volley_proto::spec::RankMemory;
+use volley_proto::spec::{Device, RankMemory};
 
 use super::*;
+use crate::control::devices::HeldGpus;
 use crate::control::queues::{Queue, Queues, Usage};
+
+/// A GPU where the executor has one that is free.
+const ON_ANY: DeviceRequest = DeviceRequest {
+    device: Device::Auto,
+    shares: false,
+};
 
 /// Executors with so many free slots, each beside one that a task holds, changed by their number.
 fn cluster_with(free: &[usize], change: impl Fn(usize, &mut Capacity)) -> Pool {
@@ -17,6 +27,8 @@ fn cluster_with(free: &[usize], change: impl Fn(usize, &mut Capacity)) -> Pool {
             held: 1,
             role: ExecutorRole::Any,
             rank_memory: u64::MAX,
+            device: Device::Auto,
+            gpus: Arc::default(),
         };
         change(number, &mut capacity);
         pool.put(&format!("e{number}"), capacity);
@@ -46,6 +58,7 @@ fn gang_with(job: &str, request: RankRequest, running: usize, done: usize) -> De
         request,
         shards: 10,
         memory: Memory::default(),
+        device: ON_ANY,
         running,
         done,
     };
@@ -103,6 +116,7 @@ fn decide(mut executors: Pool, demands: &[Demand]) -> Vec<Decision> {
     let shares = Shares {
         queues: &Queues::default(),
         usage: &Usage::default(),
+        gpus: &HeldGpus::default(),
     };
     place(&mut executors, demands, shares).decisions
 }
@@ -242,7 +256,8 @@ fn a_gang_grows_by_an_executor_that_is_free() {
     let executors = cluster(&[0, 1, 1]);
     let grows = |ids: &[&str], most| {
         let on: Vec<_> = ids.iter().map(ToString::to_string).collect();
-        grows_by(&executors, &on, most, &Memory::default())
+        let (held, ranks) = (HeldGpus::default(), (&Memory::default(), ON_ANY));
+        grows_by(&executors, &held, &on, most, ranks)
     };
     assert_eq!(grows(&["e0", "e1"], 3), Some("e2"));
     assert_eq!(grows(&["e0", "e1"], 2), None);
@@ -260,8 +275,8 @@ fn a_gang_waits_for_executors_that_left() {
 #[test]
 fn admission_says_what_is_missing() {
     let never = |ranks, executors| {
-        let offers = std::iter::repeat_n(u64::MAX, executors).collect();
-        never_fits(ranks, &Memory::default(), &offers)
+        let executors = cluster(&vec![1; executors]);
+        never_fits(ranks, &Memory::default(), &reach(&executors, ON_ANY))
     };
     assert_eq!(never(Ranks::Exactly(2), 2), None);
     assert!(
@@ -292,12 +307,16 @@ fn gang_of(job: &str, request: RankRequest, memory: Memory) -> Demand {
     demand
 }
 
+/// Executors with a free slot each that offer a rank so many MiB.
+fn offering(offers: &[u64]) -> Pool {
+    cluster_with(&vec![1; offers.len()], |number, executor| {
+        executor.rank_memory = offers[number] * MIB;
+    })
+}
+
 /// Decisions on executors with a free slot each that offer a rank so many MiB.
 fn run_on(offers: &[u64], demand: Demand) -> String {
-    let executors = cluster_with(&vec![1; offers.len()], |number, executor| {
-        executor.rank_memory = offers[number] * MIB;
-    });
-    run_in(executors, &[demand]).remove(0)
+    run_in(offering(offers), &[demand]).remove(0)
 }
 
 #[test]
@@ -323,8 +342,8 @@ fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
         ..memory
     };
     let never = |offers: &[u64]| {
-        let offers = offers.iter().copied().collect();
-        never_fits(Ranks::Exactly(2), &unknown, &offers)
+        let executors = offering(offers);
+        never_fits(Ranks::Exactly(2), &unknown, &reach(&executors, ON_ANY))
     };
     assert_eq!(never(&[0, 0]), None, "rows are not known at submission");
 }
@@ -407,6 +426,7 @@ fn a_collapsing_stage_runs_as_one_task() {
         executor: "e1".into(),
         partitions: usize::MAX,
         slots: 1,
+        gpu: None,
     };
     assert_eq!(decisions, [Decision::Tasks(vec![task])]);
 }

@@ -38,7 +38,12 @@ fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() 
     let holder = slots::Holder::Query("j".into());
     let account = queues::Account::new("default", "o");
     let slots = &mut script.controller.slots;
-    slots.bind("b", task("j", 1), 1, (holder, Some(account)));
+    let claim = slots::Claim {
+        holder,
+        account: Some(account),
+        gpu: None,
+    };
+    slots.bind("b", task("j", 1), 1, claim);
     script.controller.refresh("b");
     script.loses("a", vec![effect("j", "a", None, true)]);
     let ended = script.ended("j", AttemptEnd::Cancelled);

@@ -3,6 +3,7 @@
 //! A [`Script`] plays the engine below: it carries bindings out at once, and numbers a stage's tasks.
 
 mod gangs;
+mod gpus;
 mod jobs;
 mod limits;
 mod sharing;
@@ -11,10 +12,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use url::Url;
-use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
-use volley_proto::spec::{Elastic, Ranks, TooFew};
+use volley_proto::spec::{Device, Elastic, Ranks, TooFew};
 use volley_proto::tables::JobState;
+use volley_proto::{Capability, Gpu, GpuId, TrainId};
 
 use super::placement::{ExecutorRole, Memory};
 use super::retained::Ends;
@@ -66,9 +67,16 @@ impl Script {
 
     /// An executor comes.
     fn joins(&mut self, executor: &str) {
+        self.joins_with(executor, Device::Auto, ("h", &[]));
+    }
+
+    /// An executor comes whose ranks compute on this unless a training says, and that sees GPUs of a host, by number.
+    fn joins_with(&mut self, executor: &str, device: Device, (host, gpus): (&str, &[u8])) {
         let profile = Profile {
             role: ExecutorRole::Any,
-            device: "cpu".into(),
+            device,
+            host: host.into(),
+            gpus: gpus.iter().map(|number| described(*number)).collect(),
             memory_bytes: 1 << 30,
             rank_memory_bytes: 1 << 30,
             version: "0".into(),
@@ -134,6 +142,7 @@ impl Script {
                 executor: task.executor.clone(),
                 number: *number - 1,
                 slots: task.slots,
+                gpu: task.gpu.clone(),
             }
         });
         let tasks = tasks.collect();
@@ -256,7 +265,21 @@ fn gang(train: TrainId, ranks: Ranks, too_few: TooFew) -> Gang {
             too_few,
         },
         most: 12,
+        device: DeviceRequest {
+            device: Device::Auto,
+            shares: false,
+        },
         resumes: false,
+    }
+}
+
+/// The GPU of a number, which its UUID consists of.
+fn described(number: u8) -> Gpu {
+    Gpu {
+        uuid: GpuId::from_bytes([number; 16]),
+        name: "NVIDIA H100".into(),
+        memory: 80 << 30,
+        capability: Capability { major: 9, minor: 0 },
     }
 }
 

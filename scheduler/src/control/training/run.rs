@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use url::Url;
 use volley_proto::spec::{Ranks, TooFew};
-use volley_proto::{ModelName, Secret};
+use volley_proto::{GpuId, ModelName, Secret};
 
 use super::events::{EventLog, Failure, RunEvent, Shown};
 use super::progress::{RunProgress, StepReport};
@@ -91,6 +91,8 @@ pub(crate) struct BoundRank {
     pub(crate) executor: String,
     /// The shards that it takes.
     pub(crate) shards: Vec<usize>,
+    /// The GPU that it was dealt; the CPU, where there is none.
+    pub(crate) gpu: Option<GpuId>,
 }
 
 /// A generation, as those of it name it: numbers begin anew with each scheduler, attempts do not.
@@ -108,6 +110,8 @@ pub(crate) struct Membership {
     pub(crate) endpoints: Vec<Bytes>,
     pub(crate) executors: Vec<String>,
     pub(crate) secret: Secret,
+    /// The GPU that the rank was dealt; the CPU, where there is none.
+    pub(crate) gpu: Option<GpuId>,
 }
 
 /// What a rank tells of itself; stale where its generation has ended.
@@ -311,6 +315,7 @@ impl Run {
             endpoints,
             executors,
             secret: self.secret.clone()?,
+            gpu: self.members[rank].bound.gpu,
         })
     }
 

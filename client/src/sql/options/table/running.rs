@@ -121,12 +121,24 @@ pub(super) const RUNNING: &[TrainOption] = &[
     ),
     option(
         "device",
-        "'auto', 'cpu', 'cuda:N'",
+        "'auto', 'cpu', 'cuda', 'cuda:N'",
         "'auto'",
-        "Where ranks compute; 'auto' is the GPU where an executor has one. Networks of few and narrow layers are faster with 'cpu'.",
+        "Where ranks compute: 'cuda' is one of the executor's GPUs that no other rank has, 'cuda:N' the one with that \
+         ordinal, and 'auto' a GPU where one is free, else the CPU. Networks of few and narrow layers are faster with \
+         'cpu'.",
         |to, value| match value.text().map(|text| text.to_lowercase().parse()) {
             Some(Ok(device)) => set(&mut to.device, device),
-            _ => Err(expected("'auto', 'cpu' or 'cuda:N'")),
+            _ => Err(expected("'auto', 'cpu', 'cuda' or 'cuda:N'")),
+        },
+    ),
+    option(
+        "device_share",
+        "true, false",
+        "false",
+        "Whether ranks share GPUs with each other, and with the ranks of other trainings that share them.",
+        |to, value| match value {
+            OptionValue::Bool(share) => set(&mut to.device_share, *share),
+            _ => Err(expected("true or false")),
         },
     ),
     option(

@@ -233,6 +233,10 @@ fn sets_what_was_typed() {
         ("precision", "'BF16'", |o| {
             o.precision == Some(Precision::Bf16)
         }),
+        ("device", "'cuda'", |o| {
+            o.device == volley_proto::spec::Device::AnyCuda
+        }),
+        ("device_share", "true", |o| o.device_share),
         ("seed", "42", |o| o.seed == 42),
         ("rendezvous_timeout", "'2min'", |o| {
             o.rendezvous_timeout.as_secs() == 120

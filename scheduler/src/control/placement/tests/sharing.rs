@@ -26,7 +26,11 @@ fn share(queues: &Queues, free: &[usize], demands: &[Demand]) -> Vec<String> {
     scripts(&place(
         &mut cluster(free),
         demands,
-        Shares { queues, usage },
+        Shares {
+            queues,
+            usage,
+            gpus: &HeldGpus::default(),
+        },
     ))
 }
 
@@ -73,6 +77,7 @@ fn who_waits_for_a_queues_turn_is_told_its_share() {
     let shares = Shares {
         queues: &queues,
         usage: &usage,
+        gpus: &HeldGpus::default(),
     };
     let placed = place(&mut executors, &demands, shares);
     assert_eq!(
@@ -152,6 +157,7 @@ fn starved(free: &[usize], demands: &[Demand]) -> (Option<Starved>, Vec<String>)
     let shares = Shares {
         queues: &Queues::default(),
         usage: &Usage::default(),
+        gpus: &HeldGpus::default(),
     };
     let placed = place(&mut cluster(free), demands, shares);
     let scripts = scripts(&placed);

@@ -1,9 +1,10 @@
 //! Scripts of a run: events in, answers out.
 
 use volley_proto::TrainId;
-use volley_proto::spec::Elastic;
+use volley_proto::spec::{Device, Elastic};
 
 use super::*;
+use crate::control::DeviceRequest;
 
 /// A generation of attempt `j`.
 fn generation(number: u64) -> Generation {
@@ -19,6 +20,7 @@ fn ranks(of: &[(usize, &str)]) -> Vec<BoundRank> {
         task: *task,
         executor: (*executor).to_owned(),
         shards: vec![rank],
+        gpu: None,
     };
     of.iter().enumerate().map(rank).collect()
 }
@@ -68,6 +70,10 @@ fn gang(ranks: Ranks) -> Gang {
         store: Url::parse("file:///models/").unwrap(),
         ranks,
         most: 3,
+        device: DeviceRequest {
+            device: Device::Auto,
+            shares: false,
+        },
         elastic: Elastic {
             min_ranks: 1,
             max_ranks: Some(3),
@@ -267,6 +273,7 @@ fn executors_keep_their_shards_within_an_attempt() {
             task,
             executor: (*executor).to_owned(),
             shards,
+            gpu: None,
         };
         shards.map(rank).collect()
     };
