@@ -88,7 +88,7 @@ impl Device {
         match self {
             Self::Auto => None,
             Self::Cpu => Some(DeviceKind::Cpu),
-            Self::Cuda(_) => Some(DeviceKind::Cuda),
+            Self::AnyCuda | Self::Cuda(_) => Some(DeviceKind::Cuda),
         }
     }
 }

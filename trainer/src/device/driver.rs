@@ -115,6 +115,7 @@ pub(super) fn gpus() -> Result<Vec<Gpu>, String> {
 }
 
 /// What compiled kernels depend on: the GPUs' compute capability and the driver's version of CUDA. None where GPUs differ.
+#[cfg(feature = "cuda")]
 pub(super) fn architecture() -> Option<String> {
     let count = c_int::try_from(devices().ok()?).ok()?;
     let driver = open(&DRIVER)?;

@@ -34,7 +34,6 @@ pub struct ResolvedDevice(Kind);
 enum Kind {
     Cpu,
     /// A GPU by its ordinal, and whether the CPU is as welcome.
-    #[cfg(feature = "cuda")]
     Cuda {
         index: usize,
         either: bool,
