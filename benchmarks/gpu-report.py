@@ -32,6 +32,11 @@ def cases(folder):
                 yield case
 
 
+def chosen(line):
+    """Whether a line of volley-train's log says what computes instead of a plan."""
+    return " WARN " in line or "train::choose" in line
+
+
 def table(heads, rows):
     for row in [heads, ["---"] * len(heads), *rows]:
         print("|", " | ".join(row), "|")
@@ -53,6 +58,12 @@ def main():
     for name in ("machine.txt", "parts.txt"):
         if (folder / name).exists():
             print((folder / name).read_text().strip().replace("\n", "; ") + ".\n")
+
+    # A network that no plan computes is Burn's or the CPU's.
+    for path in sorted(folder.glob("*.log")):
+        said = path.read_text().splitlines()
+        for line in dict.fromkeys(line[line.index(" "):].strip() for line in said if chosen(line)):
+            print(f"{path.stem}: {line}\n")
 
     # Milliseconds a step of each measured epoch, by batch, precision and system.
     measured = collections.defaultdict(dict)

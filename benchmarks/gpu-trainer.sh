@@ -12,8 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 files=(training_gpu.py reference_network.py rossmann_rows.py protocol.py)
 
 batches=100,1024,8192,65536
-# What Volley computes in on a GPU; peers have all three.
-precisions=tf32
+precisions=f32,tf32,bf16
 
 if [ "${1:-}" = --pack ] && [ $# = 2 ]; then
   archive=$(realpath "$2")
@@ -70,7 +69,7 @@ peers() {
   for batch in ${batches//,/ }; do
     # As many steps as volley-train makes.
     steps=$((batch <= 256 ? 300 : batch <= 2048 ? 80 : batch <= 16384 ? 20 : 6))
-    for precision in f32 tf32 bf16; do
+    for precision in ${precisions//,/ }; do
       echo "{\"form\":\"$1\",\"precision\":\"$precision\",\"batch\":$batch,\"rows\":$((steps * batch)),\"epochs\":4}"
     done
   done | part "peer-$1" "$2" "$python" training_gpu.py

@@ -9,19 +9,21 @@
 //!
 //! Speeds are those of each epoch but the first, by the epochs' records: the optimizer's steps, without loading and
 //! evaluation. Memory is the system's allocator's, where executors have their own.
+//!
+//! Whether a plan, Burn or the CPU computes is the trainer's choice: `computed_on` and the log on standard error tell.
 
 mod networks;
 mod rossmann;
 
 use std::error::Error;
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{Device, TrainSpec};
+use volley_proto::spec::{Device, Precision, RankDevice, TrainSpec};
 use volley_proto::store::EpochRecord;
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::custom::CustomLayers;
@@ -41,8 +43,8 @@ struct Args {
     network: String,
     device: Device,
     batches: Vec<usize>,
-    /// What the device computes in by itself, where none are given.
-    precisions: Vec<String>,
+    /// The device's own, where none are given.
+    precisions: Vec<Option<Precision>>,
     /// As many as make enough steps to measure, where it is not given.
     rows: Option<usize>,
     epochs: Option<usize>,
@@ -54,7 +56,8 @@ struct Args {
 struct Case<'a> {
     network: &'a str,
     device: Device,
-    precision: &'a str,
+    /// As asked for.
+    precision: Option<Precision>,
     batch: usize,
     epochs: usize,
 }
@@ -65,9 +68,14 @@ struct Trained {
     history: Vec<EpochRecord>,
     /// The mean loss of the rows by the last weights, without dropout.
     final_loss: f64,
+    computed: RankDevice,
 }
 
 fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(stderr)
+        .with_ansi(false)
+        .init();
     let Err(error) = run() else {
         return ExitCode::SUCCESS;
     };
@@ -93,13 +101,13 @@ fn run() -> Result<()> {
             epochs: args.epochs.unwrap_or(if args.compare { 1 } else { 4 }),
         };
         let on_cpu = match args.compare {
-            true => Some(case(Device::Cpu, own_precision(Device::Cpu)).train(&rows)?),
+            true => Some(case(Device::Cpu, None).train(&rows)?),
             false => None,
         };
-        for precision in &args.precisions {
+        for precision in args.precisions.iter().copied() {
             let case = case(args.device, precision);
             let trained = case.train(&rows)?;
-            let mut line = case.describe(&rows);
+            let mut line = case.describe(&rows, &trained);
             match &on_cpu {
                 Some(on_cpu) => compare(&trained, on_cpu, &mut line),
                 None => speeds(&trained, &mut line),
@@ -119,7 +127,7 @@ impl Args {
             network: "rossmann".to_owned(),
             device: Device::Cpu,
             batches: vec![100],
-            precisions: vec![],
+            precisions: vec![None],
             rows: None,
             epochs: None,
             compare: false,
@@ -146,16 +154,16 @@ impl Args {
             match name.as_str() {
                 "--network" => args.network = value,
                 "--device" => args.device = value.parse()?,
-                "--precision" => args.precisions = value.split(',').map(str::to_owned).collect(),
+                "--precision" => {
+                    let all = value.split(',').map(|name| name.parse().map(Some));
+                    args.precisions = all.collect::<Result<_, _>>()?;
+                }
                 "--batch" => {
                     args.batches = value.split(',').map(positive).collect::<Result<_>>()?
                 }
                 "--rows" => args.rows = Some(positive(&value)?),
                 _ => args.epochs = Some(positive(&value)?),
             }
-        }
-        if args.precisions.is_empty() {
-            args.precisions = vec![own_precision(args.device).to_owned()];
         }
         Ok(args)
     }
@@ -181,31 +189,14 @@ fn positive(text: &str) -> Result<usize> {
     }
 }
 
-/// What a device computes products in, where nothing is asked for.
-fn own_precision(device: Device) -> &'static str {
-    match device {
-        Device::Cpu => "f32",
-        Device::Auto | Device::Cuda(_) => "tf32",
-    }
-}
-
-/// Sets the precision of products. This is the one place that does: a spec cannot say yet, so that others than the
-/// device's own are refused.
-fn with_precision(spec: TrainSpec, case: &Case<'_>) -> Result<TrainSpec> {
-    match case.precision == own_precision(case.device) {
-        true => Ok(spec),
-        false => Err(format!("{} does not compute in {}", case.device, case.precision).into()),
-    }
-}
-
 impl Case<'_> {
     fn train(&self, rows: &[RecordBatch]) -> Result<Trained> {
         let spec = TrainSpec {
             epochs: Some(self.epochs),
             device: self.device,
+            precision: self.precision,
             ..networks::spec(self.network, self.batch)?
         };
-        let spec = with_precision(spec, self)?;
         let cancel = CancellationToken::new();
         let mut ranks = Communicator::in_process(1, &Options::default(), &cancel)?;
         let rank = Rank {
@@ -221,16 +212,18 @@ impl Case<'_> {
         Ok(Trained {
             history: artifacts.manifest.history,
             final_loss: outcome.report.eval_train_loss,
+            computed: outcome.report.computed,
         })
     }
 
-    fn describe(&self, rows: &[RecordBatch]) -> Map<String, Value> {
+    fn describe(&self, rows: &[RecordBatch], trained: &Trained) -> Map<String, Value> {
         let rows: usize = rows.iter().map(RecordBatch::num_rows).sum();
         let line = json!({
             "system": "Volley",
             "network": self.network,
             "device": self.device.to_string(),
-            "precision": self.precision,
+            "computed_on": trained.computed.device,
+            "precision": trained.computed.precision,
             "batch": self.batch,
             "rows": rows,
             "epochs": self.epochs,
