@@ -1,4 +1,4 @@
-"""The Rossmann network in PyTorch, and the Rossmann features as its tensors.
+"""The Rossmann network in PyTorch, and its optimizer.
 
 It is the network of examples/rossmann/train.sql: 18 categorical features through one embedding table
 (each feature's codes begin where the one's before end), 18 continuous ones through batch norm, dense
@@ -8,14 +8,11 @@ start as Keras starts them, and Adam is in Keras' form.
 
 import math
 
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import torch
 from torch import nn
 
-LABEL = "Sales"
-NO_FEATURES = {"row", "split", "Date", LABEL}
-CATEGORICAL = 18
+from rossmann_rows import CATEGORICAL
+
 EMBEDDING_DIM = 10
 HIDDEN = [1000, 1000, 1000, 500]
 DROPOUT = 0.5
@@ -45,7 +42,8 @@ class Network(nn.Module):
         x = torch.cat([self.embedding(codes).flatten(1), self.norm(numbers)], 1)
         for layer in self.dense:
             x = torch.relu(layer(x))
-        y = self.output(self.dropout(x)).squeeze(1)
+        # From here on in f32, also where products are in bf16.
+        y = self.output(self.dropout(x)).squeeze(1).float()
         return torch.sigmoid(y) * self.output_scale
 
 
@@ -73,33 +71,3 @@ class KerasAdam:
         for group in self.adam.param_groups:
             group["eps"] = epsilon
         self.adam.step()
-
-
-class Rows:
-    """The rows of a Parquet file, encoded: codes, numbers and logarithms of labels."""
-
-    def __init__(self, path, rows):
-        table = ds.dataset(path, format="parquet").to_table(filter=ds.field("row") < rows)
-        table = table.sort_by("row").combine_chunks()
-        features = [name for name in table.column_names if name not in NO_FEATURES]
-        codes, self.table_rows = [], 0
-        for name in features[:CATEGORICAL]:
-            column = pc.dictionary_encode(table[name], null_encoding="encode").combine_chunks()
-            codes.append(torch.tensor(column.indices.to_numpy()).long() + self.table_rows)
-            self.table_rows += len(column.dictionary)
-        numbers = [
-            torch.tensor(pc.fill_null(pc.cast(table[name], "float32"), 0).to_numpy())
-            for name in features[CATEGORICAL:]
-        ]
-        self.codes = torch.stack(codes, 1).contiguous()
-        self.numbers = torch.stack(numbers, 1).contiguous()
-        self.labels = torch.tensor(pc.ln(pc.cast(table[LABEL], "float64")).to_numpy()).float()
-        self.output_scale = 1.2 * self.labels.max().item()
-
-    def __len__(self):
-        return len(self.labels)
-
-    def to(self, device):
-        for name in ("codes", "numbers", "labels"):
-            setattr(self, name, getattr(self, name).to(device))
-        return self

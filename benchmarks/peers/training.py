@@ -7,8 +7,8 @@ start anew, so that every answer is about the same training.
     {"parquet": path, "rows": n, "batch": rows of one rank in one step, "ranks": n}
         → {"seconds": of the second epoch, "rows": of the second epoch, "loss": its mean}
 
-`--tuned-malloc` has glibc keep freed memory and use huge pages; `--compile` compiles the network, on
-a GPU as CUDA graphs; `--cuda` trains one rank on the first GPU.
+`--tuned-malloc` has glibc keep freed memory and use huge pages; `--compile` compiles the network. It
+computes on the CPU; training_gpu.py is its like for a GPU.
 """
 
 import os
@@ -31,8 +31,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+import rossmann_rows
 from protocol import serve
-from reference_network import KerasAdam, Network, Rows
+from reference_network import KerasAdam, Network
 
 EPOCHS = 2
 
@@ -40,13 +41,13 @@ EPOCHS = 2
 class Rank:
     """One rank: its rows, its network, its part of every batch."""
 
-    def __init__(self, rank, ranks, compiles, device="cpu"):
-        self.rank, self.ranks, self.compiles, self.device = rank, ranks, compiles, device
+    def __init__(self, rank, ranks, compiles):
+        self.rank, self.ranks, self.compiles = rank, ranks, compiles
         self.rows, self.networks = {}, {}
 
     def load(self, parquet, rows):
         if (parquet, rows) not in self.rows:
-            self.rows[parquet, rows] = Rows(parquet, rows).to(self.device)
+            self.rows[parquet, rows] = rossmann_rows.read(parquet, rows)
         return self.rows[parquet, rows]
 
     def network(self, rows):
@@ -55,7 +56,6 @@ class Rank:
         if key not in self.networks:
             torch.manual_seed(1)
             network = Network(rows.table_rows, rows.numbers.shape[1], rows.output_scale)
-            network.to(self.device)
             forward = network
             if self.ranks > 1:
                 # Batch norm's statistics stay each rank's own: sharing them costs a broadcast a step.
@@ -66,17 +66,12 @@ class Rank:
                     static_graph=True,
                 )
             if self.compiles:
-                mode = "default" if self.device == "cpu" else "reduce-overhead"
-                forward = torch.compile(forward, dynamic=False, mode=mode)
+                forward = torch.compile(forward, dynamic=False)
             start = {name: value.clone() for name, value in network.state_dict().items()}
             self.networks[key] = network, forward, start
         network, forward, start = self.networks[key]
         network.load_state_dict(start)
         return network.train(), forward
-
-    def synchronize(self):
-        if self.device != "cpu":
-            torch.cuda.synchronize(self.device)
 
     def train(self, parquet, rows, batch):
         rows = self.load(parquet, rows)
@@ -85,11 +80,10 @@ class Rank:
         generator = torch.Generator().manual_seed(1)
         share = batch * self.ranks
         for _ in range(EPOCHS):
-            order = torch.randperm(len(rows), generator=generator).to(self.device)
+            order = torch.randperm(len(rows), generator=generator)
             if self.ranks > 1:
                 dist.barrier()
-            total, seen = torch.zeros((), device=self.device), 0
-            self.synchronize()
+            total, seen = torch.zeros(()), 0
             start = time.perf_counter()
             for first in range(0, len(rows), share):
                 places = order[first : first + share][self.rank :: self.ranks]
@@ -101,7 +95,6 @@ class Rank:
                 optimizer.step()
                 total += loss.detach() * len(places)
                 seen += len(places)
-            self.synchronize()
             seconds = time.perf_counter() - start
         sums = torch.tensor([total.item(), seen], dtype=torch.float64)
         if self.ranks > 1:
@@ -147,7 +140,6 @@ class Ranks:
 def main():
     torch.set_num_threads(1)
     compiles = "--compile" in sys.argv
-    device = "cuda:0" if "--cuda" in sys.argv else "cpu"
     worlds = {}
 
     def answer(question):
@@ -156,7 +148,7 @@ def main():
         ranks = question["ranks"]
         if ranks not in worlds:
             alone = ranks == 1
-            worlds[ranks] = Rank(0, 1, compiles, device) if alone else Ranks(ranks, compiles)
+            worlds[ranks] = Rank(0, 1, compiles) if alone else Ranks(ranks, compiles)
         return worlds[ranks].train(question["parquet"], question["rows"], question["batch"])
 
     serve(answer)

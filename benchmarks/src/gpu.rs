@@ -24,12 +24,13 @@ const EPOCHS: usize = 2;
 const LOSSES_WITHIN: f64 = 0.01;
 /// How many rows are trained on to compare losses, if they are more than one batch.
 const COMPARED_ROWS: usize = 8192;
-const VARIANTS: [(&str, &[&str]); 2] = [
-    ("PyTorch", &["--cuda"]),
-    (
-        "PyTorch, torch.compile (CUDA graphs)",
-        &["--cuda", "--compile"],
-    ),
+/// What Volley multiplies in on a GPU, and PyTorch beside it.
+const PRECISION: &str = "tf32";
+/// What runs PyTorch, and what `training_gpu.py` calls it.
+const FORMS: [(&str, &str); 3] = [
+    ("PyTorch, eager", "eager"),
+    ("PyTorch, torch.compile", "compile"),
+    ("PyTorch, the step as one CUDA graph", "graph"),
 ];
 
 #[derive(Debug, clap::Args)]
@@ -81,12 +82,12 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     }
 
     let mut pytorch = Vec::new();
-    for (at, (system, flags)) in VARIANTS.iter().enumerate() {
-        let log = dir.path().join(format!("pytorch-{at}"));
+    for (system, form) in FORMS {
+        let log = dir.path().join(form);
         std::fs::create_dir(&log)?;
-        pytorch.push((*system, peers.start("training.py", flags, &log)?));
+        pytorch.push((system, form, peers.start("training_gpu.py", &[], &log)?));
     }
-    comparison.note_versions(&pytorch[0].1.ask(&json!({ "versions": true }))?);
+    comparison.note_versions(&pytorch[0].2.ask(&json!({ "versions": true }))?);
     for training in &trainings {
         let Training {
             ranks,
@@ -97,28 +98,44 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         let noun = if ranks == 1 { "rank" } else { "ranks" };
         let name = format!("{ranks} {noun}, batch {batch_size}");
         let mut case = Case::new(&name, Unit::RowsPerSecond);
-        let question = json!({ "parquet": sample, "rows": rows, "batch": batch_size, "ranks": 1 });
+        let mut losses: BTreeMap<&str, f64> = BTreeMap::new();
         let mut shares: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for _ in 0..args.rounds {
             let busy = Busy::start(&dir.path().join("busy"))?;
             let trained = example.train(training)?;
             let epoch = trained.history.last().context("no epoch")?;
             case.push(VOLLEY, epoch.rows_per_second());
+            losses.insert(VOLLEY, epoch.loss);
             shares.entry(VOLLEY).or_default().push(busy.share()?);
-            for (system, peer) in pytorch.iter_mut().filter(|_| ranks == 1) {
+            for (system, form, peer) in pytorch.iter_mut().filter(|_| ranks == 1) {
+                let question = json!({
+                    "form": form,
+                    "precision": PRECISION,
+                    "batch": batch_size,
+                    "rows": rows,
+                    "epochs": EPOCHS,
+                    "parquet": sample,
+                });
                 let busy = Busy::start(&dir.path().join("busy"))?;
-                match peer.seconds(&question) {
-                    Ok(seconds) => case.push(system, rows as f64 / seconds),
+                match peer.ask(&question) {
+                    Ok(answer) => {
+                        // The first epoch has no speed.
+                        let speed = answer["rows_per_second"][EPOCHS - 2].as_f64();
+                        case.push(system, speed.context("no speed")?);
+                        let loss = answer["losses"][EPOCHS - 1].as_f64();
+                        losses.insert(system, loss.context("no loss")?);
+                    }
                     Err(error) => comparison.remark(format!("{system} does not run: {error}.")),
                 }
                 shares.entry(system).or_default().push(busy.share()?);
             }
         }
-        let shares = shares
-            .iter()
-            .map(|(system, shares)| format!("{system} {}", number(median(shares))));
-        let shares = shares.collect::<Vec<_>>().join(", ");
-        comparison.remark(format!("{name}: GPU busy, in percent: {shares}."));
+        let shares = shares.iter().map(|(system, all)| (*system, median(all)));
+        comparison.remark(format!("{name}: GPU busy, in percent: {}.", told(shares)));
+        comparison.remark(format!(
+            "{name}: losses of the last epoch: {}.",
+            told(losses)
+        ));
         comparison.cases.push(case);
         // A lent machine may be gone before the last case.
         comparison.write(results)?;
@@ -129,9 +146,9 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
 const METHOD: &str = "The network of `examples/rossmann/train.sql` on some rows of the Rossmann \
     features, from one Parquet file: two epochs from fresh weights, of which the second is measured. \
     Volley is a scheduler and two executors as processes, given `CREATE MODEL … device = 'cuda:0', device_share = true`; \
-    PyTorch is one process with its tensors on the GPU. Two ranks are Volley's alone and share the \
-    GPU. How busy the GPU is comes from nvidia-smi, five times a second, over a whole run: for Volley \
-    with the reading of rows and the first epoch.";
+    PyTorch is a process for each of its forms, with rows and the order of an epoch on the GPU. Products \
+    are in TF32 on both sides. Two ranks are Volley's alone and share the GPU. How busy the GPU is \
+    comes from nvidia-smi, five times a second, over a whole run: for Volley with the reading of rows and the first epoch.";
 
 fn trainings(args: &Args, ranks: usize) -> Vec<Training> {
     let of = |batch_size: &usize| {
@@ -153,6 +170,14 @@ fn trainings(args: &Args, ranks: usize) -> Vec<Training> {
     args.batches.iter().map(of).collect()
 }
 
+/// Systems with a figure each.
+fn told<'a>(figures: impl IntoIterator<Item = (&'a str, f64)>) -> String {
+    let told = figures
+        .into_iter()
+        .map(|(system, figure)| format!("{system} {}", number(figure)));
+    told.collect::<Vec<_>>().join("; ")
+}
+
 /// Trains the same on the GPU and on the CPU, and says how near the losses are.
 fn same_losses(example: &Example<'_>, training: Training) -> anyhow::Result<String> {
     let losses =
@@ -166,15 +191,15 @@ fn same_losses(example: &Example<'_>, training: Training) -> anyhow::Result<Stri
             "losses of the epochs are {on_gpu:?} on the GPU and {on_cpu:?} on the CPU"
         );
     }
-    let told = |losses: &[f64]| {
+    let listed = |losses: &[f64]| {
         let losses: Vec<_> = losses.iter().map(|loss| number(*loss)).collect();
         losses.join(", ")
     };
     Ok(format!(
         "Losses of the epochs at batch {}: {} on the GPU, {} on the CPU from the same seed.",
         training.batch_size,
-        told(&on_gpu),
-        told(&on_cpu)
+        listed(&on_gpu),
+        listed(&on_cpu)
     ))
 }
 

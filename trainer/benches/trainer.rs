@@ -4,32 +4,26 @@
 //! Memory is allocated as in executors, and everything is on one thread a rank. A comparison with
 //! anything else is `volley-benchmarks`' work.
 
-use std::sync::Arc;
+#[path = "../src/bin/volley-train/rossmann.rs"]
+mod rossmann;
+
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, Float32Array, Int32Array, StringArray};
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use criterion::{
     BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
 };
-use futures::stream;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use volley_proto::TrainId;
-use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
-    Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network,
-    NumericTransform, Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
-};
+use volley_proto::spec::TrainSpec;
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{
-    Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, Step, load, train,
-};
+use volley_trainer::{Beginning, Observer, Origin, Position, Rank, ResolvedDevice, Step, train};
+
+use rossmann::{loaded, rows, spec};
 
 /// As in executors: see `.cargo/config.toml`.
 #[global_allocator]
@@ -37,14 +31,6 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Trainable weights of the Rossmann network.
 const WEIGHTS: usize = 2_715_557;
-/// Distinct values of each categorical feature.
-const VALUES: [i32; 18] = [
-    1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 4, 2,
-];
-/// Of the categorical features, those that are text.
-const TEXTS: [usize; 5] = [1, 9, 10, 11, 14];
-const CONTINUOUS: usize = 18;
-const SHARDS: usize = 4;
 const ROWS: usize = 40_000;
 
 /// A step's steps before time counts: allocations, caches.
@@ -56,7 +42,7 @@ criterion_group!(
 criterion_main!(benches);
 
 fn encoding(criterion: &mut Criterion) {
-    let rows = rows();
+    let rows = rows(ROWS);
     let mut group = criterion.benchmark_group("encode");
     group.throughput(Throughput::Elements(ROWS as u64));
     group.bench_function("record batches to shards", |bencher| {
@@ -146,7 +132,7 @@ fn optimizer(criterion: &mut Criterion) {
 }
 
 fn step(criterion: &mut Criterion) {
-    let rows = rows();
+    let rows = rows(ROWS);
     let mut group = criterion.benchmark_group("step of 1 rank");
     group.sampling_mode(SamplingMode::Flat).sample_size(10);
     for batch_size in [100, 1024] {
@@ -224,141 +210,4 @@ impl Observer for Stopwatch {
 fn world(ranks: usize) -> Vec<Communicator> {
     Communicator::in_process(ranks, &Options::default(), &CancellationToken::new())
         .expect("there are sockets")
-}
-
-/// The rows as one rank's shards.
-fn loaded(spec: &TrainSpec, rows: &[RecordBatch]) -> LoadedShards {
-    let shards = rows.chunks(rows.len().div_ceil(SHARDS)).map(|rows| {
-        let rows = rows.iter().cloned().map(Ok::<_, ArrowError>);
-        let rows = stream::iter(rows.collect::<Vec<_>>());
-        || Ok(rows)
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .expect("a runtime without threads or I/O");
-    let shards = shards.enumerate().collect();
-    runtime
-        .block_on(load(
-            spec,
-            &rows[0].schema(),
-            shards,
-            None,
-            &CancellationToken::new(),
-        ))
-        .expect("the rows suit the spec")
-}
-
-/// Rows with the columns of [`spec`].
-fn rows() -> Vec<RecordBatch> {
-    let batch = |first: usize| {
-        let rows = first..first + 1000;
-        let categorical = VALUES.iter().enumerate().map(|(at, values)| {
-            let value = |row: usize| (row * 7919 + at) as i32 % values;
-            let array: ArrayRef = if TEXTS.contains(&at) {
-                let texts = rows.clone().map(|row| Some(value(row).to_string()));
-                Arc::new(StringArray::from_iter(texts))
-            } else {
-                Arc::new(Int32Array::from_iter_values(rows.clone().map(value)))
-            };
-            (format!("c{at}"), array)
-        });
-        let continuous = (0..CONTINUOUS).map(|at| {
-            let value = |row: usize| ((row * 31 + at * 17) % 1009) as f32;
-            let array = Float32Array::from_iter_values(rows.clone().map(value));
-            (format!("n{at}"), Arc::new(array) as ArrayRef)
-        });
-        let sales = rows.clone().map(|row| 5000 + (row % 997) as i32);
-        let sales: ArrayRef = Arc::new(Int32Array::from_iter_values(sales));
-        let columns = categorical
-            .chain(continuous)
-            .chain([("sales".to_owned(), sales)]);
-        RecordBatch::try_from_iter(columns).expect("columns are of one length")
-    };
-    (0..ROWS).step_by(1000).map(batch).collect()
-}
-
-/// The Rossmann network.
-fn spec(batch_size: usize) -> TrainSpec {
-    let features = |prefix: &'static str, count, kind| {
-        (0..count).map(move |at| Feature {
-            column: format!("{prefix}{at}"),
-            kind,
-        })
-    };
-    let categorical = features("c", VALUES.len(), FeatureKind::Categorical);
-    let continuous = features("n", CONTINUOUS, FeatureKind::Continuous);
-    TrainSpec {
-        train_id: TrainId::generate(),
-        model: "rossmann".parse().expect("a name"),
-        if_exists: IfExists::Replace,
-        store: "file:///nowhere/".parse().expect("a URL"),
-        features: categorical.chain(continuous).collect(),
-        vocabulary: Default::default(),
-        task: Task::Regression,
-        label: Label {
-            columns: vec!["sales".into()],
-            loss_weights: vec![],
-            transform: LabelTransform::Ln,
-            standardize: false,
-        },
-        numeric_transform: NumericTransform::None,
-        split: Split::None,
-        split_key: vec![],
-        transform: None,
-        network: Network {
-            embedding_dim: EmbeddingWidth::Same(10),
-            batch_norm: true,
-            numeric_embedding: Default::default(),
-            layers: Layer::stack(
-                &[1000, 1000, 1000, 500],
-                Activation::Relu,
-                &[0.0, 0.0, 0.0, 0.5],
-            ),
-            output: Output::ScaledSigmoid,
-            linear: Default::default(),
-            factors: 0,
-            ensemble_size: EnsembleSize::ONE,
-        },
-        loss: Loss::Mae,
-        sample_weight: None,
-        class_weights: ClassWeights::Equal,
-        optimizer: Optimizer {
-            learn_rate: 1e-4,
-            rule: Rule::Adam {
-                beta_1: 0.9,
-                beta_2: 0.999,
-                epsilon: 1e-3,
-                form: AdamForm::Keras,
-                weight_decay: 0.0,
-            },
-            ..Optimizer::default()
-        },
-        l1: 0.0,
-        l2: Some(5e-5),
-        accumulate: 1,
-        batch_size: Some(BatchSize::OfRank(batch_size)),
-        epochs: Some(usize::MAX),
-        early_stop: None,
-        keep: Keep::Last,
-        refit: Refit::Never,
-        seed: 1,
-        ranks: Ranks::All,
-        elastic: Elastic {
-            min_ranks: 1,
-            max_ranks: None,
-            regroup_timeout: Duration::from_secs(10),
-            too_few: TooFew::Fail,
-        },
-        start: Start::Fresh,
-        checkpoint_every: None,
-        trace: false,
-        shards: SHARDS,
-        shard_by: vec![],
-        device: Device::Cpu,
-        precision: None,
-        device_share: false,
-        rendezvous_timeout: Duration::from_secs(10),
-        collective_timeout: Duration::from_secs(10),
-        loading_timeout: Duration::from_secs(10),
-    }
 }

@@ -1,0 +1,90 @@
+//! The networks that can be measured: the Rossmann job's, and what `CREATE MODEL` makes by default, as
+//! `client/src/sql/options` has it.
+
+use volley_proto::spec::{
+    Activation, AdamForm, Decay, EmbeddingWidth, EnsembleSize, Keep, LabelTransform, Layer, Linear,
+    Loss, Network, NumericEmbedding, NumericTransform, Optimizer, Output, Rule, Schedule, Split,
+    TrainSpec,
+};
+
+use super::{Result, rossmann};
+
+/// Features of the default ensemble, which is of small tables: the kinds that `gpu-networks` has.
+const FEATURES: [&str; 11] = [
+    "c1", "c9", "c14", "c15", "c16", "n0", "n1", "n2", "n3", "n4", "n5",
+];
+
+/// The spec of a network by name.
+pub(crate) fn spec(network: &str, batch: usize) -> Result<TrainSpec> {
+    match network {
+        "rossmann" => Ok(rossmann::spec(batch)),
+        "default-ensemble" => Ok(default_ensemble(batch)),
+        "linear" => Ok(linear(batch)),
+        _ => {
+            Err(format!("unknown network {network:?}: rossmann, default-ensemble or linear").into())
+        }
+    }
+}
+
+/// `dnn_regressor` without options, on a small table; rows are not refitted.
+fn default_ensemble(batch: usize) -> TrainSpec {
+    let mut spec = default(batch);
+    spec.features
+        .retain(|feature| FEATURES.contains(&feature.column.as_str()));
+    spec.split = Split::CrossValidation(0.2);
+    spec.network = Network {
+        embedding_dim: EmbeddingWidth::Auto,
+        batch_norm: true,
+        numeric_embedding: NumericEmbedding::Periodic,
+        layers: Layer::stack(&[128, 64], Activation::Mish, &[0.15, 0.15]),
+        output: Output::Identity,
+        linear: Linear::None,
+        factors: 0,
+        ensemble_size: EnsembleSize::Of(EnsembleSize::MEMBERS),
+    };
+    spec
+}
+
+/// `linear_reg` with a batch size, so that it is not solved but trained; all rows are trained on.
+fn linear(batch: usize) -> TrainSpec {
+    let mut spec = default(batch);
+    spec.network = Network {
+        embedding_dim: EmbeddingWidth::Auto,
+        batch_norm: false,
+        numeric_embedding: NumericEmbedding::None,
+        layers: vec![],
+        output: Output::Identity,
+        linear: Linear::Alone,
+        factors: 0,
+        ensemble_size: EnsembleSize::ONE,
+    };
+    spec
+}
+
+/// What the defaults of both have in common.
+fn default(batch: usize) -> TrainSpec {
+    let mut spec = rossmann::spec(batch);
+    spec.label.transform = LabelTransform::Identity;
+    spec.label.standardize = true;
+    spec.numeric_transform = NumericTransform::Standardize;
+    spec.loss = Loss::Mse;
+    spec.l2 = Some(0.0);
+    spec.keep = Keep::Best;
+    spec.optimizer = Optimizer {
+        learn_rate: 4e-3,
+        rule: Rule::Adam {
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-7,
+            form: AdamForm::Keras,
+            weight_decay: 0.01,
+        },
+        schedule: Schedule {
+            decay: Decay::OneCycle,
+            ..Schedule::default()
+        },
+        ema_momentum: Some(0.99),
+        ..Optimizer::default()
+    };
+    spec
+}
