@@ -17,7 +17,7 @@ precisions=f32,tf32,bf16
 if [ "${1:-}" = --pack ] && [ $# = 2 ]; then
   archive=$(realpath "$2")
   cd "$here/.."
-  cargo build --release --locked -p volley-trainer --features cuda --bin volley-train
+  cargo build --release --locked -p volley-trainer --bin volley-train
   tar --create --auto-compress --file "$archive" \
     -C "$here" gpu-trainer.sh gpu-report.py \
     -C "$here/peers" "${files[@]}" \

@@ -44,6 +44,23 @@ impl Rows {
         self.eval_weights = Some(own).filter(|_| !self.folds.is_empty());
     }
 
+    /// So many of the first of them.
+    pub(crate) fn first(&self, rows: usize) -> Self {
+        fn part<T: Clone>(all: &[T], rows: usize, of: usize) -> Vec<T> {
+            all[..all.len().checked_div(of).unwrap_or(0) * rows].to_vec()
+        }
+        let of = self.len();
+        Self {
+            codes: part(&self.codes, rows, of),
+            continuous: part(&self.continuous, rows, of),
+            labels: part(&self.labels, rows, of),
+            weights: part(&self.weights, rows, of),
+            keys: part(&self.keys, rows, of),
+            folds: part(&self.folds, rows, of),
+            eval_weights: self.eval_weights.as_ref().map(|all| part(all, rows, of)),
+        }
+    }
+
     /// Adds rows of the same columns behind these.
     pub(crate) fn append(&mut self, mut rows: Self) {
         self.codes.append(&mut rows.codes);

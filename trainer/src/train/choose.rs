@@ -8,26 +8,34 @@
 //!           Host
 //! ```
 //!
-//! A plan is right where its outputs, losses and gradient of a batch are those of the host within what the precision of
-//! products allows: no GPU is trusted that was not asked. What differs is told, as a warning.
+//! A plan is right where two steps over some of the rank's rows come to what they come to on the host, within what the
+//! precision of products allows: losses, gradients, weights, batch norm's statistics, and the loss of evaluation. No GPU is
+//! trusted that was not tried. What differs is told, as a warning.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use volley_proto::spec::{DeviceKind, Precision, RankDevice, TrainSpec};
+use tokio_util::sync::CancellationToken;
+use volley_proto::spec::{DeviceKind, Keep, Optimizer, Precision, RankDevice, Rule, TrainSpec};
+use volley_proto::store::Position;
 
-use super::loss;
+use super::TrainingState;
+use super::agree::World;
+use super::coverage::Covered;
+use super::fit::{Fit, Tools, gradient_len};
+use super::optimizer::fresh_slots;
+use super::state::ShardRows;
+use super::trace::Trace;
 use crate::Result;
+use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
 use crate::encode::{Rows, Settled};
-use crate::network::{
-    Architecture, Compute, Host, Input, Mask, Normalization, Piece, Plan, PlanDevice, uncovered,
-};
-use crate::random::{Key, Purpose};
+use crate::network::{Architecture, Compute, Host, Plan, PlanDevice, uncovered};
 
-/// Rows of the batch that a plan is tried on, at most.
-const ROWS: usize = 256;
-/// How often both are timed, where the faster is wanted.
-const TIMED: usize = 3;
+/// Rows of a step that a plan is tried on, at most.
+const ROWS: u64 = 256;
+/// Steps that it is tried on.
+const STEPS: u64 = 2;
 
 /// What computes.
 #[derive(Debug)]
@@ -43,8 +51,8 @@ pub(super) enum Chosen {
 pub(super) struct Subject<'a> {
     pub(super) spec: &'a TrainSpec,
     pub(super) architecture: &'a Architecture,
-    pub(super) weights: &'a [Vec<f32>],
-    pub(super) running: &'a Normalization,
+    pub(super) state: &'a TrainingState,
+    pub(super) world: &'a World,
     pub(super) shards: &'a [Settled],
 }
 
@@ -66,8 +74,11 @@ pub(super) fn choose(opened: Opened, subject: Subject<'_>) -> (Chosen, RankDevic
         runtime,
         factors: factors(gpu.precision),
     };
-    if let Some(reason) = uncovered(subject.architecture) {
-        tracing::info!(%device, reason, "the CPU computes this network");
+    // A rank without rows has nothing to compute.
+    let has_rows = subject.shards.iter().any(|shard| shard.train.len() > 0);
+    let reason = uncovered(subject.architecture).or((!has_rows).then_some("there are no rows"));
+    if let Some(reason) = reason {
+        tracing::info!(%device, reason, "the CPU computes this training");
         return cpu();
     }
     match compare(&plan, subject) {
@@ -120,45 +131,40 @@ fn tolerance(factors: Factors) -> f64 {
     }
 }
 
-/// How a plan's batch compares with the host's.
+/// How a plan's steps compare with the host's.
 #[derive(Debug)]
 struct Compared {
     /// What differs by more than the precision allows, and by how much.
     differs: Option<String>,
-    /// The least time of the host's gradient, and of the plan's.
+    /// How long a step took on the host, and by the plan.
     spent: [Duration; 2],
 }
 
-/// Computes a batch of this rank's first rows on both.
+/// Takes steps over some of this rank's rows on both.
 fn compare(device: &PlanDevice, subject: Subject<'_>) -> Result<Compared> {
-    let batch = Sample::of(subject);
+    let trial = Trial::of(subject);
     let (host, plan) = (
-        batch.compute::<Host>(subject, &())?,
-        batch.compute::<Plan>(subject, device)?,
+        trial.run::<Host>(subject, &())?,
+        trial.run::<Plan>(subject, device)?,
     );
     let most = tolerance(device.factors);
     let pairs = [
+        ("losses differ", &host.losses, &plan.losses, most),
+        ("gradients differ", &host.gradients, &plan.gradients, most),
+        // Of small changes, weights keep few digits.
         (
-            "outputs differ from the CPU's",
-            &host.outputs,
-            &plan.outputs,
+            "weights differ",
+            &host.changes,
+            &plan.changes,
+            most.max(5e-2),
         ),
-        (
-            "gradient differs from the CPU's",
-            &host.gradient,
-            &plan.gradient,
-        ),
+        ("statistics differ", &host.running, &plan.running, 1e-6),
     ];
-    let differs = pairs.into_iter().find_map(|(what, due, found)| {
+    let differs = pairs.into_iter().find_map(|(what, due, found, most)| {
         let share = difference(due, found);
         let within = share <= most;
-        (!within).then(|| {
-            format!(
-                "{what} by {:.2} %, more than {:.2} %",
-                100.0 * share,
-                100.0 * most
-            )
-        })
+        let [share, most] = [share, most].map(|share| 100.0 * share);
+        (!within).then(|| format!("{what} from the CPU's by {share:.3} %, more than {most} %"))
     });
     Ok(Compared {
         differs,
@@ -167,124 +173,135 @@ fn compare(device: &PlanDevice, subject: Subject<'_>) -> Result<Compared> {
 }
 
 /// How long the difference of two vectors is, as a share of the first one's length.
-fn difference(due: &[f32], found: &[f32]) -> f64 {
-    let square = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>();
+fn difference(due: &[f64], found: &[f64]) -> f64 {
     let pairs = due.iter().zip(found);
-    let apart = square(&mut pairs.map(|(due, found)| f64::from(*due) - f64::from(*found)));
-    let whole = square(&mut due.iter().map(|x| f64::from(*x)));
+    let apart: f64 = pairs.map(|(due, found)| (due - found).powi(2)).sum();
+    let whole: f64 = due.iter().map(|x| x.powi(2)).sum();
     match whole > 0.0 {
         true => (apart / whole).sqrt(),
         false => apart.sqrt(),
     }
 }
 
-/// Rows to compare by, with their masks.
-struct Sample {
-    input: Input,
-    labels: Vec<f32>,
+/// A training of two steps over some of a rank's rows, from the same weights.
+#[derive(Debug)]
+struct Trial {
+    spec: TrainSpec,
+    world: World,
+    shards: Vec<Settled>,
+    state: TrainingState,
 }
 
-/// What a batch came to.
+/// What it came to.
+#[derive(Debug)]
 struct Found {
-    outputs: Vec<f32>,
-    gradient: Vec<f32>,
+    /// Of each step, then of evaluation.
+    losses: Vec<f64>,
+    /// The sum of gradients that momentum keeps.
+    gradients: Vec<f64>,
+    changes: Vec<f64>,
+    running: Vec<f64>,
     spent: Duration,
 }
 
-impl Sample {
+impl Trial {
     fn of(subject: Subject<'_>) -> Self {
         let Subject {
-            architecture,
-            running,
+            spec,
+            state,
+            world,
             shards,
             ..
         } = subject;
-        let mut input = Input::default();
-        let mut labels = Vec::new();
-        for Settled { train, .. } in shards {
-            let rows = train.len().min(ROWS - input.rows);
-            let Rows {
-                codes,
-                continuous,
-                labels: all,
-                ..
-            } = train;
-            let first = |all: usize| all.checked_div(train.len()).unwrap_or(0) * rows;
-            input.codes.extend_from_slice(&codes[..first(codes.len())]);
-            let numbers = &continuous[..first(continuous.len())];
-            input.continuous.extend_from_slice(numbers);
-            labels.extend_from_slice(&all[..first(all.len())]);
-            input.rows += rows;
-        }
-        if architecture.batch_norm {
-            running.apply(&mut input.continuous);
-        }
-        let key = Key::new(subject.spec.seed, Purpose::Sample);
-        let dropouts = architecture.dropouts().iter().enumerate();
-        let masks = dropouts.map(|(at, dropout)| {
-            let key = key.with(at as u64);
-            (dropout.share > 0.0).then(|| Mask {
-                keys: (0..input.rows as u64).map(|row| key.with(row)).collect(),
-                units: dropout.width,
-                share: dropout.share,
-            })
-        });
-        input.dropout = masks.collect();
-        Self { input, labels }
-    }
-
-    fn compute<C: Compute>(&self, subject: Subject<'_>, device: &C::Device) -> Result<Found> {
-        let Subject {
-            spec,
-            architecture,
-            weights,
-            ..
-        } = subject;
-        let mut found = Found {
-            outputs: Vec::new(),
-            gradient: vec![0.0; weights.iter().map(Vec::len).sum()],
-            spent: Duration::MAX,
-        };
-        let mut network = C::new(architecture, weights.to_vec(), device)?;
-        if self.input.rows == 0 {
-            return Ok(found);
-        }
-        for _ in 0..TIMED {
-            let start = Instant::now();
-            let slopes = |outputs: &[f32]| {
-                found.outputs = outputs.to_vec();
-                self.slopes(spec, architecture, outputs)
-            };
-            network.gradient(
-                self.input.clone(),
-                slopes,
-                Piece::WHOLE,
-                &mut found.gradient,
-            )?;
-            // A device is waited for by reading.
-            network.read_gradient(&mut found.gradient)?;
-            found.spent = found.spent.min(start.elapsed());
-        }
-        Ok(found)
-    }
-
-    fn slopes(&self, spec: &TrainSpec, architecture: &Architecture, outputs: &[f32]) -> Vec<f32> {
-        let width = architecture.outputs;
-        let mut slopes = vec![0.0; width];
-        let mut all = Vec::with_capacity(outputs.len());
-        let labels = self.labels.chunks_exact(spec.label.columns.len());
-        let rows = outputs.chunks_exact(width * architecture.members);
-        for (outputs, labels) in rows.zip(labels) {
-            for outputs in outputs.chunks_exact(width) {
-                let weights = &spec.label.loss_weights;
-                loss::of_labels(&spec.loss, weights, outputs, labels, &mut slopes);
-                all.extend(
-                    slopes
-                        .iter()
-                        .map(|slope| (*slope / self.input.rows as f64) as f32),
-                );
+        let most = (state.global_batch / world.ranks as u64).clamp(1, ROWS) * STEPS;
+        let mut left = most as usize;
+        let shards = shards.iter().map(|shard| {
+            let rows = shard.train.len().min(left);
+            left -= rows;
+            Settled {
+                id: shard.id,
+                train: shard.train.first(rows),
+                eval: Rows::default(),
             }
+        });
+        let shards: Vec<Settled> = shards.collect();
+        let of_shards = shards.iter().map(|shard| (shard.id, ShardRows::of(shard)));
+        let of_shards: BTreeMap<_, _> = of_shards.collect();
+        let mut train = Covered::default();
+        of_shards.values().for_each(|rows| train.add(rows.train));
+        let optimizer = Optimizer {
+            learn_rate: 1e-2,
+            rule: Rule::Sgd {
+                momentum: 0.9,
+                nesterov: false,
+            },
+            ..Optimizer::default()
+        };
+        let len = state.weights.values.iter().map(Vec::len).sum();
+        Self {
+            state: TrainingState {
+                global_batch: train.rows.div_ceil(STEPS).max(1),
+                position: Position::START,
+                slots: fresh_slots(&optimizer, len),
+                progress: Default::default(),
+                history: vec![],
+                kept: None,
+                selected: None,
+                ..state.clone()
+            },
+            world: World {
+                shards: of_shards,
+                train,
+                eval: Covered::default(),
+                ranks: 1,
+                ..world.clone()
+            },
+            shards,
+            spec: TrainSpec {
+                optimizer,
+                batch_size: None,
+                epochs: Some(1),
+                keep: Keep::Last,
+                trace: false,
+                ..spec.clone()
+            },
         }
-        all
+    }
+
+    fn run<C: Compute>(&self, subject: Subject<'_>, device: &C::Device) -> Result<Found> {
+        let Self {
+            spec,
+            world,
+            shards,
+            state,
+        } = self;
+        let architecture = subject.architecture;
+        let never = CancellationToken::new();
+        let mut alone = Communicator::in_process(1, &Options::default(), &never)?;
+        let alone = &mut alone[0];
+        let tools = Tools {
+            gradient: alone.buffer(gradient_len(architecture))?,
+            curve: Vec::new(),
+            trace: Trace::new(false),
+        };
+        let network = C::new(architecture, state.weights.values.clone(), device)?;
+        let state = state.clone();
+        let before = state.weights.values.concat();
+        let mut fit = Fit::new(spec, architecture, state, world, shards, network, tools)?;
+        let (mut losses, spent) = fit.steps_of_an_epoch(alone)?;
+        losses.push(fit.evaluate_training(alone, &never)?);
+        let state = fit.state()?;
+        let after = state.weights.values.concat();
+        let changes = after.iter().zip(&before);
+        let changes = changes.map(|(after, before)| f64::from(*after) - f64::from(*before));
+        let gradients = state.slots.concat().into_iter();
+        let running = state.weights.running;
+        Ok(Found {
+            losses,
+            gradients: gradients.map(f64::from).collect(),
+            changes: changes.collect(),
+            running: [running.mean, running.variance].concat(),
+            spent,
+        })
     }
 }

@@ -127,8 +127,8 @@ pub fn train(
     let subject = Subject {
         spec: &prepared.spec,
         architecture: &prepared.architecture,
-        weights: &state.weights.values,
-        running: &state.weights.running,
+        state: &state,
+        world: &prepared.world,
         shards: &prepared.shards,
     };
     let (chosen, computed) = choose(opened, subject);

@@ -9,6 +9,7 @@ use volley_proto::store::Position;
 
 use super::Fit;
 use crate::Result;
+use crate::collective::Communicator;
 use crate::network::{AllRows, Compute, EpochRows, Gathered, Normalization, Objective, StepTotal};
 use crate::train::coverage::Covered;
 use crate::train::dropout;
@@ -183,5 +184,28 @@ impl<C: Compute> Fit<'_, C> {
     ) -> Result<f64> {
         let resident = self.network.resident().expect("rows are held");
         resident.backward(&AllRows { weight, statistics })
+    }
+
+    /// Takes the steps of an epoch, as a rank alone. Returns the loss of each, and how long the last one took.
+    pub(in crate::train) fn steps_of_an_epoch(
+        &mut self,
+        alone: &mut Communicator,
+    ) -> Result<(Vec<f64>, Duration)> {
+        self.hold()?;
+        let rows = self.schedule.epoch(self.position.epoch);
+        if self.resident {
+            self.begin_epoch(&rows)?;
+        }
+        let (mut losses, mut spent) = (Vec::new(), Duration::ZERO);
+        while self.position.step < self.schedule.steps() {
+            let start = Instant::now();
+            let steps = match self.resident {
+                true => self.replay(&mut Pace::default())?,
+                false => vec![self.step(rows.step(self.position.step), alone)?],
+            };
+            losses.extend(steps.into_iter().map(|(_, loss)| loss));
+            spent = start.elapsed();
+        }
+        Ok((losses, spent))
     }
 }

@@ -9,7 +9,7 @@ use volley_proto::spec::{
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_WIDTH,
 };
 
-use crate::device::{Emulated, Factors};
+use crate::device::{Cuda, Emulated, Factors};
 use crate::network::{
     Architecture, Compute, Host, Input, Mask, Piece, Plan, PlanDevice, Sizes, Tensors,
 };
@@ -454,11 +454,7 @@ fn gradients_of_plans_are_finite_differences() {
 
 #[test]
 fn many_rows_have_the_host_s_outputs_and_gradient_in_plans() {
-    for (factors, within) in [
-        (Factors::F32, F32),
-        (Factors::Tf32, TF32),
-        (Factors::Bf16, BF16),
-    ] {
+    for (factors, within) in PRECISIONS {
         if let Some(device) = emulated(factors) {
             many_rows_have_the_host_s::<Plan>(&device, within);
         }
@@ -477,23 +473,30 @@ fn many_rows_have_the_host_s_outputs_and_gradient_in_tensors() {
     many_rows_have_the_host_s::<Tensors<Autodiff<Flex>>>(&Default::default(), F32);
 }
 
-#[cfg(feature = "cuda")]
 #[test]
 #[ignore = "it needs a GPU"]
-fn many_rows_have_the_host_s_outputs_and_gradient_on_a_gpu() {
-    many_rows_have_the_host_s::<Tensors<Autodiff<burn_cuda::Cuda>>>(
-        &burn_cuda::CudaDevice::new(0),
-        TF32,
-    );
+fn gradients_of_plans_on_a_gpu_are_finite_differences_and_the_host_s() {
+    for (factors, within) in PRECISIONS {
+        let device = PlanDevice {
+            runtime: Cuda::open(0).unwrap(),
+            factors,
+        };
+        many_rows_have_the_host_s::<Plan>(&device, within);
+        if factors == Factors::F32 {
+            gradients_of::<Plan>(networks(), &device);
+        }
+    }
 }
 
 /// By what share of the greatest number others may differ where sums are in another order.
 const F32: f32 = 2e-4;
-/// And where factors of products have the ten bits of TF32, by which Burn multiplies on tensor cores: a unit may then be on
-/// the other side of a kink, with its row's whole share of the gradient. Kernels of ten bits on the host come to 0.023.
-const TF32: f32 = 5e-2;
-/// With the seven bits of bf16.
-const BF16: f32 = 4e-1;
+/// Precisions of factors, and by what share numbers may differ with them: where factors have fewer bits, a unit may be on the
+/// other side of a kink, with its row's whole share of the gradient.
+const PRECISIONS: [(Factors, f32); 3] = [
+    (Factors::F32, F32),
+    (Factors::Tf32, 5e-2),
+    (Factors::Bf16, 4e-1),
+];
 
 fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
     for (network, outputs) in networks() {
