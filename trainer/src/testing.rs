@@ -494,7 +494,7 @@ pub(crate) fn train_emulated(
     batch: &RecordBatch,
     world_size: usize,
 ) -> Option<Vec<Outcome>> {
-    Emulated::new()?;
+    Emulated::find()?;
     let spec = TrainSpec {
         precision: spec.precision.or(Some(Precision::F32)),
         ..spec.clone()

@@ -339,7 +339,15 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
                 let mut devices: Vec<_> = executors.iter().map(|e| e.device.as_str()).collect();
                 devices.sort_unstable();
                 devices.dedup();
-                format!("auto: {}", devices.join(", "))
+                // A rank compares them before its first step.
+                let either = match devices.iter().any(|device| device.starts_with("cuda")) {
+                    true if Layer::customs(&spec.network.layers).is_empty() => {
+                        ", or the CPU where it is faster"
+                    }
+                    true => ", but the CPU for custom layers",
+                    false => "",
+                };
+                format!("auto: {}{either}", devices.join(", "))
             }
             (device, _) if spec.device_share => format!("{device}, shared"),
             (device, _) => device.to_string(),
@@ -478,6 +486,8 @@ mod tests {
             device: device.to_owned(),
             memory_bytes: 1,
             rank_memory_bytes: 1,
+            gpus: vec![],
+            free_gpus: 0,
             version: String::new(),
             since: 0,
         };
@@ -506,6 +516,21 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with("precision"));
             assert_eq!(line.unwrap()["precision".len()..].trim_start(), due);
         }
+        let auto = |spec: &TrainSpec, executors| {
+            let text = describe(spec, Rows::Unknown, Some(executors));
+            let line = text.lines().find(|line| line.starts_with("device"));
+            line.unwrap()["device".len()..].trim_start().to_owned()
+        };
+        (spec.device, spec.precision) = (Device::Auto, None);
+        let either = "auto: cpu, cuda:1, or the CPU where it is faster";
+        assert_eq!(auto(&spec, &mixed), either);
+        assert_eq!(auto(&spec, &mixed[..1]), "auto: cpu");
+        spec.network.layers.push(Layer::Custom {
+            name: "rbf".to_owned(),
+            arguments: vec![],
+        });
+        let custom = "auto: cpu, cuda:1, but the CPU for custom layers";
+        assert_eq!(auto(&spec, &mixed), custom);
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Emulated {
     }
 
     /// The device with as much memory as is needed.
-    pub(crate) fn new() -> Option<Rc<dyn Runtime>> {
+    pub(crate) fn find() -> Option<Rc<dyn Runtime>> {
         Self::of(u64::MAX).map(|device| device as Rc<dyn Runtime>)
     }
 

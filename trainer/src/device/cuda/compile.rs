@@ -89,7 +89,7 @@ pub(super) fn compile(capability: u32) -> std::result::Result<Vec<u8>, String> {
         result::create_program(&text, Some(c"kernels.cu")).map_err(|error| error.to_string())?;
     let options = [format!("--gpu-architecture={kind}_{of}")];
     // SAFETY: the program was just made, and is destroyed once, at the end.
-    let image = unsafe {
+    unsafe {
         let compiled = result::compile_program(program, &options);
         let image = match compiled {
             Err(error) => Err(format!("{error}: {}", log(program))),
@@ -100,8 +100,7 @@ pub(super) fn compile(capability: u32) -> std::result::Result<Vec<u8>, String> {
         };
         let _ = result::destroy_program(program);
         image
-    };
-    image
+    }
 }
 
 /// # Safety

@@ -206,7 +206,7 @@ impl Layers {
     fn value(&self, pass: &Pass<'_>, value: Value) -> Tensor {
         let tensor = pass.places.values[value].expect("values have places");
         match self.architecture.graph.numbers == Some(value) {
-            true => tensor.from_row(pass.first),
+            true => tensor.rows_from(pass.first),
             false => tensor,
         }
     }

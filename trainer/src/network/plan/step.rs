@@ -683,5 +683,7 @@ impl Plan {
 impl Drop for Plan {
     fn drop(&mut self) {
         self.forget();
+        let counters = self.runtime.counters().get();
+        tracing::debug!(device = self.runtime.name(), ?counters, "a plan ends");
     }
 }

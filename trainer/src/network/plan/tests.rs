@@ -124,7 +124,7 @@ fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Sl
 
 #[test]
 fn a_step_is_a_replay_of_few_launches_and_nothing_is_read_in_it() {
-    let Some(runtime) = Emulated::new() else {
+    let Some(runtime) = Emulated::find() else {
         return;
     };
     let recorded = [1, 8].map(|members| {
@@ -149,7 +149,7 @@ fn a_step_is_a_replay_of_few_launches_and_nothing_is_read_in_it() {
 
 #[test]
 fn a_step_without_a_loss_changes_nothing_and_nor_do_those_after_it() {
-    let Some(runtime) = Emulated::new() else {
+    let Some(runtime) = Emulated::find() else {
         return;
     };
     let (mut plan, slots) = begun(&runtime, 1, f32::INFINITY);
@@ -174,7 +174,7 @@ fn a_step_without_a_loss_changes_nothing_and_nor_do_those_after_it() {
 
 #[test]
 fn a_step_accounts_for_its_rows_and_moments_are_those_of_the_host() {
-    let Some(runtime) = Emulated::new() else {
+    let Some(runtime) = Emulated::find() else {
         return;
     };
     let (mut plan, slots) = begun(&runtime, 1, 0.0);
@@ -205,7 +205,7 @@ fn a_step_accounts_for_its_rows_and_moments_are_those_of_the_host() {
 
 #[test]
 fn memory_is_given_back() {
-    let Some(runtime) = Emulated::new() else {
+    let Some(runtime) = Emulated::find() else {
         return;
     };
     for _ in 0..3 {

@@ -25,7 +25,7 @@ impl Tensor {
     };
 
     /// Its rows from one on.
-    pub(super) fn from_row(self, row: usize) -> Self {
+    pub(super) fn rows_from(self, row: usize) -> Self {
         Self {
             at: self.at + 4 * (row * self.ld) as u64,
             ..self

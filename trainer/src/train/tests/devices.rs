@@ -45,7 +45,7 @@ fn emulated() -> ResolvedDevice {
 
 #[test]
 fn a_training_goes_on_on_another_device_where_it_stood() {
-    if Emulated::new().is_none() {
+    if Emulated::find().is_none() {
         return;
     }
     let spec = in_f32();
@@ -73,7 +73,7 @@ fn a_training_goes_on_on_another_device_where_it_stood() {
 
 #[test]
 fn a_device_that_computes_something_else_is_not_used() {
-    if Emulated::new().is_none() {
+    if Emulated::find().is_none() {
         return;
     }
     let spec = in_f32();
@@ -98,7 +98,7 @@ fn a_device_that_computes_something_else_is_not_used() {
 
 #[test]
 fn rows_that_do_not_fit_a_device_are_brought_step_by_step() {
-    if Emulated::new().is_none() {
+    if Emulated::find().is_none() {
         return;
     }
     let spec = in_f32();

@@ -463,7 +463,7 @@ fn many_rows_have_the_host_s_outputs_and_gradient_in_plans() {
 
 /// The emulated device, where there is a C++ compiler.
 fn emulated(factors: Factors) -> Option<PlanDevice> {
-    let runtime = Emulated::new()?;
+    let runtime = Emulated::find()?;
     Some(PlanDevice { runtime, factors })
 }
 
