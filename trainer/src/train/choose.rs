@@ -93,22 +93,24 @@ pub(super) fn choose(opened: Opened, subject: Subject<'_>) -> (Chosen, RankDevic
             ..
         }) => {
             tracing::warn!(%device, "a plan's {what}: it is not used on this device");
-            without_plan(index).map_or_else(cpu, |chosen| (chosen, gpu))
+            without_plan(index, gpu).map_or_else(cpu, |chosen| (chosen, gpu))
         }
+        // What has failed once may not answer any more, whoever asks.
         Err(error) => {
-            tracing::warn!(%device, %error, "a plan fails on this device, and is not used");
-            without_plan(index).map_or_else(cpu, |chosen| (chosen, gpu))
+            tracing::warn!(%device, %error, "a plan fails on this device: the CPU computes");
+            cpu()
         }
     }
 }
 
-/// Burn on the GPU with this ordinal, if it is built in.
-fn without_plan(index: usize) -> Option<Chosen> {
+/// Burn on the GPU with this ordinal, if it is built in and computes as precisely: it multiplies in TF32, unasked.
+fn without_plan(index: usize, due: RankDevice) -> Option<Chosen> {
     #[cfg(feature = "cuda")]
-    return Some(Chosen::Tensors(crate::device::burn_device(index)));
+    return (due.precision == Precision::Tf32)
+        .then(|| Chosen::Tensors(crate::device::burn_device(index)));
     #[cfg(not(feature = "cuda"))]
     {
-        let _ = index;
+        let _ = (index, due);
         None
     }
 }

@@ -115,6 +115,10 @@ impl Cuda {
         // SAFETY: the module lives as long as `self`.
         let function = unsafe { result::module::get_function(self.module, text) };
         let function = function.map_err(self.failed(&format!("find kernel {kernel}")))?;
+        let registers = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
+        // SAFETY: the function was just found. What has attributes is loaded.
+        unsafe { result::function::get_function_attribute(function, registers) }
+            .map_err(self.failed(&format!("load kernel {kernel}")))?;
         self.functions.borrow_mut().insert(kernel, function);
         Ok(function)
     }
@@ -139,6 +143,20 @@ impl Cuda {
             }
         }
         Ok(())
+    }
+
+    /// Loads what work runs, which the driver and cuBLAS do at its first use and must not do while a step is recorded. That
+    /// takes running products, whose results the step computes anew.
+    fn load(&self, work: &[Work]) -> Result<()> {
+        for work in work {
+            match work {
+                Work::Product(product) => self.products.queue(product)?,
+                Work::Launch(launch) => {
+                    self.function(launch.kernel)?;
+                }
+            }
+        }
+        self.wait()
     }
 
     fn wait(&self) -> Result<()> {
@@ -229,6 +247,7 @@ impl Runtime for Cuda {
     }
 
     fn record(&self, work: &[Work]) -> Result<Recorded> {
+        self.load(work)?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let began = self.stream.begin_capture(mode);
         began.map_err(self.failed("begin to record a step"))?;
