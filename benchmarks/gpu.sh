@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Builds Volley with CUDA and measures training on this machine's NVIDIA GPU.
+# Builds Volley and measures training on this machine's NVIDIA GPU.
 #
 #   benchmarks/gpu.sh DATA [further arguments of `volley-benchmarks gpu`]
 #
-# DATA is the folder of the seven Rossmann tables. CUDA's run-time compiler (NVRTC) and its headers
-# must be installed; CUDA_PATH says where.
+# DATA is the folder of the seven Rossmann tables. CUDA's run-time compiler (NVRTC) and cuBLAS must be installed.
 set -euo pipefail
 
 if [ $# -lt 1 ]; then
@@ -18,5 +17,5 @@ if ! nvidia-smi --list-gpus >&2; then
   exit 1
 fi
 cd "$(dirname "$0")/.."
-cargo build --release --workspace --features volley/cuda,volley-executor/cuda
+cargo build --release --workspace
 exec "${CARGO_TARGET_DIR:-target}/release/volley-benchmarks" gpu --data "$data" "$@"

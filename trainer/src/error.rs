@@ -14,7 +14,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A device has no more memory.
-    #[error("{device} has {free} bytes of memory free, {bytes} are needed")]
+    #[error(
+        "{device} has {} of memory free, and {} are needed: lower batch_size, or use device = 'cpu'",
+        bytesize::ByteSize(*free),
+        bytesize::ByteSize(*bytes)
+    )]
     DeviceMemory {
         /// The device.
         device: String,
@@ -35,11 +39,11 @@ pub enum Error {
     },
     /// A step does not fit a device.
     #[error(
-        "a step of {rows} rows takes {} of memory on {device}, where {} are free: at most about {fitting} rows fit, set \
-         batch_size to that, or accumulate to {}",
+        "a step of {rows} rows takes {} of memory on {device}, where {} are free: lower batch_size to {fitting}{}, or use \
+         device = 'cpu'",
         bytesize::ByteSize(*bytes),
         bytesize::ByteSize(*free),
-        rows.div_ceil(*fitting)
+        accumulate.map_or(String::new(), |passes| format!(", set accumulate = {passes}"))
     )]
     DeviceBatch {
         /// The device.
@@ -50,8 +54,10 @@ pub enum Error {
         bytes: u64,
         /// Bytes that are free.
         free: u64,
-        /// Rows that would fit.
+        /// Rows that would fit, about.
         fitting: u64,
+        /// Passes that would fit, about, where its rows do.
+        accumulate: Option<u64>,
     },
     /// A shard's rows could not be read.
     #[error("cannot read the rows of shard {shard}")]

@@ -26,11 +26,11 @@ use super::fit::{Fit, Tools, gradient_len};
 use super::optimizer::fresh_slots;
 use super::state::ShardRows;
 use super::trace::Trace;
-use crate::Result;
 use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
 use crate::encode::{Rows, Settled};
 use crate::network::{Architecture, Compute, Host, Plan, PlanDevice, uncovered};
+use crate::{Error, Result};
 
 /// Rows of a step that a plan is tried on, at most.
 const ROWS: u64 = 256;
@@ -94,6 +94,10 @@ pub(super) fn choose(opened: Opened, subject: Subject<'_>) -> (Chosen, RankDevic
         }) => {
             tracing::warn!(%device, "a plan's {what}: it is not used on this device");
             without_plan(index, gpu).map_or_else(cpu, |chosen| (chosen, gpu))
+        }
+        // It will say so of the whole step, and what would fit.
+        Err(Error::DeviceMemory { .. } | Error::DeviceBatch { .. }) if !either => {
+            (Chosen::Plan(plan), gpu)
         }
         // What has failed once may not answer any more, whoever asks.
         Err(error) => {

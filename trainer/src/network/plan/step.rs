@@ -419,8 +419,8 @@ impl Plan {
         (grid.launch("losses", blocks, arguments), blocks)
     }
 
-    /// Bytes of what a step over held rows takes, and of the rows.
-    fn bytes(&self, rows: usize, objective: &Objective<'_>) -> [u64; 2] {
+    /// Bytes of a step's values, of its rows, and of the rows that are held.
+    fn bytes(&self, rows: usize, objective: &Objective<'_>) -> [u64; 3] {
         let architecture = &self.layers.architecture;
         let step = objective.rows.max(1);
         let piece = step.div_ceil(objective.accumulate).min(PIECE);
@@ -431,7 +431,7 @@ impl Plan {
         let columns = architecture.categorical + architecture.continuous + objective.labels;
         let row = 4 * (columns + 4) + 8 * (1 + architecture.dropouts().len());
         let held = 4 * (columns + 5) + 8;
-        [(values.bytes + step * row) as u64, (rows * held) as u64]
+        [values.bytes, step * row, rows * held].map(|bytes| bytes as u64)
     }
 }
 
@@ -467,16 +467,19 @@ impl Resident<Slot> for Plan {
     fn hold(&mut self, shards: &[(usize, &Rows)], objective: &Objective<'_>) -> Result<bool> {
         let architecture = &self.layers.architecture;
         let count: usize = shards.iter().map(|(_, rows)| rows.len()).sum();
-        let [step, held] = self.bytes(count, objective);
-        let free = self.runtime.free()?;
+        let [values, batch, held] = self.bytes(count, objective);
+        let (step, free) = (values + batch, self.runtime.free()?);
         if step > free {
             let rows = objective.rows.max(1) as u64;
+            // Tensors of few rows are padded: somewhat less than what is free is to be enough.
+            let passes = (5 * values / 4).checked_div(free.saturating_sub(batch));
             return Err(Error::DeviceBatch {
                 device: self.runtime.name(),
                 rows,
                 bytes: step,
                 free,
-                fitting: (rows * free / step).max(1),
+                fitting: (rows * free / step * 4 / 5).max(1),
+                accumulate: passes.map(|passes| (passes + 1) * objective.accumulate as u64),
             });
         }
         if step + held > free {

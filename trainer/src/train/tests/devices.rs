@@ -79,7 +79,6 @@ fn a_device_that_computes_something_else_is_not_used() {
     let spec = in_f32();
     let host = train_split(&spec, &data(), 1);
     for kernel in [
-        "gather",
         "settle",
         "enter",
         "dense",
@@ -114,6 +113,68 @@ fn rows_that_do_not_fit_a_device_are_brought_step_by_step() {
         let end = alone(&spec, device, Origin::Fresh, None).unwrap();
         assert_same_weights(&host[0], &end, ON_A_DEVICE);
     }
+}
+
+#[test]
+fn a_step_that_does_not_fit_a_device_is_an_error_that_says_what_would() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = TrainSpec {
+        batch_size: Some(BatchSize::OfRank(210)),
+        ..in_f32()
+    };
+    let on = |kib: u64| {
+        let device = ResolvedDevice::emulated(kib << 10, None, false);
+        alone(&spec, device, Origin::Fresh, None)
+    };
+    let error = on(64).unwrap_err().error;
+    let Error::DeviceBatch {
+        rows,
+        bytes,
+        free,
+        fitting,
+        accumulate: Some(accumulate),
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert!(
+        rows == 210 && bytes > free && (1..210).contains(&fitting),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("batch_size") && text.contains("accumulate"),
+        "{text}"
+    );
+    assert!(matches!(
+        on(4).unwrap_err().error,
+        Error::DeviceMemory { .. }
+    ));
+    let passes = TrainSpec {
+        accumulate: accumulate as usize,
+        ..spec.clone()
+    };
+    let device = ResolvedDevice::emulated(64 << 10, None, false);
+    // The step fits; what is evaluated after it may not.
+    let ended = alone(&passes, device, Origin::Fresh, None).map_err(|end| end.error);
+    assert!(
+        !matches!(ended, Err(Error::DeviceBatch { .. })),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn the_faster_of_both_computes_where_either_may() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    // Threads of the emulated device are fibres.
+    let device = ResolvedDevice::emulated(u64::MAX, None, true);
+    let end = alone(&in_f32(), device, Origin::Fresh, None).unwrap();
+    assert_eq!(end.report.computed.device, DeviceKind::Cpu);
 }
 
 #[test]
