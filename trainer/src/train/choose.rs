@@ -29,13 +29,15 @@ use super::trace::Trace;
 use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
 use crate::encode::{Rows, Settled};
-use crate::network::{Architecture, Compute, Host, Plan, PlanDevice, uncovered};
+use crate::network::{Architecture, Compute, Host, Parameter, Plan, PlanDevice, uncovered};
 use crate::{Error, Result};
 
 /// Rows of a step that a plan is tried on, at most.
 const ROWS: u64 = 256;
 /// Steps that it is tried on.
 const STEPS: u64 = 2;
+/// The share of a gradient that a parameter's is taken for at least, where they are compared.
+const SMALL: f64 = 0.05;
 
 /// What computes.
 #[derive(Debug)]
@@ -148,26 +150,54 @@ struct Compared {
 
 /// Takes steps over some of this rank's rows on both.
 fn compare(device: &PlanDevice, subject: Subject<'_>) -> Result<Compared> {
-    let trial = Trial::of(subject);
-    let (host, plan) = (
-        trial.run::<Host>(subject, &())?,
-        trial.run::<Plan>(subject, device)?,
-    );
+    let mut trial = Trial::of(subject);
+    let host = match trial.run::<Host>(subject, &()) {
+        // So far from there that there is no loss.
+        Err(Error::Diverged { .. }) => {
+            trial.spec.optimizer.learn_rate = 0.0;
+            trial.run::<Host>(subject, &())?
+        }
+        host => host?,
+    };
+    let plan = trial.run::<Plan>(subject, device)?;
+    let parameters = subject.architecture.parameters().iter();
+    let lengths: Vec<usize> = parameters.map(Parameter::len).collect();
     let most = tolerance(device.factors);
-    let pairs = [
-        ("losses differ", &host.losses, &plan.losses, most),
-        ("gradients differ", &host.gradients, &plan.gradients, most),
+    let by_parameter = |due: &[f64], found: &[f64]| {
+        // What is small beside all of it may differ by more of itself.
+        let least = SMALL * length(due);
+        let mut start = 0;
+        let shares = lengths.iter().map(|len| {
+            let span = start..start + len;
+            start = span.end;
+            difference(&due[span.clone()], &found[span], least)
+        });
+        shares.fold(0.0, f64::max)
+    };
+    let shares = [
+        (
+            "losses differ",
+            difference(&host.losses, &plan.losses, 0.0),
+            most,
+        ),
+        (
+            "gradients differ",
+            by_parameter(&host.gradients, &plan.gradients),
+            most,
+        ),
         // Of small changes, weights keep few digits.
         (
             "weights differ",
-            &host.changes,
-            &plan.changes,
+            by_parameter(&host.changes, &plan.changes),
             most.max(5e-2),
         ),
-        ("statistics differ", &host.running, &plan.running, 1e-6),
+        (
+            "statistics differ",
+            difference(&host.running, &plan.running, 0.0),
+            1e-6,
+        ),
     ];
-    let differs = pairs.into_iter().find_map(|(what, due, found, most)| {
-        let share = difference(due, found);
+    let differs = shares.into_iter().find_map(|(what, share, most)| {
         let within = share <= most;
         let [share, most] = [share, most].map(|share| 100.0 * share);
         (!within).then(|| format!("{what} from the CPU's by {share:.3} %, more than {most} %"))
@@ -178,15 +208,21 @@ fn compare(device: &PlanDevice, subject: Subject<'_>) -> Result<Compared> {
     })
 }
 
-/// How long the difference of two vectors is, as a share of the first one's length.
-fn difference(due: &[f64], found: &[f64]) -> f64 {
+fn length(of: &[f64]) -> f64 {
+    of.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// How long the difference of two vectors is, as a share of the first one's length, or of the `least` that this is taken for.
+fn difference(due: &[f64], found: &[f64], least: f64) -> f64 {
     let pairs = due.iter().zip(found);
-    let apart: f64 = pairs.map(|(due, found)| (due - found).powi(2)).sum();
-    let whole: f64 = due.iter().map(|x| x.powi(2)).sum();
-    match whole > 0.0 {
-        true => (apart / whole).sqrt(),
-        false => apart.sqrt(),
-    }
+    let apart = pairs.map(|(due, found)| match due == found {
+        // Also where they are infinite.
+        true => 0.0,
+        false => due - found,
+    });
+    let apart = length(&apart.collect::<Vec<_>>());
+    let whole = length(due).max(least);
+    if whole > 0.0 { apart / whole } else { apart }
 }
 
 /// A training of two steps over some of a rank's rows, from the same weights.
@@ -294,7 +330,7 @@ impl Trial {
         let state = state.clone();
         let before = state.weights.values.concat();
         let mut fit = Fit::new(spec, architecture, state, world, shards, network, tools)?;
-        let (mut losses, spent) = fit.steps_of_an_epoch(alone)?;
+        let (mut losses, spent) = fit.steps_of_an_epoch(subject.world.ranks == 1, alone)?;
         losses.push(fit.evaluate_training(alone, &never)?);
         let state = fit.state()?;
         let after = state.weights.values.concat();

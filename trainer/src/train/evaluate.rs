@@ -12,7 +12,7 @@ use crate::encode::{Rows, Settled};
 use crate::network::{Compute, Input};
 
 /// Rows of one batch.
-const BATCH: usize = 4096;
+pub(super) const BATCH: usize = 4096;
 /// Rows of training that are evaluated at the end, about.
 const SAMPLE: usize = 1 << 16;
 

@@ -1,10 +1,11 @@
 //! The kernels' machine code for a GPU: compiled by NVRTC once, and kept in the user's cache folder.
 //!
 //! Code for the very architecture, so that a newer compiler does not depend on an older driver; where the compiler is older
-//! than the GPU, PTX of the newest architecture that it knows, which the driver compiles.
+//! than the GPU, PTX of the nearest architecture before it, which the driver compiles.
 
 use std::ffi::{CString, c_int};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::{result, sys};
 use twox_hash::XxHash64;
@@ -12,13 +13,17 @@ use twox_hash::XxHash64;
 use crate::network::KERNELS;
 use crate::{Error, Result};
 
-/// The code for a compute capability, as 90 for 9.0.
+/// Products and sums are rounded each, as on the CPU: ranks on both compute the same from the same gradient.
+const OPTION: &str = "--fmad=false";
+
+/// The code for a compute capability, as 90 for 9.0; that which is kept, unless it is to be `anew`.
 ///
 /// # Errors
 /// When the compiler rejects the kernels, with its log.
-pub(super) fn image(device: &str, capability: u32) -> Result<Vec<u8>> {
+pub(super) fn image(device: &str, capability: u32, anew: bool) -> Result<Vec<u8>> {
     let kept = folder().map(|folder| folder.join(name(capability)));
-    if let Some(image) = kept.as_ref().and_then(|kept| std::fs::read(kept).ok()) {
+    let found = kept.as_ref().filter(|_| !anew);
+    if let Some(image) = found.and_then(|kept| std::fs::read(kept).ok()) {
         return Ok(image);
     }
     let image = compile(capability).map_err(|reason| Error::DeviceFailed {
@@ -26,18 +31,20 @@ pub(super) fn image(device: &str, capability: u32) -> Result<Vec<u8>> {
         what: format!("compile the kernels for compute capability {capability}"),
         reason,
     })?;
-    // Another process may be writing the same; a reader never sees half of it.
-    let written = kept.and_then(|kept| {
-        let folder = kept.parent()?;
-        std::fs::create_dir_all(folder).ok()?;
-        let file = tempfile::NamedTempFile::new_in(folder).ok()?;
-        std::fs::write(file.path(), &image).ok()?;
-        file.persist(kept).ok()
-    });
-    if written.is_none() {
+    if kept.and_then(|kept| keep(&kept, &image)).is_none() {
         tracing::debug!("compiled kernels are not kept: the cache folder cannot be written to");
     }
     Ok(image)
+}
+
+/// Writes a file whole: another process may be writing the same, and a reader never sees half of it.
+fn keep(path: &Path, image: &[u8]) -> Option<()> {
+    let folder = path.parent()?;
+    std::fs::create_dir_all(folder).ok()?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
+    file.write_all(image).ok()?;
+    file.as_file().sync_all().ok()?;
+    file.persist(path).ok().map(|_| ())
 }
 
 /// `$XDG_CACHE_HOME/volley/kernels`, or the same in `~/.cache`.
@@ -50,7 +57,7 @@ fn folder() -> Option<PathBuf> {
 /// By what it depends on: the text, the compiler and the architecture.
 fn name(capability: u32) -> String {
     let (major, minor) = version();
-    let hash = XxHash64::oneshot(0, KERNELS.as_bytes());
+    let hash = XxHash64::oneshot(0, [OPTION, KERNELS].concat().as_bytes());
     format!("plan-{hash:016x}-nvrtc-{major}.{minor}-sm_{capability}")
 }
 
@@ -79,15 +86,15 @@ fn known() -> Vec<u32> {
 /// Compiles the kernels, or says why not.
 pub(super) fn compile(capability: u32) -> std::result::Result<Vec<u8>, String> {
     let known = known();
-    let newest = known.last().copied().unwrap_or(capability);
-    let (kind, of) = match known.contains(&capability) || capability < newest {
-        true => ("sm", capability),
-        false => ("compute", newest),
+    let (kind, of) = match known.iter().rfind(|known| **known <= capability) {
+        Some(same) if *same == capability => ("sm", capability),
+        Some(older) => ("compute", *older),
+        None => return Err(format!("this NVRTC compiles for {known:?} only")),
     };
     let text = CString::new(KERNELS).expect("the text has no zero");
     let program =
         result::create_program(&text, Some(c"kernels.cu")).map_err(|error| error.to_string())?;
-    let options = [format!("--gpu-architecture={kind}_{of}")];
+    let options = [format!("--gpu-architecture={kind}_{of}"), OPTION.to_owned()];
     // SAFETY: the program was just made, and is destroyed once, at the end.
     unsafe {
         let compiled = result::compile_program(program, &options);
@@ -167,7 +174,12 @@ mod tests {
                 assert!(is_there, "sm_{capability} lacks {name}");
             }
         }
-        // A GPU that is newer than the compiler.
-        assert!(compile(9990).is_ok_and(|ptx| ptx.starts_with(b"//")));
+        // A GPU that is newer than the compiler, one between those that it knows, and one that is too old.
+        let ptx = |capability| compile(capability).unwrap();
+        assert!(ptx(9990).windows(6).any(|at| at == b".entry"));
+        let unknown = (81..).find(|capability| !known.contains(capability));
+        let text = String::from_utf8(ptx(unknown.unwrap())).unwrap();
+        assert!(text.contains(".target sm_80"), "{text}");
+        assert!(compile(10).is_err());
     }
 }

@@ -27,6 +27,8 @@ use crate::{Error, Result};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
+/// Memory that is left to the driver: graphs, and blocks that are rounded up.
+const RESERVE: u64 = 192 << 20;
 /// Blocks of these threads that a multiprocessor runs at once, about.
 const BLOCKS_OF_PROCESSOR: u32 = 4;
 
@@ -82,10 +84,15 @@ impl Cuda {
         let (major, minor) = context
             .compute_capability()
             .map_err(fail("ask for the compute capability"))?;
-        let image = compile::image(name, major as u32 * 10 + minor as u32)?;
-        // SAFETY: the image is a whole CUBIN or PTX text that ends with zero.
-        let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
-        let module = module.map_err(fail("load the kernels"))?;
+        let capability = major as u32 * 10 + minor as u32;
+        let load = |anew| {
+            let image = compile::image(name, capability, anew)?;
+            // SAFETY: the image is a CUBIN or a PTX text that ends with zero; the driver refuses what is damaged.
+            let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
+            module.map_err(fail("load the kernels"))
+        };
+        // What was kept may have been damaged.
+        let module = load(false).or_else(|_| load(true))?;
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let processors = context
             .attribute(attribute)
@@ -181,7 +188,7 @@ impl Runtime for Cuda {
     fn free(&self) -> Result<u64> {
         let memory = self.context.mem_get_info();
         let (free, _) = memory.map_err(self.failed("ask for free memory"))?;
-        Ok(free as u64)
+        Ok((free as u64).saturating_sub(RESERVE))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address> {
@@ -215,9 +222,10 @@ impl Runtime for Cuda {
     }
 
     fn write(&self, at: Address, bytes: &[u8]) -> Result<()> {
-        // SAFETY: `Memory` has checked that there is room; pageable memory is copied before the call returns.
+        // SAFETY: `Memory` has checked that there is room, and `bytes` are borrowed until they are copied.
         let written = unsafe { result::memcpy_htod_async(at, bytes, self.stream.cu_stream()) };
         written.map_err(self.failed("write to memory"))?;
+        self.wait()?;
         count(&self.counters, |counters| {
             counters.writes += 1;
             counters.bytes_written += bytes.len() as u64;
@@ -253,8 +261,8 @@ impl Runtime for Cuda {
         began.map_err(self.failed("begin to record a step"))?;
         let queued = self.queue(work);
         let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
-        queued?;
         let graph = graph.map_err(self.failed("record a step"))?;
+        queued?;
         let graph = graph.ok_or_else(|| Error::DeviceFailed {
             device: self.name.clone(),
             what: "record a step".into(),

@@ -118,6 +118,17 @@ DEVICE Column column(int rows, int lanes, int chunk, int width) {
         return;
 #define EACH_SUMMED for (int r = s.first; r < s.last; r++)
 
+// Adds up a number of each thread of a block, into the first of `sums`. All threads call it.
+template <class T> DEVICE void block_sum(T *sums, T x) {
+    sums[THREAD] = x;
+    BARRIER;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        if (THREAD < half)
+            sums[THREAD] += sums[THREAD + half];
+        BARRIER;
+    }
+}
+
 // SplitMix64, as `volley_proto::splitmix` has it.
 #define INCREMENT 0x9e3779b97f4a7c15ULL
 DEVICE u64 mix(u64 z) {
@@ -227,20 +238,14 @@ BLOCK_KERNEL(gather) {
             sum += keys[from];
         }
     }
-    sums[0][THREAD] = count;
-    sums[1][THREAD] = weight;
-    check[THREAD] = sum;
-    BARRIER;
+    block_sum(sums[0], count);
+    block_sum(sums[1], weight);
+    block_sum(check, sum);
     const int stride = 2 * N + 2;
     if (THREAD == 0) {
-        for (int t = 1; t < THREADS; t++) {
-            count += sums[0][t];
-            weight += sums[1][t];
-            sum += check[t];
-        }
-        partials[BLOCK * stride + 2 * N] = count;
-        partials[BLOCK * stride + 2 * N + 1] = weight;
-        checks[BLOCK] = sum;
+        partials[BLOCK * stride + 2 * N] = sums[0][0];
+        partials[BLOCK * stride + 2 * N + 1] = sums[1][0];
+        checks[BLOCK] = check[0];
     }
     BARRIER;
     if (!moments)
@@ -561,15 +566,6 @@ KERNEL(multiply) {
 }
 
 // Layer norm, a block a row. 4 x (3), 7 y (3), 10 gamma, 11 beta, 12 stride of both, 13 moments [M·B x 2].
-DEVICE void row_sum(double *sums, double x) {
-    sums[THREAD] = x;
-    BARRIER;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (THREAD < half)
-            sums[THREAD] += sums[THREAD + half];
-        BARRIER;
-    }
-}
 BLOCK_KERNEL(layer_norm) {
     SHARED double sums[MOST_THREADS];
     const int lane = BLOCK / ROWS, row = BLOCK % ROWS, width = WIDTH;
@@ -580,13 +576,13 @@ BLOCK_KERNEL(layer_norm) {
     double sum = 0.0;
     for (int c = THREAD; c < width; c += THREADS)
         sum += x[c];
-    row_sum(sums, sum);
+    block_sum(sums, sum);
     const double mean = sums[0] / width;
     BARRIER;
     sum = 0.0;
     for (int c = THREAD; c < width; c += THREADS)
         sum += ((double)x[c] - mean) * ((double)x[c] - mean);
-    row_sum(sums, sum);
+    block_sum(sums, sum);
     const float center = (float)mean, scale = (float)(1.0 / sqrt(sums[0] / width + 1e-5));
     if (THREAD == 0) {
         address<float>(w, 13)[2 * BLOCK] = center;
@@ -611,10 +607,10 @@ BLOCK_KERNEL(layer_norm_back) {
         sum += d;
         along += d * (x[c] - mean) * scale;
     }
-    row_sum(sums, sum);
+    block_sum(sums, sum);
     const float all = (float)(sums[0] / width);
     BARRIER;
-    row_sum(sums, along);
+    block_sum(sums, along);
     const float slanted = (float)(sums[0] / width);
     for (int c = THREAD; c < width; c += THREADS)
         give(dx + c, scale * (dy[c] * gamma[c] - all - (x[c] - mean) * scale * slanted), add);
@@ -1079,7 +1075,7 @@ BLOCK_KERNEL(losses) {
                 to[k] *= of_z * (1.0f - of_z / y.scale);
             }
     }
-    row_sum(sums, total / trained);
+    block_sum(sums, total / trained);
     if (THREAD == 0)
         address<double>(w, 24)[BLOCK] = sums[0];
 }
@@ -1111,7 +1107,7 @@ BLOCK_KERNEL(check) {
         if (!is_finite(g))
             bad = g;
     }
-    row_sum(sums, sum);
+    block_sum(sums, sum);
     if (THREAD == 0) {
         address<double>(w, 2)[2 * BLOCK] = sums[0];
         address<double>(w, 2)[2 * BLOCK + 1] = bad;
@@ -1141,22 +1137,22 @@ BLOCK_KERNEL(update) {
     const int step = clock[1];
     const float *n = address<const float>(w, 1) + 16 * step;
     const double *checks = address<const double>(w, 10), *losses = address<const double>(w, 12);
-    if (THREAD == 0) {
+    if (THREAD == 0)
         bad = 0.0;
-        for (int b = 0; b < integer(w, 11); b++)
-            if (checks[2 * b + 1] != 0.0)
-                bad = checks[2 * b + 1];
-    }
+    BARRIER;
+    for (int b = THREAD; b < integer(w, 11); b += THREADS)
+        if (checks[2 * b + 1] != 0.0)
+            bad = checks[2 * b + 1];
     double sum = 0.0;
     for (int b = THREAD; losses && b < integer(w, 13); b += THREADS)
         sum += losses[b];
-    row_sum(sums, sum);
+    block_sum(sums, sum);
     const double loss = sums[0];
     BARRIER;
     sum = 0.0;
     for (int b = THREAD; b < integer(w, 11); b += THREADS)
         sum += checks[2 * b];
-    row_sum(sums, sum);
+    block_sum(sums, sum);
     const double norm = sqrt(sums[0]);
     const bool takes = clock[2] == 0 && bad == 0.0 && is_finite(loss * precise(w, 18));
     if (losses && BLOCK == 0) {

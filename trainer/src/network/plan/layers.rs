@@ -656,7 +656,7 @@ impl Backward<'_> {
                     let width = layers.value(pass, *from).width;
                     let value = layers.sketch.same(*from);
                     match layers.sketch.is_within(value, node.to) {
-                        true => self.given[value] = true,
+                        true => self.given[value] = layers.sketch.sought[value],
                         false => self.pass_on(value, dy.columns(first, width), lanes),
                     }
                     first += width;

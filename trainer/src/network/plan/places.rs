@@ -173,7 +173,8 @@ impl Sketch {
                         kept.ones = true;
                     }
                 }
-                Operation::Concat => {
+                // One alone would be the whole.
+                Operation::Concat if node.from.len() > 1 => {
                     let mut first = 0;
                     for from in &node.from {
                         let value = self.same(*from);

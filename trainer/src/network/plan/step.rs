@@ -44,6 +44,8 @@ pub(crate) struct Objective<'a> {
     pub(crate) accumulate: usize,
     /// Rows of a step, at most.
     pub(crate) rows: usize,
+    /// Rows that are evaluated at once.
+    pub(crate) evaluated: usize,
 }
 
 /// What the host says of an epoch.
@@ -419,19 +421,22 @@ impl Plan {
         (grid.launch("losses", blocks, arguments), blocks)
     }
 
-    /// Bytes of a step's values, of its rows, and of the rows that are held.
+    /// Bytes of a step's values, of its rows and all that stays with them, and of the rows that are held.
     fn bytes(&self, rows: usize, objective: &Objective<'_>) -> [u64; 3] {
         let architecture = &self.layers.architecture;
         let step = objective.rows.max(1);
         let piece = step.div_ceil(objective.accumulate).min(PIECE);
-        let values = self
-            .layers
-            .sketch
-            .places(architecture, piece, 0, Tensor::NONE);
+        let values = |rows| {
+            let sketch = &self.layers.sketch;
+            sketch.places(architecture, rows, 0, Tensor::NONE).bytes
+        };
         let columns = architecture.categorical + architecture.continuous + objective.labels;
         let row = 4 * (columns + 4) + 8 * (1 + architecture.dropouts().len());
-        let held = 4 * (columns + 5) + 8;
-        [values.bytes, step * row, rows * held].map(|bytes| bytes as u64)
+        let held = 4 * (columns + 6) + 8;
+        let evaluation = values(objective.evaluated) + objective.evaluated * row;
+        let tables = rows.div_ceil(step) * (4 + 4 * NUMBERS + size_of::<StepTotal>());
+        let fixed = step * row + evaluation + tables;
+        [values(piece), fixed, rows * held].map(|bytes| bytes as u64)
     }
 }
 
@@ -534,20 +539,26 @@ impl Resident<Slot> for Plan {
             shift: Memory::of(runtime, objective.shift)?,
         };
         let step = self.step_room(objective)?;
-        let held = Held {
-            codes: Memory::of(runtime, &all.codes)?,
-            numbers: Memory::of(runtime, &all.continuous)?,
-            labels: Memory::of(runtime, &all.labels)?,
-            weights: some(weighted, &|| Memory::of(runtime, &all.weights))?,
-            keys: Memory::of(runtime, &all.keys)?,
-            folds: some(!folds.is_empty(), &|| Memory::of(runtime, &folds))?,
-            shards: Memory::of(runtime, &ids)?,
-            places: Memory::of(runtime, &places)?,
-            count,
-            step,
-            objective: objective_of,
-            epoch: None,
-            recorded: None,
+        let held = || {
+            Ok(Held {
+                codes: Memory::of(runtime, &all.codes)?,
+                numbers: Memory::of(runtime, &all.continuous)?,
+                labels: Memory::of(runtime, &all.labels)?,
+                weights: some(weighted, &|| Memory::of(runtime, &all.weights))?,
+                keys: Memory::of(runtime, &all.keys)?,
+                folds: some(!folds.is_empty(), &|| Memory::of(runtime, &folds))?,
+                shards: Memory::of(runtime, &ids)?,
+                places: Memory::of(runtime, &places)?,
+                count,
+                step,
+                objective: objective_of,
+                epoch: None,
+                recorded: None,
+            })
+        };
+        let held = match held() {
+            Err(Error::DeviceMemory { .. }) => return Ok(false),
+            held => held?,
         };
         self.forget();
         self.held = Some(held);

@@ -88,6 +88,7 @@ fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Sl
         shift: &shift,
         accumulate: 1,
         rows: STEP,
+        evaluated: STEP,
     };
     let mut rows = rows();
     // Of the last row, which the last step has.

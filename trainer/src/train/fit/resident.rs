@@ -12,9 +12,9 @@ use crate::Result;
 use crate::collective::Communicator;
 use crate::network::{AllRows, Compute, EpochRows, Gathered, Normalization, Objective, StepTotal};
 use crate::train::coverage::Covered;
-use crate::train::dropout;
 use crate::train::schedule::Epoch;
 use crate::train::trace::Part;
+use crate::train::{dropout, evaluate};
 
 /// How long steps take at most before the host hears of them, about: so often is progress told, and cancellation heard.
 const TURN: Duration = Duration::from_millis(50);
@@ -54,6 +54,11 @@ impl<C: Compute> Fit<'_, C> {
             .iter()
             .map(|shard| (shard.id, &shard.train))
             .collect();
+        let held = self
+            .shards
+            .iter()
+            .map(|shard| shard.train.len() + shard.eval.len());
+        let held = held.sum();
         let members = self.architecture.members;
         let objective = Objective {
             loss: &self.spec.loss,
@@ -66,6 +71,7 @@ impl<C: Compute> Fit<'_, C> {
             shift: self.moments.shift(),
             accumulate: self.spec.accumulate,
             rows: self.schedule.most_rows(),
+            evaluated: evaluate::BATCH.min(held),
         };
         self.resident = resident.hold(&rows, &objective)?;
         Ok(())
@@ -186,9 +192,11 @@ impl<C: Compute> Fit<'_, C> {
         resident.backward(&AllRows { weight, statistics })
     }
 
-    /// Takes the steps of an epoch, as a rank alone. Returns the loss of each, and how long the last one took.
+    /// Takes the steps of an epoch alone: by itself, or as a rank that has peers. Returns the loss of each, and how long the
+    /// last one took.
     pub(in crate::train) fn steps_of_an_epoch(
         &mut self,
+        by_itself: bool,
         alone: &mut Communicator,
     ) -> Result<(Vec<f64>, Duration)> {
         self.hold()?;
@@ -199,7 +207,7 @@ impl<C: Compute> Fit<'_, C> {
         let (mut losses, mut spent) = (Vec::new(), Duration::ZERO);
         while self.position.step < self.schedule.steps() {
             let start = Instant::now();
-            let steps = match self.resident {
+            let steps = match self.resident && by_itself {
                 true => self.replay(&mut Pace::default())?,
                 false => vec![self.step(rows.step(self.position.step), alone)?],
             };

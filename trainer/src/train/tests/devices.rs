@@ -128,7 +128,7 @@ fn a_step_that_does_not_fit_a_device_is_an_error_that_says_what_would() {
         let device = ResolvedDevice::emulated(kib << 10, None, false);
         alone(&spec, device, Origin::Fresh, None)
     };
-    let error = on(64).unwrap_err().error;
+    let error = on(288).unwrap_err().error;
     let Error::DeviceBatch {
         rows,
         bytes,
@@ -157,7 +157,7 @@ fn a_step_that_does_not_fit_a_device_is_an_error_that_says_what_would() {
         accumulate: accumulate as usize,
         ..spec.clone()
     };
-    let device = ResolvedDevice::emulated(64 << 10, None, false);
+    let device = ResolvedDevice::emulated(288 << 10, None, false);
     // The step fits; what is evaluated after it may not.
     let ended = alone(&passes, device, Origin::Fresh, None).map_err(|end| end.error);
     assert!(

@@ -90,6 +90,14 @@ fn networks() -> Vec<(Network, usize)> {
     all.extend([(whole.clone(), 1), (whole, 3), (binned, 3)]);
     let cross = network(vec![Layer::Cross(2)]);
     all.push((cross, 1));
+    // One branch, branches of branches, and a value twice.
+    let branch = vec![Layer::Concat(vec![dense(4, Activation::Silu)])];
+    let twice = Layer::Concat(vec![vec![], vec![]]);
+    let nested = vec![Layer::Concat(vec![
+        vec![Layer::Concat(vec![dense(3, Activation::Relu), vec![]])],
+        vec![twice, Layer::Dense(2)],
+    ])];
+    all.extend([branch, nested].map(|layers| (network(layers), 1)));
     for outputs in [1, 3] {
         let wide = Network {
             linear: Linear::Beside,

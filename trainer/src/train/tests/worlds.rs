@@ -2,9 +2,9 @@
 
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Decay, EmbeddingWidth, EnsembleSize, Layer,
-    Linear, Loss, Network, NumericEmbedding, NumericTransform, Optimizer, RateScaling, Rule,
-    Schedule, TrainSpec,
+    Activation, AdamForm, BatchSize, ClassWeights, Decay, EmbeddingWidth, EnsembleSize,
+    FeatureKind, Layer, Linear, Loss, Network, NumericEmbedding, NumericTransform, Optimizer,
+    RateScaling, Rule, Schedule, TrainSpec,
 };
 
 use crate::Outcome;
@@ -294,6 +294,27 @@ fn n_ranks_train_every_layer_as_one_does() {
     assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "an ensemble of known layers");
     spec.network.ensemble_size = EnsembleSize::ONE;
     assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "every known layer");
+}
+
+#[test]
+fn n_ranks_train_what_reads_numbers_as_they_are_as_one_does() {
+    let mut spec = small(TrainSpec {
+        numeric_transform: NumericTransform::Standardize,
+        ..spec()
+    });
+    spec.features
+        .retain(|feature| feature.kind == FeatureKind::Continuous);
+    spec.network.batch_norm = false;
+    let relu = Layer::Activation(Activation::Relu);
+    let branches = vec![
+        vec![relu],
+        vec![Layer::Dense(8)],
+        vec![Layer::Dropout(0.25)],
+    ];
+    for layers in [vec![Layer::Concat(branches)], vec![Layer::Dense(4)]] {
+        spec.network.layers = layers;
+        assert_n_ranks_train_what_one_does(&spec, &rows(0..300), "numbers as they are");
+    }
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn a_gang_that_wants_more_gpus_than_there_are_is_refused_with_numbers() {
     let none = seeing(&[("h", &[]), ("i", &[])]);
     let refused = never(&none, 2, CUDA);
     assert!(
-        refused.contains("has none: executors find GPUs where they are built with"),
+        refused.contains("has none: executors find GPUs where the NVIDIA driver"),
         "{refused}"
     );
     assert_eq!(
