@@ -1,5 +1,5 @@
-//! A device on the CPU, for tests: the kernels' own text, compiled by the host's C++ compiler, and products by
-//! [`network::matmul`](crate::network). Not for training: a thread of a block is a fibre.
+//! A device on the CPU, for tests: the kernels' own text, compiled by the host's C++ compiler, and products by their
+//! definition. Not for training: a thread of a block is a fibre.
 //!
 //! It calls C functions of the library that it compiled, and gives kernels addresses of host memory, which is `unsafe`.
 #![allow(unsafe_code)]
@@ -15,9 +15,8 @@ use std::sync::OnceLock;
 use libloading::Library;
 
 use super::runtime::{
-    Address, Counters, Factors, Operand, Product, Recorded, Runtime, Words, Work, count,
+    Address, Counters, Factors, KERNELS, Operand, Product, Recorded, Runtime, Words, Work, count,
 };
-use crate::network::{Epilogue, KERNELS, Matrix, Workspace};
 use crate::{Error, Result};
 
 type Launcher = unsafe extern "C" fn(*const c_char, c_int, c_int, *const Words) -> c_int;
@@ -31,7 +30,6 @@ pub(crate) struct Emulated {
     launcher: Launcher,
     memory: RefCell<BTreeMap<Address, Layout>>,
     recorded: RefCell<BTreeMap<usize, Vec<Work>>>,
-    workspace: RefCell<Workspace>,
     counters: Cell<Counters>,
     /// Bytes that there are, to try what happens where memory runs out.
     bytes: u64,
@@ -85,7 +83,6 @@ impl Emulated {
             launcher: *launcher.expect("emulated.cpp has it"),
             memory: RefCell::default(),
             recorded: RefCell::default(),
-            workspace: RefCell::default(),
             counters: Cell::default(),
             bytes,
             spoilt: Cell::default(),
@@ -109,20 +106,16 @@ impl Emulated {
 
     fn multiply(&self, product: &Product) {
         let [m, n, k] = product.sizes;
-        let mut sums = vec![0.0; m * n];
         for lane in 0..product.lanes {
             let a = self.matrix(&product.a, lane, [m, k], product.factors);
             let b = self.matrix(&product.b, lane, [k, n], product.factors);
-            let factor = |data, [rows, columns]: [usize; 2], of: &Operand| match of.transposed {
-                true => Matrix::new(data, columns, rows).transposed(),
-                false => Matrix::new(data, rows, columns),
-            };
-            let (left, right) = (
-                factor(&a, [m, k], &product.a),
-                factor(&b, [k, n], &product.b),
-            );
-            let mut workspace = self.workspace.borrow_mut();
-            workspace.multiply(&mut sums, left, right, Epilogue::default());
+            let mut sums = vec![0.0; m * n];
+            for (a, sums) in a.chunks_exact(k).zip(sums.chunks_exact_mut(n)) {
+                for (a, b) in a.iter().zip(b.chunks_exact(n)) {
+                    let terms = sums.iter_mut().zip(b);
+                    terms.for_each(|(sum, b)| *sum += a * b);
+                }
+            }
             for (row, sums) in sums.chunks_exact(n).enumerate() {
                 let at = address(&product.c, lane, row);
                 self.check(at, 4 * n);
@@ -135,7 +128,7 @@ impl Emulated {
         }
     }
 
-    /// A factor's rows as they lie in memory, one after the other, in its precision.
+    /// A factor, row-major, in its precision.
     fn matrix(
         &self,
         of: &Operand,
@@ -143,18 +136,23 @@ impl Emulated {
         [rows, columns]: [usize; 2],
         factors: Factors,
     ) -> Vec<f32> {
-        let [rows, columns] = if of.transposed {
-            [columns, rows]
-        } else {
-            [rows, columns]
+        let mut all = vec![0.0; rows * columns];
+        let [lines, length] = match of.transposed {
+            true => [columns, rows],
+            false => [rows, columns],
         };
-        let mut all = Vec::with_capacity(rows * columns);
-        for row in 0..rows {
-            let at = address(of, lane, row);
-            self.check(at, 4 * columns);
-            // SAFETY: the row is in memory that is held, and nothing changes it meanwhile.
-            let row = unsafe { std::slice::from_raw_parts(at as *const f32, columns) };
-            all.extend(row.iter().map(|x| round(*x, factors)));
+        for line in 0..lines {
+            let at = address(of, lane, line);
+            self.check(at, 4 * length);
+            // SAFETY: the line is in memory that is held, and nothing changes it meanwhile.
+            let numbers = unsafe { std::slice::from_raw_parts(at as *const f32, length) };
+            for (at, number) in numbers.iter().enumerate() {
+                let place = match of.transposed {
+                    true => at * columns + line,
+                    false => line * columns + at,
+                };
+                all[place] = round(*number, factors);
+            }
         }
         all
     }

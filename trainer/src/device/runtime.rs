@@ -15,6 +15,9 @@ use std::rc::Rc;
 
 use crate::Result;
 
+/// The text of all kernels.
+pub(super) const KERNELS: &str = include_str!("kernels.cu");
+
 /// A place in a device's memory, in bytes.
 pub(crate) type Address = u64;
 

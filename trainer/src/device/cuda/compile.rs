@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use cudarc::nvrtc::{result, sys};
 use twox_hash::XxHash64;
 
-use crate::network::KERNELS;
+use crate::device::runtime::KERNELS;
 use crate::{Error, Result};
 
 /// Products and sums are rounded each, as on the CPU: ranks on both compute the same from the same gradient.

@@ -27,16 +27,15 @@ use volley_proto::spec::Rule;
 use self::layers::{Batch, Layers, Pass};
 use self::places::Places;
 use self::step::Held;
-pub(crate) use self::step::{AllRows, EpochRows, Gathered, Objective, Resident, StepTotal};
+pub(crate) use self::step::{
+    AllRows, EpochRows, Gathered, Objective, Resident, ShardRows, StepTotal,
+};
 use self::words::{Arguments, Tensor};
 use super::graph::Operation;
 use super::host::sigmoid_scale;
 use super::{Architecture, Compute, Input, Piece, Update};
 use crate::Result;
 use crate::device::{Address, Factors, Memory, Runtime, Work};
-
-/// The text of all kernels.
-pub(crate) const KERNELS: &str = include_str!("kernels.cu");
 
 /// The most blocks that leave a partial sum each.
 const PARTIALS: usize = 1024;

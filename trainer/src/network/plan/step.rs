@@ -14,7 +14,6 @@ use super::layers::{Batch, Pass};
 use super::words::{Arguments, Tensor};
 use super::{NUMBERS, Places, Plan, Slot};
 use crate::device::{Address, Memory, Recorded, Work};
-use crate::encode::Rows;
 use crate::network::Normalization;
 use crate::network::host::sigmoid_scale;
 use crate::{Error, Result};
@@ -46,6 +45,25 @@ pub(crate) struct Objective<'a> {
     pub(crate) rows: usize,
     /// Rows that are evaluated at once.
     pub(crate) evaluated: usize,
+}
+
+/// A shard's encoded rows, of C categorical features, N numbers and L labels.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ShardRows<'a> {
+    /// Its global number.
+    pub(crate) shard: usize,
+    /// `[rows × C]`
+    pub(crate) codes: &'a [u32],
+    /// `[rows × N]`
+    pub(crate) numbers: &'a [f32],
+    /// `[rows × L]`
+    pub(crate) labels: &'a [f32],
+    /// `[rows]`; none, where all are 1.
+    pub(crate) weights: &'a [f32],
+    /// `[rows]`
+    pub(crate) keys: &'a [u64],
+    /// `[rows]`; none without cross-validation.
+    pub(crate) folds: &'a [u8],
 }
 
 /// What the host says of an epoch.
@@ -80,8 +98,8 @@ pub(crate) struct StepTotal {
 
 /// What trains on rows that it holds.
 pub(crate) trait Resident<N> {
-    /// Brings rows of shards, by their global numbers, to the device. Returns whether they fit.
-    fn hold(&mut self, shards: &[(usize, &Rows)], objective: &Objective<'_>) -> Result<bool>;
+    /// Brings rows of shards to the device. Returns whether they fit.
+    fn hold(&mut self, shards: &[ShardRows<'_>], objective: &Objective<'_>) -> Result<bool>;
 
     /// Begins an epoch, or what is left of one.
     fn begin(&mut self, epoch: &EpochRows<'_>) -> Result<()>;
@@ -469,9 +487,9 @@ impl Offsets {
 }
 
 impl Resident<Slot> for Plan {
-    fn hold(&mut self, shards: &[(usize, &Rows)], objective: &Objective<'_>) -> Result<bool> {
+    fn hold(&mut self, shards: &[ShardRows<'_>], objective: &Objective<'_>) -> Result<bool> {
         let architecture = &self.layers.architecture;
-        let count: usize = shards.iter().map(|(_, rows)| rows.len()).sum();
+        let count: usize = shards.iter().map(|rows| rows.keys.len()).sum();
         let [values, batch, held] = self.bytes(count, objective);
         let (step, free) = (values + batch, self.runtime.free()?);
         if step > free {
@@ -490,22 +508,31 @@ impl Resident<Slot> for Plan {
         if step + held > free {
             return Ok(false);
         }
-        let mut all = Rows::default();
+        let weighted = shards.iter().any(|rows| !rows.weights.is_empty());
         let (mut ids, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let weighted = shards.iter().any(|(_, rows)| !rows.weights.is_empty());
-        for (id, rows) in shards {
-            ids.extend(std::iter::repeat_n(*id as u32, rows.len()));
-            places.extend(0..rows.len() as u32);
-            all.codes.extend_from_slice(&rows.codes);
-            all.continuous.extend_from_slice(&rows.continuous);
-            all.labels.extend_from_slice(&rows.labels);
-            all.keys.extend_from_slice(&rows.keys);
-            all.folds.extend_from_slice(&rows.folds);
+        let mut weights = Vec::new();
+        for rows in shards {
+            let len = rows.keys.len();
+            ids.extend(std::iter::repeat_n(rows.shard as u32, len));
+            places.extend(0..len as u32);
             if weighted {
-                all.weights
-                    .extend((0..rows.len()).map(|row| rows.weight(row)));
+                let rest = std::iter::repeat_n(1.0, len - rows.weights.len());
+                weights.extend(rows.weights.iter().copied().chain(rest));
             }
         }
+        let each = shards.iter();
+        let mut codes: Vec<u32> = each.clone().flat_map(|rows| rows.codes).copied().collect();
+        let mut numbers: Vec<f32> = each
+            .clone()
+            .flat_map(|rows| rows.numbers)
+            .copied()
+            .collect();
+        let mut labels: Vec<f32> = each.clone().flat_map(|rows| rows.labels).copied().collect();
+        let mut keys: Vec<u64> = each.clone().flat_map(|rows| rows.keys).copied().collect();
+        let folds = each
+            .flat_map(|rows| rows.folds)
+            .map(|fold| u32::from(*fold));
+        let folds: Vec<u32> = folds.collect();
         if count == 0 {
             // What places without rows are filled with.
             let tables = architecture.tables().first();
@@ -515,12 +542,11 @@ impl Resident<Slot> for Plan {
                 *end += *codes as u32;
                 Some(first)
             });
-            all.codes = firsts.collect();
-            all.continuous = vec![0.0; architecture.continuous];
-            all.labels = vec![0.0; objective.labels];
-            (all.keys, ids, places) = (vec![0], vec![0], vec![0]);
+            codes = firsts.collect();
+            numbers = vec![0.0; architecture.continuous];
+            labels = vec![0.0; objective.labels];
+            (keys, ids, places) = (vec![0], vec![0], vec![0]);
         }
-        let folds: Vec<u32> = all.folds.iter().map(|fold| u32::from(*fold)).collect();
         let runtime = &self.runtime;
         let some =
             |is_there: bool, make: &dyn Fn() -> Result<Memory>| is_there.then(make).transpose();
@@ -541,11 +567,11 @@ impl Resident<Slot> for Plan {
         let step = self.step_room(objective)?;
         let held = || {
             Ok(Held {
-                codes: Memory::of(runtime, &all.codes)?,
-                numbers: Memory::of(runtime, &all.continuous)?,
-                labels: Memory::of(runtime, &all.labels)?,
-                weights: some(weighted, &|| Memory::of(runtime, &all.weights))?,
-                keys: Memory::of(runtime, &all.keys)?,
+                codes: Memory::of(runtime, &codes)?,
+                numbers: Memory::of(runtime, &numbers)?,
+                labels: Memory::of(runtime, &labels)?,
+                weights: some(weighted, &|| Memory::of(runtime, &weights))?,
+                keys: Memory::of(runtime, &keys)?,
                 folds: some(!folds.is_empty(), &|| Memory::of(runtime, &folds))?,
                 shards: Memory::of(runtime, &ids)?,
                 places: Memory::of(runtime, &places)?,

@@ -9,7 +9,6 @@ use volley_proto::spec::{
 
 use super::*;
 use crate::device::Emulated;
-use crate::encode::Rows;
 use crate::network::{Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::custom_layers;
@@ -41,6 +40,14 @@ fn rossmann(members: usize) -> Architecture {
     Architecture::of(&network, &columns, &sizes, 12.8, &custom_layers()).unwrap()
 }
 
+/// Rows of one shard.
+struct Rows {
+    codes: Vec<u32>,
+    continuous: Vec<f32>,
+    labels: Vec<f32>,
+    keys: Vec<u64>,
+}
+
 fn rows() -> Rows {
     let key = Key::new(3, Purpose::Sample);
     let draw = |at: usize| key.at(at as u64);
@@ -53,7 +60,6 @@ fn rows() -> Rows {
             .map(|at| 8.0 + (draw(at) % 100) as f32 / 50.0)
             .collect(),
         keys: (0..ROWS).map(draw).collect(),
-        ..Rows::default()
     }
 }
 
@@ -93,7 +99,14 @@ fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Sl
     let mut rows = rows();
     // Of the last row, which the last step has.
     rows.labels[ROWS - 1] += spoil;
-    assert!(plan.hold(&[(0, &rows)], &objective).unwrap());
+    let rows = ShardRows {
+        codes: &rows.codes,
+        numbers: &rows.continuous,
+        labels: &rows.labels,
+        keys: &rows.keys,
+        ..ShardRows::default()
+    };
+    assert!(plan.hold(&[rows], &objective).unwrap());
     let update = Update {
         rule: &RULE,
         learn_rate: 1e-3,

@@ -10,7 +10,9 @@ use volley_proto::store::Position;
 use super::Fit;
 use crate::Result;
 use crate::collective::Communicator;
-use crate::network::{AllRows, Compute, EpochRows, Gathered, Normalization, Objective, StepTotal};
+use crate::network::{
+    AllRows, Compute, EpochRows, Gathered, Normalization, Objective, ShardRows, StepTotal,
+};
 use crate::train::coverage::Covered;
 use crate::train::schedule::Epoch;
 use crate::train::trace::Part;
@@ -49,11 +51,16 @@ impl<C: Compute> Fit<'_, C> {
         let Some(resident) = self.network.resident() else {
             return Ok(());
         };
-        let rows: Vec<_> = self
-            .shards
-            .iter()
-            .map(|shard| (shard.id, &shard.train))
-            .collect();
+        let rows = self.shards.iter().map(|shard| ShardRows {
+            shard: shard.id,
+            codes: &shard.train.codes,
+            numbers: &shard.train.continuous,
+            labels: &shard.train.labels,
+            weights: &shard.train.weights,
+            keys: &shard.train.keys,
+            folds: &shard.train.folds,
+        });
+        let rows: Vec<_> = rows.collect();
         let held = self
             .shards
             .iter()

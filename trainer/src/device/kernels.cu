@@ -2,7 +2,7 @@
 //
 // The same text is compiled by NVRTC for GPUs and, in tests, by a C++ compiler for the CPU, where `VOLLEY_EMULATED` is
 // defined and a preamble stands in for CUDA: one block runs after the other. So there are no warp intrinsics, and a
-// kernel with a BARRIER says so by BLOCK_KERNEL. No kernel knows what a model is: `layers.rs` decides what runs on what.
+// kernel with a BARRIER says so by BLOCK_KERNEL. No kernel knows what a model is: `network::plan` decides what runs on what.
 //
 // Legend: B rows of a step, M lanes (members of an ensemble, or one), C categorical features, N numbers, K outputs,
 // L labels. A tensor [M x B x W] has a row stride `ld` >= W and a stride between lanes, 0 where all lanes share it.
