@@ -202,7 +202,10 @@ const TRAINER: Inside = Inside {
         ("network", &["device", "random", "testing"]),
         ("random", &[]),
         // Of tests.
-        ("testing", &["collective", "network", "random", "train"]),
+        (
+            "testing",
+            &["collective", "device", "network", "random", "train"],
+        ),
         (
             "train",
             &[
