@@ -24,9 +24,9 @@ const EPOCHS: usize = 2;
 const LOSSES_WITHIN: f64 = 0.01;
 /// How many rows are trained on to compare losses, if they are more than one batch.
 const COMPARED_ROWS: usize = 8192;
-/// What Volley multiplies in on a GPU, and PyTorch beside it.
+/// Precision of products on both sides.
 const PRECISION: &str = "tf32";
-/// What runs PyTorch, and what `training_gpu.py` calls it.
+/// Forms of PyTorch, with their names in `training_gpu.py`.
 const FORMS: [(&str, &str); 3] = [
     ("PyTorch, eager", "eager"),
     ("PyTorch, torch.compile", "compile"),

@@ -32,7 +32,7 @@ pub enum Error {
     DeviceFailed {
         /// The device.
         device: String,
-        /// What was tried.
+        /// Operation that failed.
         what: String,
         /// Its own words.
         reason: String,

@@ -50,7 +50,7 @@ pub(crate) enum Opened {
     Gpu {
         runtime: Rc<dyn Runtime>,
         index: usize,
-        /// Whether the CPU is to compute where it is faster.
+        /// Lets the CPU compute where it is faster.
         either: bool,
     },
 }
@@ -72,7 +72,7 @@ impl ResolvedDevice {
         Self(Kind::Emulated(bytes, spoilt, either))
     }
 
-    /// Whether it is a GPU, and the CPU may not compute instead.
+    /// Tells whether it is a GPU and the CPU may not compute instead.
     pub(crate) fn is_gpu_alone(self) -> bool {
         match self.0 {
             Kind::Cpu => false,

@@ -1,4 +1,4 @@
-//! What a compiled plan needs of a device: memory, kernels, products of matrices, and steps that are recorded once and
+//! The interface of a device to a compiled plan: memory, kernels, products of matrices, and steps that are recorded once and
 //! replayed.
 //!
 //! ```text
@@ -59,7 +59,7 @@ pub(crate) struct Operand {
     pub(crate) ld: usize,
     /// Numbers from lane to lane; 0 where lanes share it.
     pub(crate) lane: usize,
-    /// Whether it is read as its transpose.
+    /// Is read as its transpose.
     pub(crate) transposed: bool,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Product {
     /// m, n and k.
     pub(crate) sizes: [usize; 3],
     pub(crate) lanes: usize,
-    /// Whether it is added to what is there.
+    /// Adds the product to `c`.
     pub(crate) add: bool,
     pub(crate) factors: Factors,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_read: u64,
     pub(crate) writes: u64,
     pub(crate) bytes_written: u64,
-    /// Of memory that is held.
+    /// Bytes of memory that is held.
     pub(crate) bytes_held: u64,
 }
 

@@ -40,7 +40,7 @@ impl Piece {
 /// [read](Self::read_gradient) and [written](Self::write_gradient).
 ///
 /// # Errors
-/// Of each call, that a device has failed, or has no more memory. What was there may be lost then.
+/// Each call fails when a device has failed or has no more memory; its contents may be lost then.
 pub(crate) trait Compute {
     /// Where it computes.
     type Device;

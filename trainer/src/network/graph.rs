@@ -132,7 +132,7 @@ pub(crate) struct Graph {
     /// The numbers that enter, if any.
     pub(crate) numbers: Option<Value>,
     pub(crate) nodes: Vec<Node>,
-    /// How many of the first nodes are each member's, one member after the other.
+    /// Nodes of each member: the first nodes are the members', one member after the other.
     pub(crate) each: usize,
     /// What each member of the ensemble puts out, before the output's activation; a network without others is one.
     pub(crate) members: Vec<Value>,

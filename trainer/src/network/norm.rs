@@ -76,7 +76,7 @@ impl Moments {
         Self { shift, sums }
     }
 
-    /// What sums are relative to.
+    /// Shift that sums are relative to.
     pub(crate) fn shift(&self) -> &[f64] {
         &self.shift
     }

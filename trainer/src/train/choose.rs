@@ -1,4 +1,4 @@
-//! What computes a training on a rank: the host, a plan on a GPU, or Burn on a GPU.
+//! The choice of what computes a training on a rank: the host, a plan on a GPU, or Burn on a GPU.
 //!
 //! ```text
 //!  device 'cpu' ───────────────────────────────────▶ Host
@@ -39,7 +39,7 @@ const STEPS: u64 = 2;
 /// The share of a gradient that a parameter's is taken for at least, where they are compared.
 const SMALL: f64 = 0.05;
 
-/// What computes.
+/// An implementation of [`Compute`] with its device.
 #[derive(Debug)]
 pub(super) enum Chosen {
     Host,
@@ -48,7 +48,7 @@ pub(super) enum Chosen {
     Tensors(burn_cuda::CudaDevice),
 }
 
-/// What is trained, as far as a choice depends on it.
+/// The training that a choice is made for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) spec: &'a TrainSpec,
@@ -139,12 +139,12 @@ fn tolerance(factors: Factors) -> f64 {
     }
 }
 
-/// How a plan's steps compare with the host's.
+/// Comparison of a plan's steps with the host's.
 #[derive(Debug)]
 struct Compared {
-    /// What differs by more than the precision allows, and by how much.
+    /// The first difference that the precision does not allow.
     differs: Option<String>,
-    /// How long a step took on the host, and by the plan.
+    /// Time of a step on the host, and by the plan.
     spent: [Duration; 2],
 }
 
@@ -212,7 +212,7 @@ fn length(of: &[f64]) -> f64 {
     of.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// How long the difference of two vectors is, as a share of the first one's length, or of the `least` that this is taken for.
+/// Relative length of the difference of two vectors, by that of the first one or by `least`, whichever is greater.
 fn difference(due: &[f64], found: &[f64], least: f64) -> f64 {
     let pairs = due.iter().zip(found);
     let apart = pairs.map(|(due, found)| match due == found {
@@ -234,10 +234,10 @@ struct Trial {
     state: TrainingState,
 }
 
-/// What it came to.
+/// Results of a trial.
 #[derive(Debug)]
 struct Found {
-    /// Of each step, then of evaluation.
+    /// Loss of each step, then of evaluation.
     losses: Vec<f64>,
     /// The sum of gradients that momentum keeps.
     gradients: Vec<f64>,

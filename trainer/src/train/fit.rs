@@ -74,7 +74,7 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) majority: Option<usize>,
     pub(super) position: Position,
     pub(super) network: C,
-    /// Whether the network holds this rank's rows.
+    /// The network holds this rank's rows.
     resident: bool,
     pub(super) running: Normalization,
     optimizer: Optimizer<C>,

@@ -151,7 +151,7 @@ pub fn train(
     }
 }
 
-/// What a rank trains with.
+/// A rank's communicator, observer and device.
 struct Own<'a> {
     communicator: &'a mut Communicator,
     observer: &'a dyn Observer,
@@ -304,7 +304,7 @@ fn run<C: Compute>(
     Ok(Outcome { report, artifacts })
 }
 
-/// What is left of a training that ended by an error.
+/// Keeps the state of a training that ended by an error, if there is one.
 fn ended(error: Error, left: Result<TrainingState>) -> Interrupted {
     let state = left.map(Box::new);
     Interrupted {

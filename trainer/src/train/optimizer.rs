@@ -193,7 +193,7 @@ impl<C: Compute> Optimizer<C> {
         self.steps = self.steps.saturating_add(steps);
     }
 
-    /// What is kept of each weight, where the weights are.
+    /// The optimizer's state, where the weights are.
     pub(super) fn kept(&self) -> &[C::Numbers] {
         &self.slots
     }

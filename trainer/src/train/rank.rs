@@ -87,7 +87,7 @@ pub struct RankReport {
     pub kept: EpochRecord,
     /// The mean loss of training rows (a sample of them) by the kept weights, as rows are evaluated, over all ranks.
     pub eval_train_loss: f64,
-    /// What it computed with.
+    /// Device and precision that it computed with.
     pub computed: RankDevice,
     /// Rows that this rank trained on in each epoch of a refit, where there was one.
     pub refit_rows: Option<u64>,

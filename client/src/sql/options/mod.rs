@@ -125,7 +125,7 @@ pub struct TrainOptions {
     pub device: Device,
     /// Precision of products of matrices; as the device has it, where it is not given.
     pub precision: Option<Precision>,
-    /// Whether ranks share GPUs.
+    /// Lets ranks share GPUs.
     pub device_share: bool,
     /// Seeds initial weights, row order and dropout masks.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! Whether CUDA's libraries are there: the binding panics where one is not.
+//! Looks for CUDA's libraries: the binding panics where one is missing.
 
 use cudarc::{cublas, driver, nvrtc};
 

@@ -26,7 +26,7 @@ pub(super) struct Layers {
     factors: Factors,
     embeddings: Option<Picks>,
     factor_table: Option<Picks>,
-    /// Of each node with bins: their edges, and how many there are of each number.
+    /// Edges of bins and their number by feature, by planned node.
     bins: Vec<Option<(Memory, Memory)>>,
 }
 
@@ -48,13 +48,13 @@ struct Picks {
 pub(super) struct Batch {
     pub(super) codes: Address,
     pub(super) numbers: Tensor,
-    /// Of each dropout, a key of each row.
+    /// Keys of each row, dropout by dropout.
     pub(super) keys: Address,
     /// Rows that there is room for.
     pub(super) rows: usize,
 }
 
-/// What a pass reads and writes.
+/// Inputs and places of a pass over rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pass<'a> {
     pub(super) batch: Batch,
@@ -63,14 +63,14 @@ pub(super) struct Pass<'a> {
     /// The first row, and how many.
     pub(super) first: usize,
     pub(super) rows: usize,
-    /// Whether rows have keys of dropouts.
+    /// Rows have keys of dropouts.
     pub(super) drops: bool,
     /// The moments that numbers are normalised by, if they are not yet.
     pub(super) statistics: Option<Address>,
 }
 
 impl Picks {
-    /// Of a table whose rows have so many lanes side by side.
+    /// Places of a table whose rows have so many lanes side by side.
     fn new(runtime: &std::rc::Rc<dyn Runtime>, table: &Table, lanes: usize) -> Result<Self> {
         let (mut code, mut row) = (0_u32, 0_u32);
         let [mut first, mut start, mut width, mut feature, mut at] = [const { Vec::new() }; 5];
@@ -180,7 +180,7 @@ impl Layers {
         })
     }
 
-    /// Whether kernels add up a parameter's gradient, which is 0 before; products write theirs.
+    /// Tells whether kernels add up a parameter's gradient, which is 0 before; products write theirs.
     pub(super) fn adds_up(&self, parameter: usize) -> bool {
         let nodes = &self.architecture.graph.nodes;
         let dense = nodes.iter().any(|node| {
@@ -215,7 +215,7 @@ impl Layers {
         pass.places.deltas[value].expect("gradients that are sought have places")
     }
 
-    /// What each lane puts out, before the output's activation.
+    /// Output of each lane, before the output's activation.
     pub(super) fn output(&self, pass: &Pass<'_>) -> Tensor {
         self.value(pass, self.architecture.graph.members[0])
     }
@@ -437,7 +437,7 @@ impl Layers {
         }
     }
 
-    /// Of the linear part, which of its parameters are those of values, of numbers, and its bias.
+    /// Parameters of the linear part: of values, of numbers, and its bias.
     fn linear(&self, node: &Node, bias: bool) -> [Option<usize>; 3] {
         let mut next = 0;
         let mut place = |is: bool| {
@@ -480,7 +480,7 @@ struct Backward<'a> {
     pass: &'a Pass<'a>,
     gradient: Address,
     adds: bool,
-    /// Of each value, whether a gradient by it was written.
+    /// Marks values whose gradient was written.
     given: Vec<bool>,
     work: Vec<Work>,
 }

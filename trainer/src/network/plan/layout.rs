@@ -18,7 +18,7 @@ pub(super) fn aligned(len: usize) -> usize {
 /// Places of parameters among all numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
-    /// Of each parameter, its first number and how many there are.
+    /// First number and length of each parameter.
     spans: Vec<(usize, usize)>,
     penalized: Vec<bool>,
     /// Numbers with those between.

@@ -67,7 +67,7 @@ pub(crate) struct Plan {
     weights: Memory,
     gradient: Memory,
     flags: Memory,
-    /// Of steps by themselves, as an epoch's: the next one, the one that runs, and whether one was not taken.
+    /// Clock of single steps, as an epoch's: next step, running step, and a flag of a step that was not taken.
     clock: Memory,
     /// [`Update::numbers`] of a step by itself.
     numbers: Memory,

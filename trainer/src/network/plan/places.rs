@@ -23,7 +23,7 @@ pub(super) struct Planned {
     pub(super) stride: usize,
 }
 
-/// What is computed, and which value lies where.
+/// The nodes that are computed, and the storage of values.
 #[derive(Debug, Clone)]
 pub(super) struct Sketch {
     pub(super) lanes: usize,
@@ -31,17 +31,17 @@ pub(super) struct Sketch {
     /// Dropouts from a lane to the next one.
     pub(super) dropouts: usize,
     values: Vec<Option<Kept>>,
-    /// Of each value, whether the gradient by it is sought.
+    /// Marks values whose gradient is sought.
     pub(super) sought: Vec<bool>,
 }
 
-/// How a value is kept.
+/// Storage of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Kept {
     width: usize,
     lanes: usize,
     place: Place,
-    /// Whether a column of ones is behind it.
+    /// Has a column of ones behind it.
     ones: bool,
 }
 
@@ -59,7 +59,7 @@ enum Place {
 pub(super) struct Places {
     pub(super) values: Vec<Option<Tensor>>,
     pub(super) deltas: Vec<Option<Tensor>>,
-    /// Of each planned node, numbers that its gradient needs.
+    /// Numbers that a node's gradient needs, by planned node.
     pub(super) scratch: Vec<Address>,
     pub(super) bytes: usize,
 }
@@ -192,7 +192,7 @@ impl Sketch {
         }
     }
 
-    /// Whether a value lies in columns of another one.
+    /// Tells whether a value lies in columns of another one.
     pub(super) fn is_within(&self, value: Value, whole: Value) -> bool {
         matches!(self.values[value], Some(Kept { place: Place::Within(of, _), .. }) if of == whole)
     }

@@ -23,7 +23,7 @@ const ROWS_OF_BLOCK: usize = 64;
 /// The most blocks that copy rows, each of which leaves partial sums.
 const GATHER_BLOCKS: usize = 128;
 
-/// What rows are trained for.
+/// The loss, the optimizer and the sizes of a training over rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Objective<'a> {
     pub(crate) loss: &'a Loss,
@@ -35,9 +35,9 @@ pub(crate) struct Objective<'a> {
     /// A loss of 1 in the label's scale.
     pub(crate) unit: f64,
     pub(crate) rule: &'a Rule,
-    /// Whether the last slot is the average of the weights.
+    /// The last slot is the average of the weights.
     pub(crate) averages: bool,
-    /// What sums of moments are relative to.
+    /// Shift that sums of moments are relative to.
     pub(crate) shift: &'a [f64],
     /// Passes of a step, at least.
     pub(crate) accumulate: usize,
@@ -66,23 +66,23 @@ pub(crate) struct ShardRows<'a> {
     pub(crate) folds: &'a [u8],
 }
 
-/// What the host says of an epoch.
+/// Order and numbers of an epoch's steps.
 #[derive(Debug)]
 pub(crate) struct EpochRows<'a> {
-    /// Of each step's rows, which of those that are held, step after step.
+    /// Indices of held rows, step after step.
     pub(crate) order: &'a [u32],
     /// Where each step's rows begin, and where the last one's end.
     pub(crate) starts: &'a [u32],
-    /// Of each step: see [`Update::numbers`](super::Update::numbers).
+    /// [`Update::numbers`](super::Update::numbers) of each step.
     pub(crate) numbers: &'a [[f32; NUMBERS]],
-    /// Of each dropout, the key of the epoch's masks.
+    /// Key of the epoch's masks, by dropout.
     pub(crate) dropouts: &'a [u64],
     pub(crate) running: &'a Normalization,
     /// The first step that is to be taken.
     pub(crate) step: usize,
 }
 
-/// What a step came to.
+/// Totals of a step.
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub(crate) struct StepTotal {
@@ -96,7 +96,7 @@ pub(crate) struct StepTotal {
     pub(crate) taken: u64,
 }
 
-/// What trains on rows that it holds.
+/// A network that trains on rows that it holds.
 pub(crate) trait Resident<N> {
     /// Brings rows of shards to the device. Returns whether they fit.
     fn hold(&mut self, shards: &[ShardRows<'_>], objective: &Objective<'_>) -> Result<bool>;
@@ -123,11 +123,11 @@ pub(crate) struct Gathered {
     pub(crate) rows: f64,
     pub(crate) weight: f64,
     pub(crate) checksum: u64,
-    /// Of each normalised number, Σ(x − shift), then Σ(x − shift)² of each.
+    /// Σ(x − shift) of each normalised number, then Σ(x − shift)² of each.
     pub(crate) moments: Vec<f64>,
 }
 
-/// What all ranks' rows of a step are.
+/// Totals over all ranks' rows of a step.
 #[derive(Debug)]
 pub(crate) struct AllRows<'a> {
     pub(crate) weight: f64,

@@ -1,4 +1,4 @@
-//! What a step asks of a device: counted on the emulated one.
+//! Launches, reads and writes of a step, counted on the emulated device.
 
 use std::rc::Rc;
 

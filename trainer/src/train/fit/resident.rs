@@ -18,10 +18,10 @@ use crate::train::schedule::Epoch;
 use crate::train::trace::Part;
 use crate::train::{dropout, evaluate};
 
-/// How long steps take at most before the host hears of them, about: so often is progress told, and cancellation heard.
+/// Target time of a turn: the interval of progress reports and of checks for cancellation.
 const TURN: Duration = Duration::from_millis(50);
 
-/// How many steps a device takes before the host asks.
+/// Number of steps of a turn, which a device takes before the host reads their totals.
 #[derive(Debug)]
 pub(super) struct Pace(u64);
 
