@@ -177,11 +177,11 @@ rows! {
         slots: u64 = UInt64,
         /// Of these, slots that no task holds.
         free_slots: u64 = UInt64,
-        /// What its ranks compute on, unless a job says: `cpu`, `cuda` for one of its GPUs, or `cuda:N`.
+        /// Default device of its ranks: `cpu`, `cuda` for one of its GPUs, or `cuda:N`.
         device: String = Utf8,
         /// Its GPUs by ordinal, a line each: name, memory, compute capability, UUID, and which trainings hold it.
         gpus: Vec<String> = texts(),
-        /// Of these, GPUs that no rank holds, of whichever executor on its host.
+        /// Free GPUs among these: no rank of any executor on the host holds them.
         free_gpus: u64 = UInt64,
         /// Memory for its queries; what needs more spills to its disk.
         memory_bytes: u64 = UInt64,

@@ -33,7 +33,7 @@ impl Seat {
     }
 }
 
-/// What a rank is told once all have joined.
+/// Answer to a rank once all have joined.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) membership: Membership,

@@ -132,7 +132,7 @@ pub struct TrainSpec {
     /// The precision of products of matrices; where it is not said, TF32 on a GPU that has it and `f32` on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// Whether its ranks share GPUs with each other, and with those of other trainings that share them.
+    /// Lets its ranks share GPUs with each other, and with ranks of other trainings that share theirs.
     #[serde(default)]
     pub device_share: bool,
     /// How long ranks wait for each other to arrive.

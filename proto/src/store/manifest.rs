@@ -52,9 +52,9 @@ pub struct Manifest {
     pub eval_rows: u64,
     /// Ranks that trained.
     pub world_size: usize,
-    /// What each of them computed with, by rank; not in manifests of old.
+    /// Device and precision of each rank; empty in manifests of format 8 and before.
     ///
-    /// Of a training that was interrupted, these are the ranks that ended it: earlier ones may have had other devices.
+    /// After an interruption these are the ranks that ended the training; earlier ranks may have had other devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rank_devices: Vec<RankDevice>,
     /// One record an epoch.

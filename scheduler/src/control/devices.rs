@@ -25,11 +25,11 @@ pub(crate) struct HostGpu {
     pub(crate) uuid: GpuId,
 }
 
-/// What the ranks of a training ask for.
+/// Devices that the ranks of a training ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceRequest {
     pub(crate) device: Device,
-    /// Whether a GPU may be shared with other ranks that share.
+    /// Lets other ranks that share use the same GPU.
     pub(crate) shares: bool,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct HeldGpus {
 #[derive(Debug, Clone, Copy)]
 struct Hold {
     ranks: usize,
-    /// Whether all of them share.
+    /// All of them share.
     shared: bool,
 }
 
@@ -130,7 +130,7 @@ impl HeldGpus {
         hold.is_none_or(|hold| shares && hold.shared)
     }
 
-    /// How many ranks hold a GPU.
+    /// Number of ranks that hold a GPU.
     pub(crate) fn ranks_on(&self, gpu: &HostGpu) -> usize {
         self.held.get(gpu).map_or(0, |hold| hold.ranks)
     }

@@ -23,7 +23,7 @@ use super::placement::ExecutorRole;
 pub(crate) struct Profile {
     /// What it is there for.
     pub(crate) role: ExecutorRole,
-    /// What its ranks compute on, unless a job says.
+    /// Default device of its ranks.
     pub(crate) device: Device,
     /// The id of the host that it runs on.
     pub(crate) host: String,
@@ -289,7 +289,7 @@ impl Executors {
         profile.map_or(u64::MAX, |profile| profile.rank_memory_bytes)
     }
 
-    /// What its ranks compute on unless a job says, and its GPUs.
+    /// Default device of its ranks, and its GPUs.
     pub(crate) fn devices(&self, executor: &str) -> (Device, Arc<[HostGpu]>) {
         let record = self.records.get(executor);
         match record.and_then(|record| record.profile.as_ref()) {

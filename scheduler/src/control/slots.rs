@@ -46,9 +46,9 @@ pub(crate) enum Holder {
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) holder: Holder,
-    /// Of a query, whom its slots are counted to.
+    /// User whose share a query's slots count to.
     pub(crate) account: Option<Account>,
-    /// Of a rank, the GPU that it was dealt.
+    /// GPU that a rank was dealt.
     pub(crate) gpu: Option<Grant>,
 }
 

@@ -36,6 +36,10 @@ use crate::{Error, Result};
 const ROWS: u64 = 256;
 /// Steps that it is tried on.
 const STEPS: u64 = 2;
+/// A learning rate at which weights stay, and momentum still has the digits of the gradient.
+const STAY: f64 = 1e-30;
+/// Length of a trial's step, as a share of that of the weights: so short that differences do not grow.
+const MOVE: f64 = 1e-3;
 /// The share of a gradient that a parameter's is taken for at least, where they are compared.
 const SMALL: f64 = 0.05;
 
@@ -151,14 +155,20 @@ struct Compared {
 /// Takes steps over some of this rank's rows on both.
 fn compare(device: &PlanDevice, subject: Subject<'_>) -> Result<Compared> {
     let mut trial = Trial::of(subject);
-    let host = match trial.run::<Host>(subject, &()) {
-        // So far from there that there is no loss.
-        Err(Error::Diverged { .. }) => {
-            trial.spec.optimizer.learn_rate = 0.0;
-            trial.run::<Host>(subject, &())?
-        }
-        host => host?,
-    };
+    let stay = trial.run::<Host>(subject, &())?;
+    let gradient = length(&stay.gradients) / STAY;
+    if gradient > 0.0 {
+        let weights: Vec<f64> = trial
+            .state
+            .weights
+            .values
+            .iter()
+            .flatten()
+            .map(|w| f64::from(*w))
+            .collect();
+        trial.spec.optimizer.learn_rate = MOVE * length(&weights).max(1.0) / gradient;
+    }
+    let host = trial.run::<Host>(subject, &())?;
     let plan = trial.run::<Plan>(subject, device)?;
     let parameters = subject.architecture.parameters().iter();
     let lengths: Vec<usize> = parameters.map(Parameter::len).collect();
@@ -272,7 +282,7 @@ impl Trial {
         let mut train = Covered::default();
         of_shards.values().for_each(|rows| train.add(rows.train));
         let optimizer = Optimizer {
-            learn_rate: 1e-2,
+            learn_rate: STAY,
             rule: Rule::Sgd {
                 momentum: 0.9,
                 nesterov: false,

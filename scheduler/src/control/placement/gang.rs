@@ -74,7 +74,7 @@ pub(crate) struct GpuCount {
     gpus: usize,
     /// Executors that have one of them.
     executors: usize,
-    /// Whether several ranks may have one together.
+    /// Lets several ranks hold one together.
     shared: bool,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Reach<'a> {
     gpus: Option<GpuCount>,
 }
 
-/// How far a gang's ranks could spread over the executors.
+/// Executors and GPUs in reach of a gang.
 pub(crate) fn reach(pool: &Pool, request: DeviceRequest) -> Reach<'_> {
     if !pool.deals_gpus(request) {
         return Reach {
@@ -138,7 +138,7 @@ fn offers<'a>(
 }
 
 impl Reach<'_> {
-    /// How many executors there are.
+    /// Number of executors.
     pub(crate) fn executors(&self) -> usize {
         self.offers.executors()
     }

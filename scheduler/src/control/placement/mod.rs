@@ -162,6 +162,6 @@ pub(crate) struct Task {
     pub(crate) partitions: usize,
     /// Slots it holds while it runs.
     pub(crate) slots: usize,
-    /// Of a rank, the GPU that it was dealt; the CPU, where there is none.
+    /// GPU that a rank was dealt; it computes on the CPU where there is none.
     pub(crate) gpu: Option<HostGpu>,
 }

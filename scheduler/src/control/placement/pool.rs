@@ -24,7 +24,7 @@ pub(crate) struct Capacity {
     pub(crate) role: ExecutorRole,
     /// Bytes of memory that it offers each of its ranks.
     pub(crate) rank_memory: u64,
-    /// What its ranks compute on, unless their training says.
+    /// Default device of its ranks.
     pub(crate) device: Device,
     /// Its GPUs, by ordinal.
     pub(crate) gpus: Arc<[HostGpu]>,
@@ -38,7 +38,7 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
-    /// How many executors there are.
+    /// Number of executors.
     pub(crate) fn executors(&self) -> usize {
         self.executors
     }
@@ -155,7 +155,7 @@ struct Index {
     ranks: BTreeSet<Arc<str>>,
     /// What those that run ranks offer one.
     able: Offers,
-    /// How many of those have GPUs, or compute on one.
+    /// Number of those that have GPUs, or compute on one.
     with_gpus: usize,
 }
 

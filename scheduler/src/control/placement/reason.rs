@@ -70,7 +70,7 @@ impl WaitReason {
         !matches!(self, Self::Executors { .. } | Self::Memory { .. }) && !self.is_of_gpus()
     }
 
-    /// Whether it waits for GPUs, which ranks on the CPU do not take.
+    /// Waits for GPUs, which ranks on the CPU do not take.
     pub(super) fn is_of_gpus(&self) -> bool {
         matches!(self, Self::GpusHeld { .. } | Self::Gpus { .. })
     }

@@ -178,6 +178,27 @@ fn the_faster_of_both_computes_where_either_may() {
 }
 
 #[test]
+fn a_trial_whose_steps_are_too_long_takes_shorter_ones() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let mut spec = in_f32();
+    spec.network.batch_norm = false;
+    // Raw distances of thousands: at the rate of trials there is no second step.
+    let on = |spoilt| {
+        let device = ResolvedDevice::emulated(u64::MAX, spoilt, false);
+        alone(&spec, device, Origin::Fresh, None)
+            .unwrap()
+            .report
+            .computed
+            .device
+    };
+    assert_eq!(on(None), DeviceKind::Cuda);
+    assert_eq!(on(Some("entered")), DeviceKind::Cpu);
+    assert_eq!(on(Some("dense_back")), DeviceKind::Cpu);
+}
+
+#[test]
 fn products_of_fewer_digits_learn_as_much() {
     let spec = TrainSpec {
         epochs: Some(8),
