@@ -1,7 +1,8 @@
 //! What a rank takes in memory at least, as far as it is known before rows are read. Arithmetic, not measurement.
 //!
 //! Counted are weights, gradient, the optimizer's state, the best epoch's weights, a step's activations, and the rank's
-//! rows once they are encoded. Left out are embeddings of values that nobody has counted yet, dictionaries, and what a
+//! rows once they are encoded. Or, where that is more, these rows before their numbers are scaled, when there is no network
+//! yet. Left out are embeddings of values that nobody has counted yet, dictionaries, and what a
 //! checkpoint takes for a moment. Of [custom](Layer::Custom) layers only executors know.
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     VocabularyRule,
 };
 
-/// Bytes of a weight, a gradient, a code or a number.
+/// Bytes of a weight, a gradient, a code or a scaled number.
 const NUMBER: u64 = 4;
 /// Bytes of the hash of a row's content.
 const KEY: u64 = 8;
@@ -29,6 +30,8 @@ pub struct RankMemory {
     members: EnsembleSize,
     /// Bytes of a row of its shards.
     row: u64,
+    /// Bytes that a row has besides until its numbers are scaled.
+    unscaled: u64,
     step: StepRows,
     /// Parts that a step's rows are computed in.
     parts: u64,
@@ -60,6 +63,7 @@ impl RankMemory {
             member: Footprint::default(),
             members: EnsembleSize::ONE,
             row,
+            unscaled: 0,
             step: StepRows::OfAll(0),
             parts: 1,
         }
@@ -73,7 +77,9 @@ impl RankMemory {
         };
         let own = rows.div_ceil(ranks.max(1));
         let rows = own.saturating_mul(self.row);
-        self.without_rows(Some(own), ranks).saturating_add(rows)
+        let loading = rows.saturating_add(own.saturating_mul(self.unscaled));
+        let training = self.without_rows(Some(own), ranks).saturating_add(rows);
+        loading.max(training)
     }
 
     /// Bytes of one of so many ranks that has so many rows, but for these rows.
@@ -124,6 +130,7 @@ impl TrainSpec {
                 StepRows::OfRank((rows as u64).saturating_mul(self.accumulate as u64))
             }
         };
+        let numbers = self.count(FeatureKind::Continuous) + self.label.columns.len() as u64;
         let columns = self.features.len() + self.label.columns.len();
         let columns = columns + usize::from(self.sample_weight.is_some());
         let [shared, member] = self.hashed_parameters();
@@ -137,6 +144,7 @@ impl TrainSpec {
             },
             members: self.network.ensemble_size,
             row: NUMBER * columns as u64 + KEY,
+            unscaled: NUMBER * numbers,
             step,
             parts: (self.accumulate as u64).max(1),
         })
@@ -261,6 +269,7 @@ mod tests {
             },
             members: EnsembleSize::ONE,
             row: 20,
+            unscaled: 0,
             step: StepRows::OfAll(60),
             parts: 1,
         }
@@ -280,6 +289,19 @@ mod tests {
         assert_eq!(memory.of_rank(Some(1000), 1), 20_000 + 60 * 100 + 1000 * 20);
         let parts = RankMemory { parts: 3, ..memory };
         assert_eq!(parts.without_rows(None, 2), 20_000 + 10 * 100);
+    }
+
+    #[test]
+    fn numbers_take_twice_as_much_before_they_are_scaled() {
+        let memory = RankMemory {
+            unscaled: 12,
+            ..adam(1000)
+        };
+        let training = |rows: u64| 20_000 + 60 * 100 + rows * 20;
+        assert_eq!(memory.of_rank(Some(1000), 1), training(1000));
+        // The network is not there yet.
+        assert_eq!(memory.of_rank(Some(10_000), 1), 10_000 * 32);
+        assert_eq!(memory.of_row(), 20);
     }
 
     #[test]
