@@ -127,6 +127,22 @@ pub enum Error {
     /// No rank has a row to train on.
     #[error("there are no rows to train on: {0}")]
     NoTrainingRows(&'static str),
+    /// Rows of weight 0 are left out, and no others are to be trained on.
+    #[error(
+        "there are no rows to train on: the weight in column {column:?} (sample_weight_col) is 0 in {rows} rows{}",
+        match others {
+            0 => ", which are all that may be".to_owned(),
+            others => format!(", and all {others} others are to be evaluated"),
+        }
+    )]
+    NoWeight {
+        /// The column.
+        column: String,
+        /// Rows of weight 0.
+        rows: u64,
+        /// Rows of another weight, which are to be evaluated.
+        others: u64,
+    },
     /// The scaled sigmoid's range would be empty.
     #[error(
         "output scaled_sigmoid needs a largest label above 0 (after its transform), it is {largest}: \

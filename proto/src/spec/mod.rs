@@ -80,7 +80,8 @@ pub struct TrainSpec {
     pub network: Network,
     /// The loss.
     pub loss: Loss,
-    /// The column of the rows' weights in the loss and in metrics; 1 each, where there is none.
+    /// The column of the rows' weights in the loss, in metrics and in means and deviations of numbers; 1 each, where there
+    /// is none. Rows of weight 0 are left out.
     #[serde(default)]
     pub sample_weight: Option<String>,
     /// The weights of a classifier's classes in training.
@@ -202,7 +203,7 @@ pub struct Feature {
 pub enum FeatureKind {
     /// Through an embedding; null is a value of its own.
     Categorical,
-    /// As `f32`, scaled and batch-normalised; null is the mean, and an input says where it was. Dates and times are
+    /// Scaled, as `f32` from then on, and batch-normalised; null is the mean, and an input says where it was. Dates and times are
     /// days since 1970-01-01.
     Continuous,
 }

@@ -136,15 +136,15 @@ impl PredictedColumns {
     pub fn quantile() -> Fields {
         Fields::from(vec![
             Field::new("quantile", DataType::Float64, false),
-            Field::new("value", DataType::Float32, false),
+            Field::new("value", DataType::Float64, false),
         ])
     }
 
-    /// The columns: of a number, one for each label, and all its quantiles if it has several; of a class, the likeliest
+    /// The columns: of a number, an `f64` for each label, and all its quantiles if it has several; of a class, the likeliest
     /// and the probabilities of all; of an explanation, what it is explained by, what is explained, and how nearly.
     pub fn fields(&self) -> Vec<Field> {
         let mut fields = match self.class {
-            None => vec![Field::new(&self.name, DataType::Float32, false)],
+            None => vec![Field::new(&self.name, DataType::Float64, false)],
             Some(class) => {
                 let item = Field::new_struct("item", class.probability(), false);
                 vec![
@@ -154,7 +154,7 @@ impl PredictedColumns {
             }
         };
         let further = self.further.iter();
-        fields.extend(further.map(|name| Field::new(name, DataType::Float32, false)));
+        fields.extend(further.map(|name| Field::new(name, DataType::Float64, false)));
         if self.has_quantiles {
             let item = Field::new_struct("item", Self::quantile(), false);
             fields.push(Field::new_list(self.quantiles(), item, false));

@@ -100,12 +100,13 @@ pub struct FeatureSummary {
     /// Edges of the bins of its piecewise linear embedding, ascending, of scaled numbers; none without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bins: Vec<f32>,
-    /// What the numbers of a continuous feature were in training; not at all in manifests of old.
+    /// Statistics of a continuous feature's numbers in training; not at all in manifests of old.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Numbers>,
 }
 
-/// What the numbers of a column were in training. Those of dates and times are days since 1970.
+/// Statistics of a column's numbers in training. Those of dates and times are days since 1970; mean and deviation are by
+/// the rows' weights.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Numbers {
@@ -277,7 +278,8 @@ impl Manifest {
     /// | 7 | the other files may be elsewhere: on object stores |
     /// | 8 | networks may be ensembles, and cross-validated |
     /// | 9 | the precision of products is the spec's, and what ranks computed with is in it |
-    pub const FORMAT: u32 = 9;
+    /// | 10 | [`Quantiles`] are `f64`, some of them as text |
+    pub const FORMAT: u32 = 10;
 
     /// The epochs that one was kept of: all but those of a refit.
     pub fn selection(&self) -> &[EpochRecord] {

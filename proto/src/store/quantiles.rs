@@ -6,7 +6,8 @@
 
 use std::cmp::Ordering;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Quantiles of numbers, from the least to the greatest, equally far apart in rank.
 ///
@@ -15,7 +16,8 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "Stored")]
 pub struct Quantiles {
     /// Those that differ, ascending.
-    values: Vec<f32>,
+    #[serde(serialize_with = "exact")]
+    values: Vec<f64>,
     /// Of each of them, the rank of the last quantile that equals it; nothing where no two are equal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<u32>,
@@ -25,15 +27,58 @@ pub struct Quantiles {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
-    values: Vec<f32>,
+    values: Vec<StoredNumber>,
     #[serde(default)]
     last: Vec<u32>,
+}
+
+/// A number, or its shortest text where a reader of JSON might take its last bit for another.
+///
+/// A number that equals a quantile has another score than its neighbours, so that no bit may be lost.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredNumber {
+    Number(f64),
+    Text(String),
+}
+
+impl From<f64> for StoredNumber {
+    fn from(x: f64) -> Self {
+        let text = format!("{x:?}");
+        match serde_json::from_str::<f64>(&text) {
+            Ok(read) if read.to_bits() == x.to_bits() => Self::Number(x),
+            _ => Self::Text(text),
+        }
+    }
+}
+
+impl TryFrom<StoredNumber> for f64 {
+    type Error = String;
+
+    fn try_from(stored: StoredNumber) -> Result<Self, String> {
+        match stored {
+            StoredNumber::Number(x) => Ok(x),
+            StoredNumber::Text(text) => text
+                .parse()
+                .map_err(|_| format!("expected a number instead of {text:?}")),
+        }
+    }
+}
+
+fn exact<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
+    let mut all = to.serialize_seq(Some(values.len()))?;
+    for x in values {
+        all.serialize_element(&StoredNumber::from(*x))?;
+    }
+    all.end()
 }
 
 impl TryFrom<Stored> for Quantiles {
     type Error = String;
 
     fn try_from(Stored { values, last }: Stored) -> Result<Self, String> {
+        let values = values.into_iter().map(f64::try_from);
+        let values = values.collect::<Result<Vec<_>, _>>()?;
         let ascends = values.windows(2).all(|pair| pair[0] < pair[1])
             && values.iter().all(|value| !value.is_nan());
         let ranks = last.is_empty()
@@ -54,19 +99,19 @@ impl TryFrom<Stored> for Quantiles {
 
 /// The `at`-th of the quantiles that cut numbers in ascending order into `of` equal parts, interpolated as NumPy's
 /// `linear`; 0 of no numbers.
-pub fn quantile(sorted: &[f32], at: usize, of: usize) -> f64 {
+pub fn quantile(sorted: &[f64], at: usize, of: usize) -> f64 {
     let (Some(last), true) = (sorted.len().checked_sub(1), of > 0) else {
-        return sorted.first().copied().map_or(0.0, f64::from);
+        return sorted.first().copied().unwrap_or(0.0);
     };
     // In whole numbers, so that a quantile that is a number is that number.
     let (low, rest) = (at * last / of, at * last % of);
-    let [from, to] = [low, low + 1].map(|place| f64::from(sorted[place.min(last)]));
+    let [from, to] = [low, low + 1].map(|place| sorted[place.min(last)]);
     from + (to - from) * rest as f64 / of as f64
 }
 
 /// All quantiles, ascending, equal ones as often as they occur.
-impl From<Vec<f32>> for Quantiles {
-    fn from(all: Vec<f32>) -> Self {
+impl From<Vec<f64>> for Quantiles {
+    fn from(all: Vec<f64>) -> Self {
         let mut values = all.clone();
         values.dedup();
         let runs = all.chunk_by(|left, right| left == right);
@@ -89,15 +134,15 @@ impl Quantiles {
     const TAIL: f64 = 1e-7;
 
     /// Those of numbers in ascending order.
-    pub fn of(sorted: &[f32]) -> Self {
+    pub fn of(sorted: &[f64]) -> Self {
         let count = sorted.len().min(Self::MOST);
         let parts = count.saturating_sub(1);
-        let all = (0..count).map(|at| quantile(sorted, at, parts) as f32);
+        let all = (0..count).map(|at| quantile(sorted, at, parts));
         Self::from(all.collect::<Vec<_>>())
     }
 
     /// All of them, ascending, equal ones as often as they occur.
-    pub fn to_vec(&self) -> Vec<f32> {
+    pub fn to_vec(&self) -> Vec<f64> {
         let values = self.values.iter().enumerate();
         let repeated = values.flat_map(|(at, value)| std::iter::repeat_n(*value, self.count(at)));
         repeated.collect()
@@ -127,7 +172,7 @@ impl Quantiles {
         let (Some(least), Some(greatest)) = (self.values.first(), self.values.last()) else {
             return 0.0;
         };
-        let (least, greatest) = (f64::from(*least), f64::from(*greatest));
+        let (least, greatest) = (*least, *greatest);
         // Nor of numbers that do not compare.
         if least.partial_cmp(&greatest) != Some(Ordering::Less) {
             return 0.0;
@@ -138,9 +183,9 @@ impl Quantiles {
         let most = self.values.len() - 1;
         let above = self
             .values
-            .partition_point(|value| f64::from(*value) <= x)
+            .partition_point(|value| *value <= x)
             .clamp(1, most);
-        let [low, high] = [above - 1, above].map(|at| f64::from(self.values[at]));
+        let [low, high] = [above - 1, above].map(|at| self.values[at]);
         let rank = match x == low {
             true => (self.first(above - 1) + self.last(above - 1)) as f64 / 2.0,
             false => self.last(above - 1) as f64 + (x - low) / (high - low),
@@ -153,7 +198,7 @@ impl Quantiles {
         let rows = self.len().max(1) as f64;
         let (mut sum, mut squares) = (0.0, 0.0);
         for (at, value) in self.values.iter().enumerate() {
-            let (count, score) = (self.count(at) as f64, self.score(f64::from(*value)));
+            let (count, score) = (self.count(at) as f64, self.score(*value));
             sum += count * score;
             squares += count * score * score;
         }
@@ -239,7 +284,7 @@ mod tests {
     /// Of the least and the greatest number, and of what is beyond.
     const END: f64 = 5.199_337_58;
 
-    fn assert_scores(numbers: &[f32], due: &[(f64, f64)]) {
+    fn assert_scores(numbers: &[f64], due: &[(f64, f64)]) {
         let quantiles = Quantiles::of(numbers);
         for (x, due) in due {
             let score = quantiles.score(*x);
@@ -265,7 +310,7 @@ mod tests {
         ];
         assert_scores(&ties, &due);
         // More of them than there are quantiles.
-        let squares: Vec<f32> = (0..2501).map(|i| (i * i) as f32 / 64.0).collect();
+        let squares: Vec<f64> = (0..2501).map(|i| f64::from(i * i) / 64.0).collect();
         let due = [
             (0.01, -3.723_164_210_1),
             (10.0, -2.322_080_940_6),
@@ -305,6 +350,29 @@ mod tests {
     }
 
     #[test]
+    fn quantiles_come_back_from_json_to_the_last_bit() {
+        let step = |i: u32| 1.7e9 + f64::from(i) * 0.1;
+        let thirds = (1..500).map(|i| f64::from(i) / 3.0);
+        let mut all: Vec<f64> = thirds.chain((0..400).map(step)).collect();
+        all.extend([-1e300, 5e-324, 1.0_f64.next_up(), 9_007_199_254_740_993.0]);
+        all.sort_by(f64::total_cmp);
+        let quantiles = Quantiles::from(all);
+        let json = serde_json::to_string(&quantiles).unwrap();
+        assert_eq!(serde_json::from_str::<Quantiles>(&json).unwrap(), quantiles);
+        let read = serde_json::from_str::<Quantiles>(r#"{"values":["0.1",0.25,3]}"#).unwrap();
+        assert_eq!(read.to_vec(), [0.1, 0.25, 3.0]);
+    }
+
+    #[test]
+    fn numbers_that_f32_takes_for_one_have_scores_of_their_own() {
+        let seconds: Vec<f64> = (0..5).map(|i| 1.7e9 + f64::from(i)).collect();
+        let quantiles = Quantiles::of(&seconds);
+        assert_eq!(quantiles.median(), 1.7e9 + 2.0);
+        let scores: Vec<f64> = seconds.iter().map(|x| quantiles.score(*x)).collect();
+        assert!(scores.is_sorted_by(|a, b| a < b), "{scores:?}");
+    }
+
+    #[test]
     fn what_are_no_quantiles_is_refused() {
         for json in [
             r#"{"values":[0.0,1.0],"last":[0,4294967295]}"#,
@@ -312,22 +380,21 @@ mod tests {
             r#"{"values":[0.0,1.0],"last":[1]}"#,
             r#"{"values":[1.0,0.0]}"#,
             r#"{"values":[0.0],"last":[],"more":1}"#,
+            r#"{"values":[0.0,"one"]}"#,
+            r#"{"values":["NaN"]}"#,
         ] {
             assert!(serde_json::from_str::<Quantiles>(json).is_err(), "{json}");
         }
         // Numbers that do not compare, which JSON has none of.
-        let quantiles = Quantiles::from(vec![f32::NAN]);
+        let quantiles = Quantiles::from(vec![f64::NAN]);
         assert_eq!([quantiles.score(1.0), quantiles.score(f64::NAN)], [0.0; 2]);
     }
 
     #[test]
     fn moments_are_those_of_the_scores() {
-        let numbers: Vec<f32> = (0..501).map(|i| (i as f32 / 50.0).exp()).collect();
+        let numbers: Vec<f64> = (0..501).map(|i| (f64::from(i) / 50.0).exp()).collect();
         let quantiles = Quantiles::of(&numbers);
-        let scores: Vec<f64> = numbers
-            .iter()
-            .map(|x| quantiles.score(f64::from(*x)))
-            .collect();
+        let scores: Vec<f64> = numbers.iter().map(|x| quantiles.score(*x)).collect();
         let mean = scores.iter().sum::<f64>() / 501.0;
         let variance = scores.iter().map(|y| (y - mean).powi(2)).sum::<f64>() / 501.0;
         let [found, spread] = quantiles.moments();

@@ -1,13 +1,13 @@
-//! Arrow columns in the few forms that encoding knows: whole numbers, text, `f32`.
+//! Arrow columns in the few forms that encoding knows: whole numbers, text, `f64`.
 //!
 //! All integer types become `i64`, dates days, booleans 0 and 1; the three text types and
 //! dictionary-encoded arrays of any of these become what they mean. Nulls stay nulls.
 
 use std::fmt;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, StringViewArray};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, StringViewArray};
 use arrow::compute::{CastOptions, cast, cast_with_options};
-use arrow::datatypes::{DataType, Float32Type, Int64Type, TimeUnit};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
 
@@ -114,15 +114,15 @@ fn whole(array: &ArrayRef) -> Result<Int64Array, ArrowError> {
 /// Milliseconds of a day.
 const DAY: f64 = 86_400e3;
 
-/// Reads a column of numbers, booleans, dates or times as `f32`; nulls stay nulls. Dates and times are days since
-/// 1970-01-01, of which `f32` tells some minutes apart.
+/// Reads a column of numbers, booleans, dates or times as `f64`; nulls stay nulls. Dates and times are days since
+/// 1970-01-01, of which `f64` tells microseconds apart.
 ///
 /// # Errors
 /// When the column's type is neither.
-pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float32Array> {
+pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float64Array> {
     let fail = |source| Error::Values {
         column: name.to_owned(),
-        expected: "32-bit floats",
+        expected: "64-bit floats",
         source,
     };
     let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
@@ -145,7 +145,7 @@ pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float32Array> {
         };
         let units = cast(&plain, &DataType::Int64).map_err(fail)?;
         let units = units.as_primitive::<Int64Type>();
-        return Ok(units.unary(|units| (units as f64 / day) as f32));
+        return Ok(units.unary(|units| units as f64 / day));
     }
     if !(plain.data_type().is_numeric() || *plain.data_type() == DataType::Boolean) {
         return Err(Error::ColumnType {
@@ -155,15 +155,17 @@ pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float32Array> {
             expected: "a number, a boolean, a date or a time".into(),
         });
     }
-    let cast = cast(&plain, &DataType::Float32).map_err(fail)?;
-    Ok(cast.as_primitive::<Float32Type>().clone())
+    let cast = cast(&plain, &DataType::Float64).map_err(fail)?;
+    Ok(cast.as_primitive::<Float64Type>().clone())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Date32Array, TimestampMicrosecondArray, TimestampSecondArray};
+    use arrow::array::{
+        Date32Array, Decimal128Array, TimestampMicrosecondArray, TimestampSecondArray,
+    };
 
     use super::*;
 
@@ -179,5 +181,19 @@ mod tests {
         assert_eq!(days(Arc::new(seconds)), [Some(16_000.5), None, Some(-0.5)]);
         let micros = TimestampMicrosecondArray::from(vec![noon * 1_000_000]);
         assert_eq!(days(Arc::new(micros)), [Some(16_000.5)]);
+    }
+
+    #[test]
+    fn numbers_keep_their_digits() {
+        let read = |array: ArrayRef| numbers(&array, "x").unwrap().values().to_vec();
+        let whole = Int64Array::from(vec![1_700_000_001, 1 << 53]);
+        assert_eq!(read(Arc::new(whole)), [1_700_000_001.0, 2_f64.powi(53)]);
+        let cents = Decimal128Array::from(vec![123_456_789_012_i128]);
+        let cents = cents.with_precision_and_scale(20, 2).unwrap();
+        assert_eq!(read(Arc::new(cents)), [1_234_567_890.12]);
+        let second = 1_700_000_001;
+        let time = TimestampSecondArray::from(vec![second]);
+        let days = read(Arc::new(time))[0];
+        assert!((days * 86_400.0 - second as f64).abs() < 1e-5, "{days}");
     }
 }

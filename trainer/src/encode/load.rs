@@ -36,9 +36,14 @@ pub struct LoadedShards {
 }
 
 impl LoadedShards {
-    /// Rows, whatever they are for.
+    /// Rows that weigh something, whatever they are for.
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Rows of weight 0, which were left out.
+    pub(crate) fn weightless(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.weightless).sum()
     }
 
     /// How long loading took.

@@ -4,16 +4,19 @@
 //!  per shard, while it streams                      once all ranks' values are known
 //!
 //!  column ──▶ Categories ──Dictionary──▶ local codes ──Vocabulary──▶ rows of the embedding table
-//!  column ──▶ f32                                                 └─▶ shard in canonical order
+//!  column ──▶ f64                                                 └─▶ shard in canonical order
 //!                                                                                │ Statistics of all
 //!                                                                                ▼
-//!                                                        Scaling ──▶ inputs and labels around 0
+//!                                                        Scaling ──▶ inputs and labels around 0, f32
 //! ```
 //!
 //! While a shard streams, a categorical value gets the next free number of the shard's own
 //! dictionary. The [tallies](Tally) of all shards and ranks make one sorted [`Vocabulary`] a feature,
 //! the same on every rank. A settled shard's rows are in an order that depends on their content
 //! only, never on how they arrived: everything random downstream is keyed by position.
+//!
+//! Numbers are `f64` until they are scaled: 1e9 + x has no digit of x in `f32`. Rows of weight 0 are left out as a shard
+//! streams, so that nothing behind counts them.
 //!
 //! It does no training and no communication: values are exchanged by `train`.
 

@@ -1,5 +1,8 @@
 //! From numbers as they came to numbers that a network learns from, and back.
 //!
+//! From `f64` to `f32`: what is far from 0 beside its spread keeps its digits once it is centred, and would have none in
+//! `f32` before. Numbers that enter as they are have those of `f32`.
+//!
 //! A network starts for inputs and labels around 0 with a spread of 1. So continuous features and labels are scaled by
 //! what the training rows hold, and null, which has no place among numbers, becomes the mean, or the median of ranked
 //! numbers, with an input beside it that says so. It is fitted once, before the first step, is part of the training's
@@ -9,7 +12,7 @@
 use volley_proto::spec::{NumericTransform, PIECEWISE_BINS, TrainSpec};
 use volley_proto::store::{Quantiles, Scale, quantile};
 
-use super::settle::Rows;
+use super::settle::{Rows, Settled};
 use super::statistics::Statistics;
 use crate::network::Normalization;
 
@@ -48,7 +51,7 @@ impl FeatureScale {
     }
 
     /// The edges of bins between quantiles of numbers in ascending order.
-    fn edges(&self, sorted: &[f32]) -> Vec<f32> {
+    fn edges(&self, sorted: &[f64]) -> Vec<f32> {
         let edge = |at| self.apply(Some(quantile(sorted, at, PIECEWISE_BINS))) as f32;
         let mut edges: Vec<f32> = (0..=PIECEWISE_BINS).map(edge).collect();
         edges.dedup();
@@ -61,8 +64,8 @@ impl FeatureScale {
 
     /// The mean and the variance of what enters, over rows of these statistics.
     fn moments(&self, of: &Statistics) -> [f64; 2] {
-        let (known, nulls) = (of.known as f64, of.nulls as f64);
-        let rows = (known + nulls).max(1.0);
+        let (known, nulls) = (of.weight, of.null_weight);
+        let rows = of.all_weight();
         if let Some(quantiles) = &self.quantiles {
             let [mean, variance] = quantiles.moments();
             let null = self.apply(None);
@@ -91,7 +94,7 @@ impl Scaling {
         spec: &TrainSpec,
         features: &[Statistics],
         labels: &[Statistics],
-        samples: &[Vec<f32>],
+        samples: &[Vec<f64>],
     ) -> Self {
         let feature = |(at, of): (usize, &Statistics)| {
             let sorted = samples.get(at).map_or(&[][..], Vec::as_slice);
@@ -160,9 +163,9 @@ impl Scaling {
     }
 
     /// Appends what enters the network for a row of features.
-    pub(crate) fn encode(&self, row: &[Option<f32>], inputs: &mut Vec<f32>) {
+    pub(crate) fn encode(&self, row: &[Option<f64>], inputs: &mut Vec<f32>) {
         for (of, x) in self.features.iter().zip(row) {
-            inputs.push(of.apply(x.map(f64::from)) as f32);
+            inputs.push(of.apply(*x) as f32);
         }
         let indicated = self
             .features
@@ -172,23 +175,35 @@ impl Scaling {
         inputs.extend(indicated.map(|(_, x)| if x.is_none() { 1.0 } else { 0.0 }));
     }
 
-    /// Scales rows in place; their numbers are not when they are null.
-    pub(crate) fn apply(&self, rows: &mut Rows) {
-        let features = self.features.len();
-        if features > 0 {
-            let mut inputs = Vec::with_capacity(rows.len() * self.inputs());
-            let mut row = vec![None; features];
-            for numbers in rows.continuous.chunks_exact(features) {
-                row.iter_mut()
-                    .zip(numbers)
-                    .for_each(|(slot, x)| *slot = Some(*x).filter(|x| !x.is_nan()));
-                self.encode(&row, &mut inputs);
-            }
-            rows.continuous = inputs;
+    /// Scales a shard.
+    pub(crate) fn apply(&self, shard: Settled<f64>) -> Settled {
+        Settled {
+            id: shard.id,
+            train: self.apply_to_rows(shard.train),
+            eval: self.apply_to_rows(shard.eval),
         }
-        let scales = self.labels.iter().cycle();
-        for (label, scale) in rows.labels.iter_mut().zip(scales) {
-            *label = scale.apply(f64::from(*label)) as f32;
+    }
+
+    fn apply_to_rows(&self, rows: Rows<f64>) -> Rows {
+        let features = self.features.len();
+        let mut continuous = Vec::with_capacity(rows.len() * self.inputs());
+        let mut row = vec![None; features];
+        for numbers in rows.continuous.chunks_exact(features.max(1)) {
+            row.iter_mut()
+                .zip(numbers)
+                .for_each(|(slot, x)| *slot = Some(*x).filter(|x| !x.is_nan()));
+            self.encode(&row, &mut continuous);
+        }
+        let scaled = rows.labels.iter().zip(self.labels.iter().cycle());
+        let labels = scaled.map(|(label, scale)| scale.apply(*label) as f32);
+        Rows {
+            codes: rows.codes,
+            continuous,
+            labels: labels.collect(),
+            weights: rows.weights,
+            keys: rows.keys,
+            folds: rows.folds,
+            eval_weights: rows.eval_weights,
         }
     }
 
@@ -209,7 +224,7 @@ impl Scaling {
             .zip(features)
             .filter(|(feature, _)| feature.scale.indicator)
         {
-            let share = of.nulls as f64 / (of.known + of.nulls).max(1) as f64;
+            let share = of.null_weight / of.all_weight();
             moments.mean.push(share);
             moments.variance.push(share * (1.0 - share));
         }
@@ -224,23 +239,23 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    fn statistics(numbers: &[f32]) -> Statistics {
+    fn statistics(numbers: &[f64]) -> Statistics {
         let mut statistics = Statistics::default();
-        numbers.iter().for_each(|x| statistics.add(*x));
+        numbers.iter().for_each(|x| statistics.add(*x, 1.0));
         statistics
     }
 
-    fn sorted(numbers: &[f32]) -> Vec<f32> {
+    fn sorted(numbers: &[f64]) -> Vec<f64> {
         let known = numbers.iter().copied().filter(|x| !x.is_nan());
-        let mut known: Vec<f32> = known.collect();
-        known.sort_by(f32::total_cmp);
+        let mut known: Vec<f64> = known.collect();
+        known.sort_by(f64::total_cmp);
         known
     }
 
     fn fitted(
         transform: NumericTransform,
-        columns: &[&[f32]],
-        labels: &[f32],
+        columns: &[&[f64]],
+        labels: &[f64],
     ) -> (Scaling, Rows, Normalization) {
         let mut spec = testing::spec();
         spec.numeric_transform = transform;
@@ -249,22 +264,22 @@ mod tests {
         let samples: Vec<_> = columns.iter().map(|column| sorted(column)).collect();
         let scaling = Scaling::fit(&spec, &features, &[statistics(labels)], &samples);
         let row = |at: usize| columns.iter().map(move |column| column[at]);
-        let mut rows = Rows {
+        let rows = Rows {
             continuous: (0..labels.len()).flat_map(row).collect(),
             labels: labels.to_vec(),
             keys: vec![0; labels.len()],
             ..Rows::default()
         };
-        scaling.apply(&mut rows);
+        let rows = scaling.apply_to_rows(rows);
         let moments = scaling.moments(&features);
         (scaling, rows, moments)
     }
 
-    const NULL: f32 = f32::NAN;
+    const NULL: f64 = f64::NAN;
 
     #[test]
     fn numbers_are_scaled_and_null_is_the_mean_with_an_input_of_its_own() {
-        let columns: [&[f32]; 3] = [&[1.0, NULL, 5.0, NULL], &[7.0; 4], &[NULL; 4]];
+        let columns: [&[f64]; 3] = [&[1.0, NULL, 5.0, NULL], &[7.0; 4], &[NULL; 4]];
         let labels = [100.0, 300.0, 100.0, 300.0];
         let (scaling, rows, moments) = fitted(NumericTransform::Standardize, &columns, &labels);
         assert_eq!(scaling.inputs(), 5);
@@ -282,6 +297,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_far_from_zero_keep_their_digits() {
+        let seconds: Vec<f64> = (0..100).map(|i| 1.7e9 + f64::from(i)).collect();
+        let labels: Vec<f64> = (0..100).map(|i| -1e12 + f64::from(i)).collect();
+        for transform in [NumericTransform::Standardize, NumericTransform::Quantile] {
+            let (scaling, rows, _) = fitted(transform, &[&seconds], &labels);
+            assert!(rows.continuous.is_sorted_by(|a, b| a < b), "{rows:?}");
+            for (label, scaled) in labels.iter().zip(&rows.labels) {
+                let undone = scaling.labels[0].undo(f64::from(*scaled));
+                assert!((undone - label).abs() < 1e-3, "{label} {undone}");
+            }
+        }
+    }
+
+    #[test]
     fn numbers_may_enter_as_they_are() {
         let (_, rows, moments) = fitted(NumericTransform::None, &[&[1.0, NULL, 5.0]], &[1.0; 3]);
         assert_eq!(rows.continuous, [1.0, 0.0, 3.0, 1.0, 5.0, 0.0]);
@@ -292,7 +321,7 @@ mod tests {
 
     #[test]
     fn numbers_may_be_ranked_and_null_is_their_median() {
-        let columns: [&[f32]; 3] = [&[1.0, NULL, 500.0, 2.0], &[7.0; 4], &[NULL; 4]];
+        let columns: [&[f64]; 3] = [&[1.0, NULL, 500.0, 2.0], &[7.0; 4], &[NULL; 4]];
         let (scaling, rows, moments) = fitted(NumericTransform::Quantile, &columns, &[1.0; 4]);
         let end: f32 = 5.199_34;
         let due = [
@@ -321,8 +350,8 @@ mod tests {
 
     #[test]
     fn bins_lie_between_quantiles_of_scaled_numbers() {
-        let many: Vec<f32> = (0..=960).map(|i| i as f32).collect();
-        let binary: Vec<f32> = (0..=960).map(|i| (i % 2) as f32).collect();
+        let many: Vec<f64> = (0..=960).map(f64::from).collect();
+        let binary: Vec<f64> = (0..=960).map(|i| f64::from(i % 2)).collect();
         let nulls = vec![NULL; 961];
         let mut spec = testing::spec();
         spec.network.batch_norm = false;

@@ -4,16 +4,17 @@ use super::shard::{LocalShard, Part};
 use super::vocabulary::Vocabulary;
 use crate::random::{Key, Purpose};
 
-/// Encoded rows, one after the other. C categorical and N continuous features.
+/// Encoded rows, one after the other. C categorical and N continuous features. Numbers are `f64` until they are
+/// [scaled](super::Scaling::apply), and `f32` from then on.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Rows {
+pub(crate) struct Rows<Number = f32> {
     /// Rows of the embedding table, `[len × C]`.
     pub(crate) codes: Vec<u32>,
-    /// `[len × N]`, null not a number; what enters the network once they are [scaled](super::Scaling::apply).
-    pub(crate) continuous: Vec<f32>,
+    /// `[len × N]`, null not a number; what enters the network once they are scaled.
+    pub(crate) continuous: Vec<Number>,
     /// Transformed, and scaled with them, `[len × L]` of L labels; or the numbers of classes, `[len]`.
-    pub(crate) labels: Vec<f32>,
-    /// `[len]`; none, where all are 1.
+    pub(crate) labels: Vec<Number>,
+    /// Above 0, `[len]`; none, where all are 1.
     pub(crate) weights: Vec<f32>,
     /// A hash of each row's content: equal rows have equal keys, wherever they are. `[len]`
     pub(crate) keys: Vec<u64>,
@@ -23,7 +24,7 @@ pub(crate) struct Rows {
     pub(crate) eval_weights: Option<Vec<f32>>,
 }
 
-impl Rows {
+impl<Number> Rows<Number> {
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -33,6 +34,20 @@ impl Rows {
         self.keys.iter().copied().fold(0, u64::wrapping_add)
     }
 
+    /// A row's weight.
+    pub(crate) fn weight(&self, row: usize) -> f32 {
+        self.weights.get(row).copied().unwrap_or(1.0)
+    }
+
+    fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize, labels: usize) {
+        self.codes.reserve_exact(rows * categorical);
+        self.continuous.reserve_exact(rows * continuous);
+        self.labels.reserve_exact(rows * labels);
+        self.keys.reserve_exact(rows);
+    }
+}
+
+impl Rows {
     /// Gives rows their class' weight besides their own.
     pub(crate) fn weigh(&mut self, classes: &[f64]) {
         let weights = (0..self.len()).map(|row| {
@@ -77,11 +92,6 @@ impl Rows {
         &self.codes[row * width..(row + 1) * width]
     }
 
-    /// A row's weight.
-    pub(crate) fn weight(&self, row: usize) -> f32 {
-        self.weights.get(row).copied().unwrap_or(1.0)
-    }
-
     /// A row's weight in evaluation.
     pub(crate) fn eval_weight(&self, row: usize) -> f32 {
         match &self.eval_weights {
@@ -94,21 +104,14 @@ impl Rows {
     pub(crate) fn merge_folds(&mut self) {
         (self.folds, self.eval_weights) = (vec![], None);
     }
-
-    fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize, labels: usize) {
-        self.codes.reserve_exact(rows * categorical);
-        self.continuous.reserve_exact(rows * continuous);
-        self.labels.reserve_exact(rows * labels);
-        self.keys.reserve_exact(rows);
-    }
 }
 
 /// A shard ready for training; rows for testing are gone.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Settled {
+pub(crate) struct Settled<Number = f32> {
     pub(crate) id: usize,
-    pub(crate) train: Rows,
-    pub(crate) eval: Rows,
+    pub(crate) train: Rows<Number>,
+    pub(crate) eval: Rows<Number>,
 }
 
 /// Gives a shard's rows their place in the embedding table, labels that are classes theirs among the classes, and all a
@@ -120,7 +123,7 @@ pub(crate) fn settle(
     shard: LocalShard,
     vocabularies: &[Vocabulary],
     classes: Option<&Vocabulary>,
-) -> Settled {
+) -> Settled<f64> {
     let LocalShard {
         id,
         dictionaries,
@@ -153,7 +156,7 @@ pub(crate) fn settle(
         for label in labels.iter_mut().flatten() {
             *label = codes
                 .get(*label as usize)
-                .map_or(0.0, |code| code.saturating_sub(1) as f32);
+                .map_or(0.0, |code| f64::from(code.saturating_sub(1)));
         }
     }
 
@@ -166,8 +169,8 @@ pub(crate) fn settle(
             .iter()
             .chain(&labels)
             .map(|column| column[row])
-            .chain(weights.get(row).copied());
-        let key = numbers.fold(key, |key, number| key.with(u64::from(number.to_bits())));
+            .chain(weights.get(row).copied().map(f64::from));
+        let key = numbers.fold(key, |key, number| key.with(number.to_bits()));
         let key = key.with(parts[row] as u64);
         let key = folds
             .get(row)

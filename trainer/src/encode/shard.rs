@@ -1,17 +1,17 @@
 //! A shard as it streams in: columns of local codes and numbers that grow batch by batch.
 //!
 //! Rows are in the order of arrival here. Rows that must not be trained on are counted, not
-//! refused: see [`Defect`].
+//! refused: see [`Defect`]. Rows of weight 0 are only counted, whatever else is in them.
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
-use arrow::compute::{cast, filter};
+use arrow::compute::{cast, filter, filter_record_batch};
 use arrow::datatypes::{DataType, Float64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use bytemuck::{CheckedBitPattern, NoUninit};
 use volley_proto::spec::{LabelTransform, split};
 
 use super::categories::{Categories, Class, numbers};
-use super::columns::{Columns, SplitBy};
+use super::columns::{Column, Columns, SplitBy};
 use super::defect::{Defect, Rule};
 use super::dictionary::Dictionary;
 use super::sequence;
@@ -39,13 +39,15 @@ pub(crate) struct LocalShard {
     /// Per categorical feature, per row.
     pub(super) codes: Vec<Vec<u32>>,
     /// Per continuous feature, per row; null is not a number.
-    pub(super) continuous: Vec<Vec<f32>>,
+    pub(super) continuous: Vec<Vec<f64>>,
     /// The values of a classifier's label.
     pub(super) classes: Option<Dictionary>,
     /// Per label, per row: transformed, or the code of the class; 0 where the row is for testing.
-    pub(super) labels: Vec<Vec<f32>>,
-    /// The rows' weights; none, where all are 1.
+    pub(super) labels: Vec<Vec<f64>>,
+    /// The rows' weights, above 0; none, where all are 1.
     pub(super) weights: Vec<f32>,
+    /// Rows of weight 0, which are not among these.
+    pub(super) weightless: u64,
     pub(super) parts: Vec<Part>,
     /// Where each row stands in the sequence that splits them, if one does; nothing comes after all others.
     pub(super) sequence: Vec<u64>,
@@ -68,6 +70,7 @@ impl LocalShard {
             classes: columns.classes.map(|class| Dictionary::new(class, None)),
             labels: vec![Vec::new(); columns.labels.len()],
             weights: Vec::new(),
+            weightless: 0,
             parts: Vec::new(),
             sequence: Vec::new(),
             folds: Vec::new(),
@@ -100,6 +103,14 @@ impl LocalShard {
     /// # Errors
     /// When a column is not of the type that the schema promised.
     pub(super) fn push(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
+        let weighing;
+        let batch = match &columns.weight {
+            Some(column) => {
+                weighing = self.without_weightless(batch, column)?;
+                &weighing
+            }
+            None => batch,
+        };
         let first = self.rows();
         self.push_parts(batch, columns)?;
         for (at, label) in columns.labels.iter().enumerate() {
@@ -112,13 +123,14 @@ impl LocalShard {
         if let Some(column) = &columns.weight {
             let values = numbers(batch.column(column.index), &column.name)?;
             for (value, part) in values.iter().zip(&self.parts[first..]) {
-                let fits = value.is_some_and(|x| x >= 0.0 && x.is_finite());
+                let weight = value.map(|x| x as f32);
+                let fits = weight.is_some_and(|x| x >= 0.0 && x.is_finite());
                 if *part != Part::Test && !fits {
                     Defect::count(&mut self.defects, &column.name, Rule::Weight, || {
                         value.map_or("null".into(), |value| value.to_string())
                     });
                 }
-                self.weights.push(value.unwrap_or(0.0));
+                self.weights.push(weight.unwrap_or(0.0));
             }
         }
         for (at, (column, class)) in columns.categorical.iter().enumerate() {
@@ -128,15 +140,30 @@ impl LocalShard {
         for (at, column) in columns.continuous.iter().enumerate() {
             let values = numbers(batch.column(column.index), &column.name)?;
             for (value, part) in values.iter().zip(&self.parts[first..]) {
-                if let Some(value) = value.filter(|x| *part != Part::Test && !x.is_finite()) {
+                let is_wrong = |x: &f64| *part != Part::Test && !is_finite(*x);
+                if let Some(value) = value.filter(is_wrong) {
                     Defect::count(&mut self.defects, &column.name, Rule::Continuous, || {
                         value.to_string()
                     });
                 }
-                self.continuous[at].push(value.unwrap_or(f32::NAN));
+                self.continuous[at].push(value.unwrap_or(f64::NAN));
             }
         }
         Ok(())
+    }
+
+    /// The rows that weigh something, as far as that is known; counts the others.
+    fn without_weightless(&mut self, batch: &RecordBatch, column: &Column) -> Result<RecordBatch> {
+        let weights = numbers(batch.column(column.index), &column.name)?;
+        let weighs = weights.iter().map(|x| x.is_none_or(|x| x as f32 != 0.0));
+        let weighs = BooleanArray::from(weighs.collect::<Vec<bool>>());
+        let kept = filter_record_batch(batch, &weighs).map_err(|source| Error::Values {
+            column: column.name.clone(),
+            expected: "weights",
+            source,
+        })?;
+        self.weightless += (batch.num_rows() - kept.num_rows()) as u64;
+        Ok(kept)
     }
 
     fn push_parts(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
@@ -243,7 +270,7 @@ impl LocalShard {
         let mut codes = codes.into_iter();
         let label = |part: &Part| match part {
             Part::Test => 0.0,
-            Part::Train | Part::Eval => codes.next().map_or(f32::NAN, |code| code as f32),
+            Part::Train | Part::Eval => codes.next().map_or(f64::NAN, f64::from),
         };
         self.labels[0].extend(parts.iter().map(label));
         Ok(())
@@ -269,16 +296,17 @@ impl LocalShard {
             let label = match value {
                 _ if *part == Part::Test => 0.0,
                 // ln of a negative number is NaN, of zero −∞.
-                Some(value) => (if ln { value.ln() } else { value }) as f32,
-                None => f32::NAN,
+                Some(value) if ln => value.ln(),
+                Some(value) => value,
+                None => f64::NAN,
             };
             let fits = match rule {
                 _ if *part == Part::Test => true,
                 Rule::CountLabel => label >= 0.0,
-                Rule::AmountLabel => label > 0.0,
+                Rule::AmountLabel => label as f32 > 0.0,
                 _ => true,
             };
-            if !(label.is_finite() && fits) {
+            if !(is_finite(label) && fits) {
                 Defect::count(&mut self.defects, name, rule, || {
                     value.map_or("null".into(), |value| value.to_string())
                 });
@@ -287,4 +315,10 @@ impl LocalShard {
         }
         Ok(())
     }
+}
+
+/// Whether a number is one that `f32` has too, as far as its size goes: it may enter the network as it is, and squares of
+/// such numbers can be added up in `f64`.
+fn is_finite(x: f64) -> bool {
+    (x as f32).is_finite()
 }

@@ -1,4 +1,6 @@
-//! Statistics of a column's numbers: how many, their range, mean and spread, in one pass and over parts.
+//! Statistics of a column's numbers: how many, what they weigh, their range, mean and spread, in one pass and over parts.
+//!
+//! Mean and spread are by weight: a row of weight 2 counts as two. Rows of weight 0 do not come here.
 //!
 //! Parts are merged in the order of their shards, so that the result has the same bits whichever rank had which.
 //! Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
@@ -12,25 +14,31 @@ pub(crate) struct Statistics {
     pub(crate) known: u64,
     /// Rows that have none.
     pub(crate) nulls: u64,
+    /// Weight of the numbers.
+    pub(crate) weight: f64,
+    /// Weight of the nulls.
+    pub(crate) null_weight: f64,
     pub(crate) mean: f64,
-    /// Σ(x − mean)².
+    /// Σ weight · (x − mean)².
     pub(crate) squares: f64,
     /// The least and the greatest.
     pub(crate) range: Option<[f64; 2]>,
 }
 
 impl Statistics {
-    /// Counts a number, or a null, which is not one.
-    pub(crate) fn add(&mut self, x: f32) {
+    /// Counts a number of a row of this weight, or a null, which is not one.
+    pub(crate) fn add(&mut self, x: f64, weight: f64) {
         if x.is_nan() {
             self.nulls += 1;
+            self.null_weight += weight;
             return;
         }
         self.known += 1;
-        let distance = f64::from(x) - self.mean;
-        self.mean += distance / self.known as f64;
-        self.squares += distance * (f64::from(x) - self.mean);
-        self.widen([f64::from(x); 2]);
+        self.weight += weight;
+        let distance = x - self.mean;
+        self.mean += distance * (weight / self.weight);
+        self.squares += weight * distance * (x - self.mean);
+        self.widen([x; 2]);
     }
 
     fn widen(&mut self, [least, greatest]: [f64; 2]) {
@@ -43,29 +51,43 @@ impl Statistics {
     /// Counts what another part has.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.nulls += other.nulls;
+        self.null_weight += other.null_weight;
         if let Some(range) = other.range {
             self.widen(range);
         }
         if other.known == 0 {
             return;
         }
-        let (mine, theirs) = (self.known as f64, other.known as f64);
         let distance = other.mean - self.mean;
+        let mine = self.weight;
         self.known += other.known;
-        self.mean += distance * theirs / (mine + theirs);
-        self.squares += other.squares + distance * distance * mine * theirs / (mine + theirs);
+        self.weight += other.weight;
+        let share = other.weight / self.weight;
+        self.mean += distance * share;
+        self.squares += other.squares + distance * distance * mine * share;
+    }
+
+    /// Weight of numbers and nulls; 1 where there are no rows.
+    pub(crate) fn all_weight(&self) -> f64 {
+        match self.weight + self.null_weight {
+            weight if weight > 0.0 => weight,
+            _ => 1.0,
+        }
     }
 
     /// The standard deviation of the numbers.
     pub(crate) fn deviation(&self) -> f64 {
-        (self.squares / self.known.max(1) as f64).sqrt()
+        match self.weight > 0.0 {
+            true => (self.squares / self.weight).sqrt(),
+            false => 0.0,
+        }
     }
 
     /// The standard deviation of the numbers, or 1 where it is too small to divide by.
     pub(crate) fn deviation_or_one(&self) -> f64 {
         let deviation = self.deviation();
-        // Of numbers that differ by the rounding of `f32` alone.
-        let least = f64::from(f32::EPSILON) * self.mean.abs();
+        // Numbers that differ by rounding alone.
+        let least = f64::EPSILON * self.mean.abs();
         match deviation > least {
             true => deviation,
             false => 1.0,
@@ -77,26 +99,65 @@ impl Statistics {
 mod tests {
     use super::*;
 
+    fn of(numbers: &[f64]) -> Statistics {
+        let mut statistics = Statistics::default();
+        numbers.iter().for_each(|x| statistics.add(*x, 1.0));
+        statistics
+    }
+
     #[test]
     fn parts_have_the_statistics_of_the_whole() {
-        let numbers: Vec<f32> = (0..50).map(|i| 1e6 + (i * i) as f32 / 8.0).collect();
-        let of = |numbers: &[f32]| {
-            let mut statistics = Statistics::default();
-            numbers.iter().for_each(|x| statistics.add(*x));
-            statistics
-        };
+        let numbers: Vec<f64> = (0..50).map(|i| 1e6 + f64::from(i * i) / 8.0).collect();
         let mut merged = Statistics::default();
-        for part in [&numbers[..0], &numbers[..7], &[f32::NAN], &numbers[7..]] {
+        for part in [&numbers[..0], &numbers[..7], &[f64::NAN], &numbers[7..]] {
             merged.merge(&of(part));
         }
-        let mean = numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / 50.0;
-        let squares: f64 = numbers.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum();
+        let mean = numbers.iter().sum::<f64>() / 50.0;
+        let squares: f64 = numbers.iter().map(|x| (x - mean).powi(2)).sum();
         assert_eq!((merged.known, merged.nulls), (50, 1));
+        assert_eq!((merged.weight, merged.null_weight), (50.0, 1.0));
         assert!((merged.mean / mean - 1.0).abs() < 1e-14);
         assert!((merged.squares / squares - 1.0).abs() < 1e-12);
         assert_eq!(of(&[3e6, 3e6, 3e6]).deviation_or_one(), 1.0);
         assert_eq!(of(&[]).deviation_or_one(), 1.0);
         assert_eq!(of(&[1.0, 3.0]).deviation_or_one(), 1.0);
         assert_eq!(of(&[0.0, 4.0]).deviation_or_one(), 2.0);
+        let thirds = [0.1 + 0.2, 0.3];
+        assert_eq!(of(&thirds).deviation_or_one(), 1.0, "rounding");
+    }
+
+    #[test]
+    fn numbers_far_from_zero_keep_their_spread() {
+        let numbers: Vec<f64> = (0..100).map(|i| 1.7e9 + f64::from(i)).collect();
+        let statistics = of(&numbers);
+        assert!((statistics.mean - (1.7e9 + 49.5)).abs() < 1e-5);
+        let due = (9999.0_f64 / 12.0).sqrt();
+        assert!((statistics.deviation_or_one() - due).abs() < 1e-5);
+    }
+
+    #[test]
+    fn a_number_of_weight_two_is_two_numbers() {
+        let numbers = [3.0, -1.0, f64::NAN, 8.5, 2.0];
+        let weighed = numbers.map(|x| (x, 2.0));
+        let twice = numbers.into_iter().chain(numbers).map(|x| (x, 1.0));
+        let of = |rows: &mut dyn Iterator<Item = (f64, f64)>| {
+            let mut parts = [Statistics::default(); 2];
+            for (at, (x, weight)) in rows.enumerate() {
+                parts[at % 2].add(x, weight);
+            }
+            let [mut all, other] = parts;
+            all.merge(&other);
+            all
+        };
+        let (weighed, twice) = (of(&mut weighed.into_iter()), of(&mut { twice }));
+        assert_eq!((weighed.known, twice.known), (4, 8));
+        assert_eq!(weighed.null_weight, twice.null_weight);
+        for (left, right) in [
+            (weighed.weight, twice.weight),
+            (weighed.mean, twice.mean),
+            (weighed.deviation(), twice.deviation()),
+        ] {
+            assert!((left - right).abs() < 1e-14, "{weighed:?} {twice:?}");
+        }
     }
 }

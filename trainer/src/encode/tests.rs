@@ -48,7 +48,7 @@ fn load(spec: &TrainSpec, batches: Vec<RecordBatch>) -> Result<LoadedShards> {
     load_now(spec, vec![(0, batches)])
 }
 
-fn settled(loaded: LoadedShards) -> Vec<Settled> {
+fn settled(loaded: LoadedShards) -> Vec<Settled<f64>> {
     let vocabularies = loaded.vocabularies();
     let shards = loaded.shards.into_iter();
     shards
@@ -152,9 +152,9 @@ fn contents(loaded: &LoadedShards) -> String {
     let rows = loaded.shards.iter().map(|shard| {
         let (numbers, labels) = (&shard.continuous, &shard.labels);
         let (weights, parts, sequence) = (&shard.weights, &shard.parts, &shard.sequence);
-        let folds = &shard.folds;
+        let (folds, weightless) = (&shard.folds, shard.weightless);
         format!(
-            "{numbers:?} {labels:?} {weights:?} {parts:?} {sequence:?} {folds:?} {:?}",
+            "{numbers:?} {labels:?} {weights:?} {weightless} {parts:?} {sequence:?} {folds:?} {:?}",
             shard.codes
         )
     });
@@ -183,7 +183,7 @@ fn cached_shards_are_not_streamed_again_and_are_the_same() {
     let columns = vec![
         ("f", text as ArrayRef),
         ("y", classes),
-        ("w", labels(&[1.0, 0.5, 2.0, -1.0])),
+        ("w", labels(&[1.0, 0.0, 2.0, -1.0])),
         ("s", places),
     ];
     let sequential = Split::Sequential {
@@ -298,7 +298,7 @@ fn a_random_split_depends_on_the_seed_and_the_hash_alone() {
         ];
         let shard = settled(load(&spec, vec![batch(columns)]).unwrap()).remove(0);
         let mut eval = shard.eval.labels;
-        eval.sort_unstable_by(f32::total_cmp);
+        eval.sort_unstable_by(f64::total_cmp);
         assert_eq!(shard.train.len() + eval.len(), 2000);
         eval
     };
@@ -344,7 +344,7 @@ fn each_of_several_labels_is_needed() {
     let loaded = load(&spec, vec![batch(columns)]).unwrap();
     let train = settled(loaded).remove(0).train;
     assert_eq!(train.len(), 3);
-    let mut rows: Vec<_> = train.labels.chunks_exact(2).map(<[f32]>::to_vec).collect();
+    let mut rows: Vec<_> = train.labels.chunks_exact(2).map(<[f64]>::to_vec).collect();
     rows.sort_by(|left, right| left[0].total_cmp(&right[0]));
     assert_eq!(rows, [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]);
     let z = Arc::new(Float64Array::from(vec![Some(4.0), None, Some(6.0)]));
@@ -381,6 +381,46 @@ fn rows_for_testing_are_not_counted() {
     assert_eq!(
         [7, 8, 9].map(|value| vocabulary.code_of_whole(value)),
         [1, 0, 2]
+    );
+}
+
+#[test]
+fn rows_of_weight_zero_leave_nothing() {
+    let mut spec = narrow(Split::None);
+    spec.sample_weight = Some("w".into());
+    let f = Arc::new(Int64Array::from(vec![7, 8, 9]));
+    let y = labels(&[1.0, f64::NAN, 3.0]);
+    let w = labels(&[1.0, 0.0, 2.5]);
+    let loaded = load(&spec, vec![batch(vec![("f", f), ("y", y), ("w", w)])]).unwrap();
+    assert_eq!((loaded.rows(), loaded.weightless()), (2, 1));
+    assert_eq!(loaded.defects(), vec![]);
+    let vocabulary = loaded.vocabularies().remove(0);
+    assert_eq!([7, 8, 9].map(|x| vocabulary.code_of_whole(x)), [1, 0, 2]);
+    let mut train = settled(loaded).remove(0).train;
+    train.weights.sort_unstable_by(f32::total_cmp);
+    assert_eq!((train.len(), train.weights), (2, vec![1.0, 2.5]));
+}
+
+#[test]
+fn other_weights_than_numbers_from_zero_are_refused() {
+    let mut spec = narrow(Split::None);
+    spec.sample_weight = Some("w".into());
+    let f = Arc::new(Int64Array::from(vec![1; 5]));
+    let w = Float64Array::from(vec![
+        Some(-0.5),
+        Some(f64::NAN),
+        None,
+        Some(1e300),
+        Some(0.0),
+    ]);
+    let columns = vec![
+        ("f", f as ArrayRef),
+        ("y", labels(&[1.0; 5])),
+        ("w", Arc::new(w)),
+    ];
+    assert_eq!(
+        defects(&spec, columns),
+        [(Rule::Weight, 4, "-0.5".to_owned())]
     );
 }
 

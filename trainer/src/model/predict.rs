@@ -11,7 +11,7 @@ use arrow::compute::take;
 use arrow::datatypes::{Field, Fields};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::FeatureKind;
-use volley_proto::store::{Classes, Manifest, PredictedColumns};
+use volley_proto::store::{Classes, Manifest, PredictedColumns, Quantiles};
 
 use super::{files, sound};
 use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, numbers};
@@ -21,6 +21,9 @@ use crate::{Error, Result};
 
 /// Rows that go through the network at once.
 const BATCH: usize = 1024;
+
+/// The first format of manifests that were fitted to numbers as they are; those before were to numbers as `f32`.
+const EXACT_NUMBERS: u32 = 10;
 
 /// A trained model in memory. Predicting does not change it, so threads may share it.
 pub struct Model {
@@ -36,7 +39,10 @@ pub struct Model {
 /// How a feature's column becomes numbers.
 #[derive(Debug)]
 pub(super) enum Encoder {
-    Continuous,
+    Continuous {
+        /// Whether its numbers become `f32` first, as those did that old models were fitted to.
+        rounds: bool,
+    },
     Categorical {
         vocabulary: Vocabulary,
         /// Where its codes begin in the embedding table.
@@ -67,13 +73,17 @@ impl Model {
     ) -> Result<Self> {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
         sound::check(&manifest, weights, &vocabularies)?;
+        let rounds = manifest.format < EXACT_NUMBERS;
         let continuous = manifest.features.iter();
         let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
         let scaling = Scaling {
             features: continuous
                 .map(|feature| FeatureScale {
                     scale: feature.scale,
-                    quantiles: feature.quantiles.clone(),
+                    quantiles: feature.quantiles.clone().map(|quantiles| match rounds {
+                        true => rounded(&quantiles),
+                        false => quantiles,
+                    }),
                     bins: feature.bins.clone(),
                 })
                 .collect(),
@@ -107,7 +117,7 @@ impl Model {
         let mut vocabularies = vocabularies.into_iter();
         let mut next = 0;
         let encoder = |kind| match kind {
-            FeatureKind::Continuous => Some(Encoder::Continuous),
+            FeatureKind::Continuous => Some(Encoder::Continuous { rounds }),
             FeatureKind::Categorical => vocabularies.next().map(|vocabulary| {
                 let offset = next;
                 next += vocabulary.codes() as u32;
@@ -146,9 +156,9 @@ impl Model {
         &self.manifest
     }
 
-    /// The [columns](Manifest::predicted) of the prediction: a number in each label's own scale, and its quantiles in
-    /// ascending order if it has several; or a class, and the probabilities of all. Finds the features by name; values
-    /// that training did not see, null among them, are predicted as such.
+    /// The [columns](Manifest::predicted) of the prediction: a number in each label's own scale, as `f64`, and its
+    /// quantiles in ascending order if it has several; or a class, and the probabilities of all. Finds the features by
+    /// name; values that training did not see, null among them, are predicted as such.
     ///
     /// # Errors
     /// When a feature's column is missing, or of a type that the model was not trained on.
@@ -168,22 +178,26 @@ impl Model {
         let loss = &self.manifest.spec.loss;
         let exponentiates = self.manifest.exponentiates();
         let has_log_link = loss.has_log_link();
+        if let Some(shares) = loss.shares() {
+            outputs.chunks_exact_mut(shares.len()).for_each(rearrange);
+        }
         // One for each output, or for all.
         let scales = self.scaling.labels.iter().cycle();
-        for (y, scale) in outputs.iter_mut().zip(scales) {
+        let labels = outputs.iter().zip(scales).map(|(y, scale)| {
             let y_or_exp = match has_log_link {
                 true => f64::from(*y).exp(),
                 false => f64::from(*y),
             };
             let label = scale.undo(y_or_exp);
-            *y = if exponentiates { label.exp() } else { label } as f32;
-        }
+            if exponentiates { label.exp() } else { label }
+        });
+        let outputs: Vec<f64> = labels.collect();
         match loss.shares() {
             None => {
                 let labels = self.architecture.outputs;
                 let of_label = |at| -> ArrayRef {
                     let values = outputs.iter().skip(at).step_by(labels).copied();
-                    Arc::new(Float32Array::from_iter_values(values))
+                    Arc::new(Float64Array::from_iter_values(values))
                 };
                 Ok((0..labels).map(of_label).collect())
             }
@@ -220,8 +234,12 @@ impl Model {
                     role: "a feature of the model",
                 })?;
             match encoder {
-                Encoder::Continuous => {
-                    columns.push(numbers(column, name)?);
+                Encoder::Continuous { rounds } => {
+                    let all = numbers(column, name)?;
+                    columns.push(match rounds {
+                        true => all.unary(|x| f64::from(x as f32)),
+                        false => all,
+                    });
                 }
                 Encoder::Categorical { vocabulary, offset } => {
                     let mut slots = input.codes[code_at..].iter_mut().step_by(categorical);
@@ -249,17 +267,23 @@ impl Model {
     }
 }
 
-/// The quantile of each row that is its prediction, and all of them in ascending order.
-fn quantiles(shares: &[f64], median: usize, mut outputs: Vec<f32>) -> Result<Vec<ArrayRef>> {
+/// Quantiles of numbers as `f32`.
+fn rounded(quantiles: &Quantiles) -> Quantiles {
+    let all = quantiles.to_vec().into_iter();
+    let all: Vec<f64> = all.map(|x| f64::from(x as f32)).collect();
+    Quantiles::from(all)
+}
+
+/// The quantile of each row that is its prediction, and all of them, which are in ascending order.
+fn quantiles(shares: &[f64], median: usize, outputs: Vec<f64>) -> Result<Vec<ArrayRef>> {
     let count = shares.len();
-    outputs.chunks_exact_mut(count).for_each(rearrange);
     let rows = outputs.len() / count;
     let predicted = outputs.chunks_exact(count).map(|row| row[median]);
-    let predicted = Float32Array::from_iter_values(predicted);
+    let predicted = Float64Array::from_iter_values(predicted);
     let each = (0..rows).flat_map(|_| shares.iter().copied());
     let columns: Vec<ArrayRef> = vec![
         Arc::new(Float64Array::from_iter_values(each)),
-        Arc::new(Float32Array::from(outputs)),
+        Arc::new(Float64Array::from(outputs)),
     ];
     let all = lists(PredictedColumns::quantile(), columns, count, "quantiles")?;
     Ok(vec![Arc::new(predicted), all])

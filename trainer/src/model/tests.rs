@@ -12,6 +12,7 @@ use safetensors::SafeTensors;
 use volley_proto::spec::{
     EnsembleSize, Layer, Loss, NumericEmbedding, NumericTransform, TrainSpec,
 };
+use volley_proto::store::Quantiles;
 
 use super::Model;
 use crate::network::CustomLayers;
@@ -66,9 +67,9 @@ fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }
 
-fn predict(model: &Model, rows: &RecordBatch) -> Vec<f32> {
+fn predict(model: &Model, rows: &RecordBatch) -> Vec<f64> {
     model.predict(rows).unwrap()[0]
-        .as_primitive::<Float32Type>()
+        .as_primitive::<Float64Type>()
         .values()
         .to_vec()
 }
@@ -320,6 +321,32 @@ fn explanations(columns: &[ArrayRef]) -> Vec<Explanation> {
 }
 
 #[test]
+fn old_models_are_given_numbers_as_they_were_fitted() {
+    let spec = TrainSpec {
+        numeric_transform: NumericTransform::Quantile,
+        ..spec()
+    };
+    let artifacts = train_split(&spec, &rows(0..100), 1).remove(0).artifacts;
+    let mut old = artifacts.unwrap();
+    let rounded = |x: f64| f64::from(x as f32);
+    old.manifest.format = 9;
+    for feature in &mut old.manifest.features {
+        let fitted = feature.quantiles.as_ref().map(Quantiles::to_vec);
+        let of_f32 = |all: Vec<f64>| all.into_iter().map(rounded).collect::<Vec<_>>();
+        feature.quantiles = fitted.map(of_f32).map(Quantiles::from);
+    }
+    let old = load(&old).unwrap();
+    let data = rows(0..100);
+    let column = |name: &str| -> ArrayRef {
+        let numbers = data[name].as_primitive::<Float64Type>();
+        Arc::new(numbers.unary::<_, Float64Type>(rounded))
+    };
+    let as_f32 = with_column(&data, "distance", column("distance"));
+    let as_f32 = with_column(&as_f32, "trend", column("trend"));
+    assert_eq!(predict(&old, &data), predict(&old, &as_f32));
+}
+
+#[test]
 fn attributions_add_up_to_the_prediction_in_the_label_s_scale() {
     for mut spec in [spec(), ranked()] {
         spec.label.standardize = true;
@@ -331,11 +358,11 @@ fn attributions_add_up_to_the_prediction_in_the_label_s_scale() {
 fn assert_attributions_add_up(model: &Model) {
     let seen = rows(0..300);
     let columns = model.explain(&seen, 9).unwrap();
-    let predicted = columns[0].as_primitive::<Float32Type>();
+    let predicted = columns[0].as_primitive::<Float64Type>();
     let explained = explanations(&columns);
     assert_eq!(explained.len(), 300);
     for ((features, baseline, prediction), predicted) in explained.iter().zip(predicted.values()) {
-        assert!((prediction - f64::from(*predicted)).abs() < 1e-3 * (1.0 + predicted.abs() as f64));
+        assert!((prediction - predicted).abs() < 1e-3 * (1.0 + predicted.abs()));
         assert_eq!(*baseline, explained[0].1);
         assert!(
             features.is_sorted_by(|a, b| a.1.abs() >= b.1.abs()),
@@ -362,7 +389,7 @@ fn quantiles_ascend_and_the_one_that_is_the_prediction_is_explained() {
     };
     let model = model(&train_split(&spec, &rows(0..100), 1));
     let columns = model.explain(&rows(0..300), 5).unwrap();
-    let predicted = columns[0].as_primitive::<Float32Type>();
+    let predicted = columns[0].as_primitive::<Float64Type>();
     let all = columns[1].as_list::<i32>();
     for (row, (_, _, prediction)) in explanations(&columns).into_iter().enumerate() {
         let all = all.value(row);
@@ -371,11 +398,11 @@ fn quantiles_ascend_and_the_one_that_is_the_prediction_is_explained() {
             shares.as_primitive::<Float64Type>().values()[..],
             [0.1, 0.5, 0.9]
         );
-        let values = values.as_primitive::<Float32Type>().values();
+        let values = values.as_primitive::<Float64Type>().values();
         assert!(values.is_sorted(), "{values:?}");
         assert_eq!(values[1], predicted.value(row));
-        let error = (prediction - f64::from(values[1])).abs();
-        assert!(error < 1e-3 * (1.0 + f64::from(values[1].abs())));
+        let error = (prediction - values[1]).abs();
+        assert!(error < 1e-3 * (1.0 + values[1].abs()));
     }
     assert_eq!(model.predict(&rows(0..0)).unwrap()[1].len(), 0);
 }

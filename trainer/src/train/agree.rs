@@ -151,46 +151,75 @@ pub(super) fn on_folds(
 pub(super) struct Census {
     /// Continuous features.
     features: usize,
-    /// What each shard holds, by its number, and the statistics of its training rows: of each continuous feature,
-    /// then of each transformed label.
-    shards: Vec<(usize, ShardRows, Vec<Statistics>)>,
+    /// Classes of a label that is one.
+    classes: usize,
+    shards: Vec<ShardCensus>,
     /// The largest transformed label that is trained on.
     largest_label: Option<f64>,
-    /// Training rows of each class, if labels are classes.
-    classes: Vec<u64>,
+    /// Rows of weight 0, which are in no shard.
+    weightless: u64,
 }
 
-impl Census {
-    /// Counts settled shards of rows with so many continuous features and labels, which are not scaled yet, and classes.
-    pub(super) fn take(shards: &[Settled], features: usize, labels: usize, classes: usize) -> Self {
-        let of_row = labels;
-        let labels = shards.iter().flat_map(|shard| &shard.train.labels);
-        let statistics = |shard: &Settled| {
-            let mut all = vec![Statistics::default(); features + of_row];
-            for row in shard.train.continuous.chunks_exact(features.max(1)) {
-                all.iter_mut().zip(row).for_each(|(of, x)| of.add(*x));
-            }
-            for row in shard.train.labels.chunks_exact(of_row) {
-                let of_labels = all[features..].iter_mut().zip(row);
-                of_labels.for_each(|(of, label)| of.add(*label));
-            }
-            all
-        };
-        let mut rows_of_classes = vec![0; classes];
-        for class in labels.clone().map(|label| *label as usize) {
-            if let Some(rows) = rows_of_classes.get_mut(class) {
-                *rows += 1;
+/// What a shard holds.
+#[derive(Debug, Serialize, Deserialize)]
+struct ShardCensus {
+    id: usize,
+    rows: ShardRows,
+    /// Statistics of its training rows: of each continuous feature, then of each transformed label.
+    numbers: Vec<Statistics>,
+    /// What training rows of each class weigh, if labels are classes.
+    classes: Vec<f64>,
+}
+
+impl ShardCensus {
+    fn take(shard: &Settled<f64>, features: usize, labels: usize, classes: usize) -> Self {
+        let train = &shard.train;
+        let weight = |row: usize| f64::from(train.weight(row));
+        let mut numbers = vec![Statistics::default(); features + labels];
+        let of_rows = train.continuous.chunks_exact(features.max(1)).enumerate();
+        for (row, values) in of_rows {
+            let of_features = numbers.iter_mut().zip(values);
+            of_features.for_each(|(of, x)| of.add(*x, weight(row)));
+        }
+        let mut weights = vec![0.0; classes];
+        for (row, values) in train.labels.chunks_exact(labels).enumerate() {
+            let of_labels = numbers[features..].iter_mut().zip(values);
+            of_labels.for_each(|(of, label)| of.add(*label, weight(row)));
+            if let Some(of_class) = weights.get_mut(values[0] as usize) {
+                *of_class += weight(row);
             }
         }
         Self {
-            features,
-            classes: rows_of_classes,
-            shards: shards
-                .iter()
-                .map(|shard| (shard.id, ShardRows::of(shard), statistics(shard)))
-                .collect(),
-            largest_label: labels.copied().reduce(f32::max).map(f64::from),
+            id: shard.id,
+            rows: ShardRows::of(shard),
+            numbers,
+            classes: weights,
         }
+    }
+}
+
+impl Census {
+    /// Counts settled shards of rows with so many continuous features and labels, and classes.
+    pub(super) fn take(
+        shards: &[Settled<f64>],
+        features: usize,
+        labels: usize,
+        classes: usize,
+    ) -> Self {
+        let all_labels = shards.iter().flat_map(|shard| &shard.train.labels);
+        let of_shard = |shard| ShardCensus::take(shard, features, labels, classes);
+        Self {
+            features,
+            classes,
+            shards: shards.iter().map(of_shard).collect(),
+            largest_label: all_labels.copied().reduce(f64::max),
+            weightless: 0,
+        }
+    }
+
+    /// With so many rows of weight 0 beside.
+    pub(super) fn beside(self, weightless: u64) -> Self {
+        Self { weightless, ..self }
     }
 }
 
@@ -207,15 +236,15 @@ pub(super) struct World {
     pub(super) features: Vec<Statistics>,
     /// Of each transformed label over them.
     pub(super) labels: Vec<Statistics>,
-    /// Training rows of each class, if labels are classes.
-    pub(super) classes: Vec<u64>,
+    /// What training rows of each class weigh, if labels are classes.
+    pub(super) classes: Vec<f64>,
     /// The means of what batch norm normalises; none before it is known how numbers are scaled.
     pub(super) means: Vec<f64>,
     pub(super) ranks: usize,
 }
 
 impl World {
-    /// The class that is the most frequent in training, the first of several, if labels are classes.
+    /// The class whose training rows weigh the most, the first of several, if labels are classes.
     pub(super) fn majority(&self) -> Option<usize> {
         let classes = 0..self.classes.len();
         classes.reduce(|best, at| match self.classes[at] > self.classes[best] {
@@ -225,9 +254,13 @@ impl World {
     }
 }
 
-/// Adds up all ranks' rows.
-pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<World> {
-    let features = mine.features;
+/// Adds up all ranks' rows, whose weight is in this column, if they have one.
+pub(super) fn on_rows(
+    mine: Census,
+    weight: Option<&str>,
+    communicator: &mut Communicator,
+) -> Result<World> {
+    let (features, classes) = (mine.features, mine.classes);
     let all = gather(&mine, "census of its rows", communicator)?;
     let mut world = World {
         shards: BTreeMap::new(),
@@ -236,24 +269,21 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
         largest_label: f64::NEG_INFINITY,
         features: vec![],
         labels: vec![],
-        classes: vec![],
+        classes: vec![0.0; classes],
         means: vec![],
         ranks: all.len(),
     };
+    let mut weightless = 0_u64;
     let mut statistics = BTreeMap::new();
     for census in all {
-        world.classes.resize(census.classes.len(), 0);
-        world
-            .classes
-            .iter_mut()
-            .zip(&census.classes)
-            .for_each(|(all, rows)| *all = all.saturating_add(*rows));
-        for (shard, rows, numbers) in census.shards {
+        weightless = weightless.saturating_add(census.weightless);
+        for shard in census.shards {
+            let ShardCensus { id, rows, .. } = shard;
             world.train.add(rows.train);
             world.eval.add(rows.eval);
-            statistics.insert(shard, numbers);
-            if world.shards.insert(shard, rows).is_some() {
-                return Err(Error::SharedShard { shard });
+            statistics.insert(id, (shard.numbers, shard.classes));
+            if world.shards.insert(id, rows).is_some() {
+                return Err(Error::SharedShard { shard: id });
             }
         }
         world.largest_label = world
@@ -262,16 +292,23 @@ pub(super) fn on_rows(mine: Census, communicator: &mut Communicator) -> Result<W
     }
     // By shard, whichever rank has it.
     let mut merged: Vec<Statistics> = vec![];
-    for numbers in statistics.into_values() {
+    for (numbers, classes) in statistics.into_values() {
         merged.resize(numbers.len(), Statistics::default());
-        merged
-            .iter_mut()
-            .zip(&numbers)
-            .for_each(|(all, of)| all.merge(of));
+        let of_columns = merged.iter_mut().zip(&numbers);
+        of_columns.for_each(|(all, of)| all.merge(of));
+        let of_classes = world.classes.iter_mut().zip(&classes);
+        of_classes.for_each(|(all, of)| *all += of);
     }
     world.labels = merged.split_off(features.min(merged.len()));
     world.features = merged;
     if world.train.rows == 0 {
+        if let (Some(column), 1..) = (weight, weightless) {
+            return Err(Error::NoWeight {
+                column: column.to_owned(),
+                rows: weightless,
+                others: world.eval.rows,
+            });
+        }
         return Err(Error::NoTrainingRows(if world.eval.rows > 0 {
             "all of them are to be evaluated"
         } else {
@@ -297,7 +334,7 @@ type ScaleBits = (u64, u64, u64, bool);
 #[derive(Debug, Serialize, Deserialize)]
 struct ScaledFeature {
     scale: ScaleBits,
-    quantiles: Option<Vec<u32>>,
+    quantiles: Option<Vec<u64>>,
     bins: Vec<u32>,
 }
 
@@ -306,18 +343,18 @@ impl ScaledFeature {
         let quantiles = feature.quantiles.as_ref().map(Quantiles::to_vec);
         Self {
             scale: scale_bits(&feature.scale),
-            quantiles: quantiles.map(|all| all.into_iter().map(f32::to_bits).collect()),
+            quantiles: quantiles.map(|all| all.into_iter().map(f64::to_bits).collect()),
             bins: feature.bins.iter().map(|edge| edge.to_bits()).collect(),
         }
     }
 
     fn into_scale(self) -> FeatureScale {
         let numbers =
-            |bits: Vec<u32>| -> Vec<f32> { bits.into_iter().map(f32::from_bits).collect() };
+            |bits: Vec<u64>| -> Vec<f64> { bits.into_iter().map(f64::from_bits).collect() };
         FeatureScale {
             scale: scale_of(self.scale),
             quantiles: self.quantiles.map(|all| Quantiles::from(numbers(all))),
-            bins: numbers(self.bins),
+            bins: self.bins.into_iter().map(f32::from_bits).collect(),
         }
     }
 }

@@ -363,27 +363,26 @@ fn prepare(
         ..spec.clone()
     };
     let load_seconds = loaded.seconds();
+    let weightless = loaded.weightless();
     let features = loaded.features;
     let settled = |shard| settle(shard, &vocabularies, classes.as_ref());
-    let mut shards: Vec<Settled> = loaded.shards.into_iter().map(settled).collect();
+    let unscaled: Vec<Settled<f64>> = loaded.shards.into_iter().map(settled).collect();
     let continuous = features
         .iter()
         .filter(|feature| feature.kind == FeatureKind::Continuous);
     let classes = classes.as_ref().map(Vocabulary::classes);
     let count = classes.as_ref().map_or(0, Classes::len);
     let labels = spec.label.columns.len();
-    let census = Census::take(&shards, continuous.count(), labels, count);
-    let mut world = agree::on_rows(census, communicator)?;
+    let census = Census::take(&unscaled, continuous.count(), labels, count).beside(weightless);
+    let mut world = agree::on_rows(census, spec.sample_weight.as_deref(), communicator)?;
     let samples = match Scaling::ranks(spec) {
-        true => sample::numbers(spec.seed, &world, &shards, communicator)?,
+        true => sample::numbers(spec.seed, &world, &unscaled, communicator)?,
         false => vec![],
     };
     let fitted = Scaling::fit(spec, &world.features, &world.labels, &samples);
     let scaling = agree::on_scaling(origin.scaling(), fitted, communicator)?;
-    for shard in &mut shards {
-        scaling.apply(&mut shard.train);
-        scaling.apply(&mut shard.eval);
-    }
+    let scaled = unscaled.into_iter().map(|shard| scaling.apply(shard));
+    let mut shards: Vec<Settled> = scaled.collect();
     let class_weights = match &classes {
         Some(classes) => class_weights(spec, classes, &world.classes)?,
         None => None,
@@ -465,12 +464,18 @@ fn check_classes(spec: &TrainSpec, classes: &Classes) -> Result<()> {
 }
 
 /// The weights of classes in training, if they are not all the same.
-fn class_weights(spec: &TrainSpec, classes: &Classes, rows: &[u64]) -> Result<Option<Vec<f64>>> {
+///
+/// `rows` are the weights of each class' training rows.
+fn class_weights(spec: &TrainSpec, classes: &Classes, rows: &[f64]) -> Result<Option<Vec<f64>>> {
     match &spec.class_weights {
         ClassWeights::Equal => Ok(None),
         ClassWeights::Balanced => {
-            let all: u64 = rows.iter().sum();
-            let weight = |rows: &u64| all as f64 / (classes.len() as f64 * (*rows).max(1) as f64);
+            let all: f64 = rows.iter().sum();
+            // A class that only evaluated rows have is as one of a row.
+            let weight = |rows: &f64| {
+                let rows = if *rows > 0.0 { *rows } else { 1.0 };
+                all / (classes.len() as f64 * rows)
+            };
             Ok(Some(rows.iter().map(weight).collect()))
         }
         ClassWeights::Given(given) => {

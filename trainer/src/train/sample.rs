@@ -1,7 +1,7 @@
 //! The training rows that quantiles are taken from, and their numbers, the same on every rank.
 //!
 //! Rows are numbered shard by shard in canonical order, and [`ROWS`] of them are drawn without replacement, keyed by the
-//! seed: a uniform sample of rows, in which equal rows count as often as they occur. It depends on shards and not on who has
+//! seed: a uniform sample of rows, in which equal rows count as often as they occur, whatever they weigh. It depends on shards and not on who has
 //! them, so every rank knows it without asking; of fewer rows, it is all. Not here: what is made of their numbers.
 
 use std::collections::BTreeSet;
@@ -24,9 +24,9 @@ const NUMBERS: usize = 1 << 20;
 pub(super) fn numbers(
     seed: u64,
     world: &World,
-    shards: &[Settled],
+    shards: &[Settled<f64>],
     communicator: &mut Communicator,
-) -> Result<Vec<Vec<f32>>> {
+) -> Result<Vec<Vec<f64>>> {
     let drawn = draw(seed, world.train.rows, ROWS);
     let features = world.features.len();
     let mine = drawn_here(&drawn, world, shards, features);
@@ -38,7 +38,7 @@ pub(super) fn numbers(
         let mut sums = vec![0.0; statistics.len() * drawn.len()];
         for (place, row) in &mine {
             for (at, x) in row[first..first + statistics.len()].iter().enumerate() {
-                sums[at * drawn.len() + place] += f64::from(*x);
+                sums[at * drawn.len() + place] += x;
             }
         }
         communicator.all_reduce_sum_f64(&mut sums)?;
@@ -64,9 +64,9 @@ fn draw(seed: u64, rows: u64, most: u64) -> Vec<u64> {
 fn drawn_here<'a>(
     drawn: &[u64],
     world: &World,
-    shards: &'a [Settled],
+    shards: &'a [Settled<f64>],
     features: usize,
-) -> Vec<(usize, &'a [f32])> {
+) -> Vec<(usize, &'a [f64])> {
     let mut here = Vec::new();
     let mut first = 0;
     for (id, held) in &world.shards {
@@ -86,14 +86,13 @@ fn drawn_here<'a>(
 }
 
 /// A column's known numbers, ascending, with the range of all that there are.
-fn sorted(numbers: &[f64], of: &Statistics) -> Vec<f32> {
-    let known = numbers.iter().filter(|x| !x.is_nan());
-    let mut known: Vec<f32> = known.map(|x| *x as f32).collect();
-    known.sort_unstable_by(f32::total_cmp);
-    let Some(range) = of.range else {
+fn sorted(numbers: &[f64], of: &Statistics) -> Vec<f64> {
+    let known = numbers.iter().copied().filter(|x| !x.is_nan());
+    let mut known: Vec<f64> = known.collect();
+    known.sort_unstable_by(f64::total_cmp);
+    let Some([least, greatest]) = of.range else {
         return known;
     };
-    let [least, greatest] = range.map(|x| x as f32);
     match known.len() {
         0 | 1 => vec![least, greatest],
         len => {
@@ -137,10 +136,10 @@ mod tests {
     }
 
     /// Shards of more rows than are drawn, with two features.
-    fn shard(id: usize, rows: usize) -> Settled {
+    fn shard(id: usize, rows: usize) -> Settled<f64> {
         let number = |row: usize| match row % 7 {
-            3 => f32::NAN,
-            _ => (row * (id + 1) % 1000) as f32,
+            3 => f64::NAN,
+            _ => (row * (id + 1) % 1000) as f64,
         };
         let train = Rows {
             continuous: (0..rows).flat_map(|row| [number(row), -0.0]).collect(),
@@ -155,7 +154,7 @@ mod tests {
         }
     }
 
-    fn sampled(ranks: Vec<Vec<Settled>>) -> Vec<Vec<f32>> {
+    fn sampled(ranks: Vec<Vec<Settled<f64>>>) -> Vec<Vec<f64>> {
         let abort = CancellationToken::new();
         let options = Options::default();
         let communicators = Communicator::in_process(ranks.len(), &options, &abort).unwrap();
@@ -165,7 +164,7 @@ mod tests {
                 .map(|(mut communicator, shards)| {
                     scope.spawn(move || {
                         let census = Census::take(&shards, 2, 1, 0);
-                        let world = on_rows(census, &mut communicator).unwrap();
+                        let world = on_rows(census, None, &mut communicator).unwrap();
                         numbers(5, &world, &shards, &mut communicator).unwrap()
                     })
                 })
@@ -181,7 +180,7 @@ mod tests {
     fn a_sample_does_not_depend_on_who_has_the_rows() {
         let all = || (0..4).map(|id| shard(id, 3000 * id + 1000));
         let one = sampled(vec![all().collect()]);
-        let mut ranks: Vec<Vec<Settled>> = vec![vec![], vec![], vec![]];
+        let mut ranks: Vec<Vec<Settled<f64>>> = vec![vec![], vec![], vec![]];
         all().for_each(|shard| ranks[2 - shard.id % 2].insert(0, shard));
         assert_eq!(sampled(ranks), one);
         let rows = ROWS as usize;

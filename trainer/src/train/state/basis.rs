@@ -46,8 +46,8 @@ struct Values {
 }
 
 impl ShardRows {
-    pub(in crate::train) fn of(shard: &Settled) -> Self {
-        let covered = |rows: &crate::encode::Rows| Covered {
+    pub(in crate::train) fn of<Number>(shard: &Settled<Number>) -> Self {
+        let covered = |rows: &crate::encode::Rows<Number>| Covered {
             rows: rows.len() as u64,
             checksum: rows.checksum(),
         };

@@ -5,7 +5,7 @@
 //! | `weights.<i>`, `kept.<i>` | the parameters in the network's order, now and of the kept epoch, `f32` |
 //! | `optimizer.<i>` | what the optimizer keeps of all parameters, `f32` |
 //! | `scaling` | what null is, shift, unit and whether nulls are indicated, of each label and continuous feature, `f64` |
-//! | `quantiles.<i>`, `bins.<i>` | what the continuous feature's numbers are ranked by, and edges of its bins, `f32`; absent where it has none |
+//! | `quantiles.<i>`, `bins.<i>` | what the continuous feature's numbers are ranked by, `f64`, and edges of its bins, `f32`; absent where it has none |
 //! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
 //! | metadata `state` | JSON: everything else; numbers in `f64` as their bits |
 
@@ -25,7 +25,7 @@ use crate::train::coverage::Covered;
 use crate::{Error, Result};
 
 /// The layout this build writes and reads.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const METADATA: &str = "state";
 
 // Numbers are written as they lie in memory.
@@ -237,7 +237,7 @@ impl TrainingState {
             .collect();
         let quantiles = self.scaling.features.iter();
         let quantiles = quantiles.map(|of| of.quantiles.as_ref().map(Quantiles::to_vec));
-        let quantiles: Vec<Option<Vec<f32>>> = quantiles.collect();
+        let quantiles: Vec<Option<Vec<f64>>> = quantiles.collect();
         let mut tensors = vec![tensor(
             "scaling".into(),
             Dtype::F64,
@@ -246,7 +246,9 @@ impl TrainingState {
         )];
         for (at, (of, quantiles)) in self.scaling.features.iter().zip(&quantiles).enumerate() {
             if let Some(quantiles) = quantiles {
-                tensors.push(floats(format!("quantiles.{at}"), quantiles));
+                let bytes = bytemuck::cast_slice(quantiles);
+                let name = format!("quantiles.{at}");
+                tensors.push(tensor(name, Dtype::F64, quantiles.len(), bytes));
             }
             if !of.bins.is_empty() {
                 tensors.push(floats(format!("bins.{at}"), &of.bins));
@@ -418,15 +420,19 @@ fn read_scaling(labels: usize, tensors: &SafeTensors<'_>) -> Result<Scaling> {
         return Err(wrong("its scaling is not of its labels".into()));
     }
     let of_features = scales.split_off(labels);
-    let some = |name: String| match tensors.tensor(&name).is_ok() {
-        true => read_f32(&name, tensors).map(Some),
-        false => Ok(None),
-    };
+    let has = |name: &str| tensors.tensor(name).is_ok();
     let features = of_features.into_iter().enumerate().map(|(at, scale)| {
+        let (quantiles, bins) = (format!("quantiles.{at}"), format!("bins.{at}"));
         Ok(FeatureScale {
             scale,
-            quantiles: some(format!("quantiles.{at}"))?.map(Quantiles::from),
-            bins: some(format!("bins.{at}"))?.unwrap_or_default(),
+            quantiles: match has(&quantiles) {
+                true => Some(Quantiles::from(read_f64(&quantiles, tensors)?)),
+                false => None,
+            },
+            bins: match has(&bins) {
+                true => read_f32(&bins, tensors)?,
+                false => vec![],
+            },
         })
     });
     Ok(Scaling {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{AsArray, Float32Array, Float64Array, StringArray};
+use arrow::array::{AsArray, Float64Array, StringArray};
 use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
@@ -27,14 +27,14 @@ fn evaluated(batch: &RecordBatch) -> RecordBatch {
     filter_record_batch(batch, &parts.collect()).unwrap()
 }
 
-fn mean_absolute_error(labels: &RecordBatch, predictions: &Float32Array) -> f64 {
+fn mean_absolute_error(labels: &RecordBatch, predictions: &Float64Array) -> f64 {
     mean_absolute_error_of("sales", labels, predictions)
 }
 
-fn mean_absolute_error_of(label: &str, labels: &RecordBatch, predictions: &Float32Array) -> f64 {
+fn mean_absolute_error_of(label: &str, labels: &RecordBatch, predictions: &Float64Array) -> f64 {
     let labels = labels[label].as_primitive::<Float64Type>();
     let errors = labels.values().iter().zip(predictions.values());
-    let errors = errors.map(|(y, p)| (y - f64::from(*p)).abs());
+    let errors = errors.map(|(y, p)| (y - p).abs());
     errors.sum::<f64>() / labels.len() as f64
 }
 
@@ -141,7 +141,7 @@ fn the_loss_falls_and_predictions_are_those_that_were_evaluated() {
 
         let evaluated = evaluated(&data);
         let predictions = model(&outcomes).predict(&evaluated).unwrap();
-        let mae = mean_absolute_error(&evaluated, predictions[0].as_primitive::<Float32Type>());
+        let mae = mean_absolute_error(&evaluated, predictions[0].as_primitive::<Float64Type>());
         assert!(
             (mae / best.eval_mae.unwrap() - 1.0).abs() < 1e-4,
             "{mae}, {best:?}"
@@ -261,8 +261,10 @@ fn a_row_of_weight_two_is_a_row_twice() {
             epochs: Some(3),
             batch_size: Some(BatchSize::Global { global: 1000 }),
             sample_weight: Some("weight".into()),
+            numeric_transform: NumericTransform::Standardize,
             ..spec()
         };
+        spec.label.standardize = true;
         // All that goes by the rows, whatever they weigh.
         spec.network.batch_norm = false;
         spec.network.layers = dense(&[24, 16], &[]);
@@ -309,11 +311,8 @@ fn a_quantile_has_its_share_of_labels_below() {
         let evaluated = evaluated(&data);
         let predicted = model(&outcomes).predict(&evaluated).unwrap();
         let labels = evaluated["sales"].as_primitive::<Float64Type>().values();
-        let predicted = predicted[0].as_primitive::<Float32Type>().values();
-        let below = labels
-            .iter()
-            .zip(predicted)
-            .filter(|(y, p)| **y < f64::from(**p));
+        let predicted = predicted[0].as_primitive::<Float64Type>().values();
+        let below = labels.iter().zip(predicted).filter(|(y, p)| y < p);
         let below = below.count() as f64 / labels.len() as f64;
         assert!((below - share).abs() < 0.08, "{below} of {share}");
     }
@@ -348,10 +347,10 @@ fn several_quantiles_of_uniform_labels_are_their_shares() {
     let predicted = model(&outcomes).predict(&evaluated).unwrap();
     let labels = evaluated["sales"].as_primitive::<Float64Type>().values();
     let all = predicted[1].as_list::<i32>().values().as_struct();
-    let all = all.column(1).as_primitive::<Float32Type>().values();
+    let all = all.column(1).as_primitive::<Float64Type>().values();
     let mut loss = 0.0;
     for (at, share) in shares.iter().enumerate() {
-        let quantiles = all.chunks_exact(3).map(|row| f64::from(row[at]));
+        let quantiles = all.chunks_exact(3).map(|row| row[at]);
         let quantiles: Vec<f64> = quantiles.collect();
         let errors = labels.iter().zip(&quantiles).map(|(y, q)| y - q);
         let below = errors.clone().filter(|error| *error < 0.0).count() as f64;
@@ -363,7 +362,7 @@ fn several_quantiles_of_uniform_labels_are_their_shares() {
         loss += losses.sum::<f64>() / labels.len() as f64 / 3.0;
     }
     let rows = labels.iter().zip(all.chunks_exact(3));
-    let inside = rows.filter(|(y, row)| f64::from(row[0]) <= **y && **y <= f64::from(row[2]));
+    let inside = rows.filter(|(y, row)| row[0] <= **y && **y <= row[2]);
     let coverage = inside.count() as f64 / labels.len() as f64;
     let kept = &outcomes[0].report.kept;
     let told = kept.eval_interval_coverage.unwrap();
@@ -372,7 +371,7 @@ fn several_quantiles_of_uniform_labels_are_their_shares() {
         (kept.eval_loss.unwrap() / loss - 1.0).abs() < 1e-4,
         "{loss}, {kept:?}"
     );
-    let mae = mean_absolute_error(&evaluated, predicted[0].as_primitive::<Float32Type>());
+    let mae = mean_absolute_error(&evaluated, predicted[0].as_primitive::<Float64Type>());
     assert!(
         (kept.eval_mae.unwrap() / mae - 1.0).abs() < 1e-4,
         "{mae}, {kept:?}"
@@ -402,7 +401,7 @@ fn several_labels_are_learnt_each_in_its_scale() {
         let of = &kept.labels[at];
         assert_eq!(of.label, label);
         assert!(of.eval_r2.unwrap() > 0.9, "{of:?}");
-        let predicted = predicted[at].as_primitive::<Float32Type>();
+        let predicted = predicted[at].as_primitive::<Float64Type>();
         let mae = mean_absolute_error_of(label, &evaluated, predicted);
         assert!(
             (mae / of.eval_mae.unwrap() - 1.0).abs() < 1e-3,
@@ -437,7 +436,7 @@ fn deviances_are_learnt_in_the_label_s_scale() {
         assert!(kept.eval_r2.unwrap() > 0.9, "{power}: {kept:?}");
         let evaluated = evaluated(&data);
         let predicted = model(&outcomes).predict(&evaluated).unwrap();
-        let mae = mean_absolute_error(&evaluated, predicted[0].as_primitive::<Float32Type>());
+        let mae = mean_absolute_error(&evaluated, predicted[0].as_primitive::<Float64Type>());
         assert!(
             (mae / kept.eval_mae.unwrap() - 1.0).abs() < 1e-4,
             "{mae}, {kept:?}"

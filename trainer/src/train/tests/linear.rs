@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{AsArray, Float64Array, StringArray};
-use arrow::datatypes::{Float32Type, Float64Type};
+use arrow::datatypes::Float64Type;
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{Keep, Linear, Loss, NumericTransform, Rule, TrainSpec, VocabularyRule};
 
@@ -50,14 +50,11 @@ fn labels_that_are_linear_are_met_exactly() {
     assert!(kept.eval_r2.unwrap() > 0.99999, "{kept:?}");
     let unseen = rows(600..900);
     let predicted = model(&outcomes).predict(&unseen).unwrap();
-    let predicted = predicted[0].as_primitive::<Float32Type>();
+    let predicted = predicted[0].as_primitive::<Float64Type>();
     let sales = unseen["sales"].as_primitive::<Float64Type>();
     let known = sales.iter().zip(predicted.values());
     for (sales, predicted) in known.filter_map(|(sales, y)| Some((sales?, *y))) {
-        assert!(
-            (sales - f64::from(predicted)).abs() < 1e-2,
-            "{sales}, {predicted}"
-        );
+        assert!((sales - predicted).abs() < 1e-2, "{sales}, {predicted}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod coverage;
 mod devices;
+mod digits;
 mod ensemble;
 mod failures;
 mod fuzz;
@@ -13,6 +14,7 @@ mod resume;
 mod runs;
 mod speed;
 mod warm;
+mod weighted;
 mod worlds;
 
 use tokio_util::sync::CancellationToken;
@@ -41,13 +43,11 @@ fn with_fit<R>(
     let loaded = load_now(&spec, shards(&rows(0..100), 4)).unwrap();
     let vocabularies = loaded.vocabularies();
     let settled = |shard| settle(shard, &vocabularies, None);
-    let mut shards: Vec<_> = loaded.shards.into_iter().map(settled).collect();
-    let mut world = on_rows(Census::take(&shards, 2, 1, 0), &mut alone[0]).unwrap();
+    let unscaled: Vec<_> = loaded.shards.into_iter().map(settled).collect();
+    let mut world = on_rows(Census::take(&unscaled, 2, 1, 0), None, &mut alone[0]).unwrap();
     let scaling = Scaling::fit(&spec, &world.features, &world.labels, &[]);
-    for shard in &mut shards {
-        scaling.apply(&mut shard.train);
-        scaling.apply(&mut shard.eval);
-    }
+    let scaled = unscaled.into_iter().map(|shard| scaling.apply(shard));
+    let mut shards: Vec<Settled> = scaled.collect();
     let running = scaling.moments(&world.features);
     world.means.clone_from(&running.mean);
     let layers = custom_layers();
