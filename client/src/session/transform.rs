@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::datasource::ViewTable;
@@ -97,6 +98,12 @@ impl Rows {
         let is_kept =
             |name: &str| spec.label.is(name) || spec.features.iter().any(|of| of.column == name);
         only(&given.settled, is_kept).map(Some)
+    }
+
+    /// Whether a column is computed by what is fitted to training rows.
+    fn is_fitted(&self, column: &str) -> bool {
+        let mut given = self.transform.iter();
+        given.any(|given| given.columns.depends_on_rows(column))
     }
 
     /// The functions that are fitted to training rows, as typed.
@@ -246,7 +253,7 @@ impl Session {
 
     /// The rows that will be trained on, as the query gives them.
     async fn training_rows(&self, rows: &Rows, spec: &TrainSpec, job: &str) -> Result<LogicalPlan> {
-        let plan = rows.plan.clone();
+        let plan = self.weighing_rows(rows, spec)?;
         let is_trained = match &spec.split {
             Split::None => return Ok(plan),
             Split::Random(share) | Split::CrossValidation(share) => {
@@ -256,7 +263,7 @@ impl Session {
             Split::Column(column) => {
                 let column = self.split_column(rows, column)?;
                 match column.get_type(plan.schema())? {
-                    datafusion::arrow::datatypes::DataType::Boolean => column.is_false(),
+                    DataType::Boolean => column.is_false(),
                     _ => column.eq(lit(split::TRAIN)),
                 }
             }
@@ -279,19 +286,34 @@ impl Session {
         Ok(LogicalPlanBuilder::from(plan).filter(is_trained)?.build()?)
     }
 
+    /// The rows without those of weight 0, which training leaves out. A weight that is fitted to all rows is not known yet,
+    /// and leaves out none.
+    fn weighing_rows(&self, rows: &Rows, spec: &TrainSpec) -> Result<LogicalPlan> {
+        let plan = rows.plan.clone();
+        let known = spec.sample_weight.as_ref();
+        let Some(column) = known.filter(|column| !rows.is_fitted(column)) else {
+            return Ok(plan);
+        };
+        let weight = self.column(rows, column)?;
+        let weight = weight.cast_to(&DataType::Float64, plan.schema())?;
+        let weighing = LogicalPlanBuilder::from(plan).filter(weight.not_eq(lit(0.0)))?;
+        Ok(weighing.build()?)
+    }
+
     /// The column that splits the rows, over the query's.
     fn split_column(&self, rows: &Rows, name: &str) -> Result<Expr> {
-        let given = rows.transform.iter();
-        let depends = given
-            .clone()
-            .any(|given| given.columns.depends_on_rows(name));
-        if depends {
+        if rows.is_fitted(name) {
             return Err(Error::Transform {
                 expression: name.to_owned(),
                 reason: "it splits the rows (data_split_col), and cannot be fitted to those that are trained on"
                     .to_owned(),
             });
         }
+        self.column(rows, name)
+    }
+
+    /// A column that is computed of the rows, or their own.
+    fn column(&self, rows: &Rows, name: &str) -> Result<Expr> {
         let computed = rows.computed(&self.context().state())?;
         match computed.into_iter().find(|(column, _)| column == name) {
             Some((_, expr)) => Ok(expr),

@@ -1,6 +1,7 @@
 //! How well predictions of classes fit labels: `ML.EVALUATE`, `ML.CONFUSION_MATRIX`, `ML.ROC_CURVE` and
-//! `ML.CALIBRATION` as queries over `ML.PREDICT`, which run like any other. Rows without a label are left out. Names are
-//! BigQuery ML's where it has them.
+//! `ML.CALIBRATION` as queries over `ML.PREDICT`, which run like any other. Rows without a label are left out, and so are
+//! those of weight 0 where rows have the column of the model's weights; `ML.EVALUATE` is by weight then, the others count
+//! rows. Names are BigQuery ML's where it has them.
 
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::error::Result;
@@ -67,26 +68,38 @@ pub(super) struct Judged<'a> {
     pub(super) rows: Box<Query>,
     /// What their label is called.
     pub(super) label: &'a str,
+    /// The column of their weights, if they have one.
+    pub(super) weight: Option<&'a str>,
     /// The columns that they are grouped by.
     pub(super) by: &'a [String],
 }
 
-/// `given`: the label, the likeliest class, the probabilities of all, and the groups, of rows that have a label.
+/// `given`: the label, the likeliest class, the probabilities of all, the weight, and the groups, of rows that have a label
+/// and weigh something.
 fn given(manifest: &Manifest, classes: &Classes, call: &Call, judged: &Judged<'_>) -> String {
     let (label, by) = (quoted(judged.label), judged.by);
     let predicted = manifest.predicted();
     let (class, probabilities) = (quoted(&predicted.name), quoted(&predicted.probabilities()));
     let data_type = derived::sql_type(classes.class_type());
     let model = derived::model(call);
+    let (weight, weighs) = match judged.weight.map(quoted) {
+        None => ("1".to_owned(), String::new()),
+        Some(column) => {
+            let weight = format!("CAST({column} AS DOUBLE)");
+            let weighs = format!(" AND {weight} > 0.0");
+            (weight, weighs)
+        }
+    };
     let groups = by.iter().enumerate();
     let groups: String = groups
         .map(|(at, name)| format!(", {} AS {}", quoted(name), group_name(at)))
         .collect();
     format!(
         "WITH given AS (
-           SELECT CAST({label} AS {data_type}) AS label, {class} AS predicted, {probabilities} AS probs{groups}
+           SELECT CAST({label} AS {data_type}) AS label, {class} AS predicted, {probabilities} AS probs,
+             {weight} AS weight{groups}
            FROM ml.predict({model}, (SELECT * FROM {ROWS}))
-           WHERE {label} IS NOT NULL
+           WHERE {label} IS NOT NULL{weighs}
          )"
     )
 }
@@ -126,22 +139,22 @@ fn metrics(classes: &[String], by: &[String]) -> String {
     };
     format!(
         ", known AS (
-           SELECT {groups}label, predicted, {second} AS second,
+           SELECT {groups}label, predicted, weight, {second} AS second,
              CAST(probs[CAST(array_position(make_array({all}), label) AS BIGINT)]['prob'] AS DOUBLE) AS probability
            FROM given
          ), counted AS (
-           SELECT {groups}label, predicted, second, label = {first} AS is_first, count(*) AS n,
-             sum(-ln(greatest(coalesce(probability, 0.0), {LEAST_PROBABILITY}))) AS loss
+           SELECT {groups}label, predicted, second, label = {first} AS is_first, count(*) AS \"rows\", sum(weight) AS n,
+             sum(weight * -ln(greatest(coalesce(probability, 0.0), {LEAST_PROBABILITY}))) AS loss
            FROM known GROUP BY {groups}label, predicted, second
          ), compared AS (
-           SELECT {groups}label, predicted, is_first, n, loss,
+           SELECT {groups}label, predicted, is_first, \"rows\", n, loss,
              sum(n) OVER (PARTITION BY {groups}label) AS support,
              sum(n) OVER (PARTITION BY {groups}predicted) AS chosen,
              sum(CASE WHEN is_first THEN n ELSE 0 END) OVER ({of_group} ORDER BY second) AS below,
              sum(CASE WHEN is_first THEN n ELSE 0 END) OVER (PARTITION BY {groups}second) AS level
            FROM counted
          )
-         SELECT {each}CAST(coalesce(sum(n), 0) AS BIGINT) AS \"rows\",
+         SELECT {each}CAST(coalesce(sum(\"rows\"), 0) AS BIGINT) AS \"rows\",
            coalesce(sum(n * 1.0 / chosen) FILTER (WHERE label = predicted), 0.0) / count(DISTINCT label) AS \"precision\",
            coalesce(sum(n * 1.0 / support) FILTER (WHERE label = predicted), 0.0) / count(DISTINCT label) AS recall,
            coalesce(sum(n) FILTER (WHERE label = predicted), 0) * 1.0 / sum(n) AS accuracy,

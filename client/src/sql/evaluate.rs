@@ -1,15 +1,16 @@
 //! `ML.EVALUATE`: how well predictions fit labels, as an ordinary aggregate over the prediction, of all rows or of each
 //! group.
 //!
-//! Rows without a label are left out. Names are BigQuery ML's where it has them, and scikit-learn's of quantiles. Of
-//! models that predict classes it is a query: see [`class_queries`](super::class_queries).
+//! Rows without a label are left out. Where rows have the column of the model's weights, means are by weight, as in
+//! training, and rows of weight 0 are left out too. Names are BigQuery ML's where it has them, and scikit-learn's of
+//! quantiles. Of models that predict classes it is a query: see [`class_queries`](super::class_queries).
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Column;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::functions::expr_fn::{abs, ln, sqrt};
-use datafusion::functions_aggregate::expr_fn::{avg, count, var_pop};
+use datafusion::functions_aggregate::expr_fn::{avg, count, sum, var_pop};
 use datafusion::functions_nested::expr_ext::IndexAccessor;
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, col, lit, when,
@@ -17,7 +18,7 @@ use datafusion::logical_expr::{
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::Ident;
 use volley_proto::did_you_mean;
-use volley_proto::store::{ClassType, Classes, Manifest};
+use volley_proto::store::{ClassType, Classes, Manifest, Scale};
 
 /// Below this, a label is left out of `rmspe`, as in training.
 const LEAST_LABEL: f64 = 0.001;
@@ -79,6 +80,30 @@ fn check_label(
         expected,
     }
     .into())
+}
+
+/// The column of rows' weights, where the model has one and so has the input.
+///
+/// # Errors
+/// When it is not of numbers.
+pub(super) fn weight<'m>(
+    manifest: &'m Manifest,
+    input: &LogicalPlan,
+) -> crate::Result<Option<&'m str>> {
+    let Some(column) = manifest.spec.sample_weight.as_deref() else {
+        return Ok(None);
+    };
+    match input.schema().as_arrow().field_with_name(column) {
+        Err(_) => Ok(None),
+        Ok(field) if field.data_type().is_numeric() => Ok(Some(column)),
+        Ok(field) => Err(volley_proto::Error::ColumnType {
+            column: column.to_owned(),
+            role: "sample_weight_col",
+            actual: field.data_type().to_string(),
+            expected: "a number".to_owned(),
+        }
+        .into()),
+    }
 }
 
 /// The columns that rows are grouped by, as the input has them.
@@ -147,7 +172,7 @@ fn quantile_name(at: usize) -> String {
 
 /// What is averaged of quantiles with these shares: the mean of their losses, and of the interval between the outermost
 /// two, whether the label is in it and how wide it is.
-fn of_quantiles(shares: &[f64]) -> Result<[(&'static str, Expr); 3]> {
+fn of_quantiles(shares: &[f64]) -> Result<[Averaged; 3]> {
     let quantile = |at: usize| col(quantile_name(at));
     let losses = shares.iter().enumerate().map(|(at, share)| {
         let error = || col("label") - quantile(at);
@@ -165,6 +190,45 @@ fn of_quantiles(shares: &[f64]) -> Result<[(&'static str, Expr); 3]> {
     ])
 }
 
+/// What a row's weight is called below the metrics.
+const WEIGHT: &str = "__volley_weight";
+
+/// What is averaged over rows, by its name.
+type Averaged = (&'static str, Expr);
+
+/// What the weight of the rows that have something to average is called.
+fn weight_of(name: &str) -> String {
+    format!("__volley_weight_of_{name}")
+}
+
+/// Aggregates for the mean of something by weight: two sums.
+fn weighed((name, of): Averaged) -> Result<[Expr; 2]> {
+    let weight = || col(WEIGHT);
+    let known = when(of.clone().is_not_null(), weight()).end()?;
+    Ok([
+        sum(weight() * of).alias(name),
+        sum(known).alias(weight_of(name)),
+    ])
+}
+
+/// The distance of labels from their means in training: the variance of labels that are far from 0 is that of their
+/// distances, and has more digits so.
+fn distance(manifest: &Manifest) -> Result<Expr> {
+    let mean = |scale: &Scale| {
+        let mean = match manifest.spec.loss.has_log_link() {
+            true => scale.unit,
+            false => scale.undo(0.0),
+        };
+        lit(if manifest.exponentiates() {
+            mean.exp()
+        } else {
+            mean
+        })
+    };
+    let means = manifest.label_scales.iter().map(mean).collect();
+    Ok(col("label") - of_place(means)?)
+}
+
 /// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers; of several labels,
 /// a row for each, which names it.
 ///
@@ -173,6 +237,7 @@ fn of_quantiles(shares: &[f64]) -> Result<[(&'static str, Expr); 3]> {
 pub(super) fn metrics(
     manifest: &Manifest,
     labels: &[String],
+    weight: Option<&str>,
     predicted: LogicalPlan,
     by: &[String],
 ) -> Result<LogicalPlan> {
@@ -205,10 +270,13 @@ pub(super) fn metrics(
         let value = value.cast_to(&DataType::Float64, predicted.schema())?;
         read.push(value.alias(quantile_name(at)));
     }
-    let averages = match shares {
+    let of_quantiles = match shares {
         [] => vec![],
         shares => of_quantiles(shares)?.to_vec(),
     };
+    if let Some(name) = weight {
+        read.push(number(name)?.alias(WEIGHT));
+    }
     for (at, name) in by.iter().enumerate() {
         read.push(column(name)?.alias(group_name(at)));
     }
@@ -232,14 +300,44 @@ pub(super) fn metrics(
     } else {
         abs(error())
     };
-    let metrics = [
-        count(lit(1_i64)).alias("rows"),
-        avg(abs(error())).alias("mean_absolute_error"),
-        avg(error() * error()).alias("mean_squared_error"),
-        var_pop(col("label")).alias("variance"),
-        avg(above(LEAST_LABEL, relative() * relative())?).alias("mspe"),
-        avg(transformed).alias("transformed_mae"),
+    let shown_of_quantiles: Vec<_> = of_quantiles.iter().map(|(name, _)| col(*name)).collect();
+    let mut averages = vec![
+        ("mean_absolute_error", abs(error())),
+        ("mean_squared_error", error() * error()),
+        ("mspe", above(LEAST_LABEL, relative() * relative())?),
+        ("transformed_mae", transformed),
     ];
+    averages.extend(of_quantiles);
+    let rows = count(lit(1_i64)).alias("rows");
+    let read = LogicalPlanBuilder::from(predicted)
+        .project(read)?
+        .filter(col("label").is_not_null())?;
+    let measured = match weight {
+        None => {
+            let variance = var_pop(col("label")).alias("variance");
+            let averages = averages.into_iter();
+            let averages = averages.map(|(name, of)| avg(of).alias(name));
+            read.aggregate(groups, [rows, variance].into_iter().chain(averages))?
+        }
+        Some(_) => {
+            let distance = distance(manifest)?;
+            averages.push(("distance", distance.clone()));
+            averages.push(("square_of_distance", distance.clone() * distance));
+            let mean = |name: &str| col(name) / col(weight_of(name));
+            let variance = mean("square_of_distance") - mean("distance") * mean("distance");
+            let means = averages.iter().map(|(name, _)| mean(name).alias(*name));
+            let kept = groups.iter().cloned().chain([col("rows")]);
+            let means: Vec<_> = kept
+                .chain(means)
+                .chain([variance.alias("variance")])
+                .collect();
+            let sums = averages.into_iter().map(weighed);
+            let sums: Vec<_> = sums.collect::<Result<_>>()?;
+            read.filter(col(WEIGHT).gt(lit(0.0)))?
+                .aggregate(groups, [rows].into_iter().chain(sums.into_iter().flatten()))?
+                .project(means)?
+        }
+    };
     let shown = [
         col("rows"),
         col("mean_absolute_error"),
@@ -248,13 +346,7 @@ pub(super) fn metrics(
         sqrt(col("mspe")).alias("rmspe"),
         col("transformed_mae"),
     ];
-    let averaged = averages.iter().map(|(name, _)| col(*name));
-    let averages = averages.iter();
-    let averages = averages.map(|(name, of)| avg(of.clone()).alias(*name));
-    LogicalPlanBuilder::from(predicted)
-        .project(read)?
-        .filter(col("label").is_not_null())?
-        .aggregate(groups, metrics.into_iter().chain(averages))?
-        .project(named.chain(shown).chain(averaged))?
+    measured
+        .project(named.chain(shown).chain(shown_of_quantiles))?
         .build()
 }

@@ -4,7 +4,8 @@
 //! and its attribution is the mean by which the score falls. The score is `r2_score` of numbers and `accuracy` of
 //! classes. A query over `ML.PREDICT` that runs like any other: rows are put into sixteen parts and an order by a hash
 //! of what they hold, and each takes the next one's value, the last of a part the first's. So the same rows have the same
-//! attributions. Rows without a label are left out.
+//! attributions. Rows without a label are left out, and so are those of weight 0 where rows have the column of the model's
+//! weights.
 
 use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::store::{Classes, Manifest};
@@ -13,16 +14,27 @@ use super::call::Call;
 use super::derived::{self, ROWS, quoted};
 use super::transform;
 
+/// The rows that are judged.
+pub(super) struct Judged<'a> {
+    pub(super) rows: Box<Query>,
+    /// What their label is called.
+    pub(super) label: &'a str,
+    /// The column of their weights, if they have one.
+    pub(super) weight: Option<&'a str>,
+}
+
 /// The query that a call is, over its rows.
 ///
-/// Their label is called `label`. What changes places are features, or what a TRANSFORM computes them of.
+/// What changes places are features, or what a TRANSFORM computes them of.
 pub(super) fn query(
     manifest: &Manifest,
     call: &Call,
-    label: &str,
-    rows: Box<Query>,
+    judged: Judged<'_>,
 ) -> crate::Result<Box<Query>> {
-    let label = quoted(label);
+    let label = quoted(judged.label);
+    let weighs = judged.weight.map(quoted);
+    let weighs = weighs.map(|column| format!(" AND CAST({column} AS DOUBLE) > 0.0"));
+    let weighs = weighs.unwrap_or_default();
     let predicted = quoted(&manifest.predicted().name);
     let class = manifest.classes.as_ref().map(Classes::class_type);
     let label_type = class.map_or("DOUBLE", derived::sql_type);
@@ -73,7 +85,7 @@ pub(super) fn query(
            SELECT {columns}, CAST({label} AS {label_type}) AS __volley_label, __volley_repeat,
              md5(concat_ws('|', CAST(__volley_repeat AS VARCHAR), CAST({label} AS VARCHAR), {texts})) AS __volley_draw
            FROM {ROWS} CROSS JOIN (VALUES (1), (2), (3), (4), (5)) AS repeats(__volley_repeat)
-           WHERE {label} IS NOT NULL
+           WHERE {label} IS NOT NULL{weighs}
          ), placed AS (
            SELECT *, {others} FROM drawn
          ), permuted AS (
@@ -95,5 +107,5 @@ pub(super) fn query(
         model = derived::model(call),
         names = names.join(" "),
     );
-    Ok(derived::query(&text, rows)?)
+    Ok(derived::query(&text, judged.rows)?)
 }

@@ -129,6 +129,7 @@ impl RelationPlanner for MlPlanner {
                 let (query, labels) = transform::labelled(manifest, given()?, schema)?;
                 let rows = planned(context, query.clone())?;
                 evaluate::check_labels(manifest, &labels, &rows)?;
+                let weight = evaluate::weight(manifest, &rows)?;
                 let names = IdentNormalizer::new(normalize);
                 let by = evaluate::groups(manifest, &call.by, &names, &rows)?;
                 match &manifest.classes {
@@ -136,7 +137,7 @@ impl RelationPlanner for MlPlanner {
                         let mut expression =
                             |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
                         let predicted = predict(manifest, &self.store, rows, &mut expression)?;
-                        evaluate::metrics(manifest, &labels, predicted, &by)?
+                        evaluate::metrics(manifest, &labels, weight, predicted, &by)?
                     }
                     None => {
                         let function = call.function.name().to_owned();
@@ -149,6 +150,7 @@ impl RelationPlanner for MlPlanner {
                         let judged = class_queries::Judged {
                             rows: query,
                             label: labels.first().map_or("", String::as_str),
+                            weight,
                             by: &by,
                         };
                         let query = class_queries::query(manifest, classes, &call, judged)?;
@@ -160,9 +162,14 @@ impl RelationPlanner for MlPlanner {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
                 let (rows, labels) = transform::labelled(manifest, given()?, schema)?;
-                evaluate::check_labels(manifest, &labels, &planned(context, rows.clone())?)?;
-                let label = labels.first().map_or("", String::as_str);
-                let query = global_explain::query(manifest, &call, label, rows)?;
+                let schema = planned(context, rows.clone())?;
+                evaluate::check_labels(manifest, &labels, &schema)?;
+                let judged = global_explain::Judged {
+                    rows,
+                    label: labels.first().map_or("", String::as_str),
+                    weight: evaluate::weight(manifest, &schema)?,
+                };
+                let query = global_explain::query(manifest, &call, judged)?;
                 planned(context, query)?
             }
             Function::FeatureInfo => match &call.input {
@@ -324,7 +331,7 @@ mod tests {
                         .unwrap_or_else(|| panic!("{what} in {plan}"))
                 };
                 let predict = at("Predict: known version 1 AS predicted_Sales");
-                assert!(at("predicted_Sales > Float32(10)") < predict, "{plan}");
+                assert!(at("predicted_Sales > Float64(10)") < predict, "{plan}");
                 assert!(at("Promo = Utf8(\"x\")") > predict, "{plan}");
             }
         });

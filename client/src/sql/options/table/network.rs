@@ -210,7 +210,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "sample_weight_col",
         "'column'",
         "(none)",
-        "A column of the rows' weights in the loss and in metrics. It is no feature unless named.",
+        "A column of the rows' weights, numbers ≥ 0: in the loss, in metrics, and in the means and deviations that numbers \
+         are scaled by. A row of weight 0 is as if it were not there. It is no feature unless named.",
         |to, value| column(&mut to.sample_weight, value),
     ),
     option(
@@ -218,7 +219,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "true, false",
         "false",
         "Whether a classifier's classes weigh the same in training, however many rows they have: \
-         rows / (classes · rows of the class).",
+         rows / (classes · rows of the class), each counted by its weight.",
         |to, value| match value {
             OptionValue::Bool(true) => set(&mut to.class_weights, ClassWeights::Balanced),
             OptionValue::Bool(false) => Ok(()),
