@@ -23,6 +23,7 @@ mod labels;
 mod limits;
 mod mistakes;
 mod models;
+mod numbers;
 mod page;
 mod places;
 mod quantiles;

@@ -1,0 +1,87 @@
+//! Numbers far from 0, and rows' weights: what is learnt and judged of them.
+
+use serde_json::Value;
+use volley_tests::Cluster;
+
+use crate::write_table;
+
+fn number(row: &Value, column: &str) -> f64 {
+    row[column].as_f64().unwrap()
+}
+
+#[test]
+fn numbers_far_from_zero_keep_their_digits() {
+    let cluster = Cluster::start(2);
+    let rows = "SELECT 1700000000 + value AS seconds, 1e9 + value AS y FROM range(100)";
+    cluster.query(&format!(
+        "CREATE MODEL m OPTIONS (model_type = 'linear_reg', input_label_cols = ['y'], continuous = ['seconds'],
+           data_split_method = 'no_split', device = 'cpu') AS {rows}"
+    ));
+    let predicted = cluster.query(&format!(
+        "SELECT max(abs(predicted_y - y)) AS error, arrow_typeof(min(predicted_y)) AS kind
+         FROM ML.PREDICT(MODEL m, ({rows}))"
+    ));
+    assert!(number(&predicted[0], "error") < 1.0, "{predicted:?}");
+    assert_eq!(predicted[0]["kind"], "Float64");
+    let judged = cluster.query(&format!("SELECT * FROM ML.EVALUATE(MODEL m, ({rows}))"));
+    assert!(number(&judged[0], "r2_score") > 0.9999, "{judged:?}");
+}
+
+#[test]
+fn rows_count_by_their_weights() {
+    let cluster = Cluster::start(2);
+    let table = write_table(cluster.dir(), 700);
+    let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
+    // A third of the rows weigh nothing, and what they say is wrong.
+    let rows = "SELECT id, k, x, CASE WHEN id % 3 = 0 THEN 1e6 ELSE y END AS y,
+                  CASE WHEN id % 3 = 0 THEN 'wrong' WHEN y > 4 THEN 'much' ELSE 'little' END AS c,
+                  CAST(id % 3 AS DOUBLE) AS w, split FROM t";
+    let once = format!("SELECT id, k, x, y, c, split FROM ({rows}) AS once WHERE w > 0");
+    let again = format!("SELECT id, k, x, y, c, split FROM ({rows}) AS again WHERE w > 1");
+    let twice = format!("{once} UNION ALL {again}");
+    for (label, model_type) in [("y", "dnn_regressor"), ("c", "dnn_classifier")] {
+        query(&format!(
+            "CREATE MODEL m_{label} OPTIONS (model_type = '{model_type}', input_label_cols = ['{label}'],
+               categorical = ['k'], continuous = ['x'], sample_weight_col = 'w', hidden_units = [16], epochs = 10,
+               data_split_method = 'custom', data_split_col = 'split', device = 'cpu') AS {rows}"
+        ));
+        let judged = |of: &str| {
+            let judged = query(&format!(
+                "SELECT * FROM ML.EVALUATE(MODEL m_{label}, ({of}))"
+            ));
+            judged[0].as_object().unwrap().clone()
+        };
+        let (weighed, due) = (judged(rows), judged(&twice));
+        assert_eq!((&weighed["rows"], &due["rows"]), (&466.into(), &699.into()));
+        for (metric, due) in due.iter().filter(|(metric, _)| *metric != "rows") {
+            let (told, due) = (weighed[metric].as_f64().unwrap(), due.as_f64().unwrap());
+            let error = (told - due).abs();
+            assert!(error < 1e-9 * due.abs().max(1.0), "{metric}: {told} {due}");
+        }
+        let (metric, name) = match label {
+            "y" => ("eval_mae", "mean_absolute_error"),
+            _ => ("eval_accuracy", "accuracy"),
+        };
+        let trained = query(&format!(
+            "SELECT {metric} AS told FROM ML.TRAINING_INFO(MODEL m_{label}) WHERE published"
+        ));
+        let due = judged(&format!(
+            "SELECT * FROM ({rows}) AS evaluated WHERE split = 'EVAL'"
+        ));
+        let (told, due) = (number(&trained[0], "told"), due[name].as_f64().unwrap());
+        assert!(
+            (told - due).abs() < 1e-3 * due.abs(),
+            "{metric}: {told} {due}"
+        );
+    }
+    let classes = query(
+        "SELECT DISTINCT cardinality(predicted_c_probs) AS classes FROM ML.PREDICT(MODEL m_c, TABLE t)",
+    );
+    assert_eq!(number(&classes[0], "classes"), 2.0);
+
+    let said = cluster.fail(&format!(
+        "{table} CREATE MODEL none OPTIONS (input_label_cols = ['y'], sample_weight_col = 'w', device = 'cpu')
+         AS SELECT x, y, 0.0 AS w FROM t"
+    ));
+    assert!(said.contains("\"w\" (sample_weight_col) is 0"), "{said}");
+}
