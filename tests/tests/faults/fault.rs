@@ -67,12 +67,18 @@ pub(crate) fn each(group: &str, faults: &[Fault]) {
             while let Some((name, run)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let started = Instant::now();
                 let ended = until_it_strikes(name, *run);
-                let outcome = if ended.is_ok() { "ok" } else { "FAILED" };
                 let seconds = started.elapsed().as_secs_f64();
-                say(&format!("fault {name} ... {outcome} in {seconds:.1} s"));
-                if ended.is_err() {
-                    failed.lock().unwrap().push(name.clone());
-                }
+                let Err(why) = ended else {
+                    say(&format!("fault {name} ... ok in {seconds:.1} s"));
+                    continue;
+                };
+                let text = why.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| why.downcast_ref::<&str>().copied());
+                let text = text.unwrap_or("it panicked");
+                say(&format!(
+                    "fault {name} ... FAILED in {seconds:.1} s: {text}"
+                ));
+                failed.lock().unwrap().push(format!("{name}: {text}"));
             }
         };
         for _ in 0..AT_ONCE {
