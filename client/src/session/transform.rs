@@ -11,6 +11,7 @@ use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::datasource::ViewTable;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
+use datafusion::functions::expr_fn::abs;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, lit};
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
@@ -90,13 +91,16 @@ impl Rows {
         each.collect()
     }
 
-    /// What is kept of the `TRANSFORM` of a model: features, and the label where it is computed.
+    /// What is kept of the `TRANSFORM` of a model: features, and the label and the weight where they are computed.
     pub(super) fn kept(&self, spec: &TrainSpec) -> Result<Option<Transform>> {
         let Some(given) = &self.transform else {
             return Ok(None);
         };
-        let is_kept =
-            |name: &str| spec.label.is(name) || spec.features.iter().any(|of| of.column == name);
+        let is_kept = |name: &str| {
+            spec.label.is(name)
+                || spec.sample_weight.as_deref() == Some(name)
+                || spec.features.iter().any(|of| of.column == name)
+        };
         only(&given.settled, is_kept).map(Some)
     }
 
@@ -296,7 +300,8 @@ impl Session {
         };
         let weight = self.column(rows, column)?;
         let weight = weight.cast_to(&DataType::Float64, plan.schema())?;
-        let weighing = LogicalPlanBuilder::from(plan).filter(weight.not_eq(lit(0.0)))?;
+        // Of the two zeros.
+        let weighing = LogicalPlanBuilder::from(plan).filter(abs(weight).not_eq(lit(0.0)))?;
         Ok(weighing.build()?)
     }
 

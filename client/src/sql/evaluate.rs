@@ -82,15 +82,17 @@ fn check_label(
     .into())
 }
 
-/// The column of rows' weights, where the model has one and so has the input.
+/// The column of rows' weights, where the model has one and so has the input: one that its TRANSFORM has computed, or the
+/// rows' own.
 ///
 /// # Errors
 /// When it is not of numbers.
 pub(super) fn weight<'m>(
     manifest: &'m Manifest,
+    computed: Option<&'m str>,
     input: &LogicalPlan,
 ) -> crate::Result<Option<&'m str>> {
-    let Some(column) = manifest.spec.sample_weight.as_deref() else {
+    let Some(column) = computed.or(manifest.spec.sample_weight.as_deref()) else {
         return Ok(None);
     };
     match input.schema().as_arrow().field_with_name(column) {
@@ -190,6 +192,9 @@ fn of_quantiles(shares: &[f64]) -> Result<[Averaged; 3]> {
     ])
 }
 
+/// The share of the mean of squares that a variance is told apart from 0 by.
+const ROUNDING: f64 = 1e-13;
+
 /// What a row's weight is called below the metrics.
 const WEIGHT: &str = "__volley_weight";
 
@@ -211,8 +216,8 @@ fn weighed((name, of): Averaged) -> Result<[Expr; 2]> {
     ])
 }
 
-/// The distance of labels from their means in training: the variance of labels that are far from 0 is that of their
-/// distances, and has more digits so.
+/// The distance of labels from their means in training, where they were standardized: the variance of labels that are far
+/// from 0 is that of their distances, and has more digits so.
 fn distance(manifest: &Manifest) -> Result<Expr> {
     let mean = |scale: &Scale| {
         let mean = match manifest.spec.loss.has_log_link() {
@@ -324,7 +329,11 @@ pub(super) fn metrics(
             averages.push(("distance", distance.clone()));
             averages.push(("square_of_distance", distance.clone() * distance));
             let mean = |name: &str| col(name) / col(weight_of(name));
-            let variance = mean("square_of_distance") - mean("distance") * mean("distance");
+            let square = mean("square_of_distance");
+            let variance = square.clone() - mean("distance") * mean("distance");
+            // What is left of equal labels by rounding is none.
+            let least = lit(ROUNDING) * square;
+            let variance = when(variance.clone().gt(least), variance).otherwise(lit(0.0))?;
             let means = averages.iter().map(|(name, _)| mean(name).alias(*name));
             let kept = groups.iter().cloned().chain([col("rows")]);
             let means: Vec<_> = kept

@@ -126,10 +126,14 @@ impl RelationPlanner for MlPlanner {
             | Function::Calibration => {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
-                let (query, labels) = transform::labelled(manifest, given()?, schema)?;
+                let transform::Labelled {
+                    rows: query,
+                    labels,
+                    weight,
+                } = transform::labelled(manifest, given()?, schema)?;
                 let rows = planned(context, query.clone())?;
                 evaluate::check_labels(manifest, &labels, &rows)?;
-                let weight = evaluate::weight(manifest, &rows)?;
+                let weight = evaluate::weight(manifest, weight, &rows)?;
                 let names = IdentNormalizer::new(normalize);
                 let by = evaluate::groups(manifest, &call.by, &names, &rows)?;
                 match &manifest.classes {
@@ -161,13 +165,17 @@ impl RelationPlanner for MlPlanner {
             Function::GlobalExplain => {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
-                let (rows, labels) = transform::labelled(manifest, given()?, schema)?;
+                let transform::Labelled {
+                    rows,
+                    labels,
+                    weight,
+                } = transform::labelled(manifest, given()?, schema)?;
                 let schema = planned(context, rows.clone())?;
                 evaluate::check_labels(manifest, &labels, &schema)?;
                 let judged = global_explain::Judged {
                     rows,
                     label: labels.first().map_or("", String::as_str),
-                    weight: evaluate::weight(manifest, &schema)?,
+                    weight: evaluate::weight(manifest, weight, &schema)?,
                 };
                 let query = global_explain::query(manifest, &call, judged)?;
                 planned(context, query)?

@@ -85,3 +85,34 @@ fn rows_count_by_their_weights() {
     ));
     assert!(said.contains("\"w\" (sample_weight_col) is 0"), "{said}");
 }
+
+#[test]
+fn rows_are_judged_by_weights_that_a_transform_computes() {
+    let cluster = Cluster::start(1);
+    let rows = "SELECT CAST(value AS DOUBLE) AS x, CASE WHEN value % 5 = 0 THEN 1e6 ELSE 2.0 * value + 3 END AS y,
+                  CASE WHEN value % 5 = 0 THEN 'bad' ELSE 'good' END AS kind FROM range(100)";
+    cluster.query(&format!(
+        "CREATE MODEL m TRANSFORM (x, y, CASE WHEN kind = 'bad' THEN 0 ELSE 3 END AS w)
+         OPTIONS (model_type = 'linear_reg', input_label_cols = ['y'], sample_weight_col = 'w',
+           data_split_method = 'no_split', device = 'cpu') AS {rows}"
+    ));
+    let judged = |of: &str| {
+        let of = format!("SELECT * FROM ML.EVALUATE(MODEL m, ({of}))");
+        cluster.query(&of).remove(0)
+    };
+    let all = judged(rows);
+    assert_eq!(all["rows"], 80);
+    assert!(number(&all, "mean_absolute_error") < 0.2, "{all}");
+    assert!(number(&all, "r2_score") > 0.999, "{all}");
+    // Without what weights are computed of, rows weigh the same.
+    assert_eq!(
+        judged(&format!("SELECT x, y FROM ({rows}) AS known"))["rows"],
+        100
+    );
+    // Labels that are all the same have no variance, which no rounding is taken for.
+    let same = "SELECT CAST(value AS DOUBLE) AS x, 0.1 AS y, 'good' AS kind FROM range(7)";
+    let none = cluster.query(&format!(
+        "SELECT r2_score < -1e300 AS none FROM ML.EVALUATE(MODEL m, ({same}))"
+    ));
+    assert_eq!(none[0]["none"], true);
+}

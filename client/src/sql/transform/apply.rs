@@ -17,6 +17,7 @@ const ROLE: &str = "the rows (the model's TRANSFORM reads it)";
 
 /// What a label is called that is computed beside the rows' own columns.
 const LABEL: &str = "__volley_transformed_label";
+const WEIGHT: &str = "__volley_transformed_weight";
 
 /// The columns that an expression reads, which is of a saved `TRANSFORM`.
 pub(crate) fn read_columns(sql: &str) -> Result<Vec<String>> {
@@ -141,12 +142,18 @@ fn reads_as(actual: &DataType, trained: &DataType) -> bool {
         || plain.is_numeric() && trained.is_floating()
 }
 
-/// A call's rows with the labels, and what these are called: the rows' own, or such that the `TRANSFORM` computes.
-pub(crate) fn labelled(
-    manifest: &Manifest,
-    rows: Box<Query>,
-    schema: &Schema,
-) -> Result<(Box<Query>, Vec<String>)> {
+/// Rows that are judged.
+#[derive(Debug)]
+pub(crate) struct Labelled {
+    pub(crate) rows: Box<Query>,
+    /// What their labels are called: the rows' own, or such that the `TRANSFORM` computes.
+    pub(crate) labels: Vec<String>,
+    /// What their weight is called, where the `TRANSFORM` computes it of what the rows have.
+    pub(crate) weight: Option<&'static str>,
+}
+
+/// A call's rows with what predictions are compared with.
+pub(crate) fn labelled(manifest: &Manifest, rows: Box<Query>, schema: &Schema) -> Result<Labelled> {
     let label = &manifest.spec.label;
     let computed = match &manifest.spec.transform {
         Some(transform) => expressions(transform, schema, |column| label.is(column))?,
@@ -164,14 +171,26 @@ pub(crate) fn labelled(
             _ => label.clone(),
         }
     });
-    let names: Vec<_> = names.collect();
-    match columns.is_empty() {
-        true => Ok((rows, names)),
-        false => {
-            let text = format!("SELECT *{columns} FROM {ROWS}");
-            Ok((derived::query(&text, rows)?, names))
-        }
-    }
+    let labels: Vec<_> = names.collect();
+    let is_weight = |column: &str| manifest.spec.sample_weight.as_deref() == Some(column);
+    let weight = manifest.spec.transform.iter();
+    let weight = weight.filter(|of| of.columns.iter().any(|of| is_weight(&of.column)));
+    let mut weight = weight.map(|of| expressions(of, schema, is_weight));
+    // Rows that lack what it is computed of are judged without weights.
+    let weight = weight.next().and_then(Result::ok);
+    let weight = weight.into_iter().flatten().next().map(|(_, expr)| {
+        columns.push_str(&format!(", {expr} AS {WEIGHT}"));
+        WEIGHT
+    });
+    let rows = match columns.is_empty() {
+        true => rows,
+        false => derived::query(&format!("SELECT *{columns} FROM {ROWS}"), rows)?,
+    };
+    Ok(Labelled {
+        rows,
+        labels,
+        weight,
+    })
 }
 
 /// A call's rows as the model is given them: features, and the label where rows have what it is computed of.
@@ -181,8 +200,10 @@ pub(crate) fn prepared(
     rows: Box<Query>,
     schema: &Schema,
 ) -> Result<Box<Query>> {
-    let label = &manifest.spec.label;
-    let mut columns = expressions(transform, schema, |column| !label.is(column))?;
+    let (label, features) = (&manifest.spec.label, &manifest.spec.features);
+    let mut columns = expressions(transform, schema, |column| {
+        !label.is(column) && features.iter().any(|of| of.column == column)
+    })?;
     for label in &label.columns {
         let computed = expressions(transform, schema, |column| column == label);
         columns.extend(computed.into_iter().flatten());

@@ -14,7 +14,7 @@ mod columns;
 mod fit;
 mod functions;
 
-pub(crate) use apply::{expressions, labelled, prepared, read_columns};
+pub(crate) use apply::{Labelled, expressions, labelled, prepared, read_columns};
 pub(crate) use columns::{Clause, Columns, only};
 pub(crate) use fit::cut_query;
 
