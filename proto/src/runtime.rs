@@ -76,12 +76,13 @@ pub struct RankTask {
 }
 
 impl RankTask {
-    /// Opens the rows of the virtual shard at a place of `identity.partitions`.
-    ///
-    /// # Errors
-    /// When they cannot be opened.
-    pub fn rows(&self, at: usize) -> Result<SendableRecordBatchStream> {
-        self.input.execute(at, Arc::clone(&self.context))
+    /// What opens the rows of the virtual shard at a place of `identity.partitions`.
+    pub fn rows(
+        &self,
+        at: usize,
+    ) -> impl FnOnce() -> Result<SendableRecordBatchStream> + Send + use<> {
+        let (input, context) = (Arc::clone(&self.input), Arc::clone(&self.context));
+        move || input.execute(at, context)
     }
 }
 

@@ -1,11 +1,14 @@
 //! The first phase: streams become shards, several at a time, batch by batch.
 
 use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::FeatureSummary;
@@ -103,8 +106,8 @@ impl fmt::Debug for LoadedShards {
     }
 }
 
-/// Encodes the rows of each shard, given by its global number and what opens it, as they come. Shards in the cache are
-/// read from it instead, and others are put there.
+/// Encodes the rows of each shard, given by its global number and what opens it, as they come: each in a task of its own, so
+/// that all threads of the runtime encode. Shards in the cache are read from it instead, and others are put there.
 ///
 /// All streams have the same `schema`. Rows that cannot be trained on are no error here: they are
 /// counted, and [`train`](crate::train()) refuses them on all ranks.
@@ -119,14 +122,24 @@ pub async fn load<O, S, E>(
     cancel: &CancellationToken,
 ) -> Result<LoadedShards>
 where
-    O: FnOnce() -> Result<S, E>,
-    S: Stream<Item = Result<RecordBatch, E>> + Send + Unpin,
+    O: FnOnce() -> Result<S, E> + Send + 'static,
+    S: Stream<Item = Result<RecordBatch, E>> + Send + Unpin + 'static,
     E: std::error::Error + Send + Sync + 'static,
 {
     let start = Instant::now();
-    let columns = Columns::try_new(spec, schema)?;
+    let columns = Arc::new(Columns::try_new(spec, schema)?);
     let encoded = stream::iter(shards)
-        .map(|(id, open)| find_or_encode(id, open, cache, &columns))
+        .map(|(id, open)| {
+            // A set of one, which ends it when nobody waits any more.
+            let mut task = JoinSet::new();
+            task.spawn(find_or_encode(
+                id,
+                open,
+                cache.cloned(),
+                Arc::clone(&columns),
+            ));
+            async move { ended(task.join_next().await) }
+        })
         .buffer_unordered(CONCURRENT_SHARDS)
         .try_collect::<Vec<_>>();
     let mut shards = cancel
@@ -151,7 +164,7 @@ where
         .collect();
     Ok(LoadedShards {
         shards,
-        features: columns.features,
+        features: columns.features.clone(),
         categories,
         label: columns.classes,
         rows,
@@ -159,12 +172,22 @@ where
     })
 }
 
+/// What a task came to.
+fn ended<T>(task: Option<Result<Result<T>, JoinError>>) -> Result<T> {
+    match task.map(|task| task.map_err(JoinError::try_into_panic)) {
+        Some(Ok(result)) => result,
+        Some(Err(Ok(panic))) => resume_unwind(panic),
+        // Its runtime ends.
+        Some(Err(Err(_))) | None => Err(Error::Cancelled),
+    }
+}
+
 /// A shard, and whether it was in the cache.
 async fn find_or_encode<O, S, E>(
     id: usize,
     open: O,
-    cache: Option<&ShardCache>,
-    columns: &Columns,
+    cache: Option<ShardCache>,
+    columns: Arc<Columns>,
 ) -> Result<(LocalShard, bool)>
 where
     O: FnOnce() -> Result<S, E>,
@@ -172,12 +195,12 @@ where
     E: std::error::Error + Send + Sync + 'static,
 {
     let Some(cache) = cache else {
-        return Ok((encode(id, open, columns).await?, false));
+        return Ok((encode(id, open, &columns).await?, false));
     };
     if let Some(shard) = cache.get(id).await {
         return Ok((shard, true));
     }
-    let shard = encode(id, open, columns).await?;
+    let shard = encode(id, open, &columns).await?;
     Ok((cache.put(shard).await, false))
 }
 

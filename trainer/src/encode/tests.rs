@@ -212,13 +212,14 @@ fn cached_shards_are_not_streamed_again_and_are_the_same() {
             std::fs::write(file(*cut), &bytes[..bytes.len() - 1]).unwrap();
             streamed.push(*cut);
         }
-        let opened = Mutex::new(vec![]);
-        let again = load_cached(&spec, batches.clone(), Some(&cache), |id| {
-            opened.lock().push(id)
+        let opened = Arc::new(Mutex::new(vec![]));
+        let told = Arc::clone(&opened);
+        let again = load_cached(&spec, batches.clone(), Some(&cache), move |id| {
+            told.lock().push(id)
         });
         assert_eq!(contents(&again.unwrap()), contents(&first));
         // Shards are opened side by side.
-        let mut opened = opened.into_inner();
+        let mut opened = std::mem::take(&mut *opened.lock());
         opened.sort_unstable();
         assert_eq!(opened, streamed);
         let all = load_cached(&spec, batches, Some(&cache), |id| {
