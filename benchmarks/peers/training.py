@@ -1,10 +1,10 @@
 """Trains the Rossmann network with PyTorch, as one who knows it well would write it.
 
-One rank trains in this process; more are processes of their own, in step through DDP over gloo. A
-rank has one thread. Processes, tensors and compiled code stay from question to question; weights
+One rank trains in this process; more are processes of their own, in step through DDP over gloo.
+Processes, tensors and compiled code stay from question to question; weights
 start anew, so that every answer is about the same training.
 
-    {"parquet": path, "rows": n, "batch": rows of one rank in one step, "ranks": n}
+    {"parquet": path, "rows": n, "batch": rows of one rank in one step, "ranks": n, "threads": of a rank}
         → {"seconds": of the second epoch, "rows": of the second epoch, "loss": its mean}
 
 `--tuned-malloc` has glibc keep freed memory and use huge pages; `--compile` compiles the network. It
@@ -41,8 +41,9 @@ EPOCHS = 2
 class Rank:
     """One rank: its rows, its network, its part of every batch."""
 
-    def __init__(self, rank, ranks, compiles):
+    def __init__(self, rank, ranks, threads, compiles):
         self.rank, self.ranks, self.compiles = rank, ranks, compiles
+        self.threads = threads
         self.rows, self.networks = {}, {}
 
     def load(self, parquet, rows):
@@ -74,6 +75,7 @@ class Rank:
         return network.train(), forward
 
     def train(self, parquet, rows, batch):
+        torch.set_num_threads(self.threads)
         rows = self.load(parquet, rows)
         network, forward = self.network(rows)
         optimizer = KerasAdam(network)
@@ -103,12 +105,11 @@ class Rank:
         return {"seconds": seconds, "rows": seen, "loss": total / seen}
 
 
-def run_rank(rank, ranks, compiles, store, pipe):
+def run_rank(rank, ranks, threads, compiles, store, pipe):
     """A rank in a process of its own, which answers until the pipe is closed."""
-    torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    this = Rank(rank, ranks, compiles)
+    this = Rank(rank, ranks, threads, compiles)
     while True:
         try:
             question = pipe.recv()
@@ -120,13 +121,13 @@ def run_rank(rank, ranks, compiles, store, pipe):
 class Ranks:
     """Several ranks, each a process."""
 
-    def __init__(self, ranks, compiles):
+    def __init__(self, ranks, threads, compiles):
         context = mp.get_context("spawn")
         store = os.path.join(tempfile.mkdtemp(), "store")
         self.pipes = []
         for rank in range(ranks):
             here, there = context.Pipe()
-            args = (rank, ranks, compiles, store, there)
+            args = (rank, ranks, threads, compiles, store, there)
             context.Process(target=run_rank, args=args, daemon=True).start()
             there.close()
             self.pipes.append(here)
@@ -138,18 +139,17 @@ class Ranks:
 
 
 def main():
-    torch.set_num_threads(1)
     compiles = "--compile" in sys.argv
     worlds = {}
 
     def answer(question):
         if question.get("versions"):
             return {"PyTorch": torch.__version__}
-        ranks = question["ranks"]
-        if ranks not in worlds:
+        shape = ranks, threads = question["ranks"], question["threads"]
+        if shape not in worlds:
             alone = ranks == 1
-            worlds[ranks] = Rank(0, 1, compiles) if alone else Ranks(ranks, compiles)
-        return worlds[ranks].train(question["parquet"], question["rows"], question["batch"])
+            worlds[shape] = Rank(0, 1, threads, compiles) if alone else Ranks(ranks, threads, compiles)
+        return worlds[shape].train(question["parquet"], question["rows"], question["batch"])
 
     serve(answer)
 
