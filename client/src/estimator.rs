@@ -1,5 +1,6 @@
 //! `CREATE MODEL` in Rust: a typed builder of a training run.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use datafusion::dataframe::DataFrame;
@@ -329,6 +330,12 @@ impl Estimator {
     /// Precision of products of matrices.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.options.precision = Some(precision);
+        self
+    }
+
+    /// The most threads that a rank computes with on the CPU.
+    pub fn threads(mut self, threads: NonZeroUsize) -> Self {
+        self.options.threads = Some(threads);
         self
     }
 

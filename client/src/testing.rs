@@ -101,6 +101,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         shard_by: Vec::new(),
         device: Device::Auto,
         precision: None,
+        threads: None,
         device_share: false,
         rendezvous_timeout: Duration::from_secs(60),
         collective_timeout: Duration::from_secs(60),

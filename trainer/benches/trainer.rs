@@ -7,6 +7,7 @@
 #[path = "../src/bin/volley-train/rossmann.rs"]
 mod rossmann;
 
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use arrow::record_batch::RecordBatch;
@@ -154,6 +155,7 @@ fn train_steps(spec: &TrainSpec, rows: &[RecordBatch], steps: u64) -> Duration {
     let rank = Rank {
         communicator: &mut ranks[0],
         device: ResolvedDevice::CPU,
+        threads: NonZeroUsize::MIN,
         layers: &CustomLayers::new(),
         observer: &stopwatch,
         cancel: &stopwatch.done,

@@ -7,6 +7,8 @@
 //! A rank has succeeded once the model is published, whichever rank that is. Not here: where peers are, the rows, and the
 //! store; the host of the rank has found its seat, [loads](crate::load) its shards and lends a [`Publisher`].
 
+use std::num::NonZeroUsize;
+
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::TrainSpec;
 
@@ -39,6 +41,8 @@ pub struct GangRank<'a> {
     pub membership: &'a Membership,
     /// Where to compute.
     pub device: ResolvedDevice,
+    /// How many threads compute on the CPU.
+    pub threads: NonZeroUsize,
     /// The custom layers that networks may name.
     pub layers: &'a CustomLayers,
     /// Hears how training goes.
@@ -76,6 +80,7 @@ pub fn run_rank(
         listener,
         membership,
         device,
+        threads,
         layers,
         observer,
         publisher,
@@ -99,6 +104,7 @@ pub fn run_rank(
     let rank = Rank {
         communicator: &mut communicator,
         device,
+        threads,
         layers,
         observer,
         cancel,

@@ -31,6 +31,7 @@ mod network;
 mod random;
 #[cfg(test)]
 mod testing;
+mod threads;
 mod train;
 
 /// Layers that users implement in Rust and networks name as `custom('name', argument, …)`.

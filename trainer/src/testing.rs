@@ -1,5 +1,6 @@
 //! For tests: small specs, made-up rows, and whole worlds of ranks on threads.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,6 +108,7 @@ pub(crate) fn spec() -> TrainSpec {
         shard_by: vec![],
         device: Device::Cpu,
         precision: None,
+        threads: None,
         device_share: false,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),
@@ -354,14 +356,14 @@ pub(crate) fn load_cached(
     spec: &TrainSpec,
     shards: Vec<(usize, Vec<RecordBatch>)>,
     cache: Option<&ShardCache>,
-    opened: impl Fn(usize),
+    opened: impl Fn(usize) + Clone + Send + 'static,
 ) -> Result<LoadedShards> {
     let schema = shards
         .iter()
         .find_map(|(_, batches)| batches.first())
         .map_or_else(schema, RecordBatch::schema);
-    let opened = &opened;
     let open = |(id, batches): (usize, Vec<RecordBatch>)| {
+        let opened = opened.clone();
         let open = move || {
             opened(id);
             Ok(stream::iter(batches.into_iter().map(Ok::<_, ArrowError>)))
@@ -393,6 +395,7 @@ pub(crate) struct Seat<'a> {
     pub(crate) loaded: Result<LoadedShards>,
     pub(crate) origin: Origin,
     pub(crate) device: ResolvedDevice,
+    pub(crate) threads: NonZeroUsize,
     pub(crate) observer: &'a dyn Observer,
     pub(crate) layers: CustomLayers,
     /// Ends this rank only; its peers see a closed connection.
@@ -406,6 +409,7 @@ impl Seat<'_> {
             loaded,
             origin: Origin::Fresh,
             device: ResolvedDevice::CPU,
+            threads: NonZeroUsize::MIN,
             observer: &Deaf,
             layers: custom_layers(),
             cancel: CancellationToken::new(),
@@ -445,6 +449,7 @@ pub(crate) fn train_seats(
                     let rank = Rank {
                         communicator: &mut communicator,
                         device: seat.device,
+                        threads: seat.threads,
                         layers: &seat.layers,
                         observer: seat.observer,
                         cancel: &seat.cancel,

@@ -1,6 +1,8 @@
 //! `EXPLAIN CREATE MODEL`, before anything is spent, and `EXPLAIN ANALYZE`, after it was.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -353,12 +355,29 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             (device, _) => device.to_string(),
         },
     );
+    line("threads", threads(spec.threads, executors));
     let asked = spec.precision;
     let kinds = device_kinds(spec.device, executors).into_iter();
     let ranks: Vec<_> = kinds.map(|kind| RankDevice::new(kind, asked)).collect();
     line("precision", RankDevice::reasons(&ranks, asked));
     text.truncate(text.trim_end().len());
     text
+}
+
+/// How many threads a rank computes with on the CPU.
+fn threads(most: Option<NonZeroUsize>, executors: Option<&[Executor]>) -> String {
+    let most = most.map_or(usize::MAX, usize::from);
+    let able = executors.into_iter().flatten();
+    let of_executors = able.filter(|executor| executor.role != "query");
+    let counts: BTreeSet<_> = of_executors
+        .map(|executor| most.min(executor.slots as usize))
+        .collect();
+    match (counts.first(), counts.last()) {
+        (Some(least), Some(most)) if least == most => format!("{most} a rank"),
+        (Some(least), Some(most)) => format!("{least} to {most} a rank"),
+        _ if most == usize::MAX => "as many as the executor has slots".to_owned(),
+        _ => format!("{most} a rank at most"),
+    }
 }
 
 /// The kinds of devices that ranks may compute on: both, where it is not known.

@@ -1,5 +1,6 @@
 //! The executor's side of barrier stages: gives each task a seat, runs it, and tells how it ended.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -30,6 +31,8 @@ pub(crate) struct RankHost {
     listen: ListenAddress,
     socket_dir: PathBuf,
     layers: CustomLayers,
+    /// Slots of the executor: a rank takes no more threads.
+    slots: NonZeroUsize,
     scheduler: Authorized,
     parking: Parking,
     tls: Option<Tls>,
@@ -42,6 +45,7 @@ impl RankHost {
             listen: config.listen.clone(),
             socket_dir: config.work_dir.clone(),
             layers: config.layers.clone(),
+            slots: NonZeroUsize::new(config.vcores).unwrap_or(NonZeroUsize::MIN),
             scheduler,
             parking,
             tls: config.tls.clone(),
@@ -90,9 +94,11 @@ impl RankHost {
                 return Err(error);
             }
         };
+        let threads = spec.threads.map_or(self.slots, |most| most.min(self.slots));
         let run = RankRun {
             executor: &self.executor,
             device,
+            threads,
             layers: &self.layers,
             seat,
             rendezvous: &rendezvous,
@@ -100,7 +106,7 @@ impl RankHost {
             // Also the end of the generation stops the rank.
             stop: cancel.child_token(),
         };
-        tracing::info!(%train, ?seat, %device, "rank joined");
+        tracing::info!(%train, ?seat, %device, threads, "rank joined");
         let trained = tokio::select! {
             trained = run.run(listener, membership, &task, place) => trained,
             never = run.hold_seat() => match never {},

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,7 @@ fn newest(left: Option<Origin>, found: Option<Origin>) -> Origin {
 pub(super) struct RankRun<'a> {
     pub(super) executor: &'a str,
     pub(super) device: ResolvedDevice,
+    pub(super) threads: NonZeroUsize,
     pub(super) layers: &'a CustomLayers,
     pub(super) seat: Seat,
     pub(super) rendezvous: &'a Rendezvous,
@@ -113,7 +115,10 @@ impl RankRun<'_> {
     ) -> Result<Result<LoadedShards, volley_trainer::Error>, RankError> {
         let limit = self.spec.loading_timeout;
         let shards = task.identity.partitions.iter().enumerate();
-        let shards = shards.map(|(at, shard)| (*shard, move || task.rows(at).map(mark_lost)));
+        let shards = shards.map(|(at, shard)| {
+            let rows = task.rows(at);
+            (*shard, move || rows().map(mark_lost))
+        });
         let cache = ShardCache::new(task.folder.join(SHARDS));
         let schema = task.input.schema();
         let loaded = load(
@@ -166,7 +171,8 @@ impl RankRun<'_> {
             continues: continues.flatten(),
         };
         let (reporter, send) = reporter(self.rendezvous.clone(), self.seat, store);
-        let (spec, stop, device) = (Arc::clone(self.spec), self.stop.clone(), self.device);
+        let (spec, stop) = (Arc::clone(self.spec), self.stop.clone());
+        let (device, threads) = (self.device, self.threads);
         let layers = self.layers.clone();
         let (done, trained) = oneshot::channel();
         let span = tracing::Span::current();
@@ -177,6 +183,7 @@ impl RankRun<'_> {
                 listener,
                 membership: &membership,
                 device,
+                threads,
                 layers: &layers,
                 observer: &reporter,
                 publisher: &reporter,

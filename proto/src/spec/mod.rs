@@ -6,6 +6,7 @@
 //! builder and holds no defaults of the user interface.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -133,6 +134,9 @@ pub struct TrainSpec {
     /// The precision of products of matrices; where it is not said, TF32 on a GPU that has it and `f32` on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
+    /// The most threads that a rank computes with on the CPU; as many as its executor has slots, where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<NonZeroUsize>,
     /// Lets its ranks share GPUs with each other, and with ranks of other trainings that share theirs.
     #[serde(default)]
     pub device_share: bool,

@@ -284,6 +284,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         shard_by: vec![],
         device: Device::Cpu,
         precision: None,
+        threads: None,
         device_share: false,
         rendezvous_timeout: Duration::from_secs(1),
         collective_timeout: Duration::from_secs(1),

@@ -199,7 +199,7 @@ const TRAINER: Inside = Inside {
         ("error", &["collective", "encode"]),
         ("gang", &["collective", "train"]),
         ("model", &["encode", "network", "testing"]),
-        ("network", &["device", "random", "testing"]),
+        ("network", &["device", "random", "testing", "threads"]),
         ("random", &[]),
         // Of tests.
         (
@@ -216,8 +216,10 @@ const TRAINER: Inside = Inside {
                 "network",
                 "random",
                 "testing",
+                "threads",
             ],
         ),
+        ("threads", &[]),
     ],
     forbidden: &[
         ("encode", &["Communicator"]),

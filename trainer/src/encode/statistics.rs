@@ -87,7 +87,7 @@ impl Statistics {
     pub(crate) fn deviation_or_one(&self) -> f64 {
         let deviation = self.deviation();
         // Numbers that differ by rounding alone.
-        let least = f64::EPSILON * self.mean.abs();
+        let least = 16.0 * f64::EPSILON * self.mean.abs();
         match deviation > least {
             true => deviation,
             false => 1.0,

@@ -151,6 +151,17 @@ impl Model {
         &self.scaling
     }
 
+    /// The same, if numbers of a training that goes on from it can be: quantiles of rounded numbers rank others.
+    pub(crate) fn exact_scaling(&self) -> Option<&Scaling> {
+        let ranks = self
+            .scaling
+            .features
+            .iter()
+            .any(|of| of.quantiles.is_some());
+        let rounds = self.manifest.format < EXACT_NUMBERS;
+        (!ranks || !rounds).then_some(&self.scaling)
+    }
+
     /// What is known of the model besides its numbers.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest

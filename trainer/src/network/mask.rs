@@ -4,6 +4,10 @@
 //! A mask is described by a key of each row and drawn where the network computes, with the same result. Whose row a key
 //! is, is not known here.
 
+use std::ops::Range;
+
+use multiversion::multiversion;
+
 use crate::random::Key;
 
 /// What each unit of each row is multiplied by: 0 or 1 / (1 − share). `[B × W]`
@@ -28,17 +32,23 @@ impl Mask {
         (self.share * 2_f64.powi(32)) as u32
     }
 
-    /// Draws it. Two units have one random number of their row's key: its lower bits and its upper ones.
-    pub(crate) fn draw(&self, mask: &mut Vec<f32>) {
-        let (scale, dropped_below) = (self.scale(), self.dropped_below());
-        mask.resize(self.keys.len() * self.units, 0.0);
-        for (mask, key) in mask.chunks_exact_mut(self.units).zip(&self.keys) {
-            for (pair, mask) in mask.chunks_mut(2).enumerate() {
-                let bits = key.at(pair as u64);
-                for (mask, bits) in mask.iter_mut().zip([bits as u32, (bits >> 32) as u32]) {
-                    *mask = if bits < dropped_below { 0.0 } else { scale };
-                }
-            }
-        }
+    /// Draws some of its rows. Two units have one random number of their row's key: its lower bits and its upper ones.
+    pub(crate) fn draw(&self, rows: Range<usize>, mask: &mut [f32]) {
+        let of_rows = mask.chunks_exact_mut(self.units).zip(&self.keys[rows]);
+        of_rows.for_each(|(mask, key)| draw(*key, self.scale(), self.dropped_below(), mask));
+    }
+}
+
+/// Draws a row.
+#[multiversion(targets = "simd")]
+fn draw(key: Key, scale: f32, dropped_below: u32, mask: &mut [f32]) {
+    let of = |bits: u32| if bits < dropped_below { 0.0 } else { scale };
+    let (pairs, last) = mask.as_chunks_mut::<2>();
+    for (at, pair) in pairs.iter_mut().enumerate() {
+        let bits = key.at(at as u64);
+        *pair = [of(bits as u32), of((bits >> 32) as u32)];
+    }
+    if let [last] = last {
+        *last = of(key.at(pairs.len() as u64) as u32);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::schedule::Place;
 use crate::encode::{Rows, Settled};
+use crate::threads::Threads;
 
 /// The rows of a batch, one after the other; continuous features are raw.
 #[derive(Debug, Default)]
@@ -23,17 +24,30 @@ impl Batch {
         shards: &[Settled],
         rows: fn(&Settled) -> &Rows,
         places: &[Place],
+        threads: &Threads,
     ) -> Self {
-        let mut batch = Self::default();
+        let of = |place: &Place| (rows(&shards[place.shard as usize]), place.row as usize);
+        let mut batch = Self {
+            codes: gathered(
+                places,
+                |place| {
+                    let (rows, at) = of(place);
+                    row(&rows.codes, rows.len(), at)
+                },
+                threads,
+            ),
+            continuous: gathered(
+                places,
+                |place| {
+                    let (rows, at) = of(place);
+                    row(&rows.continuous, rows.len(), at)
+                },
+                threads,
+            ),
+            ..Self::default()
+        };
         for place in places {
-            let rows = rows(&shards[place.shard as usize]);
-            let at = place.row as usize;
-            batch
-                .codes
-                .extend_from_slice(row(&rows.codes, rows.len(), at));
-            batch
-                .continuous
-                .extend_from_slice(row(&rows.continuous, rows.len(), at));
+            let (rows, at) = of(place);
             batch
                 .labels
                 .extend_from_slice(row(&rows.labels, rows.len(), at));
@@ -67,6 +81,22 @@ impl Batch {
     pub(super) fn len(&self) -> usize {
         self.weights.len()
     }
+}
+
+/// Rows one after the other.
+fn gathered<'a, T: Copy + Default + Send + Sync + 'a>(
+    places: &[Place],
+    row: impl Fn(&Place) -> &'a [T] + Sync,
+    threads: &Threads,
+) -> Vec<T> {
+    let width = places.first().map_or(0, |place| row(place).len());
+    let mut all = vec![T::default(); places.len() * width];
+    threads.rows(&mut all, width, 4, |own, all| {
+        for (place, to) in places[own].iter().zip(all.chunks_exact_mut(width)) {
+            to.copy_from_slice(row(place));
+        }
+    });
+    all
 }
 
 fn row<T>(values: &[T], rows: usize, at: usize) -> &[T] {

@@ -5,6 +5,7 @@ use volley_proto::spec::TrainSpec;
 
 use super::optimizer::{Optimizer as Inner, fresh_slots};
 use crate::network::{Architecture, Compute, Epilogue, Host, Matrix, Workspace};
+use crate::threads::Threads;
 
 /// An optimizer on weights of its own, with a gradient that stays the same.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl Optimizer {
         let architecture = Architecture::line(weights);
         let len = weights + 1;
         let values = vec![vec![0.5; weights], vec![0.5]];
-        let network = Host::new(&architecture, values, &()).expect("host memory");
+        let network = Host::new(&architecture, values, &Threads::default()).expect("host memory");
         let state = fresh_slots(&spec.optimizer, len);
         let (parameters, l2) = (architecture.parameters(), spec.l2.unwrap_or(0.0));
         Self {
@@ -49,6 +50,7 @@ pub struct Dense {
     input: Vec<f32>,
     output: Vec<f32>,
     workspace: Workspace,
+    threads: Threads,
 }
 
 impl Dense {
@@ -62,6 +64,7 @@ impl Dense {
             input: numbers(rows * width).collect(),
             output: numbers(rows * width).collect(),
             workspace: Workspace::default(),
+            threads: Threads::default(),
         }
     }
 
@@ -74,8 +77,13 @@ impl Dense {
     pub fn forward(&mut self) {
         let input = Matrix::new(&self.input, self.rows, self.width);
         let kernel = Matrix::new(&self.kernel, self.width, self.width);
-        self.workspace
-            .multiply(&mut self.output, input, kernel, Epilogue::default());
+        self.workspace.multiply(
+            &self.threads,
+            &mut self.output,
+            input,
+            kernel,
+            Epilogue::default(),
+        );
     }
 
     /// The kernel's gradient, by the input and the output's.
@@ -83,6 +91,7 @@ impl Dense {
         let input = Matrix::new(&self.input, self.rows, self.width);
         let output = Matrix::new(&self.output, self.rows, self.width);
         self.workspace.multiply(
+            &self.threads,
             &mut self.kernel,
             input.transposed(),
             output,
@@ -95,6 +104,7 @@ impl Dense {
         let output = Matrix::new(&self.output, self.rows, self.width);
         let kernel = Matrix::new(&self.kernel, self.width, self.width);
         self.workspace.multiply(
+            &self.threads,
             &mut self.input,
             output,
             kernel.transposed(),

@@ -30,6 +30,7 @@ use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
 use crate::encode::{Rows, Settled};
 use crate::network::{Architecture, Compute, Host, Parameter, Plan, PlanDevice, uncovered};
+use crate::threads::Threads;
 use crate::{Error, Result};
 
 /// Rows of a step that a plan is tried on, at most.
@@ -63,7 +64,11 @@ pub(super) struct Subject<'a> {
 }
 
 /// Chooses for a rank that has opened this device, and says what it is.
-pub(super) fn choose(opened: Opened, subject: Subject<'_>) -> (Chosen, RankDevice) {
+pub(super) fn choose(
+    opened: Opened,
+    subject: Subject<'_>,
+    threads: &Threads,
+) -> (Chosen, RankDevice) {
     let asked = subject.spec.precision;
     let cpu = || (Chosen::Host, RankDevice::new(DeviceKind::Cpu, asked));
     let Opened::Gpu {
@@ -87,7 +92,7 @@ pub(super) fn choose(opened: Opened, subject: Subject<'_>) -> (Chosen, RankDevic
         tracing::info!(%device, reason, "the CPU computes this training");
         return cpu();
     }
-    match compare(&plan, subject) {
+    match compare(&plan, subject, threads) {
         Ok(Compared { spent, .. }) if either && spent[0] < spent[1] => {
             let [host, plan] = spent;
             tracing::info!(%device, ?host, ?plan, "the CPU is faster than the GPU for this network");
@@ -153,9 +158,9 @@ struct Compared {
 }
 
 /// Takes steps over some of this rank's rows on both.
-fn compare(device: &PlanDevice, subject: Subject<'_>) -> Result<Compared> {
+fn compare(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result<Compared> {
     let mut trial = Trial::of(subject);
-    let stay = trial.run::<Host>(subject, &())?;
+    let stay = trial.run::<Host>(subject, threads)?;
     let gradient = length(&stay.gradients) / STAY;
     if gradient > 0.0 {
         let weights: Vec<f64> = trial
@@ -168,7 +173,7 @@ fn compare(device: &PlanDevice, subject: Subject<'_>) -> Result<Compared> {
             .collect();
         trial.spec.optimizer.learn_rate = MOVE * length(&weights).max(1.0) / gradient;
     }
-    let host = trial.run::<Host>(subject, &())?;
+    let host = trial.run::<Host>(subject, threads)?;
     let plan = trial.run::<Plan>(subject, device)?;
     let parameters = subject.architecture.parameters().iter();
     let lengths: Vec<usize> = parameters.map(Parameter::len).collect();
@@ -335,6 +340,7 @@ impl Trial {
             gradient: alone.buffer(gradient_len(architecture))?,
             curve: Vec::new(),
             trace: Trace::new(false),
+            threads: Threads::default(),
         };
         let network = C::new(architecture, state.weights.values.clone(), device)?;
         let state = state.clone();

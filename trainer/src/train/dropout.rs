@@ -38,8 +38,9 @@ mod tests {
             share: 0.25,
         };
         let mask = |shards: &[usize], places: &[Place]| {
-            let mut drawn = Vec::new();
-            mask(key(1, 2), shards, places, dropout).draw(&mut drawn);
+            let mut drawn = vec![0.0; places.len() * dropout.width];
+            let mask = mask(key(1, 2), shards, places, dropout);
+            mask.draw(0..places.len(), &mut drawn);
             drawn
         };
         let masks = mask(&[40, 7], &places);

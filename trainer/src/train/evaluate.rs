@@ -90,7 +90,7 @@ impl<C: Compute> Fit<'_, C> {
         let places: Vec<Place> = self.shards.iter().enumerate().flat_map(rows).collect();
         for places in places.chunks(BATCH) {
             check(cancel)?;
-            let mut batch = Batch::gather(self.shards, part, places);
+            let mut batch = Batch::gather(self.shards, part, places, &self.threads);
             if self.architecture.batch_norm {
                 self.running.apply(&mut batch.continuous);
             }

@@ -33,6 +33,7 @@ use super::trace::{Part, Slice, Trace};
 use crate::collective::{Buffer, Communicator};
 use crate::encode::{Scaling, Settled};
 use crate::network::{Architecture, Compute, Moments, Normalization, Parameter};
+use crate::threads::Threads;
 use crate::{Error, Result};
 
 /// What follows the gradient in its all-reduce: the sum of the losses, as a number and what that
@@ -98,6 +99,7 @@ pub(super) struct Fit<'a, C: Compute> {
     /// Rows and the sum of their losses since the curve's last point.
     since: (u64, f64),
     trace: Trace,
+    pub(super) threads: Threads,
 }
 
 /// What one training hands on to the next.
@@ -107,6 +109,8 @@ pub(super) struct Tools {
     /// The mean losses by step, as seen in this generation.
     pub(super) curve: Vec<(u64, f64)>,
     pub(super) trace: Trace,
+    /// What rows are gathered and losses computed with.
+    pub(super) threads: Threads,
 }
 
 /// The epoch that would be published if training ended.
@@ -148,6 +152,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             gradient,
             curve,
             trace,
+            threads,
         } = tools;
         let TrainingState {
             basis,
@@ -206,6 +211,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             curve,
             since: (0, 0.0),
             trace,
+            threads,
         })
     }
 
@@ -239,6 +245,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             gradient: self.gradient,
             curve: self.curve,
             trace: self.trace,
+            threads: self.threads,
         };
         (state, tools)
     }
@@ -497,7 +504,7 @@ impl<'a, C: Compute> Fit<'a, C> {
 
     /// Copies this rank's rows of a step, and sums up what peers are to know of them.
     fn gather(&mut self, places: &[Place]) -> (Covered, Batch) {
-        let batch = Batch::gather(self.shards, |shard| &shard.train, places);
+        let batch = Batch::gather(self.shards, |shard| &shard.train, places, &self.threads);
         let normalized: &[f32] = if self.architecture.batch_norm {
             &batch.continuous
         } else {

@@ -70,6 +70,7 @@ use crate::device::Opened;
 use crate::encode::{LoadedShards, Scaling, Settled, Vocabulary, settle};
 use crate::model::Successor;
 use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Plan, Sizes};
+use crate::threads::Threads;
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use choose::{Chosen, Subject, choose};
@@ -97,12 +98,14 @@ pub fn train(
     let Rank {
         communicator,
         device,
+        threads,
         layers,
         observer,
         cancel,
         origin,
     } = rank;
     let start = Instant::now();
+    let threads = Threads::start(threads);
     let opened = layers.check(&spec.network, device);
     let (loaded, opened) = match opened.and_then(|()| device.open()) {
         Ok(opened) => (loaded, opened),
@@ -112,7 +115,8 @@ pub fn train(
         observer.loaded(loaded.rows(), loaded.seconds());
     }
     // Ranks have more or fewer rows to settle.
-    let prepared = communicator.patiently(|peers| prepare(spec, loaded, &origin, layers, peers));
+    let prepared =
+        communicator.patiently(|peers| prepare(spec, loaded, &origin, layers, &threads, peers));
     let mut prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -131,16 +135,17 @@ pub fn train(
         world: &prepared.world,
         shards: &prepared.shards,
     };
-    let (chosen, computed) = choose(opened, subject);
+    let (chosen, computed) = choose(opened, subject, &threads);
     let own = Own {
         communicator,
         observer,
         cancel,
         computed,
+        threads: threads.clone(),
         start,
     };
     match chosen {
-        Chosen::Host => run::<Host>(prepared, state, own, ()),
+        Chosen::Host => run::<Host>(prepared, state, own, threads),
         Chosen::Plan(device) => run::<Plan>(prepared, state, own, device),
         #[cfg(feature = "cuda")]
         Chosen::Tensors(device) => {
@@ -157,6 +162,7 @@ struct Own<'a> {
     observer: &'a dyn Observer,
     cancel: &'a CancellationToken,
     computed: RankDevice,
+    threads: Threads,
     start: Instant,
 }
 
@@ -171,6 +177,7 @@ fn run<C: Compute>(
         observer,
         cancel,
         computed,
+        threads,
         start,
     } = own;
     let Prepared {
@@ -202,6 +209,7 @@ fn run<C: Compute>(
         gradient,
         curve: Vec::new(),
         trace: Trace::new(spec.trace),
+        threads,
     };
     let sum = |shards: &[Settled], rows: fn(&Settled) -> usize| {
         shards.iter().map(|shard| rows(shard) as u64).sum::<u64>()
@@ -346,6 +354,7 @@ fn prepare(
     loaded: Result<LoadedShards>,
     origin: &Origin,
     layers: &CustomLayers,
+    threads: &Threads,
     communicator: &mut Communicator,
 ) -> Result<Prepared> {
     let (loaded, mut vocabularies) = agree::on_values(spec, loaded, communicator)?;
@@ -366,7 +375,7 @@ fn prepare(
     let weightless = loaded.weightless();
     let features = loaded.features;
     let settled = |shard| settle(shard, &vocabularies, classes.as_ref());
-    let unscaled: Vec<Settled<f64>> = loaded.shards.into_iter().map(settled).collect();
+    let unscaled: Vec<Settled<f64>> = threads.map(loaded.shards, settled);
     let continuous = features
         .iter()
         .filter(|feature| feature.kind == FeatureKind::Continuous);
@@ -381,8 +390,7 @@ fn prepare(
     };
     let fitted = Scaling::fit(spec, &world.features, &world.labels, &samples);
     let scaling = agree::on_scaling(origin.scaling(), fitted, communicator)?;
-    let scaled = unscaled.into_iter().map(|shard| scaling.apply(shard));
-    let mut shards: Vec<Settled> = scaled.collect();
+    let mut shards: Vec<Settled> = threads.map(unscaled, |shard| scaling.apply(shard));
     let class_weights = match &classes {
         Some(classes) => class_weights(spec, classes, &world.classes)?,
         None => None,

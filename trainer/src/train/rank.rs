@@ -1,6 +1,7 @@
 //! A rank as its host sees it: what it works with, what it tells, and what it comes back with.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,6 +55,8 @@ pub struct Rank<'a> {
     pub communicator: &'a mut Communicator,
     /// Where to compute.
     pub device: ResolvedDevice,
+    /// How many threads compute on the CPU, with the one that calls. What is computed does not depend on it.
+    pub threads: NonZeroUsize,
     /// The custom layers that networks may name.
     pub layers: &'a CustomLayers,
     /// Hears how training goes.

@@ -18,6 +18,7 @@ mod value;
 mod vocabulary;
 mod warm_start;
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use volley_proto::spec::{
@@ -125,6 +126,8 @@ pub struct TrainOptions {
     pub device: Device,
     /// Precision of products of matrices; as the device has it, where it is not given.
     pub precision: Option<Precision>,
+    /// The most threads that a rank computes with on the CPU; as many as its executor has slots, where it is not given.
+    pub threads: Option<NonZeroUsize>,
     /// Lets ranks share GPUs.
     pub device_share: bool,
     /// Seeds initial weights, row order and dropout masks.
@@ -216,6 +219,7 @@ impl Default for TrainOptions {
             shard_by: Vec::new(),
             device: Device::Auto,
             precision: None,
+            threads: None,
             device_share: false,
             seed: 0,
             rendezvous_timeout: Duration::from_secs(60),

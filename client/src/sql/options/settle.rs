@@ -105,6 +105,7 @@ impl TrainOptions {
             shard_by: self.shard_by,
             device: self.device,
             precision: self.precision,
+            threads: self.threads,
             device_share: self.device_share,
             rendezvous_timeout: self.rendezvous_timeout,
             collective_timeout: self.collective_timeout,

@@ -17,6 +17,7 @@ mod rossmann;
 
 use std::error::Error;
 use std::io::{Write, stderr, stdout};
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use arrow::record_batch::RecordBatch;
@@ -33,7 +34,7 @@ type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
 usage: volley-train [--network rossmann|default-ensemble|linear] [--device cpu|cuda:N] [--batch ROWS,…]
-                    [--precision NAME,…] [--rows ROWS] [--epochs N] [--compare]";
+                    [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]";
 
 /// Rows that losses are compared on, if they are more than one batch: few, for the CPU's sake.
 const COMPARED_ROWS: usize = 8192;
@@ -48,6 +49,7 @@ struct Args {
     /// As many as make enough steps to measure, where it is not given.
     rows: Option<usize>,
     epochs: Option<usize>,
+    threads: NonZeroUsize,
     compare: bool,
 }
 
@@ -60,6 +62,7 @@ struct Case<'a> {
     precision: Option<Precision>,
     batch: usize,
     epochs: usize,
+    threads: NonZeroUsize,
 }
 
 /// What a training came to.
@@ -99,6 +102,7 @@ fn run() -> Result<()> {
             precision,
             batch: *batch,
             epochs: args.epochs.unwrap_or(if args.compare { 1 } else { 4 }),
+            threads: args.threads,
         };
         let on_cpu = match args.compare {
             true => Some(case(Device::Cpu, None).train(&rows)?),
@@ -130,6 +134,7 @@ impl Args {
             precisions: vec![None],
             rows: None,
             epochs: None,
+            threads: NonZeroUsize::MIN,
             compare: false,
         };
         while let Some(name) = words.next() {
@@ -144,6 +149,7 @@ impl Args {
                 "--precision",
                 "--rows",
                 "--epochs",
+                "--threads",
             ];
             if !known.contains(&name.as_str()) {
                 return Err(format!("unknown argument {name}\n{USAGE}").into());
@@ -162,6 +168,7 @@ impl Args {
                     args.batches = value.split(',').map(positive).collect::<Result<_>>()?
                 }
                 "--rows" => args.rows = Some(positive(&value)?),
+                "--threads" => args.threads = positive(&value)?.try_into()?,
                 _ => args.epochs = Some(positive(&value)?),
             }
         }
@@ -202,6 +209,7 @@ impl Case<'_> {
         let rank = Rank {
             communicator: &mut ranks[0],
             device: resolve_device(self.device)?,
+            threads: self.threads,
             layers: &CustomLayers::new(),
             observer: &Silent,
             cancel: &cancel,
@@ -227,6 +235,7 @@ impl Case<'_> {
             "batch": self.batch,
             "rows": rows,
             "epochs": self.epochs,
+            "threads": self.threads,
         });
         match line {
             Value::Object(line) => line,

@@ -186,6 +186,7 @@ pub(crate) fn spec(batch_size: usize) -> TrainSpec {
         shard_by: vec![],
         device: Device::Cpu,
         precision: None,
+        threads: None,
         device_share: false,
         rendezvous_timeout: Duration::from_secs(10),
         collective_timeout: Duration::from_secs(10),

@@ -1,6 +1,9 @@
 //! Activations of numbers and their slopes: see [`Activation`] for their definitions.
 
+use multiversion::multiversion;
 use volley_proto::spec::Activation;
+
+use super::functions::exp;
 
 /// Slope of the leaky ReLU below 0.
 const LEAK: f32 = 0.01;
@@ -9,36 +12,100 @@ const SELU: [f32; 2] = [1.050_701, 1.758_099_3];
 /// √(2/π) and the cubic term's share, of GELU's approximation.
 const GELU: [f32; 2] = [0.797_884_6, 0.044_715];
 
-pub(super) fn of(function: Activation, x: f32) -> f32 {
+/// A loop for each function, so that which one it is is asked once.
+macro_rules! for_each {
+    ($function:ident, $body:expr) => {
+        for_each!($function, $body, Relu Relu6 LeakyRelu Elu Selu Gelu Silu Mish Tanh Sigmoid)
+    };
+    ($function:ident, $body:expr, $($name:ident)*) => {
+        match $function {
+            $(Activation::$name => {
+                let $function = Activation::$name;
+                $body
+            })*
+        }
+    };
+}
+
+/// What numbers `x` are taken to.
+#[multiversion(targets = "simd")]
+pub(super) fn forward(function: Activation, x: &[f32], y: &mut [f32]) {
+    for_each!(function, {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = of(function, *x);
+        }
+    });
+}
+
+/// Takes the gradient by what was put out to that by `x`.
+#[multiversion(targets = "simd")]
+pub(super) fn backward(function: Activation, x: &[f32], dy: &mut [f32]) {
+    for_each!(function, {
+        for (d, x) in dy.iter_mut().zip(x) {
+            *d *= slope(function, *x);
+        }
+    });
+}
+
+#[inline(always)]
+fn of(function: Activation, x: f32) -> f32 {
     match function {
-        Activation::Relu => x.max(0.0),
+        // What is no number stays so.
+        Activation::Relu => {
+            if x < 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
         Activation::Relu6 => x.clamp(0.0, 6.0),
         Activation::LeakyRelu => x.max(LEAK * x),
-        Activation::Elu if x < 0.0 => x.exp_m1(),
-        Activation::Selu if x < 0.0 => SELU[1] * x.exp_m1(),
-        Activation::Elu => x,
-        Activation::Selu => SELU[0] * x,
-        Activation::Gelu => 0.5 * x * (1.0 + gelu_argument(x).tanh()),
+        Activation::Elu => {
+            if x < 0.0 {
+                exp_m1(x)
+            } else {
+                x
+            }
+        }
+        Activation::Selu => {
+            if x < 0.0 {
+                SELU[1] * exp_m1(x)
+            } else {
+                SELU[0] * x
+            }
+        }
+        Activation::Gelu => 0.5 * x * (1.0 + tanh(gelu_argument(x))),
         Activation::Silu => x * sigmoid(x),
         Activation::Mish => x * tanh_of_softplus(x),
-        Activation::Tanh => x.tanh(),
+        Activation::Tanh => tanh(x),
         Activation::Sigmoid => sigmoid(x),
     }
 }
 
 /// The slope at x; where there is none, that to the left.
-pub(super) fn slope(function: Activation, x: f32) -> f32 {
+#[inline(always)]
+fn slope(function: Activation, x: f32) -> f32 {
     let step = |on: bool| if on { 1.0 } else { 0.0 };
     match function {
         Activation::Relu => step(x > 0.0),
         Activation::Relu6 => step(x > 0.0 && x <= 6.0),
         Activation::LeakyRelu => LEAK + (1.0 - LEAK) * step(x > 0.0),
-        Activation::Elu if x < 0.0 => x.exp(),
-        Activation::Selu if x < 0.0 => SELU[1] * x.exp(),
-        Activation::Elu => 1.0,
-        Activation::Selu => SELU[0],
+        Activation::Elu => {
+            if x < 0.0 {
+                exp(x)
+            } else {
+                1.0
+            }
+        }
+        Activation::Selu => {
+            if x < 0.0 {
+                SELU[1] * exp(x)
+            } else {
+                SELU[0]
+            }
+        }
         Activation::Gelu => {
-            let tanh = gelu_argument(x).tanh();
+            let tanh = tanh(gelu_argument(x));
             let inner = GELU[0] * (1.0 + 3.0 * GELU[1] * x * x);
             0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * inner
         }
@@ -50,7 +117,10 @@ pub(super) fn slope(function: Activation, x: f32) -> f32 {
             let tanh = tanh_of_softplus(x);
             tanh + x * (1.0 - tanh * tanh) * sigmoid(x)
         }
-        Activation::Tanh => 1.0 - x.tanh().powi(2),
+        Activation::Tanh => {
+            let y = tanh(x);
+            1.0 - y * y
+        }
         Activation::Sigmoid => {
             let y = sigmoid(x);
             y * (1.0 - y)
@@ -58,17 +128,38 @@ pub(super) fn slope(function: Activation, x: f32) -> f32 {
     }
 }
 
+#[inline(always)]
 fn gelu_argument(x: f32) -> f32 {
     GELU[0] * (x + GELU[1] * x * x * x)
 }
 
+#[inline(always)]
 fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
+    1.0 / (1.0 + exp(-x))
+}
+
+/// eˣ − 1 below 0, where a small x has its digits: by its series.
+#[inline(always)]
+fn exp_m1(x: f32) -> f32 {
+    let series = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0)))));
+    if x > -0.1 { series } else { exp(x) - 1.0 }
+}
+
+/// (1 − e⁻²ˣ) / (1 + e⁻²ˣ), and by its series where that would lose digits.
+#[inline(always)]
+fn tanh(x: f32) -> f32 {
+    let w = exp(-2.0 * x.abs());
+    let large = ((1.0 - w) / (1.0 + w)).copysign(x);
+    let z = x * x;
+    let small =
+        x * (1.0 + z * (-1.0 / 3.0 + z * (2.0 / 15.0 + z * (-17.0 / 315.0 + z * (62.0 / 2835.0)))));
+    if z < 0.04 { small } else { large }
 }
 
 /// tanh(ln(1 + eˣ)) = (w² + 2w) / (w² + 2w + 2), with w = eˣ; from 20 on it is 1.
+#[inline(always)]
 fn tanh_of_softplus(x: f32) -> f32 {
-    let w = x.min(20.0).exp();
+    let w = exp(x.min(20.0));
     let n = w * (w + 2.0);
     n / (n + 2.0)
 }
@@ -98,6 +189,24 @@ mod tests {
                 let y = of(function, x);
                 assert!((y - due).abs() < 2e-6, "{function}({x}) = {y}, {due}");
             }
+            for at in -2000..2000 {
+                let x = at as f32 / 100.0;
+                let (y, around) = (
+                    of(function, x),
+                    [x - 0.005, x + 0.005].map(|x| of(function, x)),
+                );
+                assert!(
+                    around[0].min(around[1]) - 1e-3 <= y && y <= around[0].max(around[1]) + 1e-3
+                );
+                let due = (around[1] - around[0]) / 0.01;
+                let kink = [0.0, 6.0].iter().any(|kink| (x - kink).abs() < 0.01);
+                let slope = slope(function, x);
+                assert!(
+                    kink || (slope - due).abs() < 2e-3,
+                    "{function}'({x}) = {slope}, {due}"
+                );
+            }
+            assert!(of(function, f32::NAN).is_nan(), "{function}");
             assert!(of(function, -90.0).is_finite() && of(function, 90.0).is_finite());
             assert!(slope(function, -90.0).is_finite() && slope(function, 90.0).is_finite());
         }

@@ -3,13 +3,16 @@
 //! [`forward`](super::forward) comes first, and leaves the values that are read here. Which values are trained, and what a
 //! loss is, is not known here.
 
+use std::ops::Range;
+
 use super::{
-    Scratch, activation, add, dense, interactions, layer_norm, linear, mask, multiply, parts,
-    periodic, piecewise_linear, tables,
+    FUNCTION, Scratch, activation, add, dense, interactions, layer_norm, linear, mask, multiply,
+    of_rows, parts, periodic, piecewise_linear, tables,
 };
 use crate::network::graph::{Operation, Value};
 use crate::network::matmul::{Epilogue, Matrix};
 use crate::network::{Architecture, CustomBatch, Input};
+use crate::threads::Threads;
 
 /// Which gradients [`backward`] computes.
 #[derive(Debug)]
@@ -50,8 +53,10 @@ pub(in crate::network) fn backward(
         values,
         masks,
         workspace,
+        threads,
         ..
     } = scratch;
+    let threads = &*threads;
     for node in graph.nodes.iter().rev() {
         if !trains && matches!(node.operation, Operation::PiecewiseLinear(_)) {
             continue;
@@ -71,7 +76,7 @@ pub(in crate::network) fn backward(
             match &mut known[from] {
                 _ if !seeks[from] => spare.push(dx),
                 Some(sum) => {
-                    add(sum, &dx);
+                    threads.rows(sum, 1, 1, |own, sum| add(sum, &dx[own]));
                     spare.push(dx);
                 }
                 none => *none = Some(dx),
@@ -84,62 +89,71 @@ pub(in crate::network) fn backward(
                 dropout,
             } => {
                 if let Some(place) = dropout {
-                    mask(&mut dy, masks, *place);
+                    mask(threads, &mut dy, masks, *place);
                 }
                 let y = relu.then_some(values[node.to].as_slice());
                 let sums = gradients.as_mut().filter(|_| *bias).map(|all| &mut *all[1]);
-                dense::pass(&mut dy, y, sums, width);
+                dense::pass(threads, &mut dy, y, sums, width);
                 let from = graph.widths[node.from[0]];
                 let delta_bxw = Matrix::new(&dy, rows, width);
                 let plain = Epilogue::default();
                 if let Some(gradients) = &mut gradients {
                     let x_bxf = Matrix::new(x(0), rows, from);
-                    workspace.multiply(gradients[0], x_bxf.transposed(), delta_bxw, plain);
+                    let x_fxb = x_bxf.transposed();
+                    workspace.multiply(threads, gradients[0], x_fxb, delta_bxw, plain);
                 }
                 if seeks[node.from[0]] {
                     let mut dx = room(&mut spare, rows * from);
                     let kernel_fxw = Matrix::new(&weights[0], from, width);
-                    workspace.multiply(&mut dx, delta_bxw, kernel_fxw.transposed(), plain);
+                    let kernel_wxf = kernel_fxw.transposed();
+                    workspace.multiply(threads, &mut dx, delta_bxw, kernel_wxf, plain);
                     give(0, dx, &mut spare);
                 }
                 spare.push(dy);
             }
             Operation::Activation(function) => {
-                let terms = dy.iter_mut().zip(x(0));
-                terms.for_each(|(d, x)| *d *= activation::slope(*function, *x));
+                threads.rows(&mut dy, 1, FUNCTION, |own, dy| {
+                    activation::backward(*function, &x(0)[own], dy);
+                });
                 give(0, dy, &mut spare);
             }
             Operation::Dropout(place) => {
-                mask(&mut dy, masks, *place);
+                mask(threads, &mut dy, masks, *place);
                 give(0, dy, &mut spare);
             }
             Operation::LayerNorm => {
-                layer_norm::backward(weights, x(0), &mut dy, gradients);
+                layer_norm::backward(threads, weights, x(0), &mut dy, gradients);
                 give(0, dy, &mut spare);
             }
             Operation::Affine => {
                 if let Some(gradients) = &mut gradients {
-                    gradients[..2].iter_mut().for_each(|sums| sums.fill(0.0));
-                    for (dy, x) in dy.chunks_exact(width).zip(x(0).chunks_exact(width)) {
-                        add(gradients[1], dy);
-                        let terms = gradients[0].iter_mut().zip(dy).zip(x);
-                        terms.for_each(|((sum, d), x)| *sum += d * x);
-                    }
+                    let [by_gamma, by_beta] = &mut gradients[..2] else {
+                        unreachable!("it has two parameters")
+                    };
+                    sum_rows(threads, rows, by_gamma, |row, columns, sums| {
+                        let [dy, x] = [&dy, x(0)].map(|all| &all[row * width..][columns.clone()]);
+                        let terms = sums.iter_mut().zip(dy.iter().zip(x));
+                        terms.for_each(|(sum, (d, x))| *sum += d * x);
+                    });
+                    sum_rows(threads, rows, by_beta, |row, columns, sums| {
+                        add(sums, &dy[row * width..][columns.clone()]);
+                    });
                 }
-                for dy in dy.chunks_exact_mut(width) {
-                    multiply(dy, &weights[0]);
-                }
+                threads.rows(&mut dy, width, 1, |_, dy| {
+                    let rows = dy.chunks_exact_mut(width);
+                    rows.for_each(|dy| multiply(dy, &weights[0]));
+                });
                 give(0, dy, &mut spare);
             }
             Operation::Periodic => {
                 let mut dx = room(&mut spare, x(0).len());
-                periodic::backward(weights, x(0), &dy, &mut dx, gradients);
+                periodic::backward(threads, weights, x(0), &dy, &mut dx, gradients);
                 give(0, dx, &mut spare);
                 spare.push(dy);
             }
             Operation::PiecewiseLinear(bins) => {
                 if let Some(gradients) = gradients {
-                    piecewise_linear::backward(bins, x(0), &dy, gradients);
+                    piecewise_linear::backward(threads, bins, x(0), &dy, gradients);
                 }
                 spare.push(dy);
             }
@@ -147,10 +161,12 @@ pub(in crate::network) fn backward(
                 for (at, (from, columns)) in parts(graph, node).enumerate() {
                     if seeks[from] {
                         let mut dx = room(&mut spare, rows * columns.len());
-                        let rows = dx.chunks_exact_mut(columns.len());
-                        for (dx, dy) in rows.zip(dy.chunks_exact(width)) {
-                            dx.copy_from_slice(&dy[columns.clone()]);
-                        }
+                        threads.rows(&mut dx, columns.len(), 1, |own, dx| {
+                            let dy = of_rows(&dy, own, width).chunks_exact(width);
+                            for (dx, dy) in dx.chunks_exact_mut(columns.len()).zip(dy) {
+                                dx.copy_from_slice(&dy[columns.clone()]);
+                            }
+                        });
                         give(at, dx, &mut spare);
                     }
                 }
@@ -159,15 +175,18 @@ pub(in crate::network) fn backward(
             Operation::Columns(columns) => {
                 let from = graph.widths[node.from[0]];
                 let mut dx = room(&mut spare, rows * from);
-                dx.fill(0.0);
-                for (dx, dy) in dx.chunks_exact_mut(from).zip(dy.chunks_exact(width)) {
-                    let mut rest = dy;
-                    for columns in columns {
-                        let (part, others) = rest.split_at(columns.len());
-                        dx[columns.clone()].copy_from_slice(part);
-                        rest = others;
+                threads.rows(&mut dx, from, 1, |own, dx| {
+                    dx.fill(0.0);
+                    let dy = of_rows(&dy, own, width).chunks_exact(width);
+                    for (dx, dy) in dx.chunks_exact_mut(from).zip(dy) {
+                        let mut rest = dy;
+                        for columns in columns {
+                            let (part, others) = rest.split_at(columns.len());
+                            dx[columns.clone()].copy_from_slice(part);
+                            rest = others;
+                        }
                     }
-                }
+                });
                 give(0, dx, &mut spare);
                 spare.push(dy);
             }
@@ -179,10 +198,12 @@ pub(in crate::network) fn backward(
             }
             Operation::Mean => {
                 let share = (node.from.len() as f32).recip();
-                dy.iter_mut().for_each(|d| *d *= share);
                 for at in 0..node.from.len() {
                     let mut copy = room(&mut spare, dy.len());
-                    copy.copy_from_slice(&dy);
+                    threads.rows(&mut copy, 1, 1, |own, copy| {
+                        let terms = copy.iter_mut().zip(&dy[own]);
+                        terms.for_each(|(copy, d)| *copy = share * d);
+                    });
                     give(at, copy, &mut spare);
                 }
                 spare.push(dy);
@@ -263,11 +284,24 @@ pub(in crate::network) fn backward(
         for (name, value) in picked {
             if let Some(delta) = value.and_then(|value| known[value].as_deref()) {
                 let table = graph.table(name);
-                tables::scatter(table, delta, input, gradients[table.at]);
+                tables::scatter(threads, table, delta, input, gradients[table.at]);
             }
         }
     }
     (scratch.spare, scratch.deltas) = (spare, known);
+}
+
+/// Sums over rows, in their order: `add` gets a row, columns, and the sums of these.
+pub(super) fn sum_rows(
+    threads: &Threads,
+    rows: usize,
+    sums: &mut [f32],
+    add: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
+) {
+    threads.rows(sums, 1, rows, |columns, sums| {
+        sums.fill(0.0);
+        (0..rows).for_each(|row| add(row, columns.clone(), sums));
+    });
 }
 
 /// A buffer of a length, with what was last in it: the best fit of the spare ones.
@@ -312,7 +346,7 @@ mod tests {
             ensemble_size: EnsembleSize::Of(2),
         };
         let of = Architecture::of(&network, &["a", "b"], &sizes, 1.0, &custom_layers()).unwrap();
-        let mut host = Host::new(&of, of.initial_values(1), &()).unwrap();
+        let mut host = Host::new(&of, of.initial_values(1), &Threads::default()).unwrap();
         let mut gradient = vec![0.0; host.values().unwrap().iter().map(Vec::len).sum()];
         let mut held = Vec::new();
         for batch in 0..60 {

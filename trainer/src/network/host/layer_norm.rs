@@ -1,6 +1,8 @@
 //! Layer norm (Ba, Kiros & Hinton 2016, arXiv:1607.06450): each row by its own moments, then `γ·x̂ + β`.
 
-use super::add;
+use super::backward::sum_rows;
+use super::{add, of_rows};
+use crate::threads::Threads;
 
 /// Keeps a row of equal numbers from dividing by zero.
 const EPSILON: f64 = 1e-5;
@@ -20,34 +22,50 @@ pub(super) fn forward(weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
 
 /// Takes the gradient by what was put out to that by `x`, and writes those of γ and β, if they are wanted.
 pub(super) fn backward(
+    threads: &Threads,
     weights: &[Vec<f32>],
     x: &[f32],
     dy: &mut [f32],
-    mut gradients: Option<&mut [&mut [f32]]>,
+    gradients: Option<&mut [&mut [f32]]>,
 ) {
     let gamma = &weights[0];
     let width = gamma.len();
-    if let Some(gradients) = &mut gradients {
-        gradients[..2].iter_mut().for_each(|sums| sums.fill(0.0));
+    let rows = x.len() / width;
+    let mut all_moments = vec![(0.0, 0.0); rows];
+    threads.rows(&mut all_moments, 1, width, |own, found| {
+        let rows = of_rows(x, own, width).chunks_exact(width);
+        found
+            .iter_mut()
+            .zip(rows)
+            .for_each(|(to, x)| *to = moments(x));
+    });
+    if let Some([by_gamma, by_beta, ..]) = gradients {
+        sum_rows(threads, rows, by_gamma, |row, columns, sums| {
+            let (mean, scale) = all_moments[row];
+            let [dy, x] = [&*dy, x].map(|all| &all[row * width..][columns.clone()]);
+            let terms = sums.iter_mut().zip(dy.iter().zip(x));
+            terms.for_each(|(sum, (d, x))| *sum += d * (x - mean) * scale);
+        });
+        sum_rows(threads, rows, by_beta, |row, columns, sums| {
+            add(sums, &dy[row * width..][columns]);
+        });
     }
-    for (x, dy) in x.chunks_exact(width).zip(dy.chunks_exact_mut(width)) {
-        let (mean, scale) = moments(x);
-        if let Some(gradients) = &mut gradients {
-            add(gradients[1], dy);
-            let terms = gradients[0].iter_mut().zip(&*dy).zip(x);
-            terms.for_each(|((sum, d), x)| *sum += d * (x - mean) * scale);
+    threads.rows(dy, width, 4, |own, dy| {
+        let of_rows = of_rows(x, own.clone(), width).chunks_exact(width);
+        let of_rows = of_rows.zip(&all_moments[own]);
+        for ((x, (mean, scale)), dy) in of_rows.zip(dy.chunks_exact_mut(width)) {
+            let (mut sum, mut along) = (0.0_f64, 0.0_f64);
+            for ((d, x), gamma) in dy.iter_mut().zip(x).zip(gamma) {
+                *d *= gamma;
+                sum += f64::from(*d);
+                along += f64::from(*d * (x - mean) * scale);
+            }
+            let (sum, along) = ((sum / width as f64) as f32, (along / width as f64) as f32);
+            for (d, x) in dy.iter_mut().zip(x) {
+                *d = scale * (*d - sum - (x - mean) * scale * along);
+            }
         }
-        let (mut sum, mut along) = (0.0_f64, 0.0_f64);
-        for ((d, x), gamma) in dy.iter_mut().zip(x).zip(gamma) {
-            *d *= gamma;
-            sum += f64::from(*d);
-            along += f64::from(*d * (x - mean) * scale);
-        }
-        let (sum, along) = ((sum / width as f64) as f32, (along / width as f64) as f32);
-        for (d, x) in dy.iter_mut().zip(x) {
-            *d = scale * (*d - sum - (x - mean) * scale * along);
-        }
-    }
+    });
 }
 
 /// A row's mean, and what its distances from it are multiplied by.

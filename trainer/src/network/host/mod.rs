@@ -1,15 +1,17 @@
-//! The network in host memory: forward and backward written out, on the calling thread.
+//! The network in host memory: forward and backward written out, on a rank's threads.
 //!
-//! Compared with tensors and a tape, nothing is allocated in a step, nothing is filled with zeros
+//! Compared with tensors and a tape, little is allocated in a step, nothing is filled with zeros
 //! that is overwritten, bias and ReLU are applied where the product lies in the cache, and every
 //! gradient is computed where it is sent from. What is left is [products of matrices](super::matmul).
 //!
+//! Threads have rows of a batch each, or columns where rows are summed up, so that any number of them gives the same bits.
 //! Each [operation](Operation) has its arithmetic in a file of its own. Shapes: B rows, C categorical features and N
 //! numbers, K outputs; a value of width W is `[B × W]`.
 
 mod activation;
 mod backward;
 mod dense;
+mod functions;
 mod interactions;
 mod layer_norm;
 mod linear;
@@ -19,6 +21,7 @@ mod tables;
 mod update;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use volley_proto::spec::Output;
 
@@ -27,6 +30,13 @@ use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
 use super::{Architecture, Compute, CustomBatch, Input, Piece, Update, first_non_finite};
 use crate::Result;
+use crate::threads::Threads;
+
+/// Simple operations that a random number, a cosine or an exponential takes about.
+const FUNCTION: usize = 4;
+
+/// Weights that a thread changes at once: their numbers of all kinds fit into a second-level cache.
+const UPDATED: usize = 1 << 15;
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -51,6 +61,8 @@ pub(crate) struct Scratch {
     /// Memory for gradients.
     spare: Vec<Vec<f32>>,
     workspace: Workspace,
+    /// Those that compute.
+    threads: Threads,
 }
 
 /// The network's outputs, `[B × K]`, by weights that others may use meanwhile.
@@ -108,12 +120,17 @@ pub(in crate::network) fn sigmoid_scale(architecture: &Architecture) -> Option<f
 /// The values that enter: embeddings, factors, numbers; and the masks.
 fn enter(architecture: &Architecture, weights: &[Vec<f32>], input: &Input, scratch: &mut Scratch) {
     let graph = &architecture.graph;
+    let threads = &scratch.threads;
     scratch.masks.resize_with(input.dropout.len(), Vec::new);
     for (mask, drawn) in input.dropout.iter().zip(&mut scratch.masks) {
-        match mask {
-            Some(mask) => mask.draw(drawn),
-            None => drawn.clear(),
-        }
+        let Some(mask) = mask else {
+            drawn.clear();
+            continue;
+        };
+        drawn.resize(mask.keys.len() * mask.units, 0.0);
+        threads.rows(drawn, mask.units, FUNCTION, |rows, drawn| {
+            mask.draw(rows, drawn);
+        });
     }
     scratch.values.resize_with(graph.widths.len(), Vec::new);
     let picked = [
@@ -123,7 +140,8 @@ fn enter(architecture: &Architecture, weights: &[Vec<f32>], input: &Input, scrat
     for (name, value) in picked {
         if let Some(value) = value {
             let table = graph.table(name);
-            tables::pick(table, &weights[table.at], input, &mut scratch.values[value]);
+            let picked = &mut scratch.values[value];
+            tables::pick(table, &weights[table.at], input, picked, threads);
         }
     }
     if let Some(numbers) = graph.numbers {
@@ -148,8 +166,10 @@ pub(super) fn forward(
         values,
         masks,
         workspace,
+        threads,
         ..
     } = scratch;
+    let threads = &*threads;
     for node in &graph.nodes {
         let width = graph.widths[node.to];
         let weights = &weights[node.at..];
@@ -176,43 +196,54 @@ pub(super) fn forward(
                 };
                 let x_bxf = Matrix::new(x(0), rows, from);
                 let kernel_fxw = Matrix::new(&weights[0], from, width);
-                workspace.multiply(&mut y, x_bxf, kernel_fxw, epilogue);
+                workspace.multiply(threads, &mut y, x_bxf, kernel_fxw, epilogue);
                 if let Some(place) = dropout {
-                    mask(&mut y, masks, *place);
+                    mask(threads, &mut y, masks, *place);
                 }
             }
-            Operation::Activation(function) => {
-                let terms = y.iter_mut().zip(x(0));
-                terms.for_each(|(y, x)| *y = activation::of(*function, *x));
-            }
+            Operation::Activation(function) => threads.rows(&mut y, 1, FUNCTION, |own, y| {
+                activation::forward(*function, &x(0)[own], y);
+            }),
             Operation::Dropout(place) => {
-                y.copy_from_slice(x(0));
-                mask(&mut y, masks, *place);
+                threads.rows(&mut y, 1, 1, |own, y| y.copy_from_slice(&x(0)[own]));
+                mask(threads, &mut y, masks, *place);
             }
-            Operation::LayerNorm => layer_norm::forward(weights, x(0), &mut y),
-            Operation::Affine => {
-                let rows = y.chunks_exact_mut(width).zip(x(0).chunks_exact(width));
-                for (y, x) in rows {
+            Operation::LayerNorm => threads.rows(&mut y, width, 4, |own, y| {
+                layer_norm::forward(weights, of_rows(x(0), own, width), y);
+            }),
+            Operation::Affine => threads.rows(&mut y, width, 1, |own, y| {
+                let x = of_rows(x(0), own, width).chunks_exact(width);
+                for (y, x) in y.chunks_exact_mut(width).zip(x) {
                     let scales = weights[0].iter().zip(&weights[1]);
                     for ((y, x), (gamma, beta)) in y.iter_mut().zip(x).zip(scales) {
                         *y = x * gamma + beta;
                     }
                 }
+            }),
+            Operation::Periodic => {
+                let from = graph.widths[node.from[0]];
+                threads.rows(&mut y, width, FUNCTION, |own, y| {
+                    periodic::forward(weights, of_rows(x(0), own, from), y);
+                });
             }
-            Operation::Periodic => periodic::forward(weights, x(0), &mut y),
             Operation::PiecewiseLinear(bins) => {
-                piecewise_linear::forward(bins, weights, x(0), &mut y);
+                let from = graph.widths[node.from[0]];
+                threads.rows(&mut y, width, FUNCTION, |own, y| {
+                    piecewise_linear::forward(bins, weights, of_rows(x(0), own, from), y);
+                });
             }
-            Operation::Concat => {
+            Operation::Concat => threads.rows(&mut y, width, 1, |own, y| {
                 for (from, columns) in parts(graph, node) {
-                    let rows = values[from].chunks_exact(columns.len());
+                    let x = of_rows(&values[from], own.clone(), columns.len());
+                    let rows = x.chunks_exact(columns.len());
                     for (y, x) in y.chunks_exact_mut(width).zip(rows) {
                         y[columns.clone()].copy_from_slice(x);
                     }
                 }
-            }
-            Operation::Columns(columns) => {
-                let rows = x(0).chunks_exact(graph.widths[node.from[0]]);
+            }),
+            Operation::Columns(columns) => threads.rows(&mut y, width, 1, |own, y| {
+                let from = graph.widths[node.from[0]];
+                let rows = of_rows(x(0), own, from).chunks_exact(from);
                 for (y, x) in y.chunks_exact_mut(width).zip(rows) {
                     let mut rest = y;
                     for columns in columns {
@@ -221,21 +252,21 @@ pub(super) fn forward(
                         rest = others;
                     }
                 }
-            }
-            Operation::Add => {
-                let terms = y.iter_mut().zip(x(0).iter().zip(x(1)));
+            }),
+            Operation::Add => threads.rows(&mut y, 1, 1, |own, y| {
+                let terms = y.iter_mut().zip(x(0)[own.clone()].iter().zip(&x(1)[own]));
                 terms.for_each(|(y, (a, b))| *y = a + b);
-            }
-            Operation::Mean => {
+            }),
+            Operation::Mean => threads.rows(&mut y, 1, node.from.len(), |own, y| {
                 let share = (node.from.len() as f32).recip();
-                y.copy_from_slice(x(0));
-                (1..node.from.len()).for_each(|at| add(&mut y, x(at)));
+                y.copy_from_slice(&x(0)[own.clone()]);
+                (1..node.from.len()).for_each(|at| add(y, &x(at)[own.clone()]));
                 y.iter_mut().for_each(|y| *y *= share);
-            }
-            Operation::Multiply => {
-                let factors = y.iter_mut().zip(x(0).iter().zip(x(1)));
+            }),
+            Operation::Multiply => threads.rows(&mut y, 1, 1, |own, y| {
+                let factors = y.iter_mut().zip(x(0)[own.clone()].iter().zip(&x(1)[own]));
                 factors.for_each(|(y, (a, b))| *y = a * b);
-            }
+            }),
             Operation::Interactions {
                 factors,
                 codes,
@@ -287,22 +318,30 @@ fn multiply(products: &mut [f32], factors: &[f32]) {
     products.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
 }
 
+/// Rows of a width.
+fn of_rows(numbers: &[f32], rows: Range<usize>, width: usize) -> &[f32] {
+    &numbers[rows.start * width..rows.end * width]
+}
+
 /// Multiplies by the mask of a dropout, if it has one.
-fn mask(x: &mut [f32], masks: &[Vec<f32>], dropout: usize) {
+fn mask(threads: &Threads, x: &mut [f32], masks: &[Vec<f32>], dropout: usize) {
     if let Some(mask) = masks.get(dropout).filter(|mask| !mask.is_empty()) {
-        multiply(x, mask);
+        threads.rows(x, 1, 1, |own, x| multiply(x, &mask[own]));
     }
 }
 
 impl Compute for Host {
-    type Device = ();
+    type Device = Threads;
     type Numbers = Vec<f32>;
 
-    fn new(architecture: &Architecture, weights: Vec<Vec<f32>>, (): &()) -> Result<Self> {
+    fn new(architecture: &Architecture, weights: Vec<Vec<f32>>, threads: &Threads) -> Result<Self> {
         Ok(Self {
             architecture: architecture.clone(),
             weights,
-            scratch: Scratch::default(),
+            scratch: Scratch {
+                threads: threads.clone(),
+                ..Scratch::default()
+            },
             sums: Vec::new(),
         })
     }
@@ -362,12 +401,17 @@ impl Compute for Host {
             sums.clear();
             sums.resize(flat.len(), 0.0);
         }
-        let terms = sums.iter_mut().zip(&*flat);
-        terms.for_each(|(sum, g)| *sum += f64::from(*g));
+        let threads = &scratch.threads;
+        threads.rows(sums, 1, 1, |own, sums| {
+            let terms = sums.iter_mut().zip(&flat[own]);
+            terms.for_each(|(sum, g)| *sum += f64::from(*g));
+        });
         if piece.last {
             let sums = std::mem::take(sums);
-            let gradient = flat.iter_mut().zip(sums);
-            gradient.for_each(|(g, sum)| *g = sum as f32);
+            threads.rows(flat, 1, 1, |own, flat| {
+                let gradient = flat.iter_mut().zip(&sums[own]);
+                gradient.for_each(|(g, sum)| *g = *sum as f32);
+            });
         }
         Ok(())
     }
@@ -386,7 +430,17 @@ impl Compute for Host {
     }
 
     fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>> {
-        Ok(first_non_finite(flat))
+        let chunks = flat.len().div_ceil(UPDATED);
+        // The first one of those that threads find.
+        let found = AtomicUsize::new(usize::MAX);
+        self.scratch.threads.each(chunks, |_, chunk| {
+            let numbers = flat.chunks(UPDATED).nth(chunk).unwrap_or_default();
+            if first_non_finite(numbers).is_some() {
+                found.fetch_min(chunk, Ordering::Relaxed);
+            }
+        });
+        let found = flat.chunks(UPDATED).nth(found.into_inner());
+        Ok(found.and_then(first_non_finite))
     }
 
     fn apply(
@@ -396,20 +450,23 @@ impl Compute for Host {
         flat: &mut [f32],
     ) -> Result<()> {
         update::clip(update, flat);
-        let mut start = 0;
+        let mut flat = &*flat;
+        let mut slots: Vec<&mut [f32]> = slots.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut parts = Vec::new();
         let parameters = self.architecture.parameters().iter();
         for (parameter, weights) in parameters.zip(&mut self.weights) {
-            let span = start..start + weights.len();
-            start = span.end;
-            let own = slots.iter_mut().map(|slot| &mut slot[span.clone()]);
-            update::apply(
-                update,
-                parameter.penalized,
-                weights,
-                &flat[span.clone()],
-                own,
-            );
+            for weights in weights.chunks_mut(UPDATED) {
+                let len = weights.len();
+                let gradient = flat.split_off(..len).unwrap_or_default();
+                let own = slots.iter_mut();
+                let own = own.map(|slot| slot.split_off_mut(..len).unwrap_or_default());
+                parts.push((parameter.penalized, weights, gradient, own.collect()));
+            }
         }
+        let threads = &self.scratch.threads;
+        threads.each_of(parts, |_, (penalized, weights, gradient, slots)| {
+            update::apply(update, penalized, weights, gradient, slots);
+        });
         Ok(())
     }
 

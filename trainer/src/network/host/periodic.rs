@@ -5,7 +5,11 @@
 
 use std::f32::consts::TAU;
 
+use multiversion::multiversion;
 use volley_proto::spec::{FREQUENCIES, PERIODIC_WIDTH};
+
+use super::functions::{MOST_ANGLE, sin_cos};
+use crate::threads::Threads;
 
 /// Width of what is trained.
 const D: usize = PERIODIC_WIDTH - 1;
@@ -15,59 +19,148 @@ fn of(number: usize) -> [std::ops::Range<usize>; 3] {
     [FREQUENCIES, FREQUENCIES * D, D].map(|len| number * len..(number + 1) * len)
 }
 
+/// sin and cos of 2π·c·x + φ, of each of a number's frequencies.
+#[inline(always)]
+fn waves(
+    frequencies: &[f32; FREQUENCIES],
+    phases: &[f32; FREQUENCIES],
+    x: f32,
+) -> [[f32; FREQUENCIES]; 2] {
+    let mut angles = [0.0; FREQUENCIES];
+    for (angle, (frequency, phase)) in angles.iter_mut().zip(frequencies.iter().zip(phases)) {
+        *angle = TAU * frequency * x + phase;
+    }
+    let most = angles
+        .iter()
+        .fold(0.0_f32, |most, angle| most.max(angle.abs()));
+    let [mut sines, mut cosines] = [[0.0; FREQUENCIES]; 2];
+    let each = sines.iter_mut().zip(&mut cosines).zip(&angles);
+    if most <= MOST_ANGLE {
+        each.for_each(|((sine, cosine), angle)| (*sine, *cosine) = sin_cos(*angle));
+    } else {
+        each.for_each(|((sine, cosine), angle)| (*sine, *cosine) = angle.sin_cos());
+    }
+    [sines, cosines]
+}
+
 /// `y`, `[B × N·D]`, of `x`, `[B × N]`.
+#[multiversion(targets = "simd")]
 pub(super) fn forward(weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
-    let numbers = weights[0].len() / FREQUENCIES;
+    let [frequencies, phases] = [0, 1].map(|at| weights[at].as_chunks::<FREQUENCIES>().0);
+    let numbers = frequencies.len();
     let embedded = y.as_chunks_mut::<PERIODIC_WIDTH>().0.iter_mut();
     for ((at, x), y) in x.iter().enumerate().zip(embedded) {
-        let [waves, kernel, bias] = of(at % numbers);
-        y[0] = *x;
-        y[1..].copy_from_slice(&weights[3][bias]);
-        let waves = weights[0][waves.clone()].iter().zip(&weights[1][waves]);
+        let number = at % numbers;
+        let [_, kernel, bias] = of(number);
+        let [_, cosines] = waves(&frequencies[number], &phases[number], *x);
+        let mut sums = [0.0; D];
+        sums.copy_from_slice(&weights[3][bias]);
         let kernel = weights[2][kernel].as_chunks::<D>().0;
-        for ((frequency, phase), kernel) in waves.zip(kernel) {
-            let cosine = (TAU * frequency * x + phase).cos();
-            for (y, weight) in y[1..].iter_mut().zip(kernel) {
-                *y += cosine * weight;
+        for (cosine, kernel) in cosines.iter().zip(kernel) {
+            for (sum, weight) in sums.iter_mut().zip(kernel) {
+                *sum += cosine * weight;
             }
         }
+        y[0] = *x;
+        y[1..].copy_from_slice(&sums);
     }
 }
 
-/// The gradient by `x`, and those by the weights, if they are wanted, by that of what was put out.
+/// The gradient by `x`, and those by the weights, if they are wanted, by that of what was put out. A thread has some of
+/// the numbers.
 pub(super) fn backward(
+    threads: &Threads,
     weights: &[Vec<f32>],
     x: &[f32],
     dy: &[f32],
     dx: &mut [f32],
-    mut gradients: Option<&mut [&mut [f32]]>,
+    gradients: Option<&mut [&mut [f32]]>,
 ) {
-    let numbers = weights[0].len() / FREQUENCIES;
-    if let Some(gradients) = &mut gradients {
-        gradients[..4].iter_mut().for_each(|sums| sums.fill(0.0));
+    let [frequencies, phases] = [0, 1].map(|at| weights[at].as_chunks::<FREQUENCIES>().0);
+    let numbers = frequencies.len();
+    let mut sums = match gradients {
+        Some([waves, phases, kernel, bias, ..]) => {
+            let parts = waves.chunks_exact_mut(FREQUENCIES);
+            let parts = parts.zip(phases.chunks_exact_mut(FREQUENCIES));
+            let parts = parts.zip(kernel.chunks_exact_mut(FREQUENCIES * D));
+            let parts = parts.zip(bias.chunks_exact_mut(D));
+            let parts =
+                parts.map(|(((waves, phases), kernel), bias)| Some([waves, phases, kernel, bias]));
+            parts.collect()
+        }
+        _ => (0..numbers).map(|_| None).collect::<Vec<_>>(),
+    };
+    // By number, not by row.
+    let rows = x.len() / numbers;
+    let mut by_number = vec![0.0; x.len()];
+    let parts = sums.iter_mut().zip(by_number.chunks_exact_mut(rows.max(1)));
+    let parts: Vec<_> = parts.enumerate().collect();
+    threads.spread(x.len() * FREQUENCIES, parts, |(number, (sums, dx))| {
+        let waves = Waves {
+            frequencies: &frequencies[number],
+            phases: &phases[number],
+            kernel: weights[2][of(number)[1].clone()].as_chunks::<D>().0,
+        };
+        of_number(waves, [number, numbers], x, dy, dx, sums.as_mut());
+    });
+    for (row, dx) in dx.chunks_exact_mut(numbers).enumerate() {
+        for (number, dx) in dx.iter_mut().enumerate() {
+            *dx = by_number[number * rows + row];
+        }
     }
-    let rows = dx.iter_mut().zip(dy.as_chunks::<PERIODIC_WIDTH>().0);
-    for ((at, x), (dx, dy)) in x.iter().enumerate().zip(rows) {
-        let [waves, kernel, bias] = of(at % numbers);
+}
+
+/// The weights of a number.
+#[derive(Debug, Clone, Copy)]
+struct Waves<'a> {
+    frequencies: &'a [f32; FREQUENCIES],
+    phases: &'a [f32; FREQUENCIES],
+    kernel: &'a [[f32; D]],
+}
+
+/// The gradient by a number of each row, `x[number + numbers·row]`, and the sums of those by its weights.
+#[multiversion(targets = "simd")]
+fn of_number(
+    of: Waves<'_>,
+    [number, numbers]: [usize; 2],
+    x: &[f32],
+    dy: &[f32],
+    dx: &mut [f32],
+    sums: Option<&mut [&mut [f32]; 4]>,
+) {
+    let own = x.iter().zip(dy.as_chunks::<PERIODIC_WIDTH>().0);
+    let own = own.skip(number).step_by(numbers);
+    let [mut by_frequency, mut by_phase] = [[0.0; FREQUENCIES]; 2];
+    let mut by_kernel = [[0.0; D]; FREQUENCIES];
+    let mut by_bias = [0.0; D];
+    for (dx, (x, dy)) in dx.iter_mut().zip(own) {
+        let [sines, cosines] = waves(of.frequencies, of.phases, *x);
+        let mut by_angle = [0.0; FREQUENCIES];
+        for ((by_angle, sine), kernel) in by_angle.iter_mut().zip(&sines).zip(of.kernel) {
+            let terms = kernel.iter().zip(&dy[1..]);
+            *by_angle = -sine * terms.map(|(weight, d)| weight * d).sum::<f32>();
+        }
         *dx = dy[0];
-        for wave in 0..FREQUENCIES {
-            let place = waves.start + wave;
-            let frequency = weights[0][place];
-            let (sine, cosine) = (TAU * frequency * x + weights[1][place]).sin_cos();
-            let kernel = kernel.start + wave * D..kernel.start + (wave + 1) * D;
-            let terms = weights[2][kernel.clone()].iter().zip(&dy[1..]);
-            let by_angle = -sine * terms.map(|(weight, d)| weight * d).sum::<f32>();
+        for (by_angle, frequency) in by_angle.iter().zip(of.frequencies) {
             *dx += by_angle * TAU * frequency;
-            if let Some(gradients) = &mut gradients {
-                gradients[0][place] += by_angle * TAU * x;
-                gradients[1][place] += by_angle;
-                let sums = gradients[2][kernel].iter_mut().zip(&dy[1..]);
-                sums.for_each(|(sum, d)| *sum += cosine * d);
-            }
         }
-        if let Some(gradients) = &mut gradients {
-            let sums = gradients[3][bias].iter_mut().zip(&dy[1..]);
-            sums.for_each(|(sum, d)| *sum += d);
+        for (sum, by_angle) in by_frequency.iter_mut().zip(&by_angle) {
+            *sum += by_angle * TAU * x;
         }
+        for (sum, by_angle) in by_phase.iter_mut().zip(&by_angle) {
+            *sum += by_angle;
+        }
+        for (sums, cosine) in by_kernel.iter_mut().zip(&cosines) {
+            let sums = sums.iter_mut().zip(&dy[1..]);
+            sums.for_each(|(sum, d)| *sum += cosine * d);
+        }
+        let sums = by_bias.iter_mut().zip(&dy[1..]);
+        sums.for_each(|(sum, d)| *sum += d);
+    }
+    if let Some([frequency, phase, kernel, bias]) = sums {
+        frequency.copy_from_slice(&by_frequency);
+        phase.copy_from_slice(&by_phase);
+        kernel.copy_from_slice(by_kernel.as_flattened());
+        bias.copy_from_slice(&by_bias);
     }
 }

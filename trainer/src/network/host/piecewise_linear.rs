@@ -8,6 +8,7 @@
 use volley_proto::spec::PIECEWISE_WIDTH;
 
 use crate::network::graph::Bins;
+use crate::threads::Threads;
 
 const D: usize = PIECEWISE_WIDTH;
 
@@ -39,22 +40,45 @@ pub(super) fn forward(bins: &Bins, weights: &[Vec<f32>], x: &[f32], y: &mut [f32
     }
 }
 
-/// The gradients by the weights, by that of what was put out.
-pub(super) fn backward(bins: &Bins, x: &[f32], dy: &[f32], gradients: &mut [&mut [f32]]) {
-    let most = bins.most();
-    gradients[..3].iter_mut().for_each(|sums| sums.fill(0.0));
-    let numbers = bins.0.iter().enumerate().cycle();
-    for ((x, dy), (number, edges)) in x.iter().zip(dy.as_chunks::<D>().0).zip(numbers) {
-        let mut add = |at: usize, row: usize, factor: f32| {
-            let sums = gradients[at][row * D..][..D].iter_mut().zip(dy);
-            sums.for_each(|(sum, d)| *sum += factor * d);
-        };
-        add(0, number, *x);
-        add(1, number, 1.0);
-        let (at, share) = bin(edges, *x);
-        (0..at).for_each(|below| add(2, number * most + below, 1.0));
-        add(2, number * most + at, share);
-    }
+/// The gradients by the weights, by that of what was put out. A thread has some of the numbers.
+pub(super) fn backward(
+    threads: &Threads,
+    bins: &Bins,
+    x: &[f32],
+    dy: &[f32],
+    gradients: &mut [&mut [f32]],
+) {
+    let [weight, bias, kernel, ..] = gradients else {
+        unreachable!("it has three parameters")
+    };
+    let sums = weight.chunks_exact_mut(D).zip(bias.chunks_exact_mut(D));
+    let sums = sums.zip(kernel.chunks_exact_mut(bins.most() * D));
+    let numbers: Vec<_> = bins.0.iter().zip(sums).enumerate().collect();
+    let count = numbers.len();
+    threads.spread(
+        dy.len() * 4,
+        numbers,
+        |(number, (edges, ((weight, bias), kernel)))| {
+            let own = x.iter().zip(dy.as_chunks::<D>().0).skip(number);
+            let add = |sums: &mut [f32], dy: &[f32; D], factor: f32| {
+                let sums = sums.iter_mut().zip(dy);
+                sums.for_each(|(sum, d)| *sum += factor * d);
+            };
+            for sums in [&mut *weight, &mut *bias, &mut *kernel] {
+                sums.fill(0.0);
+            }
+            for (x, dy) in own.step_by(count) {
+                add(weight, dy, *x);
+                add(bias, dy, 1.0);
+                let (at, share) = bin(edges, *x);
+                let (below, from) = kernel.split_at_mut(at * D);
+                below
+                    .chunks_exact_mut(D)
+                    .for_each(|sums| add(sums, dy, 1.0));
+                add(&mut from[..D], dy, share);
+            }
+        },
+    );
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! An optimizer's step over weights in host memory, in one pass over each parameter.
 
+use multiversion::multiversion;
 use volley_proto::spec::Rule;
 
 use crate::network::update::Update;
@@ -21,12 +22,13 @@ pub(super) fn clip(update: &Update<'_>, gradient: &mut [f32]) {
 }
 
 /// Changes the weights of a parameter. `slots` is what the optimizer keeps of each of them.
-pub(super) fn apply<'a>(
+#[multiversion(targets = "simd")]
+pub(super) fn apply(
     update: &Update<'_>,
     penalized: bool,
     weights: &mut [f32],
     gradient: &[f32],
-    slots: impl DoubleEndedIterator<Item = &'a mut [f32]>,
+    slots: Vec<&mut [f32]>,
 ) {
     let [l1, l2] =
         [update.l1, update.l2].map(|penalty| if penalized { penalty as f32 } else { 0.0 });
@@ -40,14 +42,16 @@ pub(super) fn apply<'a>(
 }
 
 /// The same, by the slope of the penalties at a weight.
-fn by_rule<'a>(
+#[inline(always)]
+fn by_rule(
     update: &Update<'_>,
     penalized: bool,
     weights: &mut [f32],
     gradient: &[f32],
-    mut slots: impl DoubleEndedIterator<Item = &'a mut [f32]>,
+    slots: Vec<&mut [f32]>,
     penalty: impl Fn(f32) -> f32,
 ) {
+    let mut slots = slots.into_iter();
     let rate = update.learn_rate as f32;
     let average = update
         .kept

@@ -1,7 +1,112 @@
 //! The micro-kernels: the inner loops, for each kind of processor.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::ops::Range;
+
+/// A block of a matrix in row-major order: what one thread writes while others write other blocks.
+#[derive(Debug)]
+pub(super) struct Block<'a> {
+    /// Where the matrix begins.
+    ///
+    /// Invariant: nothing but this block refers to the numbers of its rows and columns, all of which are in the matrix.
+    start: *mut f32,
+    /// Length of the matrix' rows.
+    stride: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+    matrix: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: it is as good as a mutable reference to its numbers, which may be sent.
+unsafe impl Send for Block<'_> {}
+
+impl<'a> Block<'a> {
+    /// The blocks of a matrix whose rows have a length, between rows and columns that part them.
+    ///
+    /// # Panics
+    /// If parts overlap, or are not of the matrix.
+    pub(super) fn split(
+        matrix: &'a mut [f32],
+        stride: usize,
+        rows: &[Range<usize>],
+        columns: &[Range<usize>],
+    ) -> Vec<Self> {
+        for (parts, end) in [(rows, matrix.len() / stride), (columns, stride)] {
+            let ends = parts.iter().scan(0, |end, part| {
+                let before = std::mem::replace(end, part.end);
+                Some(before <= part.start && part.start <= part.end)
+            });
+            assert!(ends.fold(true, |all, apart| all & apart), "parts overlap");
+            assert!(
+                parts.last().is_none_or(|last| last.end <= end),
+                "a part's end"
+            );
+        }
+        let start = matrix.as_mut_ptr();
+        let block = |rows: &Range<usize>, columns: &Range<usize>| Self {
+            start,
+            stride,
+            rows: rows.clone(),
+            columns: columns.clone(),
+            matrix: PhantomData,
+        };
+        let all = rows
+            .iter()
+            .flat_map(|rows| columns.iter().map(move |columns| block(rows, columns)));
+        all.collect()
+    }
+
+    /// A tile of it.
+    ///
+    /// # Panics
+    /// If it ends before the tile does.
+    pub(super) fn tile(&mut self, rows: Range<usize>, columns: Range<usize>) -> Tile<'_> {
+        for (whole, part) in [(&self.rows, &rows), (&self.columns, &columns)] {
+            assert!(whole.start <= part.start && part.start < part.end && part.end <= whole.end);
+        }
+        Tile {
+            // SAFETY: the matrix has these rows and columns.
+            start: unsafe { self.start.add(rows.start * self.stride + columns.start) },
+            stride: self.stride,
+            height: rows.len(),
+            width: columns.len(),
+            block: PhantomData,
+        }
+    }
+}
+
+/// A tile of a matrix in row-major order.
+#[derive(Debug)]
+pub(super) struct Tile<'a> {
+    /// Invariant: nothing else refers to the numbers of the tile.
+    start: *mut f32,
+    stride: usize,
+    height: usize,
+    width: usize,
+    block: PhantomData<&'a mut f32>,
+}
+
+impl<'a> Tile<'a> {
+    /// Rows of a width that follow one another.
+    pub(super) fn of<const WIDTH: usize>(rows: &'a mut [[f32; WIDTH]]) -> Self {
+        Self {
+            height: rows.len(),
+            start: rows.as_mut_ptr().cast(),
+            stride: WIDTH,
+            width: WIDTH,
+            block: PhantomData,
+        }
+    }
+
+    /// # Panics
+    /// If it has no such row.
+    pub(super) fn row(&mut self, row: usize) -> &mut [f32] {
+        assert!(row < self.height);
+        // SAFETY: of the tile.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
+    }
+}
 
 /// What the sums of a tile are added to.
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +130,7 @@ pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
         self,
         left: &[[f32; MR]],
         right: &[[f32; NR]],
-        into: &mut [f32],
-        stride: usize,
+        into: Tile<'_>,
         base: Base<'_>,
         floor: f32,
     );
@@ -79,25 +183,25 @@ trait Vector: Copy {
 unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
     left: &[[f32; MR]],
     right: &[[f32; NR]],
-    into: &mut [f32],
-    stride: usize,
+    into: Tile<'_>,
     base: Base<'_>,
     floor: f32,
 ) {
     const { assert!(0 < H && H <= MR && NR == 2 * V::LEN) }
     assert_eq!(left.len(), right.len(), "the depth of panels");
-    assert!(into.len() >= (H - 1) * stride + NR, "a tile's end");
+    assert!(into.height >= H && into.width >= NR, "a tile's end");
+    let stride = into.stride;
     let base = match base {
         Base::Nothing => None,
-        Base::Place => Some((into.as_ptr(), stride)),
+        Base::Place => Some((into.start.cast_const(), stride)),
         Base::Row(row) => {
             assert!(row.len() >= NR, "a base's end");
             Some((row.as_ptr(), 0))
         }
     };
     for row in 0..H {
-        prefetch(into, row * stride);
-        prefetch(into, row * stride + NR - 1);
+        prefetch(into.start.wrapping_add(row * stride));
+        prefetch(into.start.wrapping_add(row * stride + NR - 1));
     }
     // SAFETY: the assertions bound the indices; the rest is promised by the caller.
     unsafe {
@@ -123,7 +227,7 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
         let floor = V::splat(floor);
         for (row, sums) in sums.iter().enumerate() {
             for (at, sum) in sums.iter().enumerate() {
-                let to = into.as_mut_ptr().add(row * stride + at * V::LEN);
+                let to = into.start.add(row * stride + at * V::LEN);
                 sum.at_least(floor).store(to);
             }
         }
@@ -154,15 +258,15 @@ unsafe fn add_outer<V: Vector, const H: usize, const MR: usize, const NR: usize>
 
 /// Has a number brought to the first-level cache, where a processor can be asked to.
 #[inline(always)]
-pub(super) fn prefetch(data: &[f32], at: usize) {
+pub(super) fn prefetch(number: *const f32) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: nothing is read; a prefetch of any address is harmless.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_add(at).cast());
+        _mm_prefetch::<_MM_HINT_T0>(number.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (data, at);
+    let _ = number;
 }
 
 /// Any processor.
@@ -174,13 +278,12 @@ impl Processor<6, 8> for Portable {
         self,
         left: &[[f32; 6]],
         right: &[[f32; 8]],
-        into: &mut [f32],
-        stride: usize,
+        into: Tile<'_>,
         base: Base<'_>,
         floor: f32,
     ) {
         // SAFETY: the vectors are arrays.
-        unsafe { tile::<[f32; 4], H, 6, 8>(left, right, into, stride, base, floor) }
+        unsafe { tile::<[f32; 4], H, 6, 8>(left, right, into, base, floor) }
     }
 
     fn transpose<const LANES: usize>(
@@ -280,7 +383,7 @@ mod x86 {
     use std::is_x86_feature_detected as has;
     use std::ops::Range;
 
-    use super::{Base, Processor, Vector, tile, transpose};
+    use super::{Base, Processor, Tile, Vector, tile, transpose};
 
     /// 16 registers of 8 numbers. There is one only where it was found.
     #[derive(Debug, Clone, Copy)]
@@ -307,8 +410,7 @@ mod x86 {
             self,
             left: &[[f32; 6]],
             right: &[[f32; 16]],
-            into: &mut [f32],
-            stride: usize,
+            into: Tile<'_>,
             base: Base<'_>,
             floor: f32,
         ) {
@@ -316,16 +418,15 @@ mod x86 {
             fn avx2<const H: usize>(
                 left: &[[f32; 6]],
                 right: &[[f32; 16]],
-                into: &mut [f32],
-                stride: usize,
+                into: Tile<'_>,
                 base: Base<'_>,
                 floor: f32,
             ) {
                 // SAFETY: the function's features are the vector's.
-                unsafe { tile::<__m256, H, 6, 16>(left, right, into, stride, base, floor) }
+                unsafe { tile::<__m256, H, 6, 16>(left, right, into, base, floor) }
             }
             // SAFETY: the processor was found.
-            unsafe { avx2::<H>(left, right, into, stride, base, floor) }
+            unsafe { avx2::<H>(left, right, into, base, floor) }
         }
 
         fn transpose<const LANES: usize>(
@@ -352,8 +453,7 @@ mod x86 {
             self,
             left: &[[f32; 12]],
             right: &[[f32; 32]],
-            into: &mut [f32],
-            stride: usize,
+            into: Tile<'_>,
             base: Base<'_>,
             floor: f32,
         ) {
@@ -361,16 +461,15 @@ mod x86 {
             fn avx512<const H: usize>(
                 left: &[[f32; 12]],
                 right: &[[f32; 32]],
-                into: &mut [f32],
-                stride: usize,
+                into: Tile<'_>,
                 base: Base<'_>,
                 floor: f32,
             ) {
                 // SAFETY: the function's features are the vector's.
-                unsafe { tile::<__m512, H, 12, 32>(left, right, into, stride, base, floor) }
+                unsafe { tile::<__m512, H, 12, 32>(left, right, into, base, floor) }
             }
             // SAFETY: the processor was found.
-            unsafe { avx512::<H>(left, right, into, stride, base, floor) }
+            unsafe { avx512::<H>(left, right, into, base, floor) }
         }
 
         fn transpose<const LANES: usize>(

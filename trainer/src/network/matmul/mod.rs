@@ -1,4 +1,4 @@
-//! Products of matrices in host memory, on the calling thread.
+//! Products of matrices in host memory.
 //!
 //! The method is that of Goto and van de Geijn 2008, "Anatomy of high-performance matrix
 //! multiplication", in the terms of BLIS: blocks of both matrices are [packed](pack) into
@@ -11,15 +11,20 @@
 //! it is used, while it is used the next one is prefetched, and transposed matrices are packed in
 //! vectors.
 //!
-//! This is no linear algebra: no type but `f32`, no threads, no strides but a row's length.
+//! Threads have blocks of a product's rows and columns each. Every number is a sum in the same order, whatever its block.
+//!
+//! This is no linear algebra: no type but `f32`, no strides but a row's length.
 
 mod kernel;
 mod pack;
 
 use std::ops::Range;
 
-use kernel::{Base, Portable, Processor};
+use kernel::{Base, Block, Portable, Processor, Tile};
 use pack::{Lines, Source};
+use parking_lot::Mutex;
+
+use crate::threads::Threads;
 
 /// Depth of a block, the numbers that are added up in registers: a micro-panel of the right-hand
 /// matrix is to fit half the first-level cache, 16 KiB with AVX2.
@@ -31,6 +36,12 @@ const NC: usize = 4096;
 
 /// Numbers in a cache line.
 const LINE: usize = 16;
+
+/// The least sums of products that are worth another thread: a few microseconds.
+/// In tests, small products are split too.
+const WORTH: usize = if cfg!(test) { 1 << 8 } else { 1 << 17 };
+/// Sums of products that take as long as packing a number.
+const PACKING: usize = 8;
 
 /// A matrix of `rows × columns` in row-major order, perhaps read as its transpose.
 #[derive(Debug, Clone, Copy)]
@@ -74,9 +85,13 @@ pub(crate) struct Epilogue<'a> {
     pub(crate) relu: bool,
 }
 
-/// Memory for packed blocks, kept between products.
+/// Memory for packed blocks, kept between products: of each thread.
 #[derive(Debug, Default)]
-pub(crate) struct Workspace {
+pub(crate) struct Workspace(Vec<Mutex<Packed>>);
+
+/// Memory for packed blocks of both matrices.
+#[derive(Debug, Default)]
+struct Packed {
     left: Vec<f32>,
     right: Vec<f32>,
 }
@@ -88,6 +103,7 @@ impl Workspace {
     /// If the sizes do not fit, or there is nothing to add up.
     pub(crate) fn multiply(
         &mut self,
+        threads: &Threads,
         product: &mut [f32],
         a: Matrix<'_>,
         b: Matrix<'_>,
@@ -107,32 +123,58 @@ impl Workspace {
         {
             // As many registers as there are hold sums, but for those that factors pass through.
             if let Some(processor) = kernel::Avx512::find() {
-                return self.run::<_, 4, 8, 12, 32>(processor, product, a, b, epilogue);
+                return self.run::<_, 4, 8, 12, 32>(processor, threads, product, a, b, epilogue);
             }
             if let Some(processor) = kernel::Avx2::find() {
-                return self.run::<_, 2, 4, 6, 16>(processor, product, a, b, epilogue);
+                return self.run::<_, 2, 4, 6, 16>(processor, threads, product, a, b, epilogue);
             }
         }
-        self.run::<_, 2, 4, 6, 8>(Portable, product, a, b, epilogue);
+        self.run::<_, 2, 4, 6, 8>(Portable, threads, product, a, b, epilogue);
     }
 
-    /// The product in tiles of `MR × NR`. The lowest of a block may have `LOW` or `MID` rows.
+    /// The product, a block a thread.
     fn run<P, const LOW: usize, const MID: usize, const MR: usize, const NR: usize>(
         &mut self,
         processor: P,
+        threads: &Threads,
         product: &mut [f32],
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        epilogue: Epilogue<'_>,
+    ) where
+        P: Processor<MR, NR> + Sync,
+    {
+        let (m, n, k) = (a.rows, b.columns, a.columns);
+        let [rows, columns] = grid(threads.count(), [m, n, k], [MR, NR]);
+        let blocks = Block::split(product, n, &rows, &columns);
+        self.0.resize_with(threads.count(), Mutex::default);
+        let packed = &self.0;
+        threads.each_of(blocks, |thread, block| {
+            let packed = &mut packed[thread].lock();
+            packed.run::<P, LOW, MID, MR, NR>(processor, block, a, b, epilogue);
+        });
+    }
+}
+
+impl Packed {
+    /// A block of the product in tiles of `MR × NR`. The lowest may have `LOW` or `MID` rows.
+    fn run<P, const LOW: usize, const MID: usize, const MR: usize, const NR: usize>(
+        &mut self,
+        processor: P,
+        mut block: Block<'_>,
         a: Matrix<'_>,
         b: Matrix<'_>,
         epilogue: Epilogue<'_>,
     ) where
         P: Processor<MR, NR>,
     {
-        let (m, n, k) = (a.rows, b.columns, a.columns);
+        let (all_rows, all_columns) = (block.rows.clone(), block.columns.clone());
+        let (m, n, k) = (all_rows.len(), all_columns.len(), a.columns);
         let (left, right) = (Source::of(a.transposed()), Source::of(b));
         let [mc, nc, kc] = [even(m, MC, MR), even(n, NC, NR), even(k, KC, 1)];
         let left_panels = room::<MR>(&mut self.left, mc * kc);
         let right_panels = room::<NR>(&mut self.right, nc * kc);
-        for columns in parts(0..n, nc) {
+        for columns in parts(all_columns, nc) {
             for depth in parts(0..k, kc) {
                 let kc = depth.len();
                 let is_last = depth.end == k;
@@ -141,7 +183,7 @@ impl Workspace {
                 } else {
                     f32::NEG_INFINITY
                 };
-                for rows in parts(0..m, mc) {
+                for rows in parts(all_rows.clone(), mc) {
                     let panels = left_panels.chunks_exact_mut(kc);
                     for (lanes, panel) in parts(rows.clone(), MR).zip(panels) {
                         left.pack::<_, MR, NR, MR>(processor, lanes, depth.clone(), panel);
@@ -154,7 +196,7 @@ impl Workspace {
                             None => Base::Nothing,
                         };
                         let mut next = Lines::default();
-                        if rows.start == 0 {
+                        if rows.start == all_rows.start {
                             let following = lanes.end..columns.end.min(lanes.end + NR);
                             next = right.lines(following, depth.clone());
                             right.pack::<_, MR, NR, NR>(
@@ -168,16 +210,15 @@ impl Workspace {
                         let panels = left_panels.chunks_exact(kc);
                         for (rows, left_panel) in parts(rows.clone(), MR).zip(panels) {
                             next.prefetch(share);
-                            let place = rows.start * n + lanes.start;
                             let (height, width) = (rows.len(), lanes.len());
-                            let to = &mut product[place..][..(height - 1) * n + width];
+                            let mut to = block.tile(rows, lanes.clone());
                             let tile = match height {
                                 _ if height <= LOW => P::tile::<LOW>,
                                 _ if height <= MID => P::tile::<MID>,
                                 _ => P::tile::<MR>,
                             };
                             if width == NR && [LOW, MID, MR].contains(&height) {
-                                tile(processor, left_panel, right_panel, to, n, base, floor);
+                                tile(processor, left_panel, right_panel, to, base, floor);
                                 continue;
                             }
                             // In a place of its own, where it fits.
@@ -185,24 +226,21 @@ impl Workspace {
                             for (row, whole) in whole.iter_mut().enumerate().take(height) {
                                 match base {
                                     Base::Nothing => {}
-                                    Base::Place => {
-                                        whole[..width].copy_from_slice(&to[row * n..][..width]);
-                                    }
+                                    Base::Place => whole[..width].copy_from_slice(to.row(row)),
                                     Base::Row(base) => whole[..width].copy_from_slice(base),
                                 }
                             }
-                            let place = whole.as_flattened_mut();
+                            let place = Tile::of(&mut whole);
                             tile(
                                 processor,
                                 left_panel,
                                 right_panel,
                                 place,
-                                NR,
                                 Base::Place,
                                 floor,
                             );
-                            for (to, from) in to.chunks_mut(n).zip(&whole) {
-                                to[..width].copy_from_slice(&from[..width]);
+                            for (row, from) in whole.iter().enumerate().take(height) {
+                                to.row(row).copy_from_slice(&from[..width]);
                             }
                         }
                     }
@@ -210,6 +248,25 @@ impl Workspace {
             }
         }
     }
+}
+
+/// Rows and columns of the blocks of a product of `m × k` by `k × n`, for so many threads at most: such that the largest
+/// block takes the least time.
+fn grid(threads: usize, [m, n, k]: [usize; 3], [mr, nr]: [usize; 2]) -> [Vec<Range<usize>>; 2] {
+    let most = threads.min(m * n * k / WORTH).max(1);
+    let block = |whole: usize, parts: usize, unit: usize| {
+        let units = whole.div_ceil(unit);
+        units.div_ceil(parts) * unit
+    };
+    let time = |by_rows: usize| {
+        let rows = block(m, by_rows, mr);
+        let columns = block(n, most / by_rows, nr);
+        rows * columns + PACKING * (rows + columns)
+    };
+    let by_rows = (1..=most).min_by_key(|by_rows| time(*by_rows)).unwrap_or(1);
+    let rows = parts(0..m, block(m, by_rows, mr));
+    let columns = parts(0..n, block(n, most / by_rows, nr));
+    [rows.collect(), columns.collect()]
 }
 
 /// Parts of a range, each of a length, but for the last.
@@ -255,26 +312,26 @@ mod tests {
         (0..columns).flat_map(column).copied().collect()
     }
 
-    type Multiply = fn(&mut Workspace, &mut [f32], Matrix<'_>, Matrix<'_>, Epilogue<'_>);
+    type Multiply = fn(&mut Workspace, &Threads, &mut [f32], Matrix<'_>, Matrix<'_>, Epilogue<'_>);
 
     /// Each kind of processor that this one is.
     fn processors() -> Vec<(&'static str, Multiply)> {
         let mut all: Vec<(&str, Multiply)> =
-            vec![("portable", |workspace, product, a, b, epilogue| {
-                workspace.run::<_, 2, 4, 6, 8>(Portable, product, a, b, epilogue);
+            vec![("portable", |workspace, threads, product, a, b, epilogue| {
+                workspace.run::<_, 2, 4, 6, 8>(Portable, threads, product, a, b, epilogue);
             })];
         #[cfg(target_arch = "x86_64")]
         {
             if kernel::Avx2::find().is_some() {
-                all.push(("avx2", |workspace, product, a, b, epilogue| {
+                all.push(("avx2", |workspace, threads, product, a, b, epilogue| {
                     let processor = kernel::Avx2::find().expect("it was there");
-                    workspace.run::<_, 2, 4, 6, 16>(processor, product, a, b, epilogue);
+                    workspace.run::<_, 2, 4, 6, 16>(processor, threads, product, a, b, epilogue);
                 }));
             }
             if kernel::Avx512::find().is_some() {
-                all.push(("avx512", |workspace, product, a, b, epilogue| {
+                all.push(("avx512", |workspace, threads, product, a, b, epilogue| {
                     let processor = kernel::Avx512::find().expect("it was there");
-                    workspace.run::<_, 4, 8, 12, 32>(processor, product, a, b, epilogue);
+                    workspace.run::<_, 4, 8, 12, 32>(processor, threads, product, a, b, epilogue);
                 }));
             }
         }
@@ -293,7 +350,8 @@ mod tests {
             [MC + 1, KC + 9, 17],
             [3, 5, NC + 7],
         ];
-        for (name, multiply) in processors() {
+        let threads = [1, 3].map(|count| Threads::start(count.try_into().unwrap()));
+        for ((name, multiply), threads) in processors().into_iter().zip(threads.iter().cycle()) {
             let mut workspace = Workspace::default();
             for [m, k, n] in sizes {
                 let (a, b) = (numbers(m * k, 1), numbers(k * n, 5));
@@ -306,13 +364,20 @@ mod tests {
                 let rights = [Matrix::new(&b, k, n), Matrix::new(&b_t, n, k).transposed()];
                 for (a, b) in lefts.into_iter().flat_map(|a| rights.map(|b| (a, b))) {
                     let mut product = vec![f32::NAN; m * n];
-                    multiply(&mut workspace, &mut product, a, b, Epilogue::default());
+                    multiply(
+                        &mut workspace,
+                        threads,
+                        &mut product,
+                        a,
+                        b,
+                        Epilogue::default(),
+                    );
                     assert!(product == plain, "{name}, {m} × {k} × {n}");
                     let biased = Epilogue {
                         bias: Some(&bias),
                         relu: false,
                     };
-                    multiply(&mut workspace, &mut product, a, b, biased);
+                    multiply(&mut workspace, threads, &mut product, a, b, biased);
                     let sums = || plain.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b);
                     assert!(
                         product.iter().copied().eq(sums()),
@@ -322,7 +387,7 @@ mod tests {
                         relu: true,
                         ..biased
                     };
-                    multiply(&mut workspace, &mut product, a, b, relu);
+                    multiply(&mut workspace, threads, &mut product, a, b, relu);
                     let positive = sums().map(|x| x.max(0.0));
                     assert!(
                         product.iter().copied().eq(positive),
@@ -331,6 +396,47 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Sums that are not exact show their order.
+    #[test]
+    fn any_number_of_threads_gives_the_same_bits() {
+        let [m, k, n] = [101, 700, 333];
+        let numbers = |len: usize| (0..len).map(|at| (at as f32).sin()).collect::<Vec<_>>();
+        let (a, b) = (numbers(m * k), numbers(k * n));
+        let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
+        for (name, multiply) in processors() {
+            let product = |threads: usize| {
+                let threads = Threads::start(threads.try_into().unwrap());
+                let mut product = vec![0.0; m * n];
+                let mut workspace = Workspace::default();
+                multiply(
+                    &mut workspace,
+                    &threads,
+                    &mut product,
+                    a,
+                    b,
+                    Epilogue::default(),
+                );
+                product
+            };
+            let alone = product(1);
+            for threads in [2, 3, 7, 16] {
+                assert!(product(threads) == alone, "{name}, {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_is_split_where_parts_are_even() {
+        let ends = |threads, size| {
+            let parts = grid(threads, size, [12, 32]);
+            parts.map(|parts| parts.iter().map(|part| part.end).collect::<Vec<_>>())
+        };
+        assert_eq!(ends(2, [100, 1000, 500]), [vec![100], vec![512, 1000]]);
+        assert_eq!(ends(2, [1000, 64, 500]), [vec![504, 1000], vec![64]]);
+        // Waking a thread takes longer.
+        assert_eq!(ends(2, [3, 5, 7]), [[3], [5]]);
     }
 
     #[test]
@@ -343,7 +449,14 @@ mod tests {
                 relu: true,
             };
             let mut product = [0.0; 2];
-            multiply(&mut Workspace::default(), &mut product, a, b, epilogue);
+            multiply(
+                &mut Workspace::default(),
+                &Threads::default(),
+                &mut product,
+                a,
+                b,
+                epilogue,
+            );
             assert!(product[0].is_nan() && product[1] == 1.0, "{name}");
         }
     }
@@ -351,7 +464,7 @@ mod tests {
     #[test]
     fn products_without_rows() {
         let (a, b) = (Matrix::new(&[], 0, 3), Matrix::new(&[0.0; 6], 3, 2));
-        Workspace::default().multiply(&mut [], a, b, Epilogue::default());
+        Workspace::default().multiply(&Threads::default(), &mut [], a, b, Epilogue::default());
     }
 
     #[test]
@@ -359,6 +472,12 @@ mod tests {
     fn sizes_that_do_not_fit() {
         let [a, b] = [[0.0; 6], [0.0; 6]];
         let (a, b) = (Matrix::new(&a, 2, 3), Matrix::new(&b, 2, 3));
-        Workspace::default().multiply(&mut [0.0; 6], a, b, Epilogue::default());
+        Workspace::default().multiply(
+            &Threads::default(),
+            &mut [0.0; 6],
+            a,
+            b,
+            Epilogue::default(),
+        );
     }
 }

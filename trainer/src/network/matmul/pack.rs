@@ -105,7 +105,8 @@ impl Lines<'_> {
                 return;
             }
             let end = self.columns.end.min(self.at + LINE);
-            prefetch(self.data, self.rows.start * self.row + end - 1);
+            let last = self.rows.start * self.row + end - 1;
+            prefetch(self.data.as_ptr().wrapping_add(last));
             self.at = end;
             if end == self.columns.end {
                 self.rows.start += 1;

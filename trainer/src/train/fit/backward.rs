@@ -11,6 +11,9 @@ use crate::train::batch::Batch;
 use crate::train::schedule::Place;
 use crate::train::{dropout, loss};
 
+/// Rows whose losses a thread adds up.
+const BLOCK: usize = 256;
+
 impl<C: Compute> Fit<'_, C> {
     /// Computes this rank's part of the gradient of the global batch, of this weight. Returns its losses' weighted sum.
     pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> Result<f64> {
@@ -62,36 +65,49 @@ impl<C: Compute> Fit<'_, C> {
         // A step whose rows all weigh nothing changes nothing.
         let (loss, label) = (&self.spec.loss, &self.spec.label);
         let share = if all > 0.0 { all.recip() } else { 0.0 };
-        let mut total = 0.0;
-        let mut of_member = vec![0.0; self.architecture.outputs];
+        let outputs = self.architecture.outputs;
         let members = self.architecture.members;
         // With cross-validation, each row trains all members but one, and each member all folds but one.
         let trained = members - usize::from(self.cross_validates);
         let share = share * members as f64 / trained as f64;
-        let slopes = |outputs: &[f32]| {
-            let mut slopes = Vec::with_capacity(outputs.len());
-            let outputs = outputs.chunks_exact(members * of_member.len());
-            let labels = batch.labels.chunks_exact(label.columns.len());
-            let rows = outputs.zip(labels.zip(&batch.weights)).enumerate();
-            for (row, (outputs, (labels, weight))) in rows {
-                let holds_out = batch.folds.get(row).map(|fold| usize::from(*fold));
-                let weight = f64::from(*weight);
-                let weights = &label.loss_weights;
-                // Each member has a loss of its own, not one of their mean.
-                for (member, outputs) in outputs.chunks_exact(of_member.len()).enumerate() {
-                    if holds_out == Some(member) {
-                        slopes.extend(of_member.iter().map(|_| 0.0));
-                        continue;
+        let width = members * outputs;
+        // Losses are added up by blocks, however many threads there are.
+        let mut losses = vec![0.0; rows.div_ceil(BLOCK)];
+        let threads = &self.threads;
+        let slopes = |all: &[f32]| {
+            let mut slopes = vec![0.0; all.len()];
+            let blocks = slopes.chunks_mut(BLOCK * width).zip(&mut losses);
+            threads.each_of(blocks.enumerate().collect(), |_, (at, (slopes, total))| {
+                let mut of_member = vec![0.0; outputs];
+                let first = at * BLOCK;
+                let labels = batch.labels.chunks_exact(label.columns.len());
+                let of_rows = all.chunks_exact(width).zip(labels.zip(&batch.weights));
+                let of_rows = of_rows.enumerate().skip(first);
+                for ((row, (of_row, (labels, weight))), slopes) in
+                    of_rows.zip(slopes.chunks_exact_mut(width))
+                {
+                    let holds_out = batch.folds.get(row).map(|fold| usize::from(*fold));
+                    let weight = f64::from(*weight);
+                    let weights = &label.loss_weights;
+                    // Each member has a loss of its own, not one of their mean.
+                    let of_members = of_row
+                        .chunks_exact(outputs)
+                        .zip(slopes.chunks_exact_mut(outputs));
+                    for (member, (of_row, slopes)) in of_members.enumerate() {
+                        if holds_out == Some(member) {
+                            continue;
+                        }
+                        *total +=
+                            weight * loss::of_labels(loss, weights, of_row, labels, &mut of_member);
+                        for (slope, of_member) in slopes.iter_mut().zip(&of_member) {
+                            *slope = (weight * share * of_member) as f32;
+                        }
                     }
-                    total +=
-                        weight * loss::of_labels(loss, weights, outputs, labels, &mut of_member);
-                    let slopes_of_member = of_member.iter();
-                    slopes.extend(slopes_of_member.map(|slope| (weight * share * slope) as f32));
                 }
-            }
+            });
             slopes
         };
         self.network.gradient(input, slopes, piece, gradient)?;
-        Ok(total / trained as f64)
+        Ok(losses.iter().sum::<f64>() / trained as f64)
     }
 }

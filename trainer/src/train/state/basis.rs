@@ -147,6 +147,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         trace: _,
         device: _,
         precision: _,
+        threads: _,
         device_share: _,
         rendezvous_timeout: _,
         collective_timeout: _,

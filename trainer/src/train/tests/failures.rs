@@ -1,5 +1,6 @@
 //! Every rank ends, with the root cause.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -198,6 +199,7 @@ fn cancelling_ends_training() {
                 let rank = Rank {
                     communicator: &mut communicator,
                     device,
+                    threads: NonZeroUsize::MIN,
                     layers: &custom_layers(),
                     observer,
                     cancel,
@@ -229,6 +231,7 @@ fn a_lost_rank_is_an_error_on_the_others() {
     let rank = Rank {
         communicator,
         device: ResolvedDevice::CPU,
+        threads: NonZeroUsize::MIN,
         layers: &custom_layers(),
         observer,
         cancel: &cancel,

@@ -15,6 +15,7 @@ use crate::network::{
 };
 use crate::random::{Key, Purpose};
 use crate::testing::{custom_layers, squash};
+use crate::threads::Threads;
 
 const ROWS: usize = 3;
 const CODES: [usize; 2] = [4, 3];
@@ -331,9 +332,9 @@ impl Reference<'_> {
                     x.into_iter().map(|x| activated(*function, x)).collect()
                 }
                 Layer::Dropout(_) => {
-                    let mut mask = Vec::new();
-                    let own = &self.input.dropout[self.masks];
-                    own.as_ref().unwrap().draw(&mut mask);
+                    let own = self.input.dropout[self.masks].as_ref().unwrap();
+                    let mut mask = vec![0.0; own.keys.len() * own.units];
+                    own.draw(0..own.keys.len(), &mut mask);
                     self.masks += 1;
                     let mask = &mask[self.row * x.len()..][..x.len()];
                     x.iter()
@@ -448,8 +449,8 @@ fn reference(
 
 #[test]
 fn gradients_are_finite_differences() {
-    gradients_of::<Host>(networks(), &());
-    gradients_of::<Host>(custom_networks(), &());
+    gradients_of::<Host>(networks(), &Threads::default());
+    gradients_of::<Host>(custom_networks(), &Threads::default());
     gradients_of::<Tensors<Autodiff<Flex>>>(networks(), &Default::default());
 }
 
@@ -529,7 +530,7 @@ fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
             let input = || of_rows(&architecture, codes.clone(), numbers.clone());
             let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
             let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
-            let mut host = Host::new(&architecture, narrow(), &()).unwrap();
+            let mut host = Host::new(&architecture, narrow(), &Threads::default()).unwrap();
             host.gradient(input(), slopes, Piece::WHOLE, &mut due)
                 .unwrap();
             let mut computed = C::new(&architecture, narrow(), device).unwrap();

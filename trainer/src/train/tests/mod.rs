@@ -28,6 +28,7 @@ use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
 use crate::network::{Compute, Host};
 use crate::testing::{custom_layers, load_now, rows, shards, spec};
+use crate::threads::Threads;
 
 type CpuFit<'a> = Fit<'a, Host>;
 
@@ -63,9 +64,10 @@ fn with_fit<R>(
         gradient: alone[0].buffer(gradient_len(&architecture)).unwrap(),
         curve: Vec::new(),
         trace: Trace::new(false),
+        threads: Threads::default(),
     };
     let values = state.weights.values.clone();
-    let network = Host::new(&architecture, values, &()).unwrap();
+    let network = Host::new(&architecture, values, &Threads::default()).unwrap();
     let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools).unwrap();
     body(&mut fit, &mut alone[0])
 }

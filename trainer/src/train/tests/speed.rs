@@ -15,6 +15,7 @@ use crate::encode::{FeatureScale, Rows, Scaling, Settled, Statistics};
 use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
+use crate::threads::Threads;
 use crate::train::TrainingState;
 use crate::train::agree::World;
 use crate::train::coverage::Covered;
@@ -129,10 +130,11 @@ fn step_time_of_the_rossmann_network() {
                 gradient: alone[0].buffer(gradient_len(&architecture)).unwrap(),
                 curve: Vec::new(),
                 trace: Trace::new(false),
+                threads: Threads::default(),
             };
             let state = state.clone();
             let values = state.weights.values.clone();
-            let network = Host::new(&architecture, values, &()).unwrap();
+            let network = Host::new(&architecture, values, &Threads::default()).unwrap();
             let mut fit =
                 Fit::new(&spec, &architecture, state, &world, &shards, network, tools).unwrap();
             let (start, busy) = (Instant::now(), thread_seconds());

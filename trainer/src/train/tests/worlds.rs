@@ -9,8 +9,8 @@ use volley_proto::spec::{
 
 use crate::Outcome;
 use crate::testing::{
-    classifier, load_now, rows, shards, spec, squash, told_apart, train_emulated, train_split,
-    train_world, two_labels, with_visits,
+    Seat, classifier, load_now, load_split, rows, shards, spec, squash, told_apart, train_emulated,
+    train_seats, train_split, train_world, two_labels, with_visits,
 };
 
 /// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
@@ -78,6 +78,16 @@ fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &RecordBatch, what
     let one = train_split(spec, data, 1);
     let kept = &one[0].report.kept;
     assert!(kept.loss.is_finite(), "{what}: {kept:?}");
+    for threads in [2, 5] {
+        let loaded = load_split(spec, data, 1).remove(0);
+        let seat = Seat {
+            threads: threads.try_into().unwrap(),
+            ..Seat::fresh(loaded)
+        };
+        let many = train_seats(spec, vec![seat]).remove(0).unwrap();
+        // The same bits.
+        assert_same_weights(&one[0], &many, 0.0);
+    }
     for world_size in [2, 5] {
         let many = train_split(spec, data, world_size);
         assert_same_weights(&one[0], &many[0], TOLERANCE);

@@ -1,5 +1,7 @@
 //! Options of where training runs, and what it starts from.
 
+use std::num::NonZeroUsize;
+
 use volley_proto::spec::{Precision, Ranks, TooFew};
 
 use super::super::{OptionValue, WarmStart};
@@ -151,6 +153,18 @@ pub(super) const RUNNING: &[TrainOption] = &[
             let mut precision = Precision::F32;
             choose(&mut precision, value, &Precision::ALL)?;
             set(&mut to.precision, Some(precision))
+        },
+    ),
+    option(
+        "threads",
+        "whole number",
+        "as many as the executor has slots",
+        "The most threads that a rank computes with on the CPU, of those that its executor's slots are. What is trained \
+         on the CPU does not depend on how many there are.",
+        |to, value| {
+            let mut threads = 0;
+            whole(&mut threads, value)?;
+            set(&mut to.threads, NonZeroUsize::new(threads))
         },
     ),
     option(

@@ -1,5 +1,7 @@
 //! What each option takes, and refuses.
 
+use std::num::NonZeroUsize;
+
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use volley_proto::TrainId;
 use volley_proto::spec::{
@@ -230,6 +232,7 @@ fn sets_what_was_typed() {
         ("device", "'cuda:1'", |o| {
             o.device == volley_proto::spec::Device::Cuda(1)
         }),
+        ("threads", "3", |o| o.threads == NonZeroUsize::new(3)),
         ("precision", "'BF16'", |o| {
             o.precision == Some(Precision::Bf16)
         }),
@@ -313,6 +316,7 @@ fn refuses_wrong_values_by_name() {
         ("warm_start", "'m@0'"),
         ("shard_by", "'Store'"),
         ("device", "'gpu'"),
+        ("threads", "0"),
         ("precision", "'fp8'"),
         ("precision", "16"),
         ("seed", "-1"),
