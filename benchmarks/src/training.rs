@@ -51,7 +51,7 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     ranks: usize,
-    /// Of each rank.
+    /// Threads of each rank.
     threads: usize,
 }
 

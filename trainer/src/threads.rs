@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long a thread looks out for the next loop before it sleeps.
+/// Time that a worker spins, waiting for the next loop, before it parks.
 const LOOKOUT: Duration = Duration::from_micros(200);
-/// How often it looks before it lets others have the processor.
+/// Spins between two yields of the processor.
 const LOOKS: usize = 64;
 
 /// Bits that say how many workers compute a loop.
@@ -40,11 +40,11 @@ pub(crate) struct Threads(Option<Arc<Pool>>);
 struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Whoever has a loop computed holds it meanwhile.
+    /// Lock that the calling thread holds during a loop.
     caller: Mutex<()>,
 }
 
-/// Computes a part: of the thread with the first number, the part with the second one. Whose lifetime is forgotten.
+/// Body of a loop, with its lifetime erased: gets the number of the thread and that of the part.
 type Work = dyn Fn(usize, usize) + Sync + 'static;
 
 /// What the threads of a pool share.
@@ -60,7 +60,7 @@ struct Shared {
     next: AtomicUsize,
     /// Workers that are not done with the loop yet.
     busy: AtomicUsize,
-    /// What a worker has panicked with.
+    /// Payload of a worker's panic.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     sleeps: Vec<AtomicBool>,
     ends: AtomicBool,
@@ -113,7 +113,7 @@ impl Threads {
         self.0.as_ref().map_or(1, |pool| pool.workers.len() + 1)
     }
 
-    /// Has each of so many parts computed once, and returns when all are. `work` gets the number of the thread, less than
+    /// Computes each of so many parts once, and returns when all are done. `work` gets the number of the thread, less than
     /// their [count](Self::count), and the part's.
     ///
     /// # Panics
@@ -126,7 +126,7 @@ impl Threads {
         pool.compute(parts, &work);
     }
 
-    /// Has each of these moved to a thread, whose number `work` gets too, that computes with it.
+    /// Moves each of these to a thread that computes with it; `work` gets the thread's number too.
     pub(crate) fn each_of<T: Send>(&self, parts: Vec<T>, work: impl Fn(usize, T) + Sync) {
         if self.0.is_none() || parts.len() < 2 {
             return parts.into_iter().for_each(|part| work(0, part));
@@ -141,7 +141,7 @@ impl Threads {
         });
     }
 
-    /// What comes of each, in their order.
+    /// The results of each, in their order.
     pub(crate) fn map<T: Send, R: Send>(&self, of: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
         let mut results: Vec<Option<R>> = of.iter().map(|_| None).collect();
         let parts = of.into_iter().zip(&mut results).collect();
@@ -295,7 +295,7 @@ impl Shared {
     }
 }
 
-/// Passes a moment. Returns whether others were let have the processor.
+/// Spins once. Returns whether the processor was yielded.
 fn look(looks: &mut usize) -> bool {
     *looks += 1;
     let yields = looks.is_multiple_of(LOOKS);

@@ -364,7 +364,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     text
 }
 
-/// How many threads a rank computes with on the CPU.
+/// Count of the threads that a rank computes with on the CPU.
 fn threads(most: Option<NonZeroUsize>, executors: Option<&[Executor]>) -> String {
     let most = most.map_or(usize::MAX, usize::from);
     let able = executors.into_iter().flatten();

@@ -91,7 +91,7 @@ impl Rows {
         each.collect()
     }
 
-    /// What is kept of the `TRANSFORM` of a model: features, and the label and the weight where they are computed.
+    /// The part of the `TRANSFORM` that a model keeps: features, and the label and the weight where they are computed.
     pub(super) fn kept(&self, spec: &TrainSpec) -> Result<Option<Transform>> {
         let Some(given) = &self.transform else {
             return Ok(None);
@@ -104,7 +104,7 @@ impl Rows {
         only(&given.settled, is_kept).map(Some)
     }
 
-    /// Whether a column is computed by what is fitted to training rows.
+    /// Tells whether a column is computed by functions that are fitted to training rows.
     fn is_fitted(&self, column: &str) -> bool {
         let mut given = self.transform.iter();
         given.any(|given| given.columns.depends_on_rows(column))

@@ -192,16 +192,16 @@ fn of_quantiles(shares: &[f64]) -> Result<[Averaged; 3]> {
     ])
 }
 
-/// The share of the mean of squares that a variance is told apart from 0 by.
+/// Least variance that is not taken for rounding, as a share of the mean of squares.
 const ROUNDING: f64 = 1e-13;
 
-/// What a row's weight is called below the metrics.
+/// Name of a row's weight below the metrics.
 const WEIGHT: &str = "__volley_weight";
 
-/// What is averaged over rows, by its name.
+/// Name of a mean over rows, and the expression that is averaged.
 type Averaged = (&'static str, Expr);
 
-/// What the weight of the rows that have something to average is called.
+/// Name of the sum of weights of the rows where the averaged expression is not NULL.
 fn weight_of(name: &str) -> String {
     format!("__volley_weight_of_{name}")
 }

@@ -17,7 +17,7 @@ use super::transform;
 /// The rows that are judged.
 pub(super) struct Judged<'a> {
     pub(super) rows: Box<Query>,
-    /// What their label is called.
+    /// Name of their label's column.
     pub(super) label: &'a str,
     /// The column of their weights, if they have one.
     pub(super) weight: Option<&'a str>,

@@ -172,7 +172,7 @@ where
     })
 }
 
-/// What a task came to.
+/// The result of a task; its panic goes on here.
 fn ended<T>(task: Option<Result<Result<T>, JoinError>>) -> Result<T> {
     match task.map(|task| task.map_err(JoinError::try_into_panic)) {
         Some(Ok(result)) => result,

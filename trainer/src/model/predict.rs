@@ -151,7 +151,7 @@ impl Model {
         &self.scaling
     }
 
-    /// The same, if numbers of a training that goes on from it can be: quantiles of rounded numbers rank others.
+    /// The same, if a warm start may take it over: quantiles of numbers that were rounded to `f32` rank exact numbers wrongly.
     pub(crate) fn exact_scaling(&self) -> Option<&Scaling> {
         let ranks = self
             .scaling

@@ -28,22 +28,8 @@ impl Batch {
     ) -> Self {
         let of = |place: &Place| (rows(&shards[place.shard as usize]), place.row as usize);
         let mut batch = Self {
-            codes: gathered(
-                places,
-                |place| {
-                    let (rows, at) = of(place);
-                    row(&rows.codes, rows.len(), at)
-                },
-                threads,
-            ),
-            continuous: gathered(
-                places,
-                |place| {
-                    let (rows, at) = of(place);
-                    row(&rows.continuous, rows.len(), at)
-                },
-                threads,
-            ),
+            codes: gathered(places, of, |rows| &rows.codes, threads),
+            continuous: gathered(places, of, |rows| &rows.continuous, threads),
             ..Self::default()
         };
         for place in places {
@@ -83,12 +69,17 @@ impl Batch {
     }
 }
 
-/// Rows one after the other.
-fn gathered<'a, T: Copy + Default + Send + Sync + 'a>(
+/// Copies some values of the rows at `places`, one row after the other.
+fn gathered<'a, T: Copy + Default + Send + Sync>(
     places: &[Place],
-    row: impl Fn(&Place) -> &'a [T] + Sync,
+    of: impl Fn(&Place) -> (&'a Rows, usize) + Sync,
+    values: fn(&Rows) -> &[T],
     threads: &Threads,
 ) -> Vec<T> {
+    let row = |place: &Place| {
+        let (rows, at) = of(place);
+        row(values(rows), rows.len(), at)
+    };
     let width = places.first().map_or(0, |place| row(place).len());
     let mut all = vec![T::default(); places.len() * width];
     threads.rows(&mut all, width, 4, |own, all| {

@@ -109,7 +109,7 @@ pub(super) struct Tools {
     /// The mean losses by step, as seen in this generation.
     pub(super) curve: Vec<(u64, f64)>,
     pub(super) trace: Trace,
-    /// What rows are gathered and losses computed with.
+    /// Threads that gather rows and compute losses.
     pub(super) threads: Threads,
 }
 

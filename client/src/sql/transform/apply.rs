@@ -146,9 +146,9 @@ fn reads_as(actual: &DataType, trained: &DataType) -> bool {
 #[derive(Debug)]
 pub(crate) struct Labelled {
     pub(crate) rows: Box<Query>,
-    /// What their labels are called: the rows' own, or such that the `TRANSFORM` computes.
+    /// Names of their labels' columns: the rows' own, or such that the `TRANSFORM` computes.
     pub(crate) labels: Vec<String>,
-    /// What their weight is called, where the `TRANSFORM` computes it of what the rows have.
+    /// Name of their weight's column, where the `TRANSFORM` computes it from columns that the rows have.
     pub(crate) weight: Option<&'static str>,
 }
 

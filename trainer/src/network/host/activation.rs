@@ -27,7 +27,7 @@ macro_rules! for_each {
     };
 }
 
-/// What numbers `x` are taken to.
+/// Computes the function of each number.
 #[multiversion(targets = "simd")]
 pub(super) fn forward(function: Activation, x: &[f32], y: &mut [f32]) {
     for_each!(function, {
@@ -50,7 +50,7 @@ pub(super) fn backward(function: Activation, x: &[f32], dy: &mut [f32]) {
 #[inline(always)]
 fn of(function: Activation, x: f32) -> f32 {
     match function {
-        // What is no number stays so.
+        // NaN stays NaN.
         Activation::Relu => {
             if x < 0.0 {
                 0.0

@@ -1,5 +1,4 @@
-//! Exponentials, sines and cosines of many numbers at once: what a compiler makes vectors of, where a call of the C
-//! library's functions is one number at a time.
+//! Exponentials, sines and cosines that a compiler vectorizes, unlike calls of the C library's functions.
 //!
 //! They are polynomials after a reduction of the argument, without fused products: the same bits on every processor.
 //! Exponentials are within two units of their last place, sines and cosines within 1.2e-7 of what is due, so that those
@@ -14,10 +13,10 @@ const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// π/2 in three parts, the first two of few digits.
 const HALF_PI: [f32; 3] = [1.570_312_5, 4.837_513e-4, 7.549_79e-8];
 
-/// Up to which the three parts of π/2 give all digits.
+/// Largest angle at which the three parts of π/2 suffice for the reduction.
 pub(super) const MOST_ANGLE: f32 = 8192.0;
 
-/// eˣ, for x from -87 to 87, whose inverses are normal numbers too; beyond, what it is there.
+/// eˣ, with x clamped to -87..=87, where neither eˣ nor its inverse is subnormal.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 87.0);

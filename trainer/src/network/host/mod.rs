@@ -61,7 +61,7 @@ pub(crate) struct Scratch {
     /// Memory for gradients.
     spare: Vec<Vec<f32>>,
     workspace: Workspace,
-    /// Those that compute.
+    /// The rank's threads.
     threads: Threads,
 }
 
