@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::buffer::{Buffer, Offered};
+use super::buffer::{Buffer, Offered, Views};
 use super::call::{Algorithm, Call, ElementType, Op};
 use super::element::Element;
 use super::endpoint::Listener;
@@ -213,16 +213,30 @@ impl Communicator {
     ///
     /// [`Error::Mismatch`] when ranks brought different lengths; any loss of a peer.
     pub fn all_reduce_sum(&mut self, buffer: &mut Buffer) -> Result<()> {
-        let bytes = size_of_val::<[f32]>(buffer);
-        let Some(views) = buffer.views() else {
-            return self.all_reduce::<f32>(buffer);
+        self.all_reduce_sum_of(buffer, buffer.len())
+    }
+
+    /// [`all_reduce_sum`](Self::all_reduce_sum) of so many numbers, the buffer's first; it has others after them. All ranks
+    /// must bring as many.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_reduce_sum`](Self::all_reduce_sum).
+    ///
+    /// # Panics
+    ///
+    /// If the buffer has fewer.
+    pub fn all_reduce_sum_of(&mut self, buffer: &mut Buffer, len: usize) -> Result<()> {
+        let Some(Views { own, peers }) = buffer.views() else {
+            return self.all_reduce::<f32>(&mut buffer[..len]);
         };
+        let own = &mut own[..len];
         let op = Op::AllReduceSum {
             element: ElementType::F32,
             algorithm: Algorithm::SharedMemory,
         };
-        self.run(op, bytes, |this, call| {
-            all_reduce::shared(&mut this.mesh, call, views)
+        self.run(op, size_of_val(own), |this, call| {
+            all_reduce::shared(&mut this.mesh, call, Views { own, peers })
         })
     }
 

@@ -108,8 +108,29 @@ pub(crate) trait Compute {
     /// Puts weights in, parameter by parameter.
     fn put(&mut self, values: &[Vec<f32>]) -> Result<()>;
 
+    /// Gradients that have rows of tables, where it can compute them.
+    fn sparse(&mut self) -> Option<&mut dyn Sparse<Self::Numbers>> {
+        None
+    }
+
     /// Steps over rows that lie where the weights are, where it can take them by itself.
     fn resident(&mut self) -> Option<&mut dyn Resident<Self::Numbers>> {
         None
     }
+}
+
+/// Gradients that have, of tables with many rows, those that a step picks.
+pub(crate) trait Sparse<Numbers> {
+    /// Has each step pick the rows of these categorical features, from now on.
+    fn pick_of(&mut self, many: &[bool]);
+
+    /// Picks rows by their codes, of one of these features after the other in each of the lists, and brings them up to date.
+    /// `slots` is what the optimizer keeps. Returns the length of the gradient until others are picked.
+    ///
+    /// # Panics
+    /// If a code is not of its feature.
+    fn pick(&mut self, picks: &[Vec<u32>], slots: &mut [Numbers]) -> usize;
+
+    /// Brings all rows up to date: the steps without them have changed them too. Weights are not what they are before.
+    fn catch_up(&mut self, slots: &mut [Numbers]);
 }

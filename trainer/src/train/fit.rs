@@ -5,11 +5,13 @@
 //!
 //! A step has two all-reduces. The first carries, besides the batch's moments, how many rows it
 //! has and their checksum; the second, besides the gradient, the sum of their losses. So after each
-//! step every rank knows what all ranks did, and a rank that is lost takes nothing with it. The
+//! step every rank knows what all ranks did, and a rank that is lost takes nothing with it. Where there are features with many
+//! codes, an all-gather of the codes that ranks [pick](sparse) is between. The
 //! state changes after the second has succeeded, when nothing can fail any more, or not at all.
 
 mod backward;
 mod resident;
+mod sparse;
 
 use std::time::Instant;
 
@@ -19,6 +21,7 @@ use volley_proto::spec::{Keep, TrainSpec};
 use volley_proto::store::{EpochRecord, Position, RankCoverage};
 
 use self::resident::Pace;
+pub(super) use self::sparse::{agree as agree_on_sparse, gradient_len};
 use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
@@ -32,7 +35,7 @@ use super::state::{Basis, EpochProgress, Kept, Selected, TrainingState, Weights}
 use super::trace::{Part, Slice, Trace};
 use crate::collective::{Buffer, Communicator};
 use crate::encode::{Scaling, Settled};
-use crate::network::{Architecture, Compute, Moments, Normalization, Parameter};
+use crate::network::{Architecture, Compute, Moments, Normalization};
 use crate::threads::Threads;
 use crate::{Error, Result};
 
@@ -93,6 +96,10 @@ pub(super) struct Fit<'a, C: Compute> {
     earlier: Covered,
     /// All parameters' gradients, in order, and the tail.
     gradient: Buffer,
+    /// Numbers of a step's gradient, without the tail.
+    len: usize,
+    /// Categorical features that the gradient has only picked rows of; empty where there are none.
+    sparse: Vec<bool>,
     moments: Moments,
     /// The mean loss of some steps each, up to the step that is named, as seen in this generation.
     curve: Vec<(u64, f64)>,
@@ -106,6 +113,8 @@ pub(super) struct Fit<'a, C: Compute> {
 pub(super) struct Tools {
     /// As long as [`gradient_len`] says.
     pub(super) gradient: Buffer,
+    /// As [agreed](agree_on_sparse).
+    pub(super) sparse: Vec<bool>,
     /// The mean losses by step, as seen in this generation.
     pub(super) curve: Vec<(u64, f64)>,
     pub(super) trace: Trace,
@@ -128,12 +137,6 @@ struct Account {
     seconds: f64,
 }
 
-/// Numbers in the gradient's all-reduce.
-pub(super) fn gradient_len(architecture: &Architecture) -> usize {
-    let parameters = architecture.parameters();
-    parameters.iter().map(Parameter::len).sum::<usize>() + TAIL
-}
-
 impl<'a, C: Compute> Fit<'a, C> {
     /// Goes on from a state that was [checked](TrainingState::check), in a network that has its weights already.
     ///
@@ -145,11 +148,12 @@ impl<'a, C: Compute> Fit<'a, C> {
         state: TrainingState,
         world: &World,
         shards: &'a [Settled],
-        network: C,
+        mut network: C,
         tools: Tools,
     ) -> Result<Self> {
         let Tools {
             gradient,
+            sparse,
             curve,
             trace,
             threads,
@@ -175,6 +179,9 @@ impl<'a, C: Compute> Fit<'a, C> {
         let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
         let (parameters, steps_before) = (architecture.parameters(), position.steps - before);
         let optimizer = Optimizer::new(spec, l2, parameters, &network, steps_before, slots)?;
+        if let Some(network) = network.sparse().filter(|_| !sparse.is_empty()) {
+            network.pick_of(&sparse);
+        }
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,
@@ -199,6 +206,8 @@ impl<'a, C: Compute> Fit<'a, C> {
             resident: false,
             running,
             gradient,
+            len: optimizer.len(),
+            sparse,
             optimizer,
             converged: false,
             earlier: progress.covered,
@@ -215,7 +224,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         })
     }
 
-    /// The state after the last whole step.
+    /// The state after the last whole step, of rows that are [up to date](Self::catch_up).
     ///
     /// # Errors
     /// When the device that has it has failed.
@@ -239,10 +248,12 @@ impl<'a, C: Compute> Fit<'a, C> {
     }
 
     /// The state, and what another training takes over.
-    pub(super) fn into_parts(self) -> (Result<TrainingState>, Tools) {
+    pub(super) fn into_parts(mut self) -> (Result<TrainingState>, Tools) {
+        self.catch_up();
         let state = self.state();
         let tools = Tools {
             gradient: self.gradient,
+            sparse: self.sparse,
             curve: self.curve,
             trace: self.trace,
             threads: self.threads,
@@ -367,10 +378,12 @@ impl<'a, C: Compute> Fit<'a, C> {
             let every = self.spec.checkpoint_every;
             let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
             if due && self.position.step < self.schedule.steps() {
+                self.catch_up();
                 self.check_weights()?;
                 self.checkpoint(communicator, observer)?;
             }
         }
+        self.catch_up();
         let reduce = (communicator.counters().time - reducing).as_secs_f64();
         let compute = start.elapsed().as_secs_f64() - reduce;
         let mut sums = self.evaluated([compute, reduce], communicator, cancel)?;
@@ -458,6 +471,9 @@ impl<'a, C: Compute> Fit<'a, C> {
         };
         self.trace.ends(Part::Rows, number);
         communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
+        if let Some(batch) = &batch {
+            self.pick(batch, communicator)?;
+        }
         self.trace.ends(Part::Moments, number);
         let all = Covered {
             rows: self.moments.rows() as u64,
@@ -472,7 +488,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             Some(batch) => self.backward(places, batch, weight)?,
             None => self.backward_resident(&statistics, weight)?,
         };
-        let tail = &mut self.gradient[self.optimizer.len()..];
+        let tail = &mut self.gradient[self.len..];
         tail[0] = loss as f32;
         tail[1] = (loss - f64::from(tail[0])) as f32;
         self.trace.ends(Part::Backward, number);
@@ -480,7 +496,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.trace.ends(Part::Gradient, number);
 
         let rate = self.learn_rate(self.position);
-        let (gradient, tail) = self.gradient.split_at_mut(self.optimizer.len());
+        let (gradient, tail) = self.gradient.split_at_mut(self.len);
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
         let diverged = match loss.is_finite() {
             true => {
@@ -556,9 +572,9 @@ impl<'a, C: Compute> Fit<'a, C> {
         if communicator.world_size() == 1 {
             return Ok(());
         }
-        let len = self.optimizer.len();
+        let len = self.len;
         self.network.read_gradient(&mut self.gradient[..len])?;
-        communicator.all_reduce_sum(&mut self.gradient)?;
+        communicator.all_reduce_sum_of(&mut self.gradient, len + TAIL)?;
         self.network.write_gradient(&self.gradient[..len])
     }
 

@@ -74,7 +74,7 @@ use crate::threads::Threads;
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use choose::{Chosen, Subject, choose};
-use fit::{Fit, Tools, gradient_len};
+use fit::{Fit, Tools, agree_on_sparse, gradient_len};
 use origin::Agreed;
 use state::{Basis, Weights};
 use trace::Trace;
@@ -136,11 +136,22 @@ pub fn train(
         shards: &prepared.shards,
     };
     let (chosen, computed) = choose(opened, subject, &threads);
+    let sizes = (prepared.world.train.rows, state.global_batch);
+    let on_host = matches!(chosen, Chosen::Host);
+    let (spec, architecture) = (&prepared.spec, &prepared.architecture);
+    let sparse = match agree_on_sparse(spec, architecture, sizes, on_host, communicator) {
+        Ok(sparse) => sparse,
+        Err(error) => {
+            let state = Some(Box::new(state));
+            return Err(Interrupted { error, state });
+        }
+    };
     let own = Own {
         communicator,
         observer,
         cancel,
         computed,
+        sparse,
         threads: threads.clone(),
         start,
     };
@@ -162,6 +173,8 @@ struct Own<'a> {
     observer: &'a dyn Observer,
     cancel: &'a CancellationToken,
     computed: RankDevice,
+    /// Categorical features whose gradients are of picked rows.
+    sparse: Vec<bool>,
     threads: Threads,
     start: Instant,
 }
@@ -177,6 +190,7 @@ fn run<C: Compute>(
         observer,
         cancel,
         computed,
+        sparse,
         threads,
         start,
     } = own;
@@ -196,7 +210,8 @@ fn run<C: Compute>(
         ..
     } = prepared;
     let spec = &spec;
-    let gradient = match communicator.buffer(gradient_len(&architecture)) {
+    let most = gradient_len(&architecture, &sparse, state.global_batch);
+    let gradient = match communicator.buffer(most) {
         Ok(gradient) => gradient,
         Err(error) => {
             return Err(Interrupted {
@@ -207,6 +222,7 @@ fn run<C: Compute>(
     };
     let mut tools = Tools {
         gradient,
+        sparse,
         curve: Vec::new(),
         trace: Trace::new(spec.trace),
         threads,

@@ -11,7 +11,7 @@ use volley_proto::spec::{Optimizer as Spec, Rule, TrainSpec};
 
 use super::lbfgs;
 use crate::Result;
-use crate::network::{Compute, Parameter, Update};
+use crate::network::{Compute, Parameter, Sparse, Update};
 
 /// The optimizer's settings and state.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl<C: Compute> Optimizer<C> {
         average.cloned().map(C::download).transpose()
     }
 
-    /// The length of the flat gradient.
+    /// The length of the flat gradient of all weights.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -161,6 +161,20 @@ impl<C: Compute> Optimizer<C> {
         self.slots = slots.collect::<Result<_>>()?;
         put(&weights, &mut values, network)?;
         Ok(vanished)
+    }
+
+    /// Picks the rows of the next step: see [`Sparse::pick`].
+    pub(super) fn pick(
+        &mut self,
+        picks: &[Vec<u32>],
+        network: &mut dyn Sparse<C::Numbers>,
+    ) -> usize {
+        network.pick(picks, &mut self.slots)
+    }
+
+    /// Brings the rows of a network up to date, in all that is kept: see [`Sparse::catch_up`].
+    pub(super) fn catch_up(&mut self, network: &mut dyn Sparse<C::Numbers>) {
+        network.catch_up(&mut self.slots);
     }
 
     /// The step that comes after so many others.

@@ -14,6 +14,7 @@
 
 mod networks;
 mod rossmann;
+mod tables;
 
 use std::error::Error;
 use std::io::{Write, stderr, stdout};
@@ -33,8 +34,8 @@ use volley_trainer::{Beginning, Observer, Origin, Position, Rank, Step, resolve_
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
-usage: volley-train [--network rossmann|default-ensemble|linear] [--device cpu|cuda:N] [--batch ROWS,…]
-                    [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]";
+usage: volley-train [--network rossmann|default-ensemble|linear|tables] [--codes N] [--device cpu|cuda:N]
+                    [--batch ROWS,…] [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]";
 
 /// Rows that losses are compared on, if they are more than one batch: few, for the CPU's sake.
 const COMPARED_ROWS: usize = 8192;
@@ -42,6 +43,8 @@ const COMPARED_ROWS: usize = 8192;
 #[derive(Debug)]
 struct Args {
     network: String,
+    /// Rows of all tables of the network `tables`.
+    codes: usize,
     device: Device,
     batches: Vec<usize>,
     /// The device's own, where none are given.
@@ -95,7 +98,10 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let args = Args::parse(std::env::args().skip(1))?;
     for batch in &args.batches {
-        let rows = rossmann::rows(args.rows_of(*batch));
+        let rows = match args.network.as_str() {
+            "tables" => tables::rows(args.codes, args.rows_of(*batch)),
+            _ => rossmann::rows(args.rows_of(*batch)),
+        };
         let case = |device, precision| Case {
             network: &args.network,
             device,
@@ -129,6 +135,7 @@ impl Args {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
         let mut args = Self {
             network: "rossmann".to_owned(),
+            codes: 10_000_000,
             device: Device::Cpu,
             batches: vec![100],
             precisions: vec![None],
@@ -144,6 +151,7 @@ impl Args {
             }
             let known = [
                 "--network",
+                "--codes",
                 "--device",
                 "--batch",
                 "--precision",
@@ -159,6 +167,7 @@ impl Args {
                 .ok_or_else(|| format!("{name} has no value\n{USAGE}"))?;
             match name.as_str() {
                 "--network" => args.network = value,
+                "--codes" => args.codes = positive(&value)?,
                 "--device" => args.device = value.parse()?,
                 "--precision" => {
                     let all = value.split(',').map(|name| name.parse().map(Some));

@@ -7,7 +7,7 @@ use volley_proto::spec::{
     TrainSpec,
 };
 
-use super::{Result, rossmann};
+use super::{Result, rossmann, tables};
 
 /// Features of the default ensemble, which is of small tables: the kinds that `gpu-networks` has.
 const FEATURES: [&str; 11] = [
@@ -20,8 +20,10 @@ pub(crate) fn spec(network: &str, batch: usize) -> Result<TrainSpec> {
         "rossmann" => Ok(rossmann::spec(batch)),
         "default-ensemble" => Ok(default_ensemble(batch)),
         "linear" => Ok(linear(batch)),
+        "tables" => Ok(tables::spec(batch)),
         _ => {
-            Err(format!("unknown network {network:?}: rossmann, default-ensemble or linear").into())
+            let known = "rossmann, default-ensemble, linear or tables";
+            Err(format!("unknown network {network:?}: {known}").into())
         }
     }
 }
@@ -62,7 +64,7 @@ fn linear(batch: usize) -> TrainSpec {
 }
 
 /// What the defaults of both have in common.
-fn default(batch: usize) -> TrainSpec {
+pub(crate) fn default(batch: usize) -> TrainSpec {
     let mut spec = rossmann::spec(batch);
     spec.label.transform = LabelTransform::Identity;
     spec.label.standardize = true;

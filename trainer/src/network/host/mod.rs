@@ -10,6 +10,7 @@
 
 mod activation;
 mod backward;
+mod catch_up;
 mod dense;
 mod functions;
 mod interactions;
@@ -17,6 +18,7 @@ mod layer_norm;
 mod linear;
 mod periodic;
 mod piecewise_linear;
+mod sparse;
 mod tables;
 mod update;
 
@@ -26,8 +28,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use volley_proto::spec::Output;
 
 pub(super) use self::backward::{Wanted, backward};
+pub(crate) use self::catch_up::is_linear;
+use self::sparse::{Rows, Weights, Whole};
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
+use super::compute::Sparse;
 use super::{Architecture, Compute, CustomBatch, Input, Piece, Update, first_non_finite};
 use crate::Result;
 use crate::threads::Threads;
@@ -35,8 +40,8 @@ use crate::threads::Threads;
 /// Simple operations that a random number, a cosine or an exponential takes about.
 const FUNCTION: usize = 4;
 
-/// Weights that a thread changes at once: their numbers of all kinds fit into a second-level cache.
-const UPDATED: usize = 1 << 15;
+/// Numbers of a gradient that a thread looks at at once.
+const CHUNK: usize = 1 << 15;
 
 /// The network with its weights.
 #[derive(Debug)]
@@ -44,6 +49,8 @@ pub(crate) struct Host {
     architecture: Architecture,
     /// In the order of [`Architecture::parameters`].
     weights: Vec<Vec<f32>>,
+    /// Rows of tables that the gradient has.
+    rows: Rows,
     scratch: Scratch,
     /// The accumulated gradient of a step's micro-batches, while there are more to come.
     sums: Vec<f64>,
@@ -338,6 +345,7 @@ impl Compute for Host {
         Ok(Self {
             architecture: architecture.clone(),
             weights,
+            rows: Rows::new(architecture),
             scratch: Scratch {
                 threads: threads.clone(),
                 ..Scratch::default()
@@ -376,6 +384,7 @@ impl Compute for Host {
         let Self {
             architecture,
             weights,
+            rows,
             scratch,
             sums,
         } = self;
@@ -391,8 +400,8 @@ impl Compute for Host {
             let own = rows.skip(at).step_by(members.len());
             (*member, own.flatten().copied().collect())
         });
-        let mut gradients = split(flat, weights);
-        let wanted = Wanted::Parameters(&mut gradients);
+        let mut gradients = split(flat, architecture, rows);
+        let wanted = Wanted::Parameters(&mut gradients, rows);
         backward(architecture, weights, &input, scratch, deltas, wanted);
         if piece == Piece::WHOLE {
             return Ok(());
@@ -430,16 +439,16 @@ impl Compute for Host {
     }
 
     fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>> {
-        let chunks = flat.len().div_ceil(UPDATED);
+        let chunks = flat.len().div_ceil(CHUNK);
         // The first one of those that threads find.
         let found = AtomicUsize::new(usize::MAX);
         self.scratch.threads.each(chunks, |_, chunk| {
-            let numbers = flat.chunks(UPDATED).nth(chunk).unwrap_or_default();
+            let numbers = flat.chunks(CHUNK).nth(chunk).unwrap_or_default();
             if first_non_finite(numbers).is_some() {
                 found.fetch_min(chunk, Ordering::Relaxed);
             }
         });
-        let found = flat.chunks(UPDATED).nth(found.into_inner());
+        let found = flat.chunks(CHUNK).nth(found.into_inner());
         Ok(found.and_then(first_non_finite))
     }
 
@@ -450,24 +459,31 @@ impl Compute for Host {
         flat: &mut [f32],
     ) -> Result<()> {
         update::clip(update, flat);
-        let mut flat = &*flat;
-        let mut slots: Vec<&mut [f32]> = slots.iter_mut().map(Vec::as_mut_slice).collect();
-        let mut parts = Vec::new();
-        let parameters = self.architecture.parameters().iter();
-        for (parameter, weights) in parameters.zip(&mut self.weights) {
-            for weights in weights.chunks_mut(UPDATED) {
-                let len = weights.len();
-                let gradient = flat.split_off(..len).unwrap_or_default();
-                let own = slots.iter_mut();
-                let own = own.map(|slot| slot.split_off_mut(..len).unwrap_or_default());
-                parts.push((parameter.penalized, weights, gradient, own.collect()));
-            }
-        }
-        let threads = &self.scratch.threads;
-        threads.each_of(parts, |_, (penalized, weights, gradient, slots)| {
+        let Self {
+            architecture,
+            weights,
+            rows,
+            scratch: Scratch { threads, .. },
+            ..
+        } = self;
+        let Weights { wholes, blocks } =
+            rows.split(architecture, weights, slots, flat, threads.count());
+        threads.each_of(wholes, |_, whole| {
+            let Whole {
+                penalized,
+                weights,
+                gradient,
+                slots,
+            } = whole;
             update::apply(update, penalized, weights, gradient, slots);
         });
+        threads.each_of(blocks, |_, block| block.apply(update));
+        rows.add(update);
         Ok(())
+    }
+
+    fn sparse(&mut self) -> Option<&mut dyn Sparse<Vec<f32>>> {
+        Some(self)
     }
 
     fn upload(&self, numbers: Vec<f32>) -> Result<Vec<f32>> {
@@ -488,16 +504,60 @@ impl Compute for Host {
     }
 }
 
-/// The flat gradient by parameter.
-fn split<'a>(flat: &'a mut [f32], weights: &[Vec<f32>]) -> Vec<&'a mut [f32]> {
-    let mut rest = flat;
-    let mut parts = Vec::with_capacity(weights.len());
-    for weights in weights {
-        let (part, tail) = rest.split_at_mut(weights.len());
-        parts.push(part);
-        rest = tail;
+impl Sparse<Vec<f32>> for Host {
+    fn pick_of(&mut self, many: &[bool]) {
+        self.rows.pick_of(many, &self.architecture);
     }
-    parts
+
+    fn pick(&mut self, picks: &[Vec<u32>], slots: &mut [Vec<f32>]) -> usize {
+        if self.rows.is_full() {
+            self.catch_up(slots);
+        }
+        let Self {
+            architecture,
+            weights,
+            rows,
+            scratch: Scratch { threads, .. },
+            ..
+        } = self;
+        rows.pick(picks, threads);
+        let Weights { blocks, .. } =
+            rows.split(architecture, weights, slots, &[], threads.count());
+        threads.each_of(blocks, |_, block| block.catch_up_picked());
+        rows.picked_are_up_to_date();
+        lengths(architecture, rows).sum()
+    }
+
+    fn catch_up(&mut self, slots: &mut [Vec<f32>]) {
+        let Self {
+            architecture,
+            weights,
+            rows,
+            scratch: Scratch { threads, .. },
+            ..
+        } = self;
+        let Weights { blocks, .. } =
+            rows.split(architecture, weights, slots, &[], threads.count());
+        threads.each_of(blocks, |_, block| block.catch_up_all());
+        rows.all_are_up_to_date();
+    }
+}
+
+/// Numbers of each parameter in a gradient.
+fn lengths(architecture: &Architecture, rows: &Rows) -> impl Iterator<Item = usize> {
+    let parameters = architecture.parameters().iter().enumerate();
+    parameters.map(|(at, parameter)| rows.len(at, parameter, architecture.tables()))
+}
+
+/// The flat gradient by parameter.
+fn split<'a>(
+    flat: &'a mut [f32],
+    architecture: &Architecture,
+    rows: &Rows,
+) -> Vec<&'a mut [f32]> {
+    let mut rest = flat;
+    let part = |len| rest.split_off_mut(..len).unwrap_or_default();
+    lengths(architecture, rows).map(part).collect()
 }
 
 /// What the linear part adds to outputs, `[B × K]`; nothing if there is none.

@@ -21,6 +21,17 @@ pub(super) fn clip(update: &Update<'_>, gradient: &mut [f32]) {
     }
 }
 
+/// The L1 and the L2 penalty of a parameter.
+pub(super) fn penalties(update: &Update<'_>, penalized: bool) -> [f32; 2] {
+    [update.l1, update.l2].map(|penalty| if penalized { penalty as f32 } else { 0.0 })
+}
+
+/// FTRL's weight, by the root of the sum of squares and by the linear term.
+#[inline(always)]
+pub(super) fn ftrl_weight(root: f32, z: f32, rate: f32, l1: f32, l2: f32) -> f32 {
+    (z.clamp(-l1, l1) - z) / (root / rate + 2.0 * l2)
+}
+
 /// Changes the weights of a parameter. `slots` is what the optimizer keeps of each of them.
 #[multiversion(targets = "simd")]
 pub(super) fn apply(
@@ -30,8 +41,7 @@ pub(super) fn apply(
     gradient: &[f32],
     slots: Vec<&mut [f32]>,
 ) {
-    let [l1, l2] =
-        [update.l1, update.l2].map(|penalty| if penalized { penalty as f32 } else { 0.0 });
+    let [l1, l2] = penalties(update, penalized);
     let of_l2 = |w: f32| 2.0 * l2 * w;
     // Signs take a fifth of Adam's time.
     if l1 == 0.0 {
@@ -116,17 +126,14 @@ fn by_rule(
         }
         // Its penalties are not in the gradient.
         Rule::Ftrl { .. } => {
-            let [l1, l2] = match penalized {
-                true => [update.l1 as f32, update.l2 as f32],
-                false => [0.0; 2],
-            };
+            let [l1, l2] = penalties(update, penalized);
             let state = slot().iter_mut().zip(slot());
             for ((w, g), (n, z)) in weights.iter_mut().zip(gradient).zip(state) {
                 let before = n.sqrt();
                 *n += g * g;
                 let root = n.sqrt();
                 *z += g - (root - before) / rate * *w;
-                *w = (z.clamp(-l1, l1) - *z) / (root / rate + 2.0 * l2);
+                *w = ftrl_weight(root, *z, rate, l1, l2);
             }
         }
         Rule::Lbfgs { .. } => unreachable!("its steps are of all weights at once"),

@@ -19,8 +19,7 @@ impl<C: Compute> Fit<'_, C> {
     pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> Result<f64> {
         let rows = batch.len();
         if rows == 0 {
-            let len = self.optimizer.len();
-            self.network.zero_gradient(&mut self.gradient[..len])?;
+            self.network.zero_gradient(&mut self.gradient[..self.len])?;
             return Ok(0.0);
         }
         let piece = rows.div_ceil(self.spec.accumulate).min(PIECE);
@@ -48,7 +47,7 @@ impl<C: Compute> Fit<'_, C> {
         piece: Piece,
     ) -> Result<f64> {
         let rows = batch.len();
-        let gradient = &mut self.gradient[..self.optimizer.len()];
+        let gradient = &mut self.gradient[..self.len];
         let key = dropout::key(self.spec.seed, self.position.epoch);
         let dropouts = self.architecture.dropouts().iter().enumerate();
         let dropout = dropouts.map(|(at, dropout)| {

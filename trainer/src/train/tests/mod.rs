@@ -12,6 +12,7 @@ mod linear;
 mod refit;
 mod resume;
 mod runs;
+mod sparse;
 mod speed;
 mod warm;
 mod weighted;
@@ -61,7 +62,8 @@ fn with_fit<R>(
     let state = TrainingState::begin(basis, &spec.optimizer, 30, scaling, weights);
     spoil(&mut shards);
     let tools = Tools {
-        gradient: alone[0].buffer(gradient_len(&architecture)).unwrap(),
+        gradient: alone[0].buffer(gradient_len(&architecture, &[], 0)).unwrap(),
+        sparse: Vec::new(),
         curve: Vec::new(),
         trace: Trace::new(false),
         threads: Threads::default(),

@@ -74,7 +74,7 @@ fn small(spec: TrainSpec) -> TrainSpec {
     }
 }
 
-fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &RecordBatch, what: &str) {
+pub(super) fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &RecordBatch, what: &str) {
     let one = train_split(spec, data, 1);
     let kept = &one[0].report.kept;
     assert!(kept.loss.is_finite(), "{what}: {kept:?}");
